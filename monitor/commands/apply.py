@@ -13,7 +13,7 @@ import numpy as np
 
 from monitor.commands.fit_methods import stands_for
 from monitor.commands.models import check_kind, read_any_model
-from monitor.commands.options import confidence_levels, output_file
+from monitor.commands.options import add_value, confidence_levels, output_file
 from monitor.commands.recordings import (
     add_selection,
     read_selected,
@@ -56,12 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
     )
-    parser.add_argument(
-        "--tau",
-        metavar="T,T",
-        type=confidence_levels,
-        help="write quantiles at these levels (default 0.05,0.1,…,0.95)",
-    )
+    text = "write quantiles at these levels (default 0.05,0.1,…,0.95)"
+    add_value(parser, "--tau", "T,T", text, confidence_levels)
 
 
 def run(options: argparse.Namespace) -> int:

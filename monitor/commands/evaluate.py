@@ -17,7 +17,7 @@ import numpy as np
 
 from monitor.commands.fit_methods import measured_under, model_as_json
 from monitor.commands.models import check_kind, read_any_model
-from monitor.commands.options import add_number, checked, confidence_levels, given, pair
+from monitor.commands.options import add_number, add_value, checked, confidence_levels, given, pair
 from monitor.commands.recordings import (
     RecalibratedRecording,
     add_selection,
@@ -117,26 +117,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "reliability bins of Gaussians (default 20)"
     add_number(parser, "--bins", "bins", 100_000, 20, text)
-    parser.add_argument(
-        "--range",
-        metavar="data|LO:HI",
-        type=_range,
-        help="of equal-width bins, in standard deviations (default data)",
-    )
-    parser.add_argument(
-        "--edges-from",
-        metavar="FILE",
-        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
-    )
+    text = "of equal-width bins, in standard deviations (default data)"
+    add_value(parser, "--range", "data|LO:HI", text, _range)
+    text = "reference detections, selected alike, whose equal-count bins are kept; open-ended"
+    add_value(parser, "--edges-from", "FILE", text)
     text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
     add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
-    parser.add_argument(
-        "--tau",
-        metavar="T,T",
-        type=confidence_levels,
-        default=TAU,
-        help="confidence levels (default 0.05,0.1,…,0.95)",
-    )
+    text = "confidence levels (default 0.05,0.1,…,0.95)"
+    add_value(parser, "--tau", "T,T", text, confidence_levels, default=TAU)
     text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
     add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
     parser.add_argument(
@@ -414,19 +402,18 @@ def _rows(evaluation: Evaluation) -> str:
 
 
 def _variances(evaluation: Evaluation) -> str:
-    heads = ("ENCE", "floor", "Gaussian", "κ", "n_eff", "UCE", "RMSE", "RMV", "bins")
-    lines = [_line("variance", heads)]
-    for name, found in evaluation.dimensions.items():
-        against = (found.ence, found.ence_noise_floor, found.ence_noise_floor_gaussian)
-        cells = [_short(value) for value in (*against, found.kurtosis)]
-        cells += [_count(found.n_eff), _short(found.uce), _short(found.rmse), _short(found.rmv)]
-        lines.append(_line(name, [*cells, str(np.count_nonzero(found.bins.n))]))
-    lines += [
-        f"{name}: {found.bins.below} rows below the range, {found.bins.above} above"
-        for name, found in evaluation.dimensions.items()
-        if found.bins.below + found.bins.above
+    lines = [
+        _line("variance", ["ENCE", "floor", "Gaussian", "κ", "n_eff", "UCE", "RMSE", "RMV", "bins"])
     ]
-    return "\n".join(lines)
+    outside = []
+    for name, found in evaluation.dimensions.items():
+        bins, floors = found.bins, (found.ence_noise_floor, found.ence_noise_floor_gaussian)
+        cells = [*map(_short, (found.ence, *floors, found.kurtosis)), f"{found.n_eff:.0f}"]
+        cells += map(_short, (found.uce, found.rmse, found.rmv))
+        lines.append(_line(name, [*cells, str(np.count_nonzero(bins.n))]))
+        if bins.below + bins.above:
+            outside.append(f"{name}: {bins.below} rows below the range, {bins.above} above")
+    return "\n".join(lines + outside)
 
 
 def _likelihood(evaluation: Evaluation) -> str:
@@ -436,9 +423,8 @@ def _likelihood(evaluation: Evaluation) -> str:
         values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
         values += [found.std_scaling, found.mpiw]
         lines.append(_line(name, map(_short, values)))
-    joint = evaluation.joint
-    lines.append(_line("joint", [_short(joint.nll)]))
-    lowest, highest, mean = map(_short, joint.deviation)
+    lines.append(_line("joint", [_short(evaluation.joint.nll)]))
+    lowest, highest, mean = map(_short, evaluation.joint.deviation)
     return "\n".join([*lines, f"σ_G: {lowest} to {highest}, mean {mean}"])
 
 
@@ -446,21 +432,18 @@ def _nees(evaluation: Evaluation) -> str:
     heads = ("mean", "median/χ²", "95 %: low", "high", "n_eff low", "high", "n", "n_eff")
     lines = [_line("NEES", heads)]
     for name, found in _with_joint(evaluation):
-        values = [found.nees_mean, found.nees_median_ratio, *found.nees_interval]
-        values += found.nees_interval_n_eff
-        cells = [*map(_short, values), _count(found.n), _count(found.n_eff)]
-        lines.append(_line(name, cells))
+        intervals = (*found.nees_interval, *found.nees_interval_n_eff)
+        cells = map(_short, (found.nees_mean, found.nees_median_ratio, *intervals))
+        lines.append(_line(name, [*cells, f"{found.n:.0f}", f"{found.n_eff:.0f}"]))
     joint = evaluation.joint
-    lines.append(f"joint, {joint.k} dimensions: NEES/K {joint.nees_over_k:.5f}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"joint, {joint.k} dimensions: NEES/K {joint.nees_over_k:.5f}"])
 
 
 def _quantiles(evaluation: Evaluation) -> str:
-    levels = [int(np.argmin(np.abs(evaluation.tau - level))) for level in _SHOWN]
-    levels = list(dict.fromkeys(levels))
-    covered = tuple(f"at {evaluation.tau[i]:.3g}" for i in levels)
-    heads = ("QCE", "marginal", "area", *covered)
-    lines = [_line("coverage", heads)]
+    nearest = (int(np.argmin(np.abs(evaluation.tau - level))) for level in _SHOWN)
+    levels = list(dict.fromkeys(nearest))
+    covered = (f"at {evaluation.tau[i]:.3g}" for i in levels)
+    lines = [_line("coverage", ("QCE", "marginal", "area", *covered))]
     for name, found in _with_joint(evaluation):
         by_tau = found.coverage_by_tau if isinstance(found, JointMeasures) else found.picp_by_tau
         values = (found.qce, found.qce_marginal, found.calibration_area)
@@ -483,10 +466,6 @@ def _share(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
 
 
-def _count(value: float) -> str:
-    return f"{value:.0f}"
-
-
 def _line(name: str, cells: Iterable[str]) -> str:
     return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
@@ -505,13 +484,8 @@ def class_table(evaluation: ClassEvaluation) -> str:
         error_rate = getattr(evaluation, f"ause{suffix}")
         brier = getattr(evaluation, f"ause_brier{suffix}")
         lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
-    curve = zip(
-        evaluation.rejection_fraction.tolist(),
-        evaluation.rejection_error_rate.tolist(),
-        strict=True,
-    )
-    lines.append(
-        "error rate, highest entropy rejected: "
-        + ", ".join(f"{error:.4g} at {share:.0%}" for share, error in list(curve)[::5])
-    )
+    fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
+    curve = zip(fractions.tolist(), errors.tolist(), strict=True)
+    points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
+    lines.append(f"error rate, highest entropy rejected: {points}")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from monitor.commands.options import (
     above_zero,
     add_choice,
     add_number,
+    add_value,
     checked,
     flag,
     pair,
@@ -62,30 +63,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_scaling(parser)
     _add_adaptive(parser)
     _add_process(parser)
-    parser.add_argument(
-        "--reject-above-error",
-        metavar="X",
-        type=above_zero,
-        help="flag detections so uncertain that without them the error is at most X: the share of "
+    text = (
+        "flag detections so uncertain that without them the error is at most X: the share of "
         "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
         "up over the dimensions that are no angles; these must share a unit, which is that of X: "
-        "choose them with --dimensions",
+        "choose them with --dimensions"
     )
+    add_value(parser, "--reject-above-error", "X", text, above_zero)
 
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--previous",
-        metavar="MODEL",
-        help="earlier model of the method, towards which the factors of a scaling are drawn",
+    text = "earlier model of the method, towards which the factors of a scaling are drawn"
+    add_value(parser, "--previous", "MODEL", text)
+    text = (
+        "independent rows that --previous, or the wider slice of a thin one, counts for "
+        f"(default {PRIOR_STRENGTH:g})"
     )
-    parser.add_argument(
-        "--prior-strength",
-        metavar="N",
-        type=above_zero,
-        help="independent rows that --previous, or the wider slice of a thin one, counts for "
-        f"(default {PRIOR_STRENGTH:g})",
-    )
+    add_value(parser, "--prior-strength", "N", text, above_zero)
     heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
     add_choice(parser, "--objective", Objective, heavy)
     full = (
@@ -93,29 +87,21 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         "corrects them (default scale)"
     )
     add_choice(parser, "--full-input", FullInput, full)
-    parser.add_argument(
-        "--clamp",
-        metavar="LO:HI",
-        type=_clamp,
-        help=f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})",
-    )
+    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
+    add_value(parser, "--clamp", "LO:HI", text, _clamp)
 
 
 def _add_adaptive(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--time-constant",
-        metavar="S",
-        type=seconds_above_zero,
-        help="adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
-        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})",
+    text = (
+        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
+        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
     )
-    parser.add_argument(
-        "--label-delay",
-        metavar="S",
-        type=seconds,
-        help="adaptive-scaling: how many seconds late labels come where the model is to serve; the "
-        "last seconds of the file count as not labelled yet (default 0)",
+    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
+    text = (
+        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
+        "last seconds of the file count as not labelled yet (default 0)"
     )
+    add_value(parser, "--label-delay", "S", text, seconds)
 
 
 def _add_process(parser: argparse.ArgumentParser) -> None:
@@ -124,26 +110,22 @@ def _add_process(parser: argparse.ArgumentParser) -> None:
     add_choice(parser, "--coupling", Coupling, coupling)
     text = f"points that carry a Gaussian process, at most (default {ProcessSettings().inducing})"
     add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
-    parser.add_argument(
-        "--surrogate-level",
-        metavar="P",
-        type=_level,
-        help="gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
+    text = (
+        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
         f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
-        f"{SURROGATE_LEVEL:g})",
+        f"{SURROGATE_LEVEL:g})"
     )
+    add_value(parser, "--surrogate-level", "P", text, _level)
 
 
 def _add_slices(parser: argparse.ArgumentParser) -> None:
     by = parser.add_mutually_exclusive_group()
-    by.add_argument(
-        "--by",
-        metavar="PART,PART",
-        type=_parts,
-        help="one recalibrator for each class, stream, range, or combination such as class,range "
+    text = (
+        "one recalibrator for each class, stream, range, or combination such as class,range "
         "and for each wider one, and one of all rows as the fallback; the stream of a file is "
-        "its sequence",
+        "its sequence"
     )
+    add_value(by, "--by", "PART,PART", text, _parts)
     by.add_argument(
         "--by-class",
         dest="by",
@@ -151,20 +133,16 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
         const=(SliceBy.CLASS,),
         help="short for --by class",
     )
-    parser.add_argument(
-        "--range-edges",
-        metavar="E,E",
-        type=_edges,
-        help="of --by range: inner edges of the distance, as the sidecar has them (default "
-        f"{','.join(f'{edge:g}' for edge in RANGE_EDGES)})",
+    text = (
+        "of --by range: inner edges of the distance, as the sidecar has them (default "
+        f"{','.join(f'{edge:g}' for edge in RANGE_EDGES)})"
     )
-    parser.add_argument(
-        "--fewest-tracks",
-        metavar="N",
-        type=above_zero,
-        help="tracks, and independent rows, below which a slice leans on the wider one it lies "
-        f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})",
+    add_value(parser, "--range-edges", "E,E", text, _edges)
+    text = (
+        "tracks, and independent rows, below which a slice leans on the wider one it lies "
+        f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})"
     )
+    add_value(parser, "--fewest-tracks", "N", text, above_zero)
 
 
 def run(options: argparse.Namespace) -> int:

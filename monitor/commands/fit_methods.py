@@ -30,7 +30,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import IntArray
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.classes.class_selection import ClassSelection, fit_classes
@@ -48,7 +48,7 @@ from monitor.recalibration.fitting import (
 )
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import Basis, Identity, Output, Recalibrator, UnfitData
-from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
+from monitor.recalibration.rejection import RejectedBy, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import WIDE, Clamp, CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
@@ -125,9 +125,12 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         _ranges(options),
     )
     if options.reject_above_error is not None:
-        rejection = _deviation_rejection(
-            selection, recording, kept, rows, options.reject_above_error
-        )
+        served = recalibrate_gaussians(selection, recording)
+        error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
+        squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
+        # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
+        deviation, target = served.deviation[kept], options.reject_above_error
+        rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
         selection = replace(selection, rejection=rejection)
     lines = [f"not fitted on: {left_out(labelled, usable)}"] if (labelled & ~usable).any() else []
     if late:
@@ -213,24 +216,6 @@ def _slices(
     )
 
 
-def _deviation_rejection(
-    selection: Selection, recording: Recording, kept: IntArray, rows: FitRows, target: float
-) -> Rejection:
-    """Fits a threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
-
-    kept  (n,) row numbers in the recording of the rows fitted on
-    """
-    made = recalibrate_gaussians(selection, recording)
-    error = recording.space.error(recording.truth[kept], made.recording.mean[kept])
-    return fit_rejection(
-        made.deviation[kept],
-        np.square(error[:, np.array(recording.space.joint)]).sum(axis=1),
-        target,
-        RejectedBy.DEVIATION,
-        rows.track,
-    )
-
-
 def remarks(
     selection: Selection,
     found: Mapping[str, SliceFit],
@@ -306,8 +291,10 @@ def fit_class_probabilities(
     basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, period_of(recording, kept))
     rejection = None
     if options.reject_above_error is not None:
-        opinions = fitted.apply(rows.log_probabilities)
-        rejection = _entropy_rejection(opinions.mean(axis=1), rows, options.reject_above_error)
+        made = fitted.apply(rows.log_probabilities).mean(axis=1)
+        wrong = (made.argmax(axis=1) != rows.label).astype(np.float64)
+        entropy, target = normalised_entropy(made), options.reject_above_error
+        rejection = fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)
     fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
     selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
     if selection.classes or fitted.classes is None:
@@ -328,12 +315,6 @@ def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
     tracks = numbered_tracks(recording.sequence_index, recording.track)
     track = None if tracks is None else tracks[kept]
     return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
-
-
-def _entropy_rejection(probabilities: FloatArray, rows: ClassRows, target: float) -> Rejection:
-    wrong = (probabilities.argmax(axis=1) != rows.label).astype(np.float64)
-    entropy = normalised_entropy(probabilities)
-    return fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)
 
 
 def stands_for(made: RecalibratedRecording) -> str:

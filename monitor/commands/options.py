@@ -86,6 +86,23 @@ def pair(text: str) -> tuple[float, float]:
     return float(lower), float(upper)
 
 
+def add_value(
+    parser: argparse._ActionsContainer,
+    option: str,
+    metavar: str,
+    help: str,
+    read: Callable[[str], object] | None = None,
+    default: object = None,
+) -> None:
+    """Adds an option with a value; `read` raises ArgumentTypeError for what it does not take."""
+    parser.add_argument(option, metavar=metavar, type=read or str, default=default, help=help)
+
+
+def add_flag(parser: argparse._ActionsContainer, option: str, help: str) -> None:
+    """Adds an option without a value."""
+    parser.add_argument(option, action="store_true", help=help)
+
+
 def add_choice(
     parser: argparse._ActionsContainer, option: str, kind: type[StrEnum], help: str
 ) -> None:
@@ -113,9 +130,7 @@ def add_json(parser: argparse.ArgumentParser, help: str = "print one JSON object
 
 def add_actor(parser: argparse.ArgumentParser, help: str) -> None:
     """Adds --actor, who asks for a change; by default whoever runs this program, and where."""
-    parser.add_argument(
-        "--actor", metavar="WHO", default=this_person(), help=f"{help} (default %(default)s)"
-    )
+    add_value(parser, "--actor", "WHO", f"{help} (default %(default)s)", default=this_person())
 
 
 def this_person() -> str:

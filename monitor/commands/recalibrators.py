@@ -15,8 +15,10 @@ from monitor.commands.models import document_of, read_any_model
 from monitor.commands.options import (
     add_action,
     add_actor,
+    add_flag,
     add_json,
     add_number,
+    add_value,
     plain,
     shown,
     table,
@@ -87,9 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a slice to fit; may be given several times (default: all)",
     )
-    fit.add_argument(
-        "--method", metavar="M", default="", help="as in `fit --method` (default: as configured)"
-    )
+    add_value(fit, "--method", "M", "as in `fit --method` (default: as configured)", default="")
     promote = action("promote", "put one in force, from the next frame on", asked)
     which = promote.add_mutually_exclusive_group(required=True)
     which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
@@ -97,9 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rollback = action("rollback", "put in force again what was before the last change", asked)
     scope = rollback.add_mutually_exclusive_group()
     scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
-    scope.add_argument(
-        "--classes", action="store_true", help="that of class probabilities, not of estimates"
-    )
+    add_flag(scope, "--classes", "that of class probabilities, not of estimates")
     action("pin", "from now on nothing happens by itself", asked)
     action("unpin", "things may happen by themselves again, as configured", asked)
     history = action("history", "what happened last, latest at the end", told)
@@ -258,7 +256,8 @@ def history_lines(records: Iterable[Record]) -> str:
 def _record(record: Record) -> list[str]:
     about = " ".join(filter(None, (shown(record.slice), shown(record.version))))
     what = record.what.replace("_", " ")
-    lines = [f"{record.sequence:>5}  {_time(record.time_ns)}  {what:<11}  {about}".rstrip()]
+    time = datetime.fromtimestamp(record.time_ns // 10**9, UTC)
+    lines = [f"{record.sequence:>5}  {time:%Y-%m-%d %H:%M:%S}  {what:<11}  {about}".rstrip()]
     if record.before != record.after:
         lines.append(f"{shown(record.before)} → {shown(record.after)}")
     lines.append(f"by {shown(record.actor)}")
@@ -268,10 +267,6 @@ def _record(record: Record) -> list[str]:
         lines.append(_evidence(record.evidence))
     lines += [f"variance {text}" for text in _factors(record.factors)]
     return [lines[0], *(f"{'':7}{line}" for line in lines[1:])]
-
-
-def _time(time_ns: int) -> str:
-    return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _evidence(found: Evidence) -> str:
@@ -284,14 +279,12 @@ def _evidence(found: Evidence) -> str:
 
 def _factors(factors: Sequence[Factor]) -> list[str]:
     """Writes one line, or none; × is the typical factor, with its 5 % and 95 % quantiles."""
-    return [", ".join(map(_factor, factors))] if factors else []
-
-
-def _factor(factor: Factor) -> str:
-    text = f"{shown(factor.dimension)} ×{factor.typical:.3g}"
-    if factor.highest <= SAME * factor.lowest:
-        return text
-    return f"{text} ({factor.lowest:.3g} to {factor.highest:.3g})"
+    texts = []
+    for factor in factors:
+        between = f" ({factor.lowest:.3g} to {factor.highest:.3g})"
+        spread = between if factor.highest > SAME * factor.lowest else ""
+        texts.append(f"{shown(factor.dimension)} ×{factor.typical:.3g}{spread}")
+    return [", ".join(texts)] if texts else []
 
 
 def _names(names: Sequence[str]) -> str:

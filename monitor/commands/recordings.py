@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.commands.models import check_dimensions
-from monitor.commands.options import checked, given
+from monitor.commands.options import add_value, checked, given
 from monitor.frames.cholesky import factorise
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates, Limits
@@ -131,29 +131,18 @@ class RecalibratedRecording:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options of verbs that read a file; None where they are not given."""
-    parser.add_argument(
-        "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
+    add_value(parser, "--dimensions", "D,D", "dimensions to use; default: all", _names)
+    text = (
+        f"dimensions in radians that wrap; left out of joint measures (default {','.join(ANGLES)})"
     )
-    parser.add_argument(
-        "--angles",
-        metavar="D,D",
-        type=_names,
-        help="dimensions in radians that wrap; left out of joint measures "
-        f"(default {','.join(ANGLES)})",
-    )
+    add_value(parser, "--angles", "D,D", text, _names)
     parser.add_argument(
         "--class", dest="classes", metavar="C,C", type=_names, help="classes to keep"
     )
     add_condition(parser, "--where", "keep rows whose column has this value; may be repeated")
-    parser.add_argument(
-        "--rows", metavar="A:B", type=_rows, help="row numbers of the file, before other filters"
-    )
-    parser.add_argument(
-        "--fault",
-        metavar="variance=F[@t=T]",
-        type=_fault,
-        help="multiply the reported variances by F from second T of each sequence on",
-    )
+    add_value(parser, "--rows", "A:B", "row numbers of the file, before other filters", _rows)
+    text = "multiply the reported variances by F from second T of each sequence on"
+    add_value(parser, "--fault", "variance=F[@t=T]", text, _fault)
 
 
 def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
@@ -174,13 +163,17 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     fault: Fault | None = options.fault
     if fault is None:
         return recording
-    if fault.since > 0 and recording.time_s is None:
+    factor: float | FloatArray = fault.variance
+    if recording.time_s is not None:
+        start = np.full(len(recording.sequences), np.inf)
+        np.minimum.at(start, recording.sequence_index, recording.time_s)
+        since = recording.time_s - start[recording.sequence_index]
+        factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
+    elif fault.since > 0:
         raise ValueError(
             f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
         )
-    time = _since_start(recording)
-    factor = np.where(time >= fault.since, fault.variance, 1.0)
-    return replace(recording, covariance=recording.covariance * factor[:, None, None])
+    return replace(recording, covariance=recording.covariance * factor)
 
 
 def refuse_options_of_gaussians(
@@ -197,17 +190,6 @@ def refuse_options_of_gaussians(
             f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
             "--rows."
         )
-
-
-def _since_start(recording: Recording) -> FloatArray:
-    """Seconds of each row since the first row of its sequence; zeros where there are no times."""
-    rows = recording.mean.shape[0]
-    if recording.time_s is None:
-        return np.zeros(rows)
-    start = np.full(len(recording.sequences), np.inf)
-    np.minimum.at(start, recording.sequence_index, recording.time_s)
-    since: FloatArray = recording.time_s - start[recording.sequence_index]
-    return since
 
 
 def _names(text: str) -> tuple[str, ...]:

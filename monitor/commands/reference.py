@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from monitor.commands.models import read_model
-from monitor.commands.options import table, write_output
+from monitor.commands.options import add_value, table, write_output
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import learning_settings, learnt
 from monitor.drift.bets import Stage
@@ -30,12 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
-    parser.add_argument(
-        "--config",
-        metavar="F",
-        help="TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
-        "reference_detections) and when tracks end (track_idle_seconds)",
+    text = (
+        "TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
+        "reference_detections) and when tracks end (track_idle_seconds)"
     )
+    add_value(parser, "--config", "F", text)
     parser.add_argument("--output", metavar="F", required=True, help="file to write")
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
-from monitor.commands.options import checked, finite, number_of, seconds
+from monitor.commands.options import add_value, checked, finite, number_of, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -104,39 +104,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
     add_access(parser)
-    parser.add_argument(
-        "--ground-truth-delay",
-        metavar="S",
-        type=seconds,
-        default=0.0,
-        help="event time by which labels come late, such as 30s (default 0s)",
-    )
-    parser.add_argument(
-        "--speed",
-        metavar="max|N",
-        type=_speed,
-        default=math.inf,
-        help="max, or N times the recorded pace (default max)",
-    )
+    text = "event time by which labels come late, such as 30s (default 0s)"
+    add_value(parser, "--ground-truth-delay", "S", text, seconds, default=0.0)
+    text = "max, or N times the recorded pace (default max)"
+    add_value(parser, "--speed", "max|N", text, _speed, default=math.inf)
     parser.add_argument("--recalibrator", metavar="FILE|none", help="promote this one first")
     parser.add_argument(
         "--mode", choices=tuple(Mode), type=Mode, default=Mode.APPLY, help="of the started sidecar"
     )
-    parser.add_argument(
-        "--slice-by",
-        metavar="class,stream",
-        type=_slice_by,
-        default=(SliceBy.CLASS,),
-        help="slices of the started sidecar (default class)",
-    )
+    text = "slices of the started sidecar (default class)"
+    add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--config",
-        metavar="F",
-        help="TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar "
-        "takes",
-    )
+    text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
+    add_value(parser, "--config", "F", text)
     add_drift(parser)
     add_tracking(parser)
 
@@ -185,10 +166,10 @@ def run(options: argparse.Namespace) -> int:
         found = asyncio.run(_replay(client, played, selection, manner, tally, options.bins))
     tracking = None
     if yardstick is not None:
-        raw: TracksByStream | None = manner.tracks
-        if options.address is not None:
-            raw = None
-        elif _forwards_other(options, selection):
+        raw = None if options.address is not None else manner.tracks
+        observed = options.mode is not Mode.APPLY
+        corrected = selection is not None and selection.changes_estimates
+        if raw is not None and corrected and not observed:
             raw = _raw_tracks(_config(options, played), played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
@@ -230,12 +211,6 @@ def _config(
         f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
         f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
     )
-
-
-def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
-    """Tells if the started sidecar forwards anything else than the raw detections."""
-    observed = options.mode is not Mode.APPLY
-    return not observed and selection is not None and selection.changes_estimates
 
 
 def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
@@ -331,7 +306,10 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
 
     variance, squared_error and nees of a bin are sums over its n detections.
     """
-    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
+    by_name = {
+        entry.slice: {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
+        for entry in _ordered(calibration)
+    }
     total = by_name.pop(TOTAL, None)
     return {"tau": list(calibration.tau), "slices": by_name, "total": total}
 
@@ -339,10 +317,6 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
 def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
     """Slices by name, the total last; they come in the order in which they were first seen."""
     return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
-
-
-def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
-    return {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
 
 
 def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.alarms import STATES
-from monitor.commands.options import finite, shown, table, toml_section
+from monitor.commands.options import add_value, finite, shown, table, toml_section
 from monitor.commands.recordings import (
     add_condition,
     left_out,
@@ -137,12 +137,11 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a verb that plays detections to a sidecar which watches for drift."""
     group = parser.add_argument_group("drift")
     usual = group.add_mutually_exclusive_group()
-    usual.add_argument(
-        "--reference",
-        metavar="F",
-        help="what is usual, as `calibration-monitor reference` wrote it (default: the started "
-        "sidecar learns it from what is played)",
+    text = (
+        "what is usual, as `calibration-monitor reference` wrote it (default: the started "
+        "sidecar learns it from what is played)"
     )
+    add_value(usual, "--reference", "F", text)
     add_condition(
         usual,
         "--reference-where",

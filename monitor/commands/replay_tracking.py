@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.options import above_zero, add_choice, checked, finite, given, toml_section
+from monitor.commands.options import (
+    above_zero,
+    add_choice,
+    add_value,
+    checked,
+    finite,
+    given,
+    toml_section,
+)
 from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
 from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray
@@ -82,31 +90,24 @@ class _Part:
 def add_tracking(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a verb that plays detections to a tracker."""
     group = parser.add_argument_group("tracking quality")
-    group.add_argument(
-        "--ground-truth",
-        metavar="LABELS",
-        help=".csv or .csv.gz with columns seq, frame, t, class, gt_id and the dimensions, a row "
+    text = (
+        ".csv or .csv.gz with columns seq, frame, t, class, gt_id and the dimensions, a row "
         "for each labelled object and frame: let the sidecar track, and hold the tracks "
-        "against these",
+        "against these"
     )
-    group.add_argument(
-        "--match-distance",
-        metavar="D|C=D,C=D",
-        type=_distances,
-        help="how far a track may be off in the first two dimensions that move, for all classes "
-        "or by class (default 1 for pedestrians, persons and cyclists, else 2)",
+    add_value(group, "--ground-truth", "LABELS", text)
+    text = (
+        "how far a track may be off in the first two dimensions that move, for all classes "
+        "or by class (default 1 for pedestrians, persons and cyclists, else 2)"
     )
+    add_value(group, "--match-distance", "D|C=D,C=D", text, _distances)
     noise = (
         "R of the started tracker: the covariance of the detection, or the identity "
         "(default detection)"
     )
     add_choice(group, "--measurement-noise", MeasurementNoise, noise)
-    group.add_argument(
-        "--birth-score",
-        metavar="S",
-        type=_score,
-        help="detections with a lower score begin no track (default: all may)",
-    )
+    text = "detections with a lower score begin no track (default: all may)"
+    add_value(group, "--birth-score", "S", text, _score)
 
 
 def check_tracking(options: argparse.Namespace) -> None:

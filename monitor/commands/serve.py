@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 
 from monitor import __version__
+from monitor.commands.options import add_flag, add_value
 from monitor.config import (
     Config,
     InvalidConfiguration,
@@ -45,33 +46,28 @@ _STDIN = 0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument(
-        "--config", metavar="F", help="TOML file; deploy/sidecar.toml lists all keys"
-    )
+    add_value(parser, "--config", "F", "TOML file; deploy/sidecar.toml lists all keys")
     parser.add_argument("--check", action="store_true", help="validate the configuration and exit")
     parser.add_argument("--grpc-address", metavar="H:P", help="overrides [server] grpc_address")
     parser.add_argument("--http-address", metavar="H:P", help="overrides [server] http_address")
     parser.add_argument(
         "--log-level", choices=tuple(map(str, LogLevel)), help="overrides [log] level"
     )
-    parser.add_argument(
-        "--exit-with-parent",
-        action="store_true",
-        help="stop when standard input, a pipe, closes: as it does when the program that "
-        "started this one is gone, however it ended",
+    text = (
+        "stop when standard input, a pipe, closes: as it does when the program that "
+        "started this one is gone, however it ended"
     )
-    parser.add_argument(
-        "--no-snapshot",
-        action="store_true",
-        help="neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
-        "folder, [drift] path and [pending] folder say",
+    add_flag(parser, "--exit-with-parent", text)
+    text = (
+        "neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
+        "folder, [drift] path and [pending] folder say"
     )
-    parser.add_argument(
-        "--never-shed",
-        action="store_true",
-        help="count everything, however long frames wait for it: for recordings, which can wait; "
-        "[server] shed_lag_seconds and shed_rows are 0 then",
+    add_flag(parser, "--no-snapshot", text)
+    text = (
+        "count everything, however long frames wait for it: for recordings, which can wait; "
+        "[server] shed_lag_seconds and shed_rows are 0 then"
     )
+    add_flag(parser, "--never-shed", text)
 
 
 def run(options: argparse.Namespace) -> int:

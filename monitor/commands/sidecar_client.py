@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2
 
 from monitor.client import PLAIN, Access
+from monitor.commands.options import add_value
 from monitor.drift.alarms import Alarm, AlarmChange, SliceStanding, StageStanding
 from monitor.frames.frame import Header
 from monitor.frames.status import Status
@@ -65,29 +66,19 @@ class NotAnswered(ConnectionError):
 
 def add_sidecar(parser: argparse.ArgumentParser) -> None:
     """Adds the option that names the sidecar, and those of add_access()."""
-    parser.add_argument(
-        "--address",
-        metavar="H:P",
-        default="127.0.0.1:50051",
-        help="of the sidecar (default 127.0.0.1:50051)",
-    )
+    text = "of the sidecar (default 127.0.0.1:50051)"
+    add_value(parser, "--address", "H:P", text, default="127.0.0.1:50051")
     add_access(parser)
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Adds options for the files that a sidecar with a [security] section asks for."""
     files = parser.add_argument_group("access", "where the sidecar has a [security] section")
-    files.add_argument(
-        "--certificate-authority",
-        metavar="PEM",
-        default="",
-        help="that the certificate of the sidecar must be of (default: plain text)",
-    )
+    text = "that the certificate of the sidecar must be of (default: plain text)"
+    add_value(files, "--certificate-authority", "PEM", text, default="")
     files.add_argument("--certificate", metavar="PEM", default="", help="of this client")
     files.add_argument("--key", metavar="PEM", default="", help="of that certificate")
-    files.add_argument(
-        "--token-file", metavar="F", default="", help="whose first line is our bearer token"
-    )
+    add_value(files, "--token-file", "F", "whose first line is our bearer token", default="")
 
 
 def access_of(options: argparse.Namespace) -> Access:
@@ -230,11 +221,8 @@ class Client:
         """
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
-                match event.WhichOneof("event"):
-                    case "version":
-                        yield read_record(event.version.record)
-                    case "recalibration":
-                        yield read_record(event.recalibration)
+                if (record := happening(event)) is not None:
+                    yield record
 
     async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
         """Yields all events from now on, as long as the sidecar serves.
@@ -369,6 +357,16 @@ class Client:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
             raise SidecarRefused(error.details()) from None
+
+
+def happening(event: event_pb2.Event) -> Record | None:
+    """Reads what happened to a recalibrator; None for another event. Raises UnknownWord."""
+    match event.WhichOneof("event"):
+        case "version":
+            return read_record(event.version.record)
+        case "recalibration":
+            return read_record(event.recalibration)
+    return None
 
 
 async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:

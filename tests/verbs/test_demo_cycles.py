@@ -4,12 +4,14 @@ with other settings lacks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.commands.demo.endless import Cycles, Moment, Pace, Seen, Tale, lacks
-from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.endless import Pace, Tale, lacks
+from monitor.commands.demo.plan import Moment, Plan
 
 PLAN = Plan(duration_s=100.0)
 SENSORS = PLAN.settings.sensors
@@ -31,14 +33,13 @@ SECOND = 10**9
     ],
 )
 def test_every_cycle_has_the_fault_where_the_plan_has_it(event_s, moment):
-    assert Cycles(PLAN).at(event_s) == moment
+    assert PLAN.moment(event_s) == moment
 
 
 @given(st.floats(0, 1e8), st.integers(0, 1000))
 def test_all_cycles_are_alike(event_s, later):
-    cycles = Cycles(PLAN)
-    here = cycles.at(event_s)
-    there = cycles.at(event_s + later * PLAN.duration_s)
+    here = PLAN.moment(event_s)
+    there = PLAN.moment(event_s + later * PLAN.duration_s)
     assert 0 <= here.at_s < PLAN.duration_s
     # An hour of floats is not exact to the last bit; a boundary may lie between the two.
     if min(abs(here.at_s - at) for at in (0, PLAN.fault_s, PLAN.fault_end_s, 100)) > 1e-3:
@@ -94,13 +95,13 @@ def test_a_clock_that_is_put_back_moves_no_stamp():
 
 def test_the_tale_tells_a_line_an_event_and_the_counts_of_each_cycle():
     lines: list[str] = []
-    tale = Tale(Cycles(PLAN), lines.append)
+    tale = Tale(PLAN, lines.append)
     tale.begin()
     for tenth in range(2100):
-        tale.reach(tale.cycles.at(tenth / 10 + 1e-6))
-        tale.counts.answered += 6
-        tale.counts.labelled += 170
-    tale.counts.left_out += 2
+        tale.reach(PLAN.moment(tenth / 10 + 1e-6))
+        tale.answered += 6
+        tale.labelled += 170
+    tale.left_out += 2
     tale.end()
     assert lines == [
         "cycle 1,   0.0 s  healthy: 6 sensors, 10 Hz each, truth 3 s late; the fault comes after "
@@ -117,9 +118,9 @@ def test_the_tale_tells_a_line_an_event_and_the_counts_of_each_cycle():
 
 def test_a_gap_over_the_end_of_a_fault_still_ends_it():
     lines: list[str] = []
-    tale = Tale(Cycles(PLAN), lines.append)
+    tale = Tale(PLAN, lines.append)
     for event_s in (30.0, 210.0):
-        tale.reach(tale.cycles.at(event_s))
+        tale.reach(PLAN.moment(event_s))
     assert [line.partition(" s  ")[2] for line in lines[1:]] == [
         "cycle 1 is over: 0 frames, 0 labels matched",
         "the fault ends: camera_front reports its variances as before",
@@ -128,13 +129,18 @@ def test_a_gap_over_the_end_of_a_fault_still_ends_it():
 
 # ---- other settings
 
-ALL = Seen(tracks=True, slices=frozenset({*SENSORS, "total"}), promotion="automatic", pinned=False)
+ALL: dict[str, Any] = {
+    "sensors": SENSORS,
+    "tracks": True,
+    "slices": frozenset({*SENSORS, "total"}),
+    "promotion": "automatic",
+    "pinned": False,
+}
 
 
 def test_a_sidecar_of_the_demo_lacks_nothing():
-    assert lacks(ALL, SENSORS) == ()
-    nothing_yet = Seen(tracks=True, slices=frozenset(), promotion="automatic", pinned=False)
-    assert lacks(nothing_yet, SENSORS) == ()
+    assert lacks(**ALL) == ()
+    assert lacks(**ALL | {"slices": frozenset()}) == ()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,6 @@ def test_a_sidecar_of_the_demo_lacks_nothing():
 def test_what_a_sidecar_with_other_settings_will_not_show_is_said_with_its_remedy(
     changed, told, remedy
 ):
-    fields = {name: getattr(ALL, name) for name in Seen.__slots__}
-    (sentence,) = lacks(Seen(**{**fields, **changed}), SENSORS)
+    (sentence,) = lacks(**ALL | changed)
     assert told in sentence
     assert remedy in sentence

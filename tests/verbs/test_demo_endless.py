@@ -17,7 +17,6 @@ from monitor.cli import main
 from monitor.client import Access, InvalidAccess
 from monitor.commands.demo.endless import (
     Connection,
-    Cycles,
     Journey,
     Tale,
     config_text,
@@ -167,7 +166,7 @@ class StuckClient:
 
 def test_frames_that_a_sidecar_does_not_take_are_left_out_and_not_kept():
     async def offered() -> int:
-        tale = Tale(Cycles(SHORT), _nobody)
+        tale = Tale(SHORT, _nobody)
         client = cast("Client", StuckClient())
         connection = await Connection.opened(client, tale, lambda stamp_ns: 0.0)
         running = asyncio.create_task(connection.run())

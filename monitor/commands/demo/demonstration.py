@@ -32,8 +32,8 @@ from monitor.commands.demo.summary import (
     as_text,
     summarise,
 )
-from monitor.commands.doctor.look import Metrics, scrape
-from monitor.commands.options import seconds
+from monitor.commands.doctor.look import scrape
+from monitor.commands.options import add_flag, add_value, seconds
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import Client, access_of, add_access
 from monitor.config import split_address
@@ -70,54 +70,34 @@ class TooFast(StoryIncomplete):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument(
-        "--seed",
-        type=_number(int, 0, 2**32 - 1),
-        default=4,
-        metavar="N",
-        help="of the drive (default 4)",
-    )
-    parser.add_argument(
-        "--duration",
-        type=_number(float, _SHORTEST, _LONGEST),
-        metavar="S",
-        help=f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {DEFAULT:g}); more "
+    text = "of the drive (default 4)"
+    add_value(parser, "--seed", "N", text, _number(int, 0, 2**32 - 1), default=4)
+    text = (
+        f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {DEFAULT:g}); more "
         "where the sidecar takes longer to find out. With --forever or --address: of a cycle, not "
-        f"a second more (default {DEFAULT_CYCLE:g})",
+        f"a second more (default {DEFAULT_CYCLE:g})"
     )
-    parser.add_argument(
-        "--speed",
-        type=_number(float, 0.1, _FASTEST),
-        default=1.0,
-        metavar="X",
-        help=f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)",
-    )
+    add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
+    text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
+    add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--address",
-        metavar="H:P",
-        help="gRPC of a sidecar that runs already: one cycle through it, stamps from now on; "
-        "--print-config prints the settings that the story needs",
+    text = (
+        "gRPC of a sidecar that runs already: one cycle through it, stamps from now on; "
+        "--print-config prints the settings that the story needs"
     )
-    parser.add_argument(
-        "--forever",
-        action="store_true",
-        help="cycle after cycle until SIGTERM: the fault comes, is corrected, goes, and comes "
-        "again; with --address, a sidecar that is not there yet, or goes, is waited for",
+    add_value(parser, "--address", "H:P", text)
+    text = (
+        "cycle after cycle until SIGTERM: the fault comes, is corrected, goes, and comes "
+        "again; with --address, a sidecar that is not there yet, or goes, is waited for"
     )
-    parser.add_argument(
-        "--patience",
-        type=seconds,
-        default=math.inf,
-        metavar="S",
-        help="with --address and --forever: for which the sidecar may be away, in seconds, before "
-        "this ends with an error (default: for ever)",
+    add_flag(parser, "--forever", text)
+    text = (
+        "with --address and --forever: for which the sidecar may be away, in seconds, before "
+        "this ends with an error (default: for ever)"
     )
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the configuration of the sidecar (TOML), and do nothing else",
-    )
+    add_value(parser, "--patience", "S", text, seconds, default=math.inf)
+    text = "print the configuration of the sidecar (TOML), and do nothing else"
+    add_flag(parser, "--print-config", text)
     add_access(parser)
 
 
@@ -249,11 +229,11 @@ async def _version(client: Client, record: Record) -> str:
     return next(one.version for one in active if one.kind is Kind.ESTIMATES)
 
 
-async def _fresh_metrics(addresses: Addresses, matched: int) -> Metrics:
+async def _fresh_metrics(addresses: Addresses, matched: int) -> dict[str, float]:
     """Reads the metrics once their text, made from time to time, has caught up."""
     name = 'calibration_ground_truth_total{outcome="matched"}'
     return await _until(
-        lambda: scrape(addresses.http), lambda metrics: metrics.samples.get(name) == matched, 0.1
+        lambda: scrape(addresses.http), lambda metrics: metrics.get(name) == matched, 0.1
     )
 
 

@@ -11,30 +11,22 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from monitor.client import PLAIN, Access
-from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.plan import Moment, Plan
 from monitor.commands.demo.record import in_words
 from monitor.commands.demo.scene import SimulatedFrame, simulate, with_variance_factor
-from monitor.commands.demo.simulated_streams import (
-    IN_FLIGHT,
-    WAITING_FOR_TRUTH,
-    Lane,
-    frame_message,
-    open_lanes,
-    truth_message,
-)
+from monitor.commands.demo.simulated_streams import Player, open_lanes
 from monitor.commands.sending import first_error
-from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
+from monitor.commands.sidecar_client import Client, SidecarRefused, happening
 from monitor.drift.alarms import change_sentence
 from monitor.wire.client_messages import decode_truth_answer, refused
 from monitor.wire.fields import UnknownWord
 from monitor.wire.messages import read_alarm_change
-from monitor.wire.recalibrator_messages import read_record
 
 _SECOND_NS = 1_000_000_000
 _AUTOMATIC = "automatic"
@@ -82,39 +74,6 @@ _FIT_EVERY_S = 1.0  # s of the drive
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A moment of the drive, as a place in its cycle.
-
-    cycle  that it is in, from 1
-    at_s   seconds since that cycle began, event time
-    fault  whether the faulty sensor has its fault
-    """
-
-    cycle: int
-    at_s: float
-    fault: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cycles:
-    """One plan after the other, each as long as planned and not a second longer.
-
-    Nobody waits for the sidecar here: if it is too slow to find out, that is what is to be seen.
-    """
-
-    plan: Plan
-
-    def at(self, event_s: float) -> Moment:
-        """Finds the moment so many seconds of event time after the first frame.
-
-        The fault begins and ends when the plan says so. The first cycle holds all times before.
-        """
-        whole = int(max(event_s, 0.0) // self.plan.duration_s)
-        at_s = event_s - whole * self.plan.duration_s
-        return Moment(whole + 1, at_s, self.plan.fault_s <= at_s < self.plan.fault_end_s)
-
-
-@dataclass(frozen=True, slots=True)
 class Pace:
     """Stamps of frames, and when each is due.
 
@@ -156,34 +115,22 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts since the cycle began.
-
-    answered     frames
-    left_out     frames that were not sent: no sidecar was there, or it was too slow
-    labelled     labels that matched a detection
-    """
-
-    answered: int = 0
-    left_out: int = 0
-    labelled: int = 0
-
-
-@dataclass(slots=True)
 class Tale:
     """The lines of a drive in cycles.
 
-    say   prints a line
-    last  where the drive is
+    say       prints a line
+    last      where the drive is
+    answered  frames, since the cycle began
+    left_out  frames that were not sent: no sidecar was there, or it was too slow
+    labelled  labels that matched a detection
     """
 
-    cycles: Cycles
+    plan: Plan
     say: Callable[[str], None]
-    last: Moment = field(init=False)
-    counts: Counts = field(default_factory=Counts)
-
-    def __post_init__(self) -> None:
-        self.last = self.cycles.at(0.0)
+    last: Moment = field(default_factory=lambda: Moment(1, 0.0, fault=False))
+    answered: int = 0
+    left_out: int = 0
+    labelled: int = 0
 
     def tell(self, text: str) -> None:
         """Prints an event now."""
@@ -191,7 +138,7 @@ class Tale:
 
     def begin(self) -> None:
         """Tells that the first frame is about to be sent."""
-        plan = self.cycles.plan
+        plan = self.plan
         self.tell(
             f"healthy: {len(plan.settings.sensors)} sensors, {plan.settings.rate_hz:g} Hz each, "
             f"truth {plan.truth_delay_s:.3g} s late; the fault comes after {plan.fault_s:.3g} of "
@@ -201,9 +148,10 @@ class Tale:
     def reach(self, moment: Moment) -> None:
         """Tells what begins or ends as a frame of this moment is about to be sent."""
         before, self.last = self.last, moment
-        plan = self.cycles.plan
+        plan = self.plan
         if moment.cycle != before.cycle:
-            self._close(before.cycle)
+            self.tell(f"cycle {before.cycle} is over: {self._counted()}")
+            self.answered = self.left_out = self.labelled = 0
         if moment.fault and not before.fault:
             self.tell(f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}")
         if before.fault and not moment.fault:
@@ -213,14 +161,9 @@ class Tale:
         """Tells that no frame will be sent any more."""
         self.tell(f"stopped: {self._counted()} in this cycle")
 
-    def _close(self, cycle: int) -> None:
-        self.tell(f"cycle {cycle} is over: {self._counted()}")
-        self.counts = Counts()
-
     def _counted(self) -> str:
-        counts = self.counts
-        left_out = f", {counts.left_out:,} left out" if counts.left_out else ""
-        return f"{counts.answered:,} frames{left_out}, {counts.labelled:,} labels matched"
+        left_out = f", {self.left_out:,} left out" if self.left_out else ""
+        return f"{self.answered:,} frames{left_out}, {self.labelled:,} labels matched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +188,7 @@ def drive_in_cycles(journey: Journey, say: Callable[[str], None]) -> None:
 
     Raises InvalidAccess; SidecarUnavailable and SidecarRefused when patience is at its end.
     """
-    drive = _Drive(journey, Tale(Cycles(journey.plan), say))
+    drive = _Drive(journey, Tale(journey.plan, say))
     asyncio.run(_until_terminated(drive))
     drive.tale.end()
 
@@ -359,7 +302,7 @@ class _Drive:
             stamp_ns = frame.stamp_ns + self.pace.shift_ns
             self.pace = self.pace.kept_up(stamp_ns, time.time_ns(), time.monotonic())
             stamp_ns = frame.stamp_ns + self.pace.shift_ns
-            moment = tale.cycles.at(self.pace.event_s(stamp_ns))
+            moment = plan.moment(self.pace.event_s(stamp_ns))
             if moment.cycle > self.journey.cycles:
                 break
             await asyncio.sleep(max(0.0, self._until_due(stamp_ns)))
@@ -372,7 +315,7 @@ class _Drive:
 
     def _offer(self, frame: SimulatedFrame) -> None:
         if self.connection is None or not self.connection.offer(frame):
-            self.tale.counts.left_out += 1
+            self.tale.left_out += 1
 
 
 def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedFrame:
@@ -386,97 +329,53 @@ def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedF
 
 
 @dataclass(slots=True)
-class Connection:
-    """Streams that are open.
+class Connection(Player[SimulatedFrame]):
+    """Streams to a sidecar that is there now.
 
-    until_due  seconds of wall time until a stamp is due
+    due_s  seconds of wall time until a stamp is due
     """
 
-    client: Client
     tale: Tale
-    until_due: Callable[[int], float]
-    _lanes: dict[str, Lane]
-    _truth: Conversation
-    _untold: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
-    )
-    _told: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
-    )
+    due_s: Callable[[int], float]
     _complained: bool = False
 
     @staticmethod
-    async def opened(client: Client, tale: Tale, until_due: Callable[[int], float]) -> Connection:
+    async def opened(client: Client, tale: Tale, due_s: Callable[[int], float]) -> Connection:
         """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
-        lanes = await open_lanes(client, tale.cycles.plan)
-        return Connection(client, tale, until_due, lanes, client.truth())
+        lanes = await open_lanes(client, tale.plan)
+        return Connection(client, tale.plan, lanes, client.truth(), tale, due_s)
 
     def offer(self, frame: SimulatedFrame) -> bool:
         """Queues a frame to be sent; False when there is no room."""
         try:
-            self._lanes[frame.sensor].to_send.put_nowait(frame)
+            self.lanes[frame.sensor].to_send.put_nowait(frame)
         except asyncio.QueueFull:
             return False
         return True
 
-    async def finish(self) -> None:
-        """Queues the end of each stream: run() ends when all is answered and labelled."""
-        for lane in self._lanes.values():
-            await lane.to_send.put(None)
-
     async def run(self) -> None:
-        """Sends and receives until finish(), or until an error ends it.
-
-        Raises an ExceptionGroup of SidecarUnavailable and what else befalls a call.
-        """
+        """Plays, and tells meanwhile what the sidecar does and is; raises as play() does."""
         async with asyncio.TaskGroup() as beside:
             aside = [beside.create_task(self._listen()), beside.create_task(self._compare())]
-            async with asyncio.TaskGroup() as truth:
-                truth.create_task(self._send_truth())
-                truth.create_task(self._receive_truth())
-                async with asyncio.TaskGroup() as frames:
-                    for lane in self._lanes.values():
-                        frames.create_task(self._send_frames(lane))
-                        frames.create_task(self._receive_answers(lane))
-                await self._untold.put(None)
+            await self.play()
             for task in aside:
                 task.cancel()
 
-    # ---- frames
+    async def until_due(self, stamp_ns: int, later_s: float = 0.0) -> None:
+        await asyncio.sleep(max(0.0, self.due_s(stamp_ns + round(later_s * 1e9))))
 
-    async def _send_frames(self, lane: Lane) -> None:
-        while (frame := await lane.to_send.get()) is not None:
-            await lane.in_flight.put((frame, time.monotonic()))
-            await lane.stream.send(frame_message(frame))
-        await lane.in_flight.put(None)
-        await lane.stream.close()
+    def answered(self, frame: SimulatedFrame, data: bytes, seconds: float) -> SimulatedFrame | None:
+        complaint = refused(data)
+        if complaint is None:
+            self.tale.answered += 1
+            return frame
+        if not self._complained:
+            self._complained = True
+            self.tale.tell(f"the sidecar refuses frames of {frame.sensor}: {complaint}")
+        return None
 
-    async def _receive_answers(self, lane: Lane) -> None:
-        while (sent := await lane.in_flight.get()) is not None:
-            frame, _ = sent
-            complaint = refused(await lane.stream.receive())
-            if complaint is None:
-                self.tale.counts.answered += 1
-                await self._untold.put(frame)
-            elif not self._complained:
-                self._complained = True
-                self.tale.tell(f"the sidecar refuses frames of {frame.sensor}: {complaint}")
-
-    # ---- truth
-
-    async def _send_truth(self) -> None:
-        delay_ns = round(self.tale.cycles.plan.truth_delay_s * 1e9)
-        while (frame := await self._untold.get()) is not None:
-            await asyncio.sleep(max(0.0, self.until_due(frame.stamp_ns + delay_ns)))
-            await self._told.put(frame)
-            await self._truth.send(truth_message(frame))
-        await self._told.put(None)
-        await self._truth.close()
-
-    async def _receive_truth(self) -> None:
-        while await self._told.get() is not None:
-            account, _ = decode_truth_answer(await self._truth.receive())
-            self.tale.counts.labelled += account.matched
+    def labelled(self, kept: SimulatedFrame, data: bytes) -> None:
+        self.tale.labelled += decode_truth_answer(data)[0].matched
 
     # ---- what the sidecar does and is
 
@@ -485,18 +384,15 @@ class Connection:
             async for event in events:
                 # What a newer sidecar says in new words is no reason to stop.
                 with contextlib.suppress(UnknownWord):
-                    match event.WhichOneof("event"):
-                        case "version":
-                            self.tale.tell(in_words(read_record(event.version.record)))
-                        case "recalibration":
-                            self.tale.tell(in_words(read_record(event.recalibration)))
-                        case "drift":
-                            change = read_alarm_change(event.drift)
-                            self.tale.tell(f"alarm {change_sentence(change)}")
+                    if (record := happening(event)) is not None:
+                        self.tale.tell(in_words(record))
+                    elif event.HasField("drift"):
+                        change = read_alarm_change(event.drift)
+                        self.tale.tell(f"alarm {change_sentence(change)}")
 
     async def _compare(self) -> None:
         """Says, once there are labels, what will not happen."""
-        plan = self.tale.cycles.plan
+        plan = self.plan
         await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
         calibration = await self.client.calibration()
         promotion, pinned = None, False
@@ -507,57 +403,49 @@ class Connection:
             pass  # that it does not tell is said, too
         except UnknownWord:
             return
-        seen = Seen(
-            tracks=bool(self._lanes[plan.faulty].stream.track_dimensions),
-            slices=frozenset(entry.slice for entry in calibration.slices),
-            promotion=promotion,
-            pinned=pinned,
-        )
-        for sentence in lacks(seen, plan.settings.sensors):
+        tracks = bool(self.lanes[plan.faulty].stream.track_dimensions)
+        slices = frozenset(entry.slice for entry in calibration.slices)
+        for sentence in lacks(plan.settings.sensors, tracks, slices, promotion, pinned):
             self.tale.tell(sentence)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The settings of a sidecar, as far as it shows them.
+def lacks(
+    sensors: Iterable[str],
+    tracks: bool,
+    slices: frozenset[str],
+    promotion: str | None,
+    pinned: bool,
+) -> tuple[str, ...]:
+    """Writes a sentence for each setting that is not the demo's; the drive goes on all the same.
 
-    tracks     whether it keeps tracks
+    tracks     whether the sidecar keeps tracks
     slices     that it has statistics of; empty: of none yet
     promotion  [promotion] mode; None: it does not tell us
     pinned     whether nothing may happen by itself
     """
-
-    tracks: bool
-    slices: frozenset[str]
-    promotion: str | None
-    pinned: bool
-
-
-def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
-    """Writes a sentence for each setting that is not the demo's; the drive goes on all the same."""
     sentences = []
-    if not seen.tracks:
+    if not tracks:
         sentences.append(
             "the sidecar keeps no tracks: nothing will be seen of tracking, and fits and trials "
             'take blocks of time for tracks. To change it: [tracker] kind = "embedded".'
         )
-    if seen.slices and not seen.slices.issuperset(sensors):
+    if slices and not slices.issuperset(sensors):
         sentences.append(
             "its slices are not the sensors: the fault of one will be mixed with the health of "
             'the others, and may not be found. To change it: [statistics] slice_by = ["stream"].'
         )
-    if seen.promotion is None:
+    if promotion is None:
         sentences.append(
             "it does not tell us how recalibrators are promoted (the token is not an "
             "administrator's): whether the fault will be corrected remains to be seen."
         )
-    elif seen.promotion != _AUTOMATIC:
+    elif promotion != _AUTOMATIC:
         sentences.append(
-            f"[promotion] mode is {seen.promotion}: the fault will not be corrected, nor anything "
+            f"[promotion] mode is {promotion}: the fault will not be corrected, nor anything "
             "rolled back, unless somebody promotes. To change it: mode = "
             f'"{_AUTOMATIC}".'
         )
-    if seen.pinned:
+    if pinned:
         sentences.append(
             "its recalibrators are pinned: nothing will be corrected until "
             "`calibration-monitor recalibrators unpin`."

@@ -26,6 +26,20 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of the drive, as a place in its cycle.
+
+    cycle  that it is in, from 1
+    at_s   seconds since that cycle began, event time
+    fault  whether the faulty sensor has its fault
+    """
+
+    cycle: int
+    at_s: float
+    fault: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The planned drive; times are event time, seconds since the first frame.
 
@@ -69,3 +83,14 @@ class Plan:
     def event_s(self, stamp_ns: int) -> float:
         """A stamp as event time."""
         return (stamp_ns - self.settings.start_ns) / 1e9
+
+    def moment(self, event_s: float) -> Moment:
+        """Places event time in a drive in cycles, each as long as planned and not a second longer.
+
+        Nobody waits for the sidecar there: if it is too slow to find out, that is what is to be
+        seen. The fault begins and ends when the plan says so. The first cycle holds all times
+        before.
+        """
+        whole = int(max(event_s, 0.0) // self.duration_s)
+        at_s = event_s - whole * self.duration_s
+        return Moment(whole + 1, at_s, self.fault_s <= at_s < self.fault_end_s)

@@ -68,27 +68,21 @@ class DriveSettings:
     start_ns: int = 1_750_000_000_000_000_000  # capture time of the first frame
 
     def __post_init__(self) -> None:
+        objects, false = _IDS_PER_FRAME // 2, _IDS_PER_FRAME // 4
+        normal = "must exceed 2, else the errors have no variance to report"
         refusals = (
             (not self.sensors, "sensors", "name at least one"),
             (not 0 < self.rate_hz < math.inf, "rate_hz", "must be positive"),
             (
-                not 0 <= self.objects_per_sensor <= _IDS_PER_FRAME // 2,
+                not 0 <= self.objects_per_sensor <= objects,
                 "objects_per_sensor",
-                f"must be in 0…{_IDS_PER_FRAME // 2}",
+                f"must be in 0…{objects}",
             ),
             (not self.mean_lifetime_s >= _SHORTEST_LIFE, "mean_lifetime_s", "must be at least 1"),
             (not 0 <= self.rho < 1, "rho", "must be in [0, 1)"),
-            (
-                not self.degrees_of_freedom > 2,
-                "degrees_of_freedom",
-                "must exceed 2, else the errors have no variance to report",
-            ),
+            (not self.degrees_of_freedom > 2, "degrees_of_freedom", normal),
             (not 0 <= self.miss_probability <= 1, "miss_probability", "must be in [0, 1]"),
-            (
-                not 0 <= self.false_rate <= _IDS_PER_FRAME // 4,
-                "false_rate",
-                f"must be in 0…{_IDS_PER_FRAME // 4}",
-            ),
+            (not 0 <= self.false_rate <= false, "false_rate", f"must be in 0…{false}"),
         )
         for refused, name, remedy in refusals:
             if refused:

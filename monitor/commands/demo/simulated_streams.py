@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -35,8 +36,11 @@ from monitor.wire.client_messages import (
 )
 
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
-IN_FLIGHT = 32  # frames of a sensor, or messages of truth
-WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+_IN_FLIGHT = 32  # frames of a sensor, or messages of truth
+_WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+
+# What is kept of an answered frame until its labels are answered.
+Kept = TypeVar("Kept")
 
 
 class BadAnswer(ValueError):
@@ -55,7 +59,7 @@ class Lane:
         default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
     )
     in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
-        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
     )
 
 
@@ -84,9 +88,12 @@ async def drive(client: Client, record: Record) -> None:
 
     Raises SidecarUnavailable, SidecarRefused, BadAnswer.
     """
-    streams = _Streams(client, record, await open_lanes(client, record.plan), client.truth())
+    lanes = await open_lanes(client, record.plan)
+    driving = _Drive(client, record.plan, lanes, client.truth(), record)
     try:
-        await streams.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(driving.pace_frames())
+            tasks.create_task(driving.play())
     except ExceptionGroup as group:
         raise first_error(group) from None
 
@@ -103,58 +110,124 @@ async def open_lanes(client: Client, plan: Plan) -> dict[str, Lane]:
 
 
 @dataclass(slots=True)
-class _Streams:
+class Player(Generic[Kept]):
+    """Open streams: frames go out, answers come in, labels follow when they are due.
+
+    to_label  frames that were answered, with what is kept of each until its label is answered
+    """
+
     client: Client
-    record: Record
+    plan: Plan
     lanes: dict[str, Lane]
-    truth: Conversation
-    began: float = 0.0
-    fault_told: bool = False
-    untold: asyncio.Queue[AnsweredFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
+    labels: Conversation
+    to_label: asyncio.Queue[tuple[SimulatedFrame, Kept] | None] = field(
+        init=False, default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
     )
-    told: asyncio.Queue[AnsweredFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+    labelling: asyncio.Queue[Kept | None] = field(
+        init=False, default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
     )
 
-    async def run(self) -> None:
-        self.began = time.monotonic()
-        async with asyncio.TaskGroup() as truth:
-            truth.create_task(self._send_truth())
-            truth.create_task(self._receive_truth())
+    async def until_due(self, stamp_ns: int, later_s: float = 0.0) -> None:
+        """Waits until so many seconds of event time after a stamp."""
+        raise NotImplementedError
+
+    def sending(self, frame: SimulatedFrame) -> None:
+        """Notes that a frame is about to be sent."""
+
+    def answered(self, frame: SimulatedFrame, data: bytes, seconds: float) -> Kept | None:
+        """Takes an answer, that many seconds after its frame; None where no labels shall follow."""
+        raise NotImplementedError
+
+    def labelled(self, kept: Kept, data: bytes) -> None:
+        """Takes the answer to the labels of a frame."""
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        """Queues the end of each stream: play() ends when all is answered and labelled."""
+        for lane in self.lanes.values():
+            await lane.to_send.put(None)
+
+    async def play(self) -> None:
+        """Sends and receives until finish(), or until an error ends it.
+
+        Raises an ExceptionGroup of SidecarUnavailable, BadAnswer and what else befalls a call.
+        """
+        async with asyncio.TaskGroup() as labels:
+            labels.create_task(self._send_labels())
+            labels.create_task(self._receive_accounts())
             async with asyncio.TaskGroup() as frames:
-                frames.create_task(self._pace_frames())
                 for lane in self.lanes.values():
                     frames.create_task(self._send_frames(lane))
                     frames.create_task(self._receive_answers(lane))
-            self.record.frames_wall_s = time.monotonic() - self.began
-            await self.untold.put(None)
+            await self.to_label.put(None)
 
-    def _late_s(self, event_s: float) -> float:
-        """Wall time since this event time was due; negative before."""
-        return time.monotonic() - self.began - event_s / self.record.plan.speed
+    async def _send_frames(self, lane: Lane) -> None:
+        while (frame := await lane.to_send.get()) is not None:
+            data = frame_message(frame)
+            self.sending(frame)
+            await lane.in_flight.put((frame, time.perf_counter()))
+            await lane.stream.send(data)
+        await lane.in_flight.put(None)
+        await lane.stream.close()
 
-    async def _until(self, event_s: float) -> None:
+    async def _receive_answers(self, lane: Lane) -> None:
+        while (item := await lane.in_flight.get()) is not None:
+            frame, sent_s = item
+            data = await lane.stream.receive()
+            kept = self.answered(frame, data, time.perf_counter() - sent_s)
+            if kept is not None:
+                await self.to_label.put((frame, kept))
+        async for _ in lane.stream.answers():
+            raise BadAnswer("the sidecar answered more often than it was asked")
+
+    async def _send_labels(self) -> None:
+        while (item := await self.to_label.get()) is not None:
+            frame, kept = item
+            await self.until_due(frame.stamp_ns, self.plan.truth_delay_s)
+            await self.labelling.put(kept)
+            await self.labels.send(truth_message(frame))
+        await self.labelling.put(None)
+        await self.labels.close()
+
+    async def _receive_accounts(self) -> None:
+        while (kept := await self.labelling.get()) is not None:
+            self.labelled(kept, await self.labels.receive())
+        async for _ in self.labels.answers():
+            raise BadAnswer("the sidecar answered more labels than it was sent")
+
+
+@dataclass(slots=True)
+class _Drive(Player[AnsweredFrame]):
+    """The drive of one record, from its first frame to its last label."""
+
+    record: Record
+    began_s: float = field(default_factory=time.monotonic)
+    fault_told: bool = False
+
+    async def until_due(self, stamp_ns: int, later_s: float = 0.0) -> None:
+        event_s = self.plan.event_s(stamp_ns) + later_s
         await asyncio.sleep(max(0.0, -self._late_s(event_s)))
         self.record.elapsed_s = max(self.record.elapsed_s, event_s)
 
-    # ---- frames
+    def _late_s(self, event_s: float) -> float:
+        """Wall time since this event time was due; negative before."""
+        return time.monotonic() - self.began_s - event_s / self.plan.speed
 
-    async def _pace_frames(self) -> None:
-        plan, record = self.record.plan, self.record
+    async def pace_frames(self) -> None:
+        """Queues each frame when it is due, to the end of the drive."""
+        plan, record = self.plan, self.record
         record.tell(f"healthy: {len(self.lanes)} sensors, {plan.settings.rate_hz:g} Hz each")
         for frame in simulate(plan.settings, plan.seed, math.inf):
             at_s = plan.event_s(frame.stamp_ns)
             if record.drive_may_end(at_s):
                 break
-            await self._until(at_s)
+            await self.until_due(frame.stamp_ns)
             await self.lanes[frame.sensor].to_send.put(self._as_reported(frame, at_s))
-        for lane in self.lanes.values():
-            await lane.to_send.put(None)
+        await self.finish()
 
     def _as_reported(self, frame: SimulatedFrame, at_s: float) -> SimulatedFrame:
         """Puts the fault into a frame, while it is there."""
-        plan, record = self.record.plan, self.record
+        plan, record = self.plan, self.record
         if at_s < plan.fault_s or at_s >= record.fault_ended_s:
             return frame
         if not self.fault_told:
@@ -168,28 +241,13 @@ class _Streams:
             return frame
         return with_variance_factor(frame, plan.variance_factor)
 
-    async def _send_frames(self, lane: Lane) -> None:
-        record = self.record
-        while (frame := await lane.to_send.get()) is not None:
-            data = frame_message(frame)
-            late = self._late_s(record.plan.event_s(frame.stamp_ns))
-            record.behind_s = max(record.behind_s, late)
-            await lane.in_flight.put((frame, time.perf_counter()))
-            await lane.stream.send(data)
-        await lane.in_flight.put(None)
-        await lane.stream.close()
+    def sending(self, frame: SimulatedFrame) -> None:
+        late_s = self._late_s(self.plan.event_s(frame.stamp_ns))
+        self.record.behind_s = max(self.record.behind_s, late_s)
 
-    async def _receive_answers(self, lane: Lane) -> None:
-        record = self.record
-        while (item := await lane.in_flight.get()) is not None:
-            frame, sent = item
-            data = await lane.stream.receive()
-            record.latency_s.append(time.perf_counter() - sent)
-            await self.untold.put(self._answered(frame, data))
-        async for _ in lane.stream.answers():
-            raise BadAnswer("the sidecar answered more often than it was asked")
-
-    def _answered(self, frame: SimulatedFrame, data: bytes) -> AnsweredFrame:
+    def answered(self, frame: SimulatedFrame, data: bytes, seconds: float) -> AnsweredFrame:
+        self.record.latency_s.append(seconds)
+        self.record.frames_wall_s = time.monotonic() - self.began_s
         answer = decode_answer(data, SPACE.k)
         n = frame.ids.size
         if answer.mean.shape[0] != n or not np.isfinite(answer.covariance).all():
@@ -199,29 +257,12 @@ class _Streams:
             )
         answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, answer.covariance)
         self.record.add_answer(answered)
-        if frame.sensor == self.record.plan.faulty:
+        if frame.sensor == self.plan.faulty:
             self.record.tracking.add(frame, self.record.phase_of(answered), answer)
         return answered
 
-    # ---- truth
-
-    async def _send_truth(self) -> None:
-        plan = self.record.plan
-        while (answered := await self.untold.get()) is not None:
-            frame = answered.frame
-            await self._until(plan.event_s(frame.stamp_ns) + plan.truth_delay_s)
-            await self.told.put(answered)
-            await self.truth.send(truth_message(frame))
-        await self.told.put(None)
-        await self.truth.close()
-
-    async def _receive_truth(self) -> None:
-        record = self.record
-        while (answered := await self.told.get()) is not None:
-            await self.truth.receive()
-            record.sensors[answered.frame.sensor].add_truth(answered, record.phase_of(answered))
-        async for _ in self.truth.answers():
-            raise BadAnswer("the sidecar answered more labels than it was sent")
+    def labelled(self, kept: AnsweredFrame, data: bytes) -> None:
+        self.record.sensors[kept.frame.sensor].add_truth(kept, self.record.phase_of(kept))
 
 
 def frame_message(frame: SimulatedFrame) -> bytes:

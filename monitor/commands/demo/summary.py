@@ -15,7 +15,6 @@ import numpy as np
 from monitor.commands.demo.plan import Phase
 from monitor.commands.demo.record import Heard, Record, proof
 from monitor.commands.demo.tracks import Fed, TrackingQuality
-from monitor.commands.doctor.look import Metrics
 from monitor.commands.options import finite
 from monitor.promotion.records import Happened
 from monitor.statistics.evaluation import Evaluation
@@ -59,7 +58,7 @@ class SidecarAccount:
     matched: int
     version: str
     slices: Mapping[str, SliceAccount]
-    metrics: Metrics
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def _missing(record: Record) -> str:
 def _differences(record: Record, sidecar: SidecarAccount) -> list[str]:
     """Says in words where the sidecar's account and the demo's differ."""
     found = []
-    metric = sidecar.metrics.samples.get
+    metric = sidecar.metrics.get
     pairs: list[tuple[str, float, float | None]] = [
         ("frames", record.frames, sidecar.frames),
         ("detections", record.detections, sidecar.detections),
@@ -153,7 +152,7 @@ def as_text(summary: Summary) -> str:
     plan, sensors = record.plan, len(record.sensors)
     seconds = record.frames / sensors / plan.settings.rate_hz
     p50, p99 = (1e3 * v for v in np.quantile(record.latency_s, (0.5, 0.99)))
-    ours50, ours99 = (1e3 * metrics.histogram_bound(SECONDS, level) for level in (0.5, 0.99))
+    ours50, ours99 = (1e3 * _bound(metrics, level) for level in (0.5, 0.99))
     return "\n".join(
         [
             "",
@@ -273,17 +272,28 @@ def _agreement(summary: Summary) -> str:
     )
 
 
+def _bound(metrics: Mapping[str, float], level: float) -> float:
+    """Upper bound of the bucket that holds this quantile of SECONDS; NaN without counts."""
+    total, prefix = metrics.get(f"{SECONDS}_count", 0.0), f'{SECONDS}_bucket{{le="'
+    buckets = sorted(
+        (float(key.removeprefix(prefix).removesuffix('"}')), count)
+        for key, count in metrics.items()
+        if key.startswith(prefix)
+    )
+    return next((le for le, count in buckets if total and count >= level * total), math.nan)
+
+
 def _short(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "–"
 
 
-def _count(metrics: Metrics, name: str) -> str:
-    value = metrics.samples.get(f"calibration_{name}")
+def _count(metrics: Mapping[str, float], name: str) -> str:
+    value = metrics.get(f"calibration_{name}")
     return "?" if value is None else f"{value:.0f}"
 
 
-def _percent(metrics: Metrics, name: str) -> str:
-    return f"{100 * metrics.samples.get(name, math.nan):.0f} %"
+def _percent(metrics: Mapping[str, float], name: str) -> str:
+    return f"{100 * metrics.get(name, math.nan):.0f} %"
 
 
 def as_json(summary: Summary) -> dict[str, object]:
@@ -339,11 +349,11 @@ def as_json(summary: Summary) -> dict[str, object]:
             "detections": sidecar.detections,
             "matched": sidecar.matched,
             "recalibrator_version": sidecar.version,
-            "frame_seconds_p50_below": finite(metrics.histogram_bound(SECONDS, 0.5)),
-            "frame_seconds_p99_below": finite(metrics.histogram_bound(SECONDS, 0.99)),
+            "frame_seconds_p50_below": finite(_bound(metrics, 0.5)),
+            "frame_seconds_p99_below": finite(_bound(metrics, 0.99)),
             "metrics": {
                 name: finite(value)
-                for name, value in metrics.samples.items()
+                for name, value in metrics.items()
                 if "slice=" not in name and "_bucket" not in name
             },
         },

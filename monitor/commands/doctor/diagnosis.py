@@ -12,17 +12,18 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from monitor import __version__
 from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
 from monitor.commands.doctor.labels import labels
 from monitor.commands.doctor.load import load, refusals
-from monitor.commands.doctor.look import Place, look
+from monitor.commands.doctor.look import look
 from monitor.commands.doctor.machine import configuration, disk, versions
 from monitor.commands.doctor.observation import Observation
 from monitor.commands.doctor.reach import reach
 from monitor.commands.doctor.recalibration import drift, recalibration, tracker
 from monitor.commands.doctor.streams import clock, streams
 from monitor.commands.doctor.words import be, count, duration
-from monitor.commands.options import plain, seconds_above_zero, shown
+from monitor.commands.options import add_value, plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar, direct
 from monitor.config import split_address
 
@@ -46,26 +47,12 @@ wall_clock_ns = time.time_ns
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_sidecar(parser)
-    parser.add_argument(
-        "--http-address",
-        metavar="H:P",
-        default="127.0.0.1:9464",
-        help="of its /metrics (default 127.0.0.1:9464)",
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=_seconds,
-        default=5.0,
-        help="to watch, between two looks; more than [metrics] refresh_seconds (default 5)",
-    )
-    parser.add_argument(
-        "--truth-within",
-        metavar="S",
-        type=seconds_above_zero,
-        default=1800.0,
-        help="seconds within which truth is due; more, where labels come in batches (default 1800)",
-    )
+    text = "of its /metrics (default 127.0.0.1:9464)"
+    add_value(parser, "--http-address", "H:P", text, default="127.0.0.1:9464")
+    text = "to watch, between two looks; more than [metrics] refresh_seconds (default 5)"
+    add_value(parser, "--seconds", "S", text, _seconds, default=5.0)
+    text = "seconds within which truth is due; more, where labels come in batches (default 1800)"
+    add_value(parser, "--truth-within", "S", text, seconds_above_zero, default=1800.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -84,8 +71,14 @@ def run(options: argparse.Namespace) -> int:
     split_address(options.address, "--address")
     split_address(options.http_address, "--http-address")
     access = direct(access_of(options))
-    place = Place(options.address, options.http_address, access, wall_clock_ns)
-    seen = asyncio.run(look(place, options.seconds, options.truth_within))
+    seen = Observation(
+        options.address,
+        options.http_address,
+        __version__,
+        bool(access.certificate_authority),
+        truth_within_s=options.truth_within,
+    )
+    seen = asyncio.run(look(seen, access, wall_clock_ns, options.seconds))
     found = diagnose(seen)
     if options.json:
         print(json.dumps(as_object(seen, found)))

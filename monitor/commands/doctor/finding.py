@@ -77,11 +77,18 @@ def well(what: str) -> Told:
 Check: TypeAlias = Callable[[Observation], Iterator[Finding]]
 
 
-def about(area: Area) -> Callable[[Callable[[Observation], Iterator[Told]]], Check]:
-    """Decorates a check: all that it tells becomes a finding of this area."""
+def about(
+    area: Area, *, by_metrics: bool = False
+) -> Callable[[Callable[[Observation], Iterator[Told]]], Check]:
+    """Decorates a check: all that it tells becomes a finding of this area.
+
+    by_metrics  it judges by the metrics alone, and is left out where none were seen
+    """
 
     def decorate(check: Callable[[Observation], Iterator[Told]]) -> Check:
         def found(seen: Observation) -> Iterator[Finding]:
+            if by_metrics and seen.last.samples is None:
+                return
             for told in check(seen):
                 yield Finding(told[0], area, *told[1:])
 

@@ -39,17 +39,14 @@ _CAUSES = {
 }
 
 
-@about(Area.LABELS)
+@about(Area.LABELS, by_metrics=True)
 def labels(seen: Observation) -> Iterator[Told]:
     """Needs the metrics; how long truth has been missing is known by the status."""
     change = seen.change
-    if change is None:
-        return
     ever = change.last.by("ground_truth_total", "outcome")
-    matched = ever.get("matched", 0.0)
-    told = [*_missing(seen, change, ever), *_unmatched(seen, change), *_store(seen, change)]
-    if matched:
-        told += [*_few(change, matched), *_by_stream(seen), *_gate(change)]
+    told = [*_missing(seen, change, ever), *_unmatched(seen, change, ever), *_store(seen, change)]
+    if matched := ever.get("matched", 0.0):
+        told += _few(seen, change, matched)
     yield from told or [well(_good(seen, change, ever))]
 
 
@@ -114,10 +111,9 @@ def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> It
     )
 
 
-def _unmatched(seen: Observation, change: Change) -> Iterator[Told]:
+def _unmatched(seen: Observation, change: Change, ever: Mapping[str, float]) -> Iterator[Told]:
     """Labels come, and most of them find no detection."""
     now = change.increases("ground_truth_total", "outcome")
-    ever = change.last.by("ground_truth_total", "outcome")
     came = sum(now.get(name, 0.0) for name in COUNTED)
     # Where truth is overdue, the few that come now say why: the share since the start is of better
     # days.
@@ -146,9 +142,12 @@ def _unmatched(seen: Observation, change: Change) -> Iterator[Told]:
     )
 
 
-def _few(change: Change, matched: float) -> Iterator[Told]:
-    detections = _detections(change)
-    if detections >= _FEWEST_DETECTIONS and matched / detections < LABELLED_SHARE:
+def _few(seen: Observation, change: Change, matched: float) -> Iterator[Told]:
+    """Finds where labels that match are rare, or lie too near the gate."""
+    detections, by_slice = _detections(change), change.last.by("labelled_ratio", "slice")
+    poor = sorted(slice for slice, ratio in by_slice.items() if ratio < LABELLED_SHARE)
+    enough = detections >= _FEWEST_DETECTIONS
+    if enough and matched / detections < LABELLED_SHARE:
         yield wrong(
             f"{share(matched, detections)} of the detections have truth "
             f"({number(matched)} of {number(detections)} since the start)",
@@ -156,23 +155,13 @@ def _few(change: Change, matched: float) -> Iterator[Told]:
             "label more frames, or whole tracks rather than scattered frames. "
             "docs/runbook.md#calibrationlabelledsharelow",
         )
-        return
-    poor = sorted(
-        slice
-        for slice, ratio in change.last.by("labelled_ratio", "slice").items()
-        if ratio < LABELLED_SHARE
-    )
-    if poor and detections >= _FEWEST_DETECTIONS:
+    elif enough and poor:
         yield remark(
             f"hardly any detection of {names(poor)} has truth: less than "
             f"{share(LABELLED_SHARE, 1)}",
             "drift of these slices is found late, or never.",
             "is that class or sensor labelled at all? docs/runbook.md#calibrationlabelledsharelow",
         )
-
-
-def _by_stream(seen: Observation) -> Iterator[Told]:
-    """Streams that send and have no truth at all, beside others that have."""
     bare = [each.stream for each in seen.fresh if not each.matched]
     if bare and len(bare) < len(seen.fresh):
         yield remark(
@@ -180,9 +169,6 @@ def _by_stream(seen: Observation) -> Iterator[Told]:
             "that sensor is not measured, and its drift is not seen where slices go by stream.",
             "is it labelled, and under this name?",
         )
-
-
-def _gate(change: Change) -> Iterator[Told]:
     near, gated = change.last.value("near_gate_ratio"), change.last.value("gated_matches")
     if near > _NEAR_GATE and gated >= _FEWEST_GATED:
         yield remark(

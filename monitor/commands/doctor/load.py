@@ -63,15 +63,11 @@ _PASSED = {
 }
 
 
-@about(Area.LOAD)
+@about(Area.LOAD, by_metrics=True)
 def load(seen: Observation) -> Iterator[Told]:
     """Judges by the metrics alone."""
-    change = seen.change
-    if change is None:
-        return
-    told = [*_shedding(change), *_slow(change), *_left_out(change), *_layout(change)]
-    told += [*_faults(change), *_descriptors(change)]
-    yield from told or [well(_healthy_load(change))]
+    told = [*_shedding(seen.change), *_busy(seen.change)]
+    yield from told or [well(_healthy_load(seen.change))]
 
 
 def _healthy_load(change: Change) -> str:
@@ -81,6 +77,7 @@ def _healthy_load(change: Change) -> str:
 
 
 def _shedding(change: Change) -> Iterator[Told]:
+    """Finds what monitoring leaves out since the sidecar does not keep up."""
     began = change.increase("overloads_total")
     if change.last.value("overload") == 1 or rose(began):
         yield wrong(
@@ -99,7 +96,8 @@ def _shedding(change: Change) -> Iterator[Told]:
         )
 
 
-def _slow(change: Change) -> Iterator[Told]:
+def _busy(change: Change) -> Iterator[Told]:
+    """Finds what makes answers late, and what failed."""
     lag = change.last.value("loop_lag_seconds")
     if lag > LOOP_LAG_SECONDS:
         yield wrong(
@@ -115,9 +113,6 @@ def _slow(change: Change) -> Iterator[Told]:
             "a tracker that waits for the answers gets its detections late.",
             f"fewer detections in a frame, all with the same fields; a core of its own. {_RUNBOOK}",
         )
-
-
-def _left_out(change: Change) -> Iterator[Told]:
     found = change.increases("drift_left_out_total", "reason")
     left = [reason for reason in ("overload", "tracks") if found.get(reason)]
     if left:
@@ -129,9 +124,6 @@ def _left_out(change: Change) -> Iterator[Told]:
             "overload: send labels as they come, not in bursts; tracks: raise [drift] "
             f"open_tracks. {_RUNBOOK}",
         )
-
-
-def _layout(change: Change) -> Iterator[Told]:
     fast = change.last.value("fast_decode_ratio")
     if fast < _FAST:
         yield remark(
@@ -140,9 +132,6 @@ def _layout(change: Change) -> Iterator[Told]:
             "give every detection of a frame the same fields: a covariance, a score or a truth "
             "for all of them, or for none.",
         )
-
-
-def _faults(change: Change) -> Iterator[Told]:
     errors = change.last.value("internal_errors_total")
     if rose(errors):
         again = rose(change.increase("internal_errors_total"))
@@ -164,9 +153,6 @@ def _faults(change: Change) -> Iterator[Told]:
             "something could not be done; the line says what.",
             "`journalctl -u calibration-monitor -p err`, `docker logs`, `kubectl logs`.",
         )
-
-
-def _descriptors(change: Change) -> Iterator[Told]:
     held, most = change.last.value("process_open_fds"), change.last.value("process_max_fds")
     if most > 0 and held > _DESCRIPTORS * most:
         yield wrong(
@@ -176,14 +162,11 @@ def _descriptors(change: Change) -> Iterator[Told]:
         )
 
 
-@about(Area.REFUSALS)
+@about(Area.REFUSALS, by_metrics=True)
 def refusals(seen: Observation) -> Iterator[Told]:
     """Finds refused detections, messages, and calls without a right."""
     change = seen.change
-    if change is None:
-        return
-    told = [*_headers(change), *_rejected(change), *_passed(change)]
-    told += _calls(change, seen.own_refusals)
+    told = [*_headers(change), *_shares(change), *_calls(change, seen.own_refusals)]
     if told:
         yield from told
     elif sum(change.last.by("detections_total", "outcome").values()):
@@ -239,36 +222,33 @@ def _headers(change: Change) -> Iterator[Told]:
         )
 
 
-def _rejected(change: Change) -> Iterator[Told]:
+def _shares(change: Change) -> Iterator[Told]:
+    """Finds more refusals, or more detections passed through, than alerts let pass."""
     found, detections, when = _counts(change, "rejected_total")
     counts = {reason: n for reason, n in found.items() if reason not in _HEADERS}
     total = sum(counts.values())
-    if not (total > 0 and total > REJECTED * detections):  # nor where it is no number
-        return
-    worst = max(counts, key=lambda reason: counts[reason])
-    cause = _REJECTED.get(worst.split("_")[0])
-    yield wrong(
-        f"much is refused: {count(total, 'refusal')} for {count(detections, 'detection')} {when} "
-        f"({shares(counts, total)})",
-        "what is refused goes back as it came, uncorrected and marked, and is in no measure.",
-        f"{f'{worst}: {cause}' if cause else worst}. The answer to each frame names the field and "
-        "the value. docs/runbook.md#calibrationrejectedhigh",
-    )
-
-
-def _passed(change: Change) -> Iterator[Told]:
+    if total > 0 and total > REJECTED * detections:  # False where it is no number
+        worst = max(counts, key=lambda reason: counts[reason])
+        cause = _REJECTED.get(worst.split("_")[0])
+        yield wrong(
+            f"much is refused: {count(total, 'refusal')} for {count(detections, 'detection')} "
+            f"{when} ({shares(counts, total)})",
+            "what is refused goes back as it came, uncorrected and marked, and is in no measure.",
+            f"{f'{worst}: {cause}' if cause else worst}. The answer to each frame names the field "
+            "and the value. docs/runbook.md#calibrationrejectedhigh",
+        )
     found, detections, when = _counts(change, "passed_through_total")
     counts = {reason: n for reason, n in found.items() if reason != "observe_mode"}
     total = sum(counts.values())
-    if not (total > 0 and total > PASSED_THROUGH * detections):
-        return
-    worst = max(counts, key=lambda reason: counts[reason])
-    yield wrong(
-        f"{share(total, detections)} of the detections go out as they came {when} "
-        f"({shares(counts, detections)})",
-        "they are not corrected; those without a covariance cannot be measured either.",
-        f"{worst}: {_PASSED.get(worst, 'see the log')}. docs/runbook.md#calibrationpassthroughhigh",
-    )
+    if total > 0 and total > PASSED_THROUGH * detections:
+        worst = max(counts, key=lambda reason: counts[reason])
+        yield wrong(
+            f"{share(total, detections)} of the detections go out as they came {when} "
+            f"({shares(counts, detections)})",
+            "they are not corrected; those without a covariance cannot be measured either.",
+            f"{worst}: {_PASSED.get(worst, 'see the log')}. "
+            "docs/runbook.md#calibrationpassthroughhigh",
+        )
 
 
 def _calls(change: Change, own: int) -> Iterator[Told]:

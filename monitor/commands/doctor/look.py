@@ -11,13 +11,12 @@ import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
 
-from monitor import __version__
 from monitor.client import Access
 from monitor.commands.doctor.observation import (
     GIVEN,
@@ -72,76 +71,38 @@ _ANSWERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Samples by name and labels, as they stand in the text: name{label="value"}."""
-
-    samples: dict[str, float]
-
-    def histogram_bound(self, name: str, level: float) -> float:
-        """The upper bound of the bucket that holds this quantile; NaN without counts."""
-        total = self.samples.get(f"{name}_count", 0.0)
-        prefix = f'{name}_bucket{{le="'
-        buckets = sorted(
-            (float(key.removeprefix(prefix).removesuffix('"}')), count)
-            for key, count in self.samples.items()
-            if key.startswith(prefix)
-        )
-        return next((le for le, count in buckets if total and count >= level * total), float("nan"))
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """An answer over HTTP."""
-
-    status: int
-    text: str
-
-
 class SpeaksGrpc(ValueError):
     """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where to look.
+async def look(
+    seen: Observation, access: Access, clock_ns: Callable[[], int], seconds: float
+) -> Observation:
+    """Two looks, so many seconds apart where there is anything to see. Raises InvalidAccess.
 
+    seen      the addresses, before anything was seen
     clock_ns  the wall clock of who looks
     """
-
-    address: str
-    http_address: str
-    access: Access
-    clock_ns: Callable[[], int]
-
-
-async def look(place: Place, seconds: float, truth_within_s: float) -> Observation:
-    """Two looks, so many seconds apart where there is anything to see. Raises InvalidAccess."""
-    seen = Observation(
-        place.address,
-        place.http_address,
-        __version__,
-        bool(place.access.certificate_authority),
-        truth_within_s=truth_within_s,
-    )
-    seen = await _once(seen, place)
+    seen = await _once(seen, access, clock_ns)
     if not (seen.grpc.given or seen.http.given):
         return replace(seen, drift=seen.grpc, recalibrators=seen.grpc)
     first = seen.last
     began = asyncio.get_running_loop().time()
-    seen = await _asked_once(seen, place)
+    seen = await _asked_once(seen, access)
     spent = asyncio.get_running_loop().time() - began
     await asyncio.sleep(max(0.0, seconds - spent))
-    return replace(await _once(seen, place), first=first)
+    return replace(await _once(seen, access, clock_ns), first=first)
 
 
-async def _once(seen: Observation, place: Place) -> Observation:
+async def _once(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> Observation:
     """Asks, at the same time, for all that changes from look to look."""
     at_s = asyncio.get_running_loop().time()
     (
         (http, ready, metrics, samples, text),
-        (grpc, serving, asked, status, clock_ns, trip),
-    ) = await asyncio.gather(pages(place.http_address, PATIENCE), _grpc(place))
+        (grpc, serving, asked, status, at_ns, trip),
+    ) = await asyncio.gather(
+        pages(seen.http_address, PATIENCE), _grpc(seen.address, access, clock_ns)
+    )
     return replace(
         seen,
         http=http,
@@ -150,7 +111,7 @@ async def _once(seen: Observation, place: Place) -> Observation:
         grpc=grpc,
         serving=serving,
         status=asked,
-        last=Look(at_s, samples, status, clock_ns, trip, text),
+        last=Look(at_s, samples, status, at_ns, trip, text),
     )
 
 
@@ -161,27 +122,27 @@ async def pages(
     that tells their text from others.
     """
     try:
-        ready = await page(address, "/readyz", patience)
-        metrics = await page(address, "/metrics", patience)
+        ready, _ = await page(address, "/readyz", patience)
+        status, text = await page(address, "/metrics", patience)
     except (OSError, ValueError) as error:
         asked = _no_page(error)
         return asked, None, asked, None, 0
     try:
-        samples = samples_of(metrics.text)
+        samples = samples_of(text)
     except ValueError:
         samples = None
-    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
-        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
+    if samples is None or status != 200 or not samples.rows("frames_total"):
+        words = f"/metrics gives {_ALWAYS} nowhere (status {status})"
         return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
-    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
+    return GIVEN, ready == 200, GIVEN, samples, zlib.crc32(text.encode()) or 1
 
 
 def samples_of(text: str) -> Samples:
     """The exposition text. Raises ValueError where it is none."""
     families: dict[str, list[tuple[Labels, float]]] = {}
-    for series, value in parse(text).samples.items():
+    for series, value in parse(text).items():
         name, _, rest = series.partition("{")
-        labels = {key: _plain(text) for key, text in _LABEL.findall(rest)}
+        labels = {key: _plain(word) for key, word in _LABEL.findall(rest)}
         families.setdefault(name, []).append((labels, value))
     return Samples({name: tuple(rows) for name, rows in families.items()})
 
@@ -216,22 +177,23 @@ async def or_http(reached: Asked, address: str, patience: float) -> Asked:
     return Asked(Answer.OTHER_PORT, "it speaks HTTP")
 
 
-async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, float]:
+async def _grpc(
+    address: str, access: Access, clock_ns: Callable[[], int]
+) -> tuple[Asked, bool, Asked, Status | None, int, float]:
     """How it went with gRPC, its health, how it went with GetStatus, the status, and when."""
-    client = StatusClient(place.address, place.access, PATIENCE)
-    async with client:
+    async with StatusClient(address, access, PATIENCE) as client:
         try:
             serving = await client.serving()
         except NotAnswered as error:
             if error.code is not grpc.StatusCode.UNIMPLEMENTED:
-                reached = await or_http(_reached(error, place.access), place.address, PATIENCE)
+                reached = await or_http(_reached(error, access), address, PATIENCE)
                 return reached, False, reached, None, 0, 0.0
             serving = True  # a server without health: what it says of itself tells more
-        asked_ns, began = place.clock_ns(), time.monotonic()
+        asked_ns, began = clock_ns(), time.monotonic()
         try:
             status = await client.status()
         except NotAnswered as error:
-            return GIVEN, serving, _reached(error, place.access), None, 0, 0.0
+            return GIVEN, serving, _reached(error, access), None, 0, 0.0
         trip = time.monotonic() - began
     return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
 
@@ -254,20 +216,18 @@ def _reached(error: NotAnswered, access: Access) -> Asked:
     return Asked(Answer.FOREIGN, words)
 
 
-async def _asked_once(seen: Observation, place: Place) -> Observation:
+async def _asked_once(seen: Observation, access: Access) -> Observation:
     """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
     status = seen.last.status
     # On another machine, a file of this name is another sidecar's.
-    here = is_loopback(place.address.rpartition(":")[0].strip("[]"))
+    here = is_loopback(seen.address.rpartition(":")[0].strip("[]"))
     path = status.configuration if here and status is not None else ""
     seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
     if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
         return replace(seen, drift=seen.status, recalibrators=seen.status)
-    of_drift = Client(place.address, place.access)
-    of_recalibrators = Client(place.address, place.access)
     (drift, standings), (listed, listing) = await asyncio.gather(
-        _answered(ask(of_drift, Client.standings)),
-        _answered(ask(of_recalibrators, Client.listing)),
+        _answered(ask(Client(seen.address, access), Client.standings)),
+        _answered(ask(Client(seen.address, access), Client.listing)),
     )
     if standings is not None:
         seen = replace(seen, standings=standings.standings, stages=standings.stages)
@@ -309,28 +269,31 @@ def limits_of(path: str) -> Limits:
     )
 
 
-async def scrape(address: str) -> Metrics:
+async def scrape(address: str) -> dict[str, float]:
     """The samples at http://address/metrics. Raises SidecarFailed."""
     try:
-        found = await page(address, "/metrics", _TIMEOUT)
+        status, text = await page(address, "/metrics", _TIMEOUT)
     except (OSError, ValueError) as error:
         why = str(error) or "no answer in time"
         raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
-    if found.status != 200:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
-    return parse(found.text)
+    if status != 200:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {status}.")
+    return parse(text)
 
 
-def parse(text: str) -> Metrics:
-    """The exposition format, but for timestamps, which the sidecar does not send."""
+def parse(text: str) -> dict[str, float]:
+    """Reads samples by name and labels, as they stand in the text: name{label="value"}.
+
+    That is the exposition format, but for timestamps, which the sidecar does not send.
+    """
     # Values of labels may have what else ends a line; a line feed in them is escaped.
     lines = (line for line in text.split("\n") if line and not line.startswith("#"))
     pairs = (line.rpartition(" ") for line in lines)
-    return Metrics({name: float(value) for name, _, value in pairs})
+    return {name: float(value) for name, _, value in pairs}
 
 
-async def page(address: str, path: str, patience: float) -> Page:
-    """Reads http://address/path within so many seconds.
+async def page(address: str, path: str, patience: float) -> tuple[int, str]:
+    """Reads status and text of http://address/path within so many seconds.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
@@ -349,7 +312,7 @@ async def page(address: str, path: str, patience: float) -> Page:
                 body += piece
                 if len(body) > _LARGEST_PAGE:
                     raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
-            return Page(int(words[1]), body.decode("utf-8", "replace"))
+            return int(words[1]), body.decode("utf-8", "replace")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
                 raise SpeaksGrpc("what answers speaks HTTP/2") from None

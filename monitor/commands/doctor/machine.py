@@ -42,9 +42,8 @@ _LOOK = (
 def configuration(seen: Observation) -> Iterator[Told]:
     """Judges by the status; where it was refused, by the metric."""
     status = seen.last.status
-    samples = seen.last.samples
     if status is None:
-        waiting = 0.0 if samples is None else samples.value("configuration_waiting_keys")
+        waiting = seen.change.last.value("configuration_waiting_keys")
         if waiting > 0:
             yield remark(
                 f"{count(waiting, 'setting')} of the file {be(waiting)} not in force",
@@ -71,7 +70,9 @@ def configuration(seen: Observation) -> Iterator[Told]:
 @about(Area.VERSIONS)
 def versions(seen: Observation) -> Iterator[Told]:
     """Judges by the status, else by calibration_build_info."""
-    version = _version(seen)
+    status = seen.last.status
+    told = seen.change.last.words("build_info", "version") if status is None else [status.version]
+    version = next(iter(told), "")
     if not version:
         return
     if version == seen.version:
@@ -84,22 +85,11 @@ def versions(seen: Observation) -> Iterator[Told]:
     )
 
 
-def _version(seen: Observation) -> str:
-    if seen.last.status is not None:
-        return seen.last.status.version
-    samples = seen.last.samples
-    return next(iter([] if samples is None else samples.words("build_info", "version")), "")
-
-
-@about(Area.DISK)
+@about(Area.DISK, by_metrics=True)
 def disk(seen: Observation) -> Iterator[Told]:
     """Judges by the metrics alone."""
-    change = seen.change
-    if change is None:
-        return
-    told = [*_failures(change), *_stale(change), *_slow(change), *_refused(change)]
-    told += _nothing_kept(seen, change)
-    yield from told or [well(_good(change))]
+    told = [*_failures(seen.change), *_kept(seen.change, seen.up_s)]
+    yield from told or [well(_good(seen.change))]
 
 
 def _good(change: Change) -> str:
@@ -136,18 +126,17 @@ def _recent(change: Change) -> bool:
     return change.last.value("checkpoint_age_seconds") <= CHECKPOINT_SECONDS
 
 
-def _stale(change: Change) -> Iterator[Told]:
+def _kept(change: Change, up_s: float) -> Iterator[Told]:
+    """Finds what is not, or not yet, kept on disk, and what could not be read back."""
     age = change.last.value("checkpoint_age_seconds")
-    if age > CHECKPOINT_SECONDS and not rose(change.last.value("checkpoint_failures_total")):
+    failures = change.last.value("checkpoint_failures_total")
+    if age > CHECKPOINT_SECONDS and not rose(failures):
         yield wrong(
             f"the statistics were last written to disk {duration(age)} ago",
             "a restart would forget what has come since.",
             f"{_LOOK} Where [snapshot] every_seconds is as long, nothing is wrong. "
             "docs/runbook.md#calibrationcheckpointstale",
         )
-
-
-def _slow(change: Change) -> Iterator[Told]:
     waiting = change.last.value("ledger_waiting")
     busy = change.last.value("detection_fates", fate="dropped_disk_busy")
     grew = busy > change.first.value("detection_fates", fate="dropped_disk_busy")
@@ -157,9 +146,6 @@ def _slow(change: Change) -> Iterator[Told]:
             "frames that wait stay in memory alone, and leave it before their truth comes.",
             "a faster disk for [pending] folder, or fewer frames: [pending] keep_one_frame_in.",
         )
-
-
-def _refused(change: Change) -> Iterator[Told]:
     refused = {of: n for of, n in change.last.by("files_refused_total", "of").items() if n}
     if refused:
         texts = [f"{of} {n:.0f}" for of, n in sorted(refused.items())]
@@ -179,12 +165,7 @@ def _refused(change: Change) -> Iterator[Told]:
             "was the machine switched off hard, or the disk full? The log says which files. "
             "docs/ground_truth.md#what-outlives-the-process",
         )
-
-
-def _nothing_kept(seen: Observation, change: Change) -> Iterator[Told]:
-    age = change.last.value("checkpoint_age_seconds")
-    failures = change.last.value("checkpoint_failures_total")
-    if math.isnan(age) and failures == 0 and seen.up_s > CHECKPOINT_SECONDS:
+    if math.isnan(age) and failures == 0 and up_s > CHECKPOINT_SECONDS:
         yield remark(
             "the statistics are not kept on disk",
             "a restart begins them anew.",

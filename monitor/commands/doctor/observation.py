@@ -205,11 +205,9 @@ class Observation:
     truth_within_s: float = 1800.0
 
     @property
-    def change(self) -> Change | None:
-        """Change of the metrics; None if never seen, without any increase if seen once."""
-        last = self.last.samples
-        if last is None:
-            return None
+    def change(self) -> Change:
+        """Change of the metrics; without any value if never seen, any increase if seen once."""
+        last = self.last.samples or Samples()
         first = self.first.samples or last
         return Change(first, last, max(0.0, self.last.at_s - self.first.at_s))
 
@@ -263,8 +261,7 @@ class Observation:
         """Tells if any stream sends, as far as is known."""
         if self.last.status is not None:
             return bool(self.fresh)
-        change = self.change
-        return change is not None and change.increase("frames_total") > 0
+        return self.change.increase("frames_total") > 0
 
     @property
     def before(self) -> Mapping[str, StreamStatus]:

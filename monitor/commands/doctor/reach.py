@@ -32,8 +32,7 @@ _FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
 @about(Area.REACH)
 def reach(seen: Observation) -> Iterator[Told]:
     """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
-    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
-    found += _not_refreshed(seen)
+    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_not_steady(seen)]
     up = f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
     yield from found or [well(up)]
 
@@ -209,19 +208,8 @@ def _no_answer(seen: Observation) -> Iterator[Told]:
         )
 
 
-def _not_refreshed(seen: Observation) -> Iterator[Told]:
-    change = seen.change
-    if change is not None and change.seconds > 0 and not seen.refreshed:
-        yield remark(
-            f"the metrics were not refreshed in {duration(change.seconds)}: both looks saw the "
-            "same text",
-            "what was counted or refused meanwhile is not known; what is said of metrics is of "
-            "before.",
-            "watch for longer: --seconds above [metrics] refresh_seconds.",
-        )
-
-
-def _young(seen: Observation) -> Iterator[Told]:
+def _not_steady(seen: Observation) -> Iterator[Told]:
+    """Finds a sidecar that was started just now, and metrics that stood still."""
     if seen.started_anew:
         yield wrong(
             "the sidecar was started anew while doctor looked",
@@ -237,4 +225,13 @@ def _young(seen: Observation) -> Iterator[Told]:
             "ends and is started again and again.",
             "look again in a minute; does it say the same, read the end of the log before: "
             "`journalctl -u calibration-monitor`, `docker logs`, `kubectl logs --previous`.",
+        )
+    change = seen.change
+    if seen.last.samples is not None and change.seconds > 0 and not seen.refreshed:
+        yield remark(
+            f"the metrics were not refreshed in {duration(change.seconds)}: both looks saw the "
+            "same text",
+            "what was counted or refused meanwhile is not known; what is said of metrics is of "
+            "before.",
+            "watch for longer: --seconds above [metrics] refresh_seconds.",
         )

@@ -13,7 +13,6 @@ from monitor.drift.alarms import (
     Alarm,
     Counted,
     DriftState,
-    SliceStanding,
     moment,
     size_of_error,
 )
@@ -41,34 +40,29 @@ def tracker(seen: Observation) -> Iterator[Told]:
     """Judges by the status where it tells, else by the metrics."""
     change = seen.change
     told = list(_away(seen, change))
-    if change is not None:
-        told += [*(() if told else _late(change)), *_untracked(change), *_unknown(change)]
-    yield from told or _well(seen, change)
+    yield from [*(told or _late(change)), *_untracked(change)] or _well(seen, change)
 
 
-def _well(seen: Observation, change: Change | None) -> Iterator[Told]:
+def _well(seen: Observation, change: Change) -> Iterator[Told]:
     status = seen.last.status
     if status is not None and status.tracker is not None:
         yield well(f"the tracker at {status.tracker.address} is there")
-    elif change is not None and any(change.last.by("tracker_frames_total", "order").values()):
+    elif any(change.last.by("tracker_frames_total", "order").values()):
         yield well("frames are tracked here")
-    elif change is not None:
+    elif seen.last.samples is not None:
         yield well("none is asked for")
 
 
-def _away(seen: Observation, change: Change | None) -> Iterator[Told]:
+def _away(seen: Observation, change: Change) -> Iterator[Told]:
     status = seen.last.status
     elsewhere = None if status is None else status.tracker
-    down = change is not None and change.last.value("tracker_up") == 0
-    if elsewhere is None and not down:
-        return
-    if elsewhere is not None and elsewhere.up:
+    if change.last.value("tracker_up") != 0 if elsewhere is None else elsewhere.up:
         return
     where = "the tracker elsewhere" if elsewhere is None else f"the tracker at {elsewhere.address}"
     trouble = "" if elsewhere is None else elsewhere.trouble
-    failed = 0.0 if change is None else change.increase("tracker_forwarded_total", outcome="failed")
+    failed = change.increase("tracker_forwarded_total", outcome="failed")
     lost = ""
-    if change is not None and rose(failed):
+    if rose(failed):
         lost = f"; {count(failed, 'frame')} did not reach it in {duration(change.seconds)}"
     yield wrong(
         f"{where} {trouble or 'is away'}{lost}",
@@ -105,9 +99,6 @@ def _untracked(change: Change) -> Iterator[Told]:
             "unstamped: set stamp_ns; repeated, too_late: send frames in the order of their "
             "stamps, each once; unmoved: send ego_pose or ego_twist with every frame.",
         )
-
-
-def _unknown(change: Change) -> Iterator[Told]:
     slices = change.last.words("drift_reference_tracks", "slice", unit=Counted.FRAME)
     if slices:
         yield remark(
@@ -123,21 +114,16 @@ def _unknown(change: Change) -> Iterator[Told]:
 def drift(seen: Observation) -> Iterator[Told]:
     """Judges by the standings; where these were refused, by the metrics."""
     samples = seen.last.samples
+    found = []
     if seen.drift.given:
-        found = [_alarm(standing.alarm) for standing in _by_severity(seen) if standing.alarm]
-    elif samples is not None:
-        found = list(_by_metrics(samples))
-    else:
+        pages_first = sorted(seen.standings, key=lambda each: each.severity is not Severity.PAGE)
+        found = [_alarm(standing.alarm) for standing in pages_first if standing.alarm]
+    elif samples is None:
         return
-    if samples is not None and not found:
-        found += [*_unwatched(samples), *_measures(samples)]
     if samples is not None:
-        found += _overflow(samples)
+        found += [] if seen.drift.given else _by_metrics(samples)
+        found += [*([] if found else _measures(samples)), *_overflow(samples)]
     yield from found or [well(_standing(seen))]
-
-
-def _by_severity(seen: Observation) -> list[SliceStanding]:
-    return sorted(seen.standings, key=lambda each: each.severity is not Severity.PAGE)
 
 
 def _alarm(alarm: Alarm) -> Told:
@@ -187,7 +173,11 @@ def _by_metrics(samples: Samples) -> Iterator[Told]:
             )
 
 
-def _unwatched(samples: Samples) -> Iterator[Told]:
+def _measures(samples: Samples) -> Iterator[Told]:
+    """Finds that nobody watches, or NEES/K far from 1 without an alarm.
+
+    It may be so over longer times than drift is found in, or on few labels.
+    """
     matched = samples.value("ground_truth_total", outcome="matched")
     if rose(matched) and not samples.rows("drift_driving_seconds_total"):
         yield remark(
@@ -195,10 +185,6 @@ def _unwatched(samples: Samples) -> Iterator[Told]:
             "no alarm will ever come.",
             "[drift] watch = false says so; is it meant? docs/drift.md",
         )
-
-
-def _measures(samples: Samples) -> Iterator[Told]:
-    """Finds NEES/K far from 1 without an alarm: over longer times, or on few labels."""
     labelled = samples.by("matched_detections", "slice")
     off = {
         labels["slice"]: value
@@ -258,16 +244,9 @@ def _standing(seen: Observation) -> str:
 def recalibration(seen: Observation) -> Iterator[Told]:
     """Judges by the metrics; versions that wait by the listing, where that may be asked for."""
     change = seen.change
-    told: list[Told] = []
-    if change is not None:
-        told += [*_compensated(change), *_fits(change)]
-    told += [*_waiting(seen, change), *_pinned(seen, change)]
-    if change is not None:
-        told += _observing(change)
-    if told:
-        yield from told
-    elif change is not None:
-        yield well(_in_force(change))
+    told = [*_compensated(change), *_fits(change), *_set_by_people(seen, change)]
+    if told or seen.last.samples is not None:
+        yield from told or [well(_in_force(change))]
 
 
 def _in_force(change: Change) -> str:
@@ -312,11 +291,12 @@ def _fits(change: Change) -> Iterator[Told]:
         )
 
 
-def _waiting(seen: Observation, change: Change | None) -> Iterator[Told]:
+def _set_by_people(seen: Observation, change: Change) -> Iterator[Told]:
+    """Finds what waits for a person, or was left so by one."""
     proven = [trial for trial in seen.trials if trial.state is TrialState.PROVEN]
     slices = sorted(trial.slice for trial in proven)
     version = f" ({proven[0].version})" if len(proven) == 1 else ""
-    if not seen.recalibrators.given and change is not None:
+    if not seen.recalibrators.given and seen.last.samples is not None:
         slices = change.last.words(
             "trial_log10_evidence", "slice", state=TrialState.PROVEN, direction="better"
         )
@@ -327,22 +307,14 @@ def _waiting(seen: Observation, change: Change | None) -> Iterator[Told]:
             "`calibration-monitor recalibrators list`, then `recalibrators promote VERSION`, "
             "unless the fault is better repaired. docs/runbook.md#calibrationcandidatewaits",
         )
-
-
-def _pinned(seen: Observation, change: Change | None) -> Iterator[Told]:
-    pinned = seen.pinned
-    if pinned is None and change is not None:
-        pinned = change.last.value("recalibrator_pinned") == 1
-    if pinned:
+    on = change.last.value("recalibrator_pinned") == 1
+    if on if seen.pinned is None else seen.pinned:
         yield remark(
             "recalibrators are pinned",
             "nothing is promoted, adapted or rolled back by itself, whatever is proven.",
             "is that still meant? `calibration-monitor recalibrators history` says who did it, "
             "`unpin` ends it.",
         )
-
-
-def _observing(change: Change) -> Iterator[Told]:
     if "observe" in change.last.words("recalibrator_info", "mode"):
         versions = change.last.words("recalibrator_info", "version")
         yield remark(

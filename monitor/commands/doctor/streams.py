@@ -47,6 +47,8 @@ _WHY = (
     "off is not believed: its frames count since the start only."
 )
 
+_NO_EVENT_TIME = "they are in no window, are not tracked, and teach no recalibrator."
+
 _DOCS = "docs/degradation.md#the-wall-clock"
 
 # Of [server] max_streams, from which on it is told.
@@ -100,7 +102,7 @@ def streams(seen: Observation) -> Iterator[Told]:
     if status is None:
         yield from _counted(seen)
         return
-    found = [*_silent(seen, status), *_many(seen, status), *_dropped(seen)]
+    found = [*_silent(seen, status), *_many(seen, status)]
     yield from found or [well(_rates(seen, status))]
 
 
@@ -109,15 +111,11 @@ def _rates(seen: Observation, status: Status) -> str:
     text = f"{count(len(status.streams), 'stream')}"
     if seconds <= 0 or seen.first.status is None or seen.started_anew:
         return text
-    frames = sum(each.frames - _before(seen, each).frames for each in status.streams)
-    detections = sum(each.detections - _before(seen, each).detections for each in status.streams)
-    return (
-        f"{text}, {number(frames / seconds)} frames/s, {number(detections / seconds)} detections/s"
-    )
-
-
-def _before(seen: Observation, stream: StreamStatus) -> StreamStatus:
-    return seen.before.get(stream.stream, StreamStatus(stream.stream))
+    before = [seen.before.get(each.stream, StreamStatus(each.stream)) for each in status.streams]
+    pairs = list(zip(status.streams, before, strict=True))
+    frames = sum(now.frames - first.frames for now, first in pairs) / seconds
+    detections = sum(now.detections - first.detections for now, first in pairs) / seconds
+    return f"{text}, {number(frames)} frames/s, {number(detections)} detections/s"
 
 
 def _silent(seen: Observation, status: Status) -> Iterator[Told]:
@@ -169,7 +167,7 @@ def _refused_whole(seen: Observation) -> dict[str, float]:
     may be detections of it.
     """
     change = seen.change
-    if change is None or rose(change.increase("frames_total")):
+    if rose(change.increase("frames_total")):
         return {}
     found = change.increases("rejected_total", "reason")
     return {reason: n for reason, n in found.items() if n > 0}
@@ -189,8 +187,7 @@ def _all_refused(seen: Observation) -> Told:
 
 def _given_up(seen: Observation) -> str:
     """Where nothing was ever taken: perhaps because nothing could be."""
-    samples = seen.last.samples
-    ever = {} if samples is None else samples.by("rejected_total", "reason")
+    ever = seen.change.last.by("rejected_total", "reason")
     total = sum(n for n in ever.values() if n > 0)
     if not rose(total):
         return ""
@@ -202,8 +199,7 @@ def _given_up(seen: Observation) -> str:
 
 def _many(seen: Observation, status: Status) -> Iterator[Told]:
     here, most = len(status.streams), seen.limits.streams
-    change = seen.change
-    refused = 0.0 if change is None else sum(header_refusals(change).values())
+    refused = sum(header_refusals(seen.change).values())
     if here >= most and rose(refused):
         yield wrong(
             f"{here} of at most {most} names of streams are taken, and "
@@ -221,13 +217,10 @@ def _many(seen: Observation, status: Status) -> Iterator[Told]:
             "are taken until the sidecar starts anew: does a client make up a new one each time?",
             "name streams after sensors; raise [server] max_streams if there are so many.",
         )
-
-
-def _dropped(seen: Observation) -> Iterator[Told]:
-    change = seen.change
-    if change is not None and rose(change.increase("streams_dropped_total")):
+    dropped = seen.change.increase("streams_dropped_total")
+    if rose(dropped):
         yield wrong(
-            f"{count(change.increase('streams_dropped_total'), 'stream')} ended while doctor "
+            f"{count(dropped, 'stream')} ended while doctor "
             "looked, because the client read no answers",
             "that detector goes on uncorrected until it opens a stream again.",
             "a client must read while it sends; [server] write_timeout_seconds is its patience. "
@@ -238,7 +231,7 @@ def _dropped(seen: Observation) -> Iterator[Told]:
 def _counted(seen: Observation) -> Iterator[Told]:
     """Without the status, only whether frames were added."""
     change = seen.change
-    if change is None or not seen.refreshed:
+    if seen.last.samples is None or not seen.refreshed:
         return
     if not rose(change.increase("frames_total")):
         if _refused_whole(seen):
@@ -260,19 +253,11 @@ def clock(seen: Observation) -> Iterator[Told]:
     if status is None:
         return
     before = {} if seen.started_anew else seen.before
-    all_of_them = [stamps_of(each, before.get(each.stream)) for each in seen.fresh]
-    found = [each for each in all_of_them if each.kind is not Kind.FROZEN]
-    told = [
-        *_frozen([each for each in all_of_them if each.kind is Kind.FROZEN]),
-        *_none(found),
-        *_units(found),
-        *_off(found),
-        *_other_zero(found),
-        *_apart(found),
-        *_ours(seen, status),
-        *_steps(seen),
-    ]
-    yield from told or _well(found)
+    stamps = [stamps_of(each, before.get(each.stream)) for each in seen.fresh]
+    moving = [each for each in stamps if each.kind is not Kind.FROZEN]
+    told = [*_useless(stamps), *_off(moving), *_other_zero(moving), *_apart(moving)]
+    told += [*_ours(seen, status), *_steps(seen)]
+    yield from told or _well(moving)
 
 
 def stamps_of(stream: StreamStatus, before: StreamStatus | None = None) -> Stamps:
@@ -350,41 +335,37 @@ def _of(found: Sequence[Stamps]) -> str:
     return f"stream{'' if len(found) == 1 else 's'} {names([each.stream for each in found])}"
 
 
-def _frozen(found: Sequence[Stamps]) -> Iterator[Told]:
-    if found:
+def _useless(stamps: Sequence[Stamps]) -> Iterator[Told]:
+    """Finds stamps that do not move, are missing, or are in another unit than nanoseconds."""
+    frozen, without, stopped, other_unit = (
+        [each for each in stamps if each.kind is kind]
+        for kind in (Kind.FROZEN, Kind.NONE, Kind.STOPPED, Kind.UNIT)
+    )
+    if frozen:
         yield wrong(
-            f"{_of(found)}: stamps do not move: frames came while doctor looked, and all of them "
+            f"{_of(frozen)}: stamps do not move: frames came while doctor looked, and all of them "
             "have the stamp of before",
             "no event time passes: windows, tracks, trials and drift stand still.",
             "set Frame.stamp_ns to the capture time of each frame, in nanoseconds.",
         )
-
-
-def _none(found: Sequence[Stamps]) -> Iterator[Told]:
-    without = [each for each in found if each.kind is Kind.NONE]
     if without:
         yield wrong(
             f"{_of(without)}: frames come without a capture stamp",
-            "they are in no window, are not tracked, and teach no recalibrator.",
+            _NO_EVENT_TIME,
             "set Frame.stamp_ns to the capture time, in nanoseconds.",
         )
-    stopped = [each for each in found if each.kind is Kind.STOPPED]
     if stopped:
         longest = max(each.lag_s for each in stopped)
         yield wrong(
             f"{_of(stopped)}: frames have come without a capture stamp for {duration(longest)}; "
             "before, they had one",
-            "they are in no window, are not tracked, and teach no recalibrator.",
+            _NO_EVENT_TIME,
             "has the sensor lost its clock? Set Frame.stamp_ns to the capture time.",
         )
-
-
-def _units(found: Sequence[Stamps]) -> Iterator[Told]:
-    for unit in dict.fromkeys(each.hint for each in found if each.kind is Kind.UNIT):
-        such = [each for each in found if each.kind is Kind.UNIT and each.hint == unit]
+    for unit in dict.fromkeys(each.hint for each in other_unit):
         yield wrong(
-            f"{_of(such)}: stamps are not in nanoseconds: as such they are of the year 1970, and "
-            f"in {unit} they would be of now",
+            f"{_of([each for each in other_unit if each.hint == unit])}: stamps are not in "
+            f"nanoseconds: as such they are of the year 1970, and in {unit} they would be of now",
             f"all durations are wrong by the same factor. {_WHY}",
             f"multiply what goes into Frame.stamp_ns: it is in {unit}, and must be in nanoseconds.",
         )
@@ -469,8 +450,6 @@ def _ours(seen: Observation, status: Status) -> Iterator[Told]:
 
 def _steps(seen: Observation) -> Iterator[Told]:
     change = seen.change
-    if change is None:
-        return
     now, ever = change.increase("clock_steps_total"), change.last.value("clock_steps_total")
     if rose(now):
         yield wrong(
