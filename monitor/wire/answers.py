@@ -190,7 +190,7 @@ def _with_made(
 ) -> tuple[Doubles, Doubles]:
     """Puts in what was made of some rows, in the form that was sent, if it still fits."""
     form = covariance_forms(made, answer.received.detections.covariance_length[rows])
-    forms = np.unique(form).tolist()
+    forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
         here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
         packed = packed_covariances(made.covariance[here], wanted)

@@ -199,12 +199,14 @@ def build_partial(
     fields  by number, ascending
     apart   records that are given as bytes, by their place among the n
     """
-    apart = apart or {}
-    kind_of = np.zeros(n, np.int64)
-    for _, _, counts in fields.values():
-        if counts is not None and (counts != counts[0]).any():
-            joined = kind_of * (int(counts.max()) + 1) + counts
-            kind_of = np.unique(joined, return_inverse=True)[1]
+    given = [counts for _, _, counts in fields.values() if counts is not None]
+    differing = [counts for counts in given if (counts != counts[0]).any()]
+    if not differing and not apart:
+        return build(number, _written(fields, slice(None), 0), n).tobytes()
+    apart, kind_of = apart or {}, np.zeros(n, np.int64)
+    for counts in differing:
+        joined = kind_of * (int(counts.max()) + 1) + counts
+        kind_of = np.unique(joined, return_inverse=True)[1]
     kind_of[list(apart)] = -1
     pieces = [
         (np.array([row]), np.frombuffer(framed(number, record), np.uint8).reshape(1, -1))
@@ -213,8 +215,7 @@ def build_partial(
     for which in range(int(kind_of.max()) + 1):
         rows = np.flatnonzero(kind_of == which)
         if rows.size:
-            written = _written(fields, rows if rows.size < n else slice(None), int(rows[0]))
-            pieces.append((rows, build(number, written, rows.size)))
+            pieces.append((rows, build(number, _written(fields, rows, int(rows[0])), rows.size)))
     return interleave(n, pieces)
 
 
