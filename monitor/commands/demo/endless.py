@@ -30,11 +30,10 @@ from monitor.commands.demo.simulated_streams import (
 )
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
-from monitor.drift.alarms import change_sentence
+from monitor.drift.alarms import AlarmChange, change_sentence
+from monitor.promotion.records import Record
 from monitor.wire.client_messages import decode_truth_answer, refused
-from monitor.wire.fields import UnknownWord
-from monitor.wire.messages import read_alarm_change
-from monitor.wire.recalibrator_messages import read_record
+from monitor.wire.fields import UnknownWord, value_of
 
 _SECOND_NS = 1_000_000_000
 _AUTOMATIC = "automatic"
@@ -487,11 +486,11 @@ class Connection:
                 with contextlib.suppress(UnknownWord):
                     match event.WhichOneof("event"):
                         case "version":
-                            self.tale.tell(in_words(read_record(event.version.record)))
+                            self.tale.tell(in_words(value_of(Record, event.version.record)))
                         case "recalibration":
-                            self.tale.tell(in_words(read_record(event.recalibration)))
+                            self.tale.tell(in_words(value_of(Record, event.recalibration)))
                         case "drift":
-                            change = read_alarm_change(event.drift)
+                            change = value_of(AlarmChange, event.drift)
                             self.tale.tell(f"alarm {change_sentence(change)}")
 
     async def _compare(self) -> None:
