@@ -15,7 +15,7 @@ import numpy as np
 from monitor.drift.alarms import StageStanding
 from monitor.v1 import drift_pb2, frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire import messages
+from monitor.wire.fields import value_of
 from tests.labelled import header
 from tests.promoted import Watcher
 from tests.served import PATIENCE, Conversation, Sidecar
@@ -204,7 +204,7 @@ def stage(sidecar: Sidecar, number: int, slice: str = "car") -> StageStanding:
     """What is known of a slice at one stage."""
     told: Iterable[drift_pb2.DriftStageStanding] = sidecar.calibration(slice).drift_stages
     (found,) = (one for one in told if (one.slice, one.stage) == (slice, number))
-    return messages.read_stage_standing(found)
+    return value_of(StageStanding, found)
 
 
 def drive_until_alarm(

@@ -48,11 +48,12 @@ from monitor.commands.sending import (
 )
 from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
 from monitor.config import Mode
+from monitor.drift.alarms import SliceStanding
 from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-from monitor.wire.messages import read_slice_standing
+from monitor.wire.fields import value_of
 
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
@@ -238,7 +239,7 @@ async def _replay(
             await play(client, played, manner, tally)
             progress.cancel()
             found = await client.calibration(include_bins=True, bins=bins)
-            drift = await heard.all_of(tuple(map(read_slice_standing, found.drift)))
+            drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
     return found, drift
 
 

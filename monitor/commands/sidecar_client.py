@@ -36,9 +36,9 @@ from monitor.store.statistics_state import StoredState, decode, serialised
 from monitor.v1 import event_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire import messages, recalibrator_messages
 from monitor.wire.client_messages import encode_header, refused, track_dimensions
-from monitor.wire.recalibrator_messages import Listing, Summary, read_record
+from monitor.wire.fields import value_of
+from monitor.wire.recalibrator_messages import Listing, Summary
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
@@ -247,14 +247,14 @@ class Client:
         """
         request = admin_pb.ListRequest(records=records)
         answer = await self._ask(ADMIN, request, admin_pb.ListResponse)
-        return recalibrator_messages.read_listing(answer)
+        return value_of(Listing, answer)
 
     async def shown(self, version: str) -> tuple[Summary, str, tuple[Record, ...]]:
         """Shows one recalibrator: in a few words, its document, its records. Raises UnknownWord."""
         request = admin_pb.GetRequest(version=version)
         answer = await self._ask(ADMIN, request, admin_pb.GetResponse)
-        records = tuple(map(read_record, answer.records))
-        return recalibrator_messages.read_summary(answer.summary), answer.document, records
+        records = tuple(value_of(Record, one) for one in answer.records)
+        return value_of(Summary, answer.summary), answer.document, records
 
     async def promote_known(self, version: str, actor: str) -> tuple[str, str]:
         """Promotes a recalibrator that the sidecar knows; returns the versions before and after."""
@@ -266,7 +266,7 @@ class Client:
         """Fits candidates now; returns what came of each slice. Takes seconds to minutes."""
         request = admin_pb.FitRequest(slices=slices, method=method, actor=actor)
         answer = await self._ask(ADMIN, request, admin_pb.FitResponse)
-        return tuple(map(recalibrator_messages.read_slice_fit, answer.fits))
+        return tuple(value_of(SliceFitted, fit) for fit in answer.fits)
 
     async def rollback(self, slice: str, actor: str, *, classes: bool) -> tuple[str, str]:
         """Goes back by one change; returns the versions before and after.
@@ -291,22 +291,22 @@ class Client:
         request = monitor_pb.GetCalibrationRequest(slices=slices)
         answer = await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
         return DriftStandings(
-            tuple(map(messages.read_slice_standing, answer.drift)),
-            tuple(map(messages.read_stage_standing, answer.drift_stages)),
+            tuple(value_of(SliceStanding, one) for one in answer.drift),
+            tuple(value_of(StageStanding, one) for one in answer.drift_stages),
         )
 
     async def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """Acknowledges the alarms of these slices, or of all; returns those that there were."""
         request = monitor_pb.AcknowledgeDriftRequest(slices=slices, actor=actor)
         answer = await self._ask(MONITOR, request, monitor_pb.AcknowledgeDriftResponse)
-        return tuple(map(messages.read_alarm, answer.acknowledged))
+        return tuple(value_of(Alarm, one) for one in answer.acknowledged)
 
     async def alarm_changes(self) -> AsyncGenerator[HeardChange, None]:
         """Yields changes of alarms from now on, as long as the sidecar serves."""
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
                 if event.HasField("drift"):
-                    change = messages.read_alarm_change(event.drift)
+                    change = value_of(AlarmChange, event.drift)
                     yield HeardChange(event.time.ToNanoseconds(), change)
 
     async def export_statistics(self) -> StoredState:
@@ -363,9 +363,9 @@ def happening(event: event_pb2.Event) -> Record | None:
     """Reads what happened to a recalibrator; None for another event. Raises UnknownWord."""
     match event.WhichOneof("event"):
         case "version":
-            return read_record(event.version.record)
+            return value_of(Record, event.version.record)
         case "recalibration":
-            return read_record(event.recalibration)
+            return value_of(Record, event.recalibration)
     return None
 
 
@@ -409,7 +409,7 @@ class StatusClient(Client):
         """Asks the sidecar what it is, and what it has seen since it started."""
         request = status_pb2.GetStatusRequest()
         answer = await self._await(f"/{MONITOR}/GetStatus", request, status_pb2.GetStatusResponse)
-        return messages.status_of(answer)
+        return value_of(Status, answer)
 
     async def serving(self) -> bool:
         """Asks grpc.health.v1 if the sidecar serves; no right is needed."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
 
 from monitor.promotion.betting import FRACTIONS, Bets, Clip, Run, Watch
 from monitor.promotion.records import Evidence, Factor, Happened, Record
@@ -97,21 +99,7 @@ class InvalidRecord(ValueError):
 
 def to_line(record: Record) -> str:
     """Writes a record as ASCII without a line break, whatever its words are."""
-    content = {
-        "sequence": int(record.sequence),
-        "time_ns": int(record.time_ns),
-        "what": str(record.what),
-        "slice": record.slice,
-        "version": record.version,
-        "before": record.before,
-        "after": record.after,
-        "actor": record.actor,
-        "reason": record.reason,
-        "event_ns": None if record.event_ns is None else int(record.event_ns),
-        "evidence": None if record.evidence is None else _of_evidence(record.evidence),
-        "factors": [of_factor(factor) for factor in record.factors],
-    }
-    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_plain(record), separators=(",", ":"), allow_nan=False)
 
 
 def from_line(line: str | bytes) -> Record:
@@ -130,24 +118,12 @@ def from_line(line: str | bytes) -> Record:
         raise InvalidRecord(f"no record: {error}") from None
 
 
-def of_factor(factor: Factor) -> Document:
-    """Returns the JSON object of a factor."""
-    return {
-        "dimension": factor.dimension,
-        "lowest": _finite(factor.lowest),
-        "typical": _finite(factor.typical),
-        "highest": _finite(factor.highest),
-    }
-
-
 def factors(content: Document, name: str) -> tuple[Factor, ...]:
     """Reads a list of factors, which may be empty. Raises InvalidRecalibrator."""
     return tuple(
         Factor(
             text(one, "dimension"),
-            _number(one, "lowest"),
-            _number(one, "typical"),
-            _number(one, "highest"),
+            *(_number(one, column) for column in ("lowest", "typical", "highest")),
         )
         for one in parts(content, name, fewest=0)
     )
@@ -180,16 +156,6 @@ def _record(content: Document) -> Record:
     )
 
 
-def _of_evidence(evidence: Evidence) -> Document:
-    return {
-        "tracks": int(evidence.tracks),
-        "gain": _finite(evidence.gain),
-        "log10_better": _finite(evidence.log10_better),
-        "log10_worse": _finite(evidence.log10_worse),
-        "log10_threshold": _finite(evidence.log10_threshold),
-    }
-
-
 def _evidence(content: Document) -> Evidence:
     return Evidence(
         whole(content, "tracks", 0),
@@ -198,10 +164,6 @@ def _evidence(content: Document) -> Evidence:
         _number(content, "log10_worse"),
         _number(content, "log10_threshold"),
     )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _number(content: Document, name: str) -> float:
@@ -227,92 +189,45 @@ class OtherRegister(InvalidRegister):
 
 def register_to_json(state: RegisterState) -> str:
     """Writes the state as one object, in ASCII."""
-    content = {
-        "format": FORMAT,
-        "selection": state.selection,
-        "class_selection": state.class_selection,
-        "previous": list(state.previous),
-        "class_previous": list(state.class_previous),
-        "sent": list(state.sent),
-        "configured": {
-            "recalibrator": state.configured.recalibrator,
-            "class_recalibrator": state.configured.class_recalibrator,
-        },
-        "pinned": state.pinned,
-        "sequence": int(state.sequence),
-        "spent": dict(state.spent),
-        "trials": [_of_trial(entry) for entry in state.trials],
-        "guards": [_of_guard(guard) for guard in state.guards],
-        "befores": [_of_before(before) for before in state.befores],
-        "followers": {name: _of_follower(one) for name, one in state.followers.items()},
-        "entry": state.entry,
-    }
+    content = {"format": FORMAT, **_fields(state)}
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _of_trial(entry: OnTrial) -> Document:
-    trial = entry.trial
-    return {
-        "slice": trial.slice,
-        "recalibrator": _of_recalibrator(trial.recalibrator),
-        "number": int(trial.number),
-        "clip": _of_clip(trial.clip),
-        "bets": {
-            "tracks": int(trial.bets.tracks),
-            "total": trial.bets.total,
-            "better": list(trial.bets.better),
-            "worse": list(trial.bets.worse),
-        },
-        "unsound": trial.unsound,
-        "factors": [of_factor(factor) for factor in entry.factors],
-        "shrinks": bool(entry.shrinks),
-        "proven": bool(entry.proven),
-        "late": entry.late,
-    }
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON has it: a dataclass by the names of its fields, in their order."""
+    match value:
+        case Evidence() | Factor():
+            found = _fields(value)
+            floats = {one.name for one in fields(value) if one.type == "float"}
+            return {name: _finite(one) if name in floats else one for name, one in found.items()}
+        case OnTrial():
+            found = _fields(value)
+            del found["doubt"]
+            return {**found.pop("trial"), **found}
+        case Guard():
+            found = _fields(value)
+            watch = found.pop("watch")
+            return {**found, **watch}
+        case np.generic():
+            return value.item()
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+        case tuple():
+            return [_plain(one) for one in value]
+        case _ if hasattr(value, "parameters"):
+            return {"method": value.method, "parameters": value.parameters()}
+        case _ if is_dataclass(value):
+            return _fields(value)
+        case _:
+            return value
 
 
-def _of_guard(guard: Guard) -> Document:
-    return {
-        "slice": guard.slice,
-        "recalibrator": _of_recalibrator(guard.recalibrator),
-        "clip": _of_clip(guard.clip),
-        "runs": [
-            {
-                "statistic": run.statistic,
-                "cumulative": run.cumulative,
-                "tracks": int(run.tracks),
-                "total": run.total,
-            }
-            for run in guard.watch.runs
-        ],
-    }
+def _fields(value: Any) -> Document:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
 
 
-def _of_before(before: Before) -> Document:
-    return {
-        "slice": before.slice,
-        "recalibrator": _of_recalibrator(before.recalibrator),
-        "rows": before.rows,
-    }
-
-
-def _of_follower(follower: Follower) -> Document:
-    return {
-        "scaling": _of_recalibrator(follower.scaling),
-        "in_force": list(follower.in_force),
-        "approved": list(follower.approved),
-        "full": follower.full,
-        "late": follower.late,
-        "too_late": follower.too_late,
-    }
-
-
-def _of_clip(clip: Clip) -> Document:
-    return {"most": clip.most, "loss": clip.loss, "gain": clip.gain, "rows": clip.rows}
-
-
-def _of_recalibrator(recalibrator: Recalibrator) -> Document:
-    return {"method": recalibrator.method, "parameters": recalibrator.parameters()}
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 # ---- reading

@@ -43,6 +43,7 @@ from monitor.v1 import perception_monitor_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
 from monitor.wire import recalibrator_messages
+from monitor.wire.fields import message_of
 
 # Of one import, as sent.
 MOST_IMPORT_BYTES = 2**28
@@ -255,7 +256,7 @@ class AdminService:
         slices = tuple(dict.fromkeys(request.slices))
         fitted = await self.fit_now(slices, request.method, actor_of(request.actor))
         return admin_pb.FitResponse(
-            fits=map(recalibrator_messages.slice_fit, fitted)
+            fits=[message_of(admin_pb.SliceFit, one) for one in fitted]
         ).SerializeToString()
 
     async def rollback(self, data: bytes, context: Context) -> bytes:

@@ -42,13 +42,14 @@ from monitor.service.calls import (
 from monitor.service.labels import Journal, Session, TruthStream
 from monitor.service.reload import Reloads
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
-from monitor.v1 import perception_monitor_pb2, status_pb2
+from monitor.v1 import drift_pb2, perception_monitor_pb2, status_pb2
 from monitor.wire import messages
 from monitor.wire.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
 )
+from monitor.wire.fields import message_of
 from monitor.wire.requests import (
     UnaryFrame,
     WireLimits,
@@ -353,7 +354,7 @@ class Service:
         if self.settle is not None:
             await self.settle()
         return perception_monitor_pb2.AcknowledgeDriftResponse(
-            acknowledged=map(messages.alarm, ended)
+            acknowledged=[message_of(drift_pb2.DriftAlarm, one) for one in ended]
         ).SerializeToString()
 
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from monitor.frames.detections import PASSED_THROUGH, Estimates, IdArray, Reason
 from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnswer
 from monitor.frames.reasons import Notice
-from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, triangle_in_square
+from monitor.frames.space import Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.client_messages import dimension_message
-from monitor.wire.records import (
-    DETECTIONS,
-    ByteArray,
-    Kind,
-    build,
-    build_partial,
-    framed,
-    interleave,
-    varint,
-)
+from monitor.wire.records import DETECTIONS, Field, Kind, build_partial, varint
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
@@ -31,37 +20,8 @@ _STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
 _STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Mean and covariance of some rows as they go out: one form for all."""
-
-    rows: IntArray
-    mean: FloatArray
-    covariance: FloatArray
-    shadow: _Values | None = None
-
-    def at(self, which: IntArray) -> _Values:
-        """Takes some rows by their positions among these."""
-        return _Values(
-            self.rows[which],
-            self.mean[which],
-            self.covariance[which],
-            None if self.shadow is None else self.shadow.at(which),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _ResultField:
-    """A field of DetectionResult that goes with the estimate.
-
-    values   (N,), or (N, count) for DOUBLES
-    present  (N,) which detections have it; None: all
-    """
-
-    number: int
-    kind: Kind
-    values: npt.NDArray[np.generic]
-    present: BoolArray | None = None
+# Values (n, width), and how many of them each row has, (n,).
+Doubles = tuple[FloatArray, IntArray]
 
 
 def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
@@ -75,18 +35,22 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
     updated = tracks.updated
     updated_by = np.zeros(m, np.uint64)
     updated_by[updated] = detection_id[tracks.detection[updated]]
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
-        1: (Kind.FIXED64, tracks.id),
-        2: (Kind.FIXED32, tracks.class_index),
-        3: (Kind.FLAG, tracks.status),
-        4: (Kind.FIXED32, tracks.detections),
-        5: (Kind.FIXED64, updated_by),
-        6: (Kind.DOUBLE, tracks.nis),
-        7: (Kind.DOUBLES, tracks.state),
-        8: (Kind.DOUBLES, tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)]),
+    fields: dict[int, Field] = {
+        1: (Kind.FIXED64, tracks.id, None),
+        2: (Kind.FIXED32, tracks.class_index, None),
+        3: (Kind.FLAG, tracks.status, None),
+        4: (Kind.FIXED32, tracks.detections, None),
+        5: (Kind.FIXED64, updated_by, updated),
+        6: (Kind.DOUBLE, tracks.nis, ~np.isnan(tracks.nis)),
+        7: (Kind.DOUBLES, tracks.state, None),
+        8: (Kind.DOUBLES, tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)], None),
     }
-    present = {5: updated, 6: ~np.isnan(tracks.nis)}
-    return build_partial(_TRACKS, fields, present, np.argsort(~updated, kind="stable"))
+    order = np.argsort(~updated, kind="stable")
+    ordered: dict[int, Field] = {
+        number: (kind, values[order], None if present is None else present[order])
+        for number, (kind, values, present) in fields.items()
+    }
+    return build_partial(_TRACKS, ordered, m)
 
 
 def encode_header_answer(
@@ -177,80 +141,75 @@ def _notice(notice: Notice) -> frame_pb2.Notice:
 
 def _detection_results(answer: FrameAnswer) -> bytes:
     """Encodes all DetectionResult records, in the order the detections came."""
-    n = answer.received.detections.n
+    received, extras = answer.received.detections, answer.extras
+    n = received.n
     if n == 0:
         return b""
-    found: list[_Values] = []
-    if answer.forwarded is not None and answer.rows.size:
-        found += _by_form(answer, answer.rows, answer.forwarded)
-    returned = np.ones(n, bool)
-    returned[answer.rows] = False
+    mean, covariance = outgoing_estimates(answer)
+    fields: dict[int, Field] = {
+        1: (Kind.FIXED64, received.id, received.has_id),
+        2: (Kind.FLAG, _STATUS[answer.reason], None),
+        3: (Kind.FLAG, answer.reason, None),
+        4: (Kind.FIXED32, np.zeros(n, np.uint32), None),
+        5: (Kind.DOUBLES, *mean),
+        6: (Kind.DOUBLES, *covariance),
+    }
     if answer.shadow is not None and answer.shadow_rows.size:
-        for shadow in _by_form(answer, answer.shadow_rows, answer.shadow):
-            for raw in _as_sent(answer, shadow.rows):
-                where = np.searchsorted(shadow.rows, raw.rows)
-                found.append(replace(raw, shadow=shadow.at(where)))
-        returned[answer.shadow_rows] = False
-    overlong = answer.received.overlong
-    returned[list(overlong)] = False
-    if returned.any():
-        found += _as_sent(answer, np.flatnonzero(returned))
-    extras = _extra_fields(answer, n)
-    for field in extras:
-        if field.present is not None:
-            found = [part for values in found for part in _apart(values, field.present)]
-    pieces = [(values.rows, _records(answer, values, extras)) for values in found]
-    pieces.extend(
-        (np.array([row]), _overlong(answer, row, record)) for row, record in overlong.items()
-    )
-    return interleave(n, pieces)
-
-
-def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
-    """Lists the fields beside the estimate, by ascending number."""
-    found = []
+        none = np.zeros((n, 0)), np.zeros(n, np.int64)
+        mean, covariance = _with_made(answer, answer.shadow_rows, answer.shadow, none, none)
+        fields[7], fields[8] = (Kind.DOUBLES, *mean), (Kind.DOUBLES, *covariance)
     if answer.tracks is not None:
         track = answer.tracks.of_detections(n)
-        found.append(_ResultField(9, Kind.FIXED64, track, track != 0))
-    extras = answer.extras
+        fields[9] = (Kind.FIXED64, track, track != 0)
     # Every detection has its flag, also a 0: else most frames would have two layouts.
     output = np.zeros(n, np.uint8) if extras is None else extras.output
-    found.append(_ResultField(10, Kind.FLAG, output))
-    if extras is None:
-        return found
-    if extras.quantiles is not None:
-        found.append(_rows_of_doubles(11, extras.quantiles))
-    if extras.class_probabilities is not None:
-        found.append(_rows_of_doubles(12, extras.class_probabilities))
-    if extras.rejected_by is not None:
-        found.append(_ResultField(13, Kind.FLAG, extras.rejected_by))
-    return found
+    fields[10] = (Kind.FLAG, output, None)
+    if extras is not None:
+        for number, rows in ((11, extras.quantiles), (12, extras.class_probabilities)):
+            if rows is not None:
+                fields[number] = (Kind.DOUBLES, rows, ~np.isnan(rows[:, 0]) * rows.shape[1])
+        if extras.rejected_by is not None:
+            fields[13] = (Kind.FLAG, extras.rejected_by, None)
+    overlong = answer.received.overlong.items()
+    apart = {row: _overlong(answer, row, record) for row, record in overlong}
+    return build_partial(DETECTIONS, fields, n, apart)
 
 
-def _rows_of_doubles(number: int, values: FloatArray) -> _ResultField:
-    """Makes a field of rows (n, count), present where one does not begin with NaN."""
-    return _ResultField(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
+def outgoing_estimates(answer: FrameAnswer) -> tuple[Doubles, Doubles]:
+    """Returns means and covariances as they go out: recalibrated where they were, else as sent."""
+    received = answer.received.detections
+    mean = received.mean, received.mean_length
+    covariance = received.covariance, received.covariance_length
+    if answer.forwarded is None or answer.rows.size == 0:
+        return mean, covariance
+    return _with_made(answer, answer.rows, answer.forwarded, mean, covariance)
 
 
-def _apart(values: _Values, present: BoolArray) -> list[_Values]:
-    """Parts rows that have a field from those that have not: their records differ in length."""
-    here = present[values.rows]
-    if here.all() or not here.any():
-        return [values]
-    return [values.at(np.flatnonzero(here)), values.at(np.flatnonzero(~here))]
-
-
-def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
-    """Groups recalibrated rows by the form that goes out: the one sent, if it still fits."""
+def _with_made(
+    answer: FrameAnswer, rows: IntArray, made: Estimates, mean: Doubles, covariance: Doubles
+) -> tuple[Doubles, Doubles]:
+    """Puts in what was made of some rows, in the form that was sent, if it still fits."""
     form = covariance_forms(made, answer.received.detections.covariance_length[rows])
-    if (form == form[0]).all():
-        return [_Values(rows, made.mean, packed_covariances(made.covariance, int(form[0])))]
-    found = []
-    for wanted in np.unique(form).tolist():
-        here = np.flatnonzero(form == wanted)
-        covariance = packed_covariances(made.covariance[here], wanted)
-        found.append(_Values(rows[here], made.mean[here], covariance))
-    return found
+    forms = np.flatnonzero(np.bincount(form)).tolist()
+    for wanted in forms:
+        here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
+        packed = packed_covariances(made.covariance[here], wanted)
+        covariance = with_rows(covariance, rows[here], packed)
+    return with_rows(mean, rows, made.mean), covariance
+
+
+def with_rows(doubles: Doubles, rows: IntArray, made: FloatArray) -> Doubles:
+    """Puts values (m, width) in place of those of m rows, which ascend."""
+    values, counts = doubles
+    n, width = counts.size, made.shape[1]
+    if rows.size == n:
+        return made, np.full(n, width)
+    wider = np.full((n, max(values.shape[1], width)), np.nan)
+    wider[:, : values.shape[1]] = values
+    wider[rows, :width] = made
+    counts = counts.copy()
+    counts[rows] = width
+    return wider, counts
 
 
 def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
@@ -275,50 +234,7 @@ def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
     return covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
 
 
-def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
-    """Groups rows as they came, by the lengths they came with."""
-    detections = answer.received.detections
-    if answer.received.fast and rows.size == detections.n:
-        return [_Values(rows, detections.mean, detections.covariance)]
-    sent = np.stack(
-        [detections.mean_length[rows], detections.covariance_length[rows], detections.has_id[rows]]
-    )
-    found = []
-    kinds, kind_of = np.unique(sent, axis=1, return_inverse=True)
-    for kind, (mean_length, covariance_length, _) in enumerate(kinds.T.tolist()):
-        here = rows[kind_of.ravel() == kind]
-        found.append(
-            _Values(
-                here,
-                detections.mean[here, :mean_length],
-                detections.covariance[here, :covariance_length],
-            )
-        )
-    return found
-
-
-def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -> ByteArray:
-    """Encodes DetectionResult records of one layout."""
-    rows = values.rows
-    reason = answer.reason[rows]
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic] | None]] = {}
-    if answer.received.detections.has_id[rows[0]]:
-        fields[1] = (Kind.FIXED64, answer.received.detections.id[rows])
-    fields[2] = (Kind.FLAG, _STATUS[reason])
-    fields[3] = (Kind.FLAG, reason)
-    fields[4] = (Kind.FIXED32, None)
-    fields[5] = (Kind.DOUBLES, values.mean)
-    fields[6] = (Kind.DOUBLES, values.covariance)
-    if values.shadow is not None:
-        fields[7] = (Kind.DOUBLES, values.shadow.mean)
-        fields[8] = (Kind.DOUBLES, values.shadow.covariance)
-    for field in extras:
-        if field.present is None or field.present[rows[0]]:
-            fields[field.number] = (field.kind, field.values[rows])
-    return build(DETECTIONS, fields, rows.size)
-
-
-def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
+def _overlong(answer: FrameAnswer, row: int, record: bytes) -> bytes:
     """Encodes the result of a detection that fits no array, field by field."""
     sent = frame_pb2.Detection.FromString(record)
     flags = None if answer.extras is None else answer.extras.rejected_by
@@ -333,5 +249,4 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         output=frame_pb2.OUTPUT_UNSPECIFIED,
         rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
-    encoded = framed(DETECTIONS, result.SerializeToString())
-    return np.frombuffer(encoded, np.uint8).reshape(1, -1)
+    return result.SerializeToString()

@@ -23,6 +23,7 @@ from monitor.frames.space import (
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
     DETECTIONS,
+    Field,
     Kind,
     RecordColumns,
     Schema,
@@ -236,16 +237,14 @@ def encode_truth(
     head = truth_pb2.FrameTruth(stream=stream, frame_id=frame_id, complete=complete)
     body = head.SerializeToString()
     if ids.size:
-        labels: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {1: (Kind.FIXED64, ids)}
+        labels: dict[int, Field] = {1: (Kind.FIXED64, ids, None)}
         if truth is not None:
-            labels[2] = (Kind.DOUBLES, truth)
+            labels[2] = (Kind.DOUBLES, truth, None)
         if class_index is not None:
-            labels[4] = (Kind.FIXED32, class_index)
-        present = {}
+            labels[4] = (Kind.FIXED32, class_index, None)
         if objects is not None:
-            labels[5] = (Kind.FIXED64, objects.id)
-            present[5] = objects.known
-        body += build_partial(DETECTIONS, labels, present, np.arange(ids.size))
+            labels[5] = (Kind.FIXED64, objects.id, objects.known)
+        body += build_partial(DETECTIONS, labels, ids.size)
     return framed(1, body)
 
 

@@ -1,4 +1,4 @@
-"""Messages of what operators watch: status, calibration, drift and events, both directions.
+"""Messages of what operators watch: status, calibration, drift and events.
 
 Nothing here is on the frame path.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, SliceStanding, StageStanding
+from monitor.drift.alarms import AlarmChange, DriftReading
 from monitor.frames.counters import Counters
 from monitor.frames.space import Space
 from monitor.frames.status import Status
@@ -19,8 +19,8 @@ from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.measures import ReliabilityBins
 from monitor.statistics.reading import RAW, ClassReading, SliceReading
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2, status_pb2
-from monitor.wire import recalibrator_messages
-from monitor.wire.fields import message_of, value_of
+from monitor.v1 import recalibration_record_pb2 as record_pb
+from monitor.wire.fields import message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +61,6 @@ def _text(path: str) -> str:
     return path.encode("utf-8", "replace").decode("utf-8")
 
 
-def alarm(alarm: Alarm) -> drift_pb2.DriftAlarm:
-    """Makes the message of an alarm, for events, answers and standings."""
-    return message_of(drift_pb2.DriftAlarm, alarm)
-
-
-def alarm_change(change: AlarmChange) -> drift_pb2.DriftEvent:
-    """Makes the message of a change for those who watch."""
-    return message_of(drift_pb2.DriftEvent, change)
-
-
-def slice_standing(standing: SliceStanding) -> drift_pb2.DriftStanding:
-    """Makes the message of one slice under one severity, for GetCalibration."""
-    return message_of(drift_pb2.DriftStanding, standing)
-
-
-def stage_standing(standing: StageStanding) -> drift_pb2.DriftStageStanding:
-    """Makes the message of one slice at one stage, for GetCalibration."""
-    return message_of(drift_pb2.DriftStageStanding, standing)
-
-
 def calibration(
     readings: Iterable[SliceReading],
     counters: Counters,
@@ -103,11 +83,11 @@ def calibration(
         yield
     standings = []
     for standing in drift.standings:
-        standings.append(slice_standing(standing))
+        standings.append(message_of(drift_pb2.DriftStanding, standing))
         yield
     drift_stages = []
     for known in drift.stages:
-        drift_stages.append(stage_standing(known))
+        drift_stages.append(message_of(drift_pb2.DriftStageStanding, known))
         yield
     return perception_monitor_pb2.GetCalibrationResponse(
         tau=tau,
@@ -175,9 +155,9 @@ def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
             message.health.serving = what.serving
             message.health.message = what.message
         case AlarmChange():
-            message.drift.CopyFrom(alarm_change(what))
+            message.drift.CopyFrom(message_of(drift_pb2.DriftEvent, what))
         case Record():
-            record = recalibrator_messages.record(what)
+            record = message_of(record_pb.RecalibrationRecord, what)
             if what.what in SWAPS:
                 version = event_pb2.VersionEvent(
                     before=what.before, after=what.after, actor=what.actor, record=record
@@ -186,31 +166,3 @@ def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
             else:
                 message.recalibration.CopyFrom(record)
     return perception_monitor_pb2.WatchEventsResponse(event=message)
-
-
-# ---- from messages
-
-
-def status_of(message: status_pb2.GetStatusResponse) -> Status:
-    """Reads the answer of GetStatus."""
-    return value_of(Status, message)
-
-
-def read_alarm(message: drift_pb2.DriftAlarm) -> Alarm:
-    """Reads an alarm. Raises UnknownWord."""
-    return value_of(Alarm, message)
-
-
-def read_alarm_change(message: drift_pb2.DriftEvent) -> AlarmChange:
-    """Reads a change of alarms. Raises UnknownWord."""
-    return value_of(AlarmChange, message)
-
-
-def read_slice_standing(message: drift_pb2.DriftStanding) -> SliceStanding:
-    """Reads the standing of a slice. Raises UnknownWord."""
-    return value_of(SliceStanding, message)
-
-
-def read_stage_standing(message: drift_pb2.DriftStageStanding) -> StageStanding:
-    """Reads the standing of a slice at a stage. Raises UnknownWord."""
-    return value_of(StageStanding, message)

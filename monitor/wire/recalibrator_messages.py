@@ -1,4 +1,4 @@
-"""Messages of RecalibratorAdmin: recalibrators, trials and records, both directions."""
+"""Messages of RecalibratorAdmin: recalibrators, trials and records."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.promotion.records import Known, Record, SliceFitted, TrialStanding
+from monitor.promotion.records import Known, Record, TrialStanding
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire.fields import message_of, value_of
+from monitor.wire.fields import message_of
 
 
 class Kind(StrEnum):
@@ -54,9 +54,6 @@ class Listing:
     promotion: str
 
 
-# ---- to messages
-
-
 def summary(known: Known) -> admin_pb.RecalibratorSummary:
     """Makes one line of RecalibratorAdmin.List."""
     selection = known.selection
@@ -92,7 +89,7 @@ def listing(
         found.trials.append(message_of(admin_pb.Trial, standing))
         yield
     for one in records:
-        found.records.append(record(one))
+        found.records.append(message_of(record_pb.RecalibrationRecord, one))
         yield
     return found
 
@@ -103,39 +100,6 @@ def shown(
     """Makes the answer of RecalibratorAdmin.Get, in a step for each record."""
     found = admin_pb.GetResponse(summary=summary(known), document=document)
     for one in records:
-        found.records.append(record(one))
+        found.records.append(message_of(record_pb.RecalibrationRecord, one))
         yield
     return found
-
-
-def slice_fit(fitted: SliceFitted) -> admin_pb.SliceFit:
-    """Makes one line of RecalibratorAdmin.Fit."""
-    return message_of(admin_pb.SliceFit, fitted)
-
-
-def record(record: Record) -> record_pb.RecalibrationRecord:
-    """Makes the message of one entry of the audit log."""
-    return message_of(record_pb.RecalibrationRecord, record)
-
-
-# ---- from messages
-
-
-def read_listing(message: admin_pb.ListResponse) -> Listing:
-    """Reads the answer of RecalibratorAdmin.List. Raises UnknownWord."""
-    return value_of(Listing, message)
-
-
-def read_summary(message: admin_pb.RecalibratorSummary) -> Summary:
-    """Reads one line of RecalibratorAdmin.List. Raises UnknownWord."""
-    return value_of(Summary, message)
-
-
-def read_slice_fit(message: admin_pb.SliceFit) -> SliceFitted:
-    """Reads one line of RecalibratorAdmin.Fit."""
-    return value_of(SliceFitted, message)
-
-
-def read_record(message: record_pb.RecalibrationRecord) -> Record:
-    """Reads one entry of the audit log. Raises UnknownWord."""
-    return value_of(Record, message)

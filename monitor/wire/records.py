@@ -43,6 +43,11 @@ class Kind(Enum):
     FLAG = ("u1", 0)  # a varint below 128: bool or small enum
 
 
+# A field of some records: its values, (n,) or (n, width) for DOUBLES; and how many of them each
+# record has, (n,), 0 or 1 but for DOUBLES. None: all.
+Field = tuple[Kind, npt.NDArray[np.generic], npt.NDArray[np.bool_] | IntArray | None]
+
+
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
 Schema = Mapping[int, Kind]
 
@@ -144,25 +149,22 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 
 
 def build(
-    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic] | None]], n: int
+    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]], n: int
 ) -> ByteArray:
     """Writes n records of field `number` of the enclosing message, (n, length) bytes.
 
-    fields  by number, ascending: values (n,), or (n, count) for DOUBLES; None: one 0 in each
+    fields  by number, ascending: values (n,), or (n, count) for DOUBLES
     """
     parts = tuple(
-        (field_number, kind, 1 if values is None or values.ndim == 1 else values.shape[1])
+        (field_number, kind, 1 if values.ndim == 1 else values.shape[1])
         for field_number, (kind, values) in fields.items()
-        if values is None or values.ndim == 1 or values.shape[1]
+        if values.ndim == 1 or values.shape[1]
     )
     record, layout = _template(number, parts)
     out = np.empty((n, layout.length), np.uint8)
     out[:] = np.frombuffer(record, np.uint8)
     for field_number, _, count in parts:
-        place = layout.fields[field_number]
-        values = fields[field_number][1]
-        if values is None:
-            continue
+        place, values = layout.fields[field_number], fields[field_number][1]
         view = np.ndarray(
             (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, place.size)
         )
@@ -190,30 +192,45 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
 
 
 def build_partial(
-    number: int,
-    fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]],
-    present: Mapping[int, npt.NDArray[np.bool_]],
-    order: npt.NDArray[np.int64],
+    number: int, fields: Mapping[int, Field], n: int, apart: Mapping[int, bytes] | None = None
 ) -> bytes:
-    """Writes records of field `number`, some fields of which are not in every record.
+    """Writes n records of field `number`, some fields of which are not in every record.
 
-    fields   by number, ascending, as for build
-    present  (n,) by number, which records have a field; fields without an entry are in all
-    order    (n,) the record that is written at each place
+    fields  by number, ascending
+    apart   records that are given as bytes, by their place among the n
     """
-    layout = np.zeros(order.size, np.int64)
-    for field_number, here in present.items():
-        layout[here[order]] |= 1 << field_number
-    pieces = []
-    for which in np.unique(layout).tolist():
-        place = np.flatnonzero(layout == which)
-        written = {
-            field_number: (kind, values[order[place]])
-            for field_number, (kind, values) in fields.items()
-            if field_number not in present or which >> field_number & 1
-        }
-        pieces.append((place, build(number, written, place.size)))
-    return interleave(order.size, pieces)
+    given = [counts for _, _, counts in fields.values() if counts is not None]
+    differing = [counts for counts in given if (counts != counts[0]).any()]
+    if not differing and not apart:
+        return build(number, _written(fields, slice(None), 0), n).tobytes()
+    apart, kind_of = apart or {}, np.zeros(n, np.int64)
+    for counts in differing:
+        joined = kind_of * (int(counts.max()) + 1) + counts
+        kind_of = np.unique(joined, return_inverse=True)[1]
+    kind_of[list(apart)] = -1
+    pieces = [
+        (np.array([row]), np.frombuffer(framed(number, record), np.uint8).reshape(1, -1))
+        for row, record in apart.items()
+    ]
+    for which in range(int(kind_of.max()) + 1):
+        rows = np.flatnonzero(kind_of == which)
+        if rows.size:
+            pieces.append((rows, build(number, _written(fields, rows, int(rows[0])), rows.size)))
+    return interleave(n, pieces)
+
+
+def _written(
+    fields: Mapping[int, Field], rows: Positions, first: int
+) -> dict[int, tuple[Kind, npt.NDArray[np.generic]]]:
+    """Takes the fields of rows that all have as many values of each as the first of them."""
+    written: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {}
+    for field_number, (kind, values, counts) in fields.items():
+        if counts is None:
+            written[field_number] = (kind, values[rows])
+        elif counts[first]:
+            part = values[:, : counts[first]] if kind is Kind.DOUBLES else values
+            written[field_number] = (kind, part[rows])
+    return written
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from monitor.frames.detections import ReceivedDetections
@@ -26,18 +25,17 @@ from monitor.frames.space import (
     square_from_triangle,
 )
 from monitor.v1 import frame_pb2, tracker_pb2
-from monitor.wire.answers import covariance_forms, packed_covariances
+from monitor.wire.answers import Doubles, outgoing_estimates, with_rows
 from monitor.wire.client_messages import TRACK, frame_head, stream_header
 from monitor.wire.records import (
     DETECTIONS,
-    ByteArray,
+    Field,
     Kind,
     RecordColumns,
     TailReader,
-    build,
+    build_partial,
     columns_by_layout,
     framed,
-    interleave,
 )
 
 _FRAME = 5  # the field number of the frame in UpdateRequest
@@ -87,108 +85,43 @@ def encode_frame_update(
 
 def _detections(answer: FrameAnswer) -> bytes:
     """Encodes all Detection records, in the order the detections came."""
-    received, n = answer.received.detections, answer.received.detections.n
-    if n == 0:
+    received = answer.received.detections
+    if received.n == 0:
         return b""
-    values = {4: _means(answer), 5: _covariances(answer)}
+    fields: dict[int, Field] = {
+        1: (Kind.FIXED64, received.id, received.has_id),
+        2: (Kind.FIXED32, received.class_index, received.class_index >= 0),
+    }
+    if received.score is not None:
+        fields[3] = (Kind.DOUBLE, received.score, ~np.isnan(received.score))
+    mean, covariance = outgoing_estimates(answer)
+    fields[4], fields[5] = (Kind.DOUBLES, *mean), (Kind.DOUBLES, *covariance)
+    if received.upstream_track is not None:
+        fields[7] = (Kind.FIXED64, *received.upstream_track)
     probabilities = _probabilities(answer)
     if probabilities is not None:
-        values[8] = probabilities
-    scalars: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
-        1: (Kind.FIXED64, received.id),
-        2: (Kind.FIXED32, received.class_index),
-    }
-    present = [received.has_id, received.class_index >= 0]
-    numbers = [1, 2]
-    if received.score is not None:
-        scalars[3] = (Kind.DOUBLE, received.score)
-        present.append(~np.isnan(received.score))
-        numbers.append(3)
-    if received.upstream_track is not None:
-        scalars[7] = (Kind.FIXED64, received.upstream_track[0])
-        present.append(received.upstream_track[1])
-        numbers.append(7)
-    layout = np.stack([*present, *(length for _, length in values.values())]).astype(np.int64)
-
-    def records(rows: IntArray | slice, first: int, count: int) -> ByteArray:
-        """Encodes rows of one layout."""
-        here = layout[:, first].tolist()
-        fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
-            number: (scalars[number][0], scalars[number][1][rows])
-            for number, there in zip(numbers, here, strict=False)
-            if there
-        }
-        lengths = here[len(numbers) :]
-        for (number, (array, _)), length in zip(values.items(), lengths, strict=True):
-            fields[number] = (Kind.DOUBLES, array[rows, :length])
-        return build(DETECTIONS, dict(sorted(fields.items())), count)
-
-    overlong = answer.received.overlong
-    if not overlong and (layout == layout[:, :1]).all():
-        return records(slice(None), 0, n).tobytes()
-    pieces: list[tuple[IntArray, ByteArray]] = [
-        (rows, records(rows, int(rows[0]), rows.size)) for rows in _alike(layout, list(overlong))
-    ]
-    pieces.extend((np.array([row]), _overlong(record)) for row, record in overlong.items())
-    return interleave(n, pieces)
+        fields[8] = (Kind.DOUBLES, *probabilities)
+    overlong = answer.received.overlong.items()
+    apart = {row: _overlong(record) for row, record in overlong}
+    return build_partial(DETECTIONS, fields, received.n, apart)
 
 
-def _alike(layout: IntArray, left_out: list[int]) -> list[IntArray]:
-    """Groups rows by their columns in the layout, but those left out; ascending."""
-    rows = np.setdiff1d(np.arange(layout.shape[1]), left_out)
-    _, kind = np.unique(layout[:, rows], axis=1, return_inverse=True)
-    return [rows[kind.ravel() == which] for which in range(int(kind.max(initial=-1)) + 1)]
-
-
-def _means(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
-    received = answer.received.detections
-    if answer.forwarded is None or answer.rows.size == 0:
-        return received.mean, received.mean_length
-    mean = received.mean.copy()
-    # Recalibrated detections came with K values.
-    mean[answer.rows, : answer.forwarded.mean.shape[1]] = answer.forwarded.mean
-    return mean, received.mean_length
-
-
-def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
-    """Packs covariances in the form that goes back: the one that was sent, if it still fits."""
-    received = answer.received.detections
-    if answer.forwarded is None or answer.rows.size == 0:
-        return received.covariance, received.covariance_length
-    rows, made = answer.rows, answer.forwarded
-    length = received.covariance_length.copy()
-    length[rows] = form = covariance_forms(made, received.covariance_length[rows])
-    if rows.size == received.n and (form == form[0]).all():
-        return packed_covariances(made.covariance, int(form[0])), length
-    width = max(received.covariance.shape[1], int(form.max()))
-    covariance = np.full((received.n, width), np.nan)
-    covariance[:, : received.covariance.shape[1]] = received.covariance
-    for wanted in np.unique(form).tolist():
-        here = np.flatnonzero(form == wanted)
-        covariance[rows[here], :wanted] = packed_covariances(made.covariance[here], wanted)
-    return covariance, length
-
-
-def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
+def _probabilities(answer: FrameAnswer) -> Doubles | None:
     """Returns them recalibrated where they were, else as they came; None where none came."""
     sent, extras = answer.received.detections.class_probabilities, answer.extras
     made = None if extras is None else extras.class_probabilities
     if made is None or sent is None:
         return sent
     rows = np.flatnonzero(~np.isnan(made[:, 0]))
-    values, length = sent[0].copy(), sent[1].copy()
-    values[rows, : made.shape[1]] = made[rows]
-    length[rows] = made.shape[1]
-    return values, length
+    return with_rows(sent, rows, made[rows])
 
 
-def _overlong(record: bytes) -> ByteArray:
+def _overlong(record: bytes) -> bytes:
     """Encodes a detection that fits no array, as it came."""
     sent = frame_pb2.Detection.FromString(record)
     sent.ClearField("ground_truth")
     sent.ClearField("ground_truth_class")
-    record = framed(DETECTIONS, sent.SerializeToString())
-    return np.frombuffer(record, np.uint8).reshape(1, -1)
+    return sent.SerializeToString()
 
 
 def decode_update(data: bytes) -> TrackerAnswer:

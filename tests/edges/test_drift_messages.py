@@ -28,8 +28,7 @@ from monitor.service.calls import guarded
 from monitor.v1 import calibration_pb2 as calibration_pb
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire import messages
-from monitor.wire.fields import UnknownWord
+from monitor.wire.fields import UnknownWord, message_of, value_of
 from tests.administered import Caller, Refused
 from tests.alarmed import STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, service_of
 from tests.piped import opened, pipeline_of, sent
@@ -92,26 +91,26 @@ def received(message):
 
 @given(ALARMS)
 def test_an_alarm_comes_back_as_it_was(one):
-    assert messages.read_alarm(received(messages.alarm(one))) == one
+    assert value_of(Alarm, received(message_of(drift_pb.DriftAlarm, one))) == one
 
 
 @given(CHANGES)
 def test_a_change_of_an_alarm_comes_back_as_it_was(one):
-    assert messages.read_alarm_change(received(messages.alarm_change(one))) == one
+    assert value_of(AlarmChange, received(message_of(drift_pb.DriftEvent, one))) == one
 
 
 @given(SLICES)
 def test_the_standing_of_a_slice_comes_back_as_it_was(one):
-    assert messages.read_slice_standing(received(messages.slice_standing(one))) == one
+    assert value_of(SliceStanding, received(message_of(drift_pb.DriftStanding, one))) == one
 
 
 @given(STAGE_STANDINGS)
 def test_the_standing_of_a_stage_comes_back_as_it_was(one):
-    assert messages.read_stage_standing(received(messages.stage_standing(one))) == one
+    assert value_of(StageStanding, received(message_of(drift_pb.DriftStageStanding, one))) == one
 
 
 def test_a_scale_that_is_unknown_stays_unknown():
-    back = messages.read_alarm(received(messages.alarm(alarm(scale=UNKNOWN))))
+    back = value_of(Alarm, received(message_of(drift_pb.DriftAlarm, alarm(scale=UNKNOWN))))
     assert all(map(math.isnan, (back.scale.estimate, back.scale.lower, back.scale.upper)))
 
 
@@ -137,10 +136,10 @@ def test_every_word_has_a_number_on_the_wire_and_every_number_a_word(words, numb
 
 @pytest.mark.parametrize("field", ["severity", "stage", "detector", "direction"])
 def test_a_word_from_a_later_version_is_refused_with_a_remedy(field):
-    message = messages.alarm(alarm())
+    message = message_of(drift_pb.DriftAlarm, alarm())
     setattr(message, field, 77)
     with pytest.raises(UnknownWord, match=rf"'{field}' 77.*use the program of the sidecar's own"):
-        messages.read_alarm(received(message))
+        value_of(Alarm, received(message))
 
 
 # ---- the handlers
@@ -183,13 +182,15 @@ def acknowledged(service, *slices, actor="anna") -> tuple[Alarm, ...]:
     request = pb.AcknowledgeDriftRequest(slices=slices, actor=actor)
     reply = answered(service, service.acknowledge_drift, request)
     found = pb.AcknowledgeDriftResponse.FromString(reply).acknowledged
-    return tuple(map(messages.read_alarm, found))
+    return tuple(value_of(Alarm, one) for one in found)
 
 
 def test_calibration_tells_how_all_of_drift_stands(service):
     answer = calibration(service)
-    assert tuple(map(messages.read_slice_standing, answer.drift)) == STANDINGS
-    assert list(answer.drift_stages) == [messages.stage_standing(one) for one in STAGES]
+    assert tuple(value_of(SliceStanding, one) for one in answer.drift) == STANDINGS
+    assert list(answer.drift_stages) == [
+        message_of(drift_pb.DriftStageStanding, one) for one in STAGES
+    ]
 
 
 @pytest.mark.parametrize("slices", [("car",), ("total",), ("car", "total"), ("truck", "truck")])

@@ -8,8 +8,8 @@ import pytest
 from monitor.drift.alarms import AlarmChange, Why
 from monitor.pipeline.events import QUEUE, Events
 from monitor.promotion.records import SWAPS, Happened, Record
-from monitor.wire import messages, recalibrator_messages
-from monitor.wire import messages as messages_module
+from monitor.wire import messages
+from monitor.wire.fields import value_of
 from monitor.wire.messages import Event, Health
 from tests.administered import record
 from tests.alarmed import RAISED, alarm
@@ -174,7 +174,7 @@ def test_a_change_of_what_is_in_force_goes_out_as_another_version_with_its_recor
     assert event.WhichOneof("event") == "version"
     assert (event.version.before, event.version.after) == ("a-0", "b-1")
     assert event.version.actor == "anna"
-    assert recalibrator_messages.read_record(event.version.record) == changed
+    assert value_of(Record, event.version.record) == changed
     assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
 
 
@@ -183,7 +183,7 @@ def test_whatever_else_happens_to_recalibrators_goes_out_as_its_record(what):
     found = record(what)
     event = messages.event(Event(3, 40, found)).event
     assert event.WhichOneof("event") == "recalibration"
-    assert recalibrator_messages.read_record(event.recalibration) == found
+    assert value_of(Record, event.recalibration) == found
 
 
 def test_the_state_of_health_goes_out_as_such():
@@ -196,7 +196,7 @@ def test_what_becomes_of_an_alarm_goes_out_as_drift(why):
     change = AlarmChange(why, alarm("truck"), ("car", "bus"), "anna")
     event = messages.event(Event(3, 40, change)).event
     assert event.WhichOneof("event") == "drift"
-    assert messages_module.read_alarm_change(event.drift) == change
+    assert value_of(AlarmChange, event.drift) == change
     assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
 
 

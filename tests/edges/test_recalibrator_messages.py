@@ -19,16 +19,12 @@ from monitor.promotion.records import (
 from monitor.statistics.observations import finished
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire.fields import UnknownWord
+from monitor.wire.fields import UnknownWord, message_of, value_of
 from monitor.wire.recalibrator_messages import (
     Kind,
+    Listing,
+    Summary,
     listing,
-    read_listing,
-    read_record,
-    read_slice_fit,
-    read_summary,
-    record,
-    slice_fit,
     summary,
 )
 from tests.administered import NOON_NS, TRIALS
@@ -65,38 +61,46 @@ def sent(message):
     return type(message).FromString(message.SerializeToString())
 
 
+def written(record: Record) -> record_pb.RecalibrationRecord:
+    """The message of a record."""
+    return message_of(record_pb.RecalibrationRecord, record)
+
+
 @given(RECORDS)
 def test_a_record_comes_back_as_it_was(one):
-    assert read_record(sent(record(one))) == one
+    assert value_of(Record, sent(written(one))) == one
 
 
 @given(st.lists(STANDINGS, max_size=4), st.lists(RECORDS, max_size=4), st.booleans())
 def test_a_listing_comes_back_as_it_was(trials, records, pinned):
     message = finished(listing((), trials, records, "automatic", pinned=pinned))
-    found = read_listing(sent(message))
+    found = value_of(Listing, sent(message))
     assert (found.trials, found.records) == (tuple(trials), tuple(records))
     assert (found.pinned, found.promotion, found.recalibrators) == (pinned, "automatic", ())
 
 
 @given(st.builds(SliceFitted, TEXT, TEXT, TEXT, COUNT, COUNT, FACTORS))
 def test_what_came_of_a_fit_comes_back_as_it_was(fitted):
-    assert read_slice_fit(sent(slice_fit(fitted))) == fitted
+    assert value_of(SliceFitted, sent(message_of(admin_pb.SliceFit, fitted))) == fitted
 
 
 def test_evidence_that_is_no_number_arrives_as_such():
     nothing = Evidence(0, math.nan, -math.inf, math.inf, math.nan)
-    found = read_record(sent(record(some_record(Happened.BEGAN, evidence=nothing)))).evidence
+    found = value_of(
+        Record,
+        sent(written(some_record(Happened.BEGAN, evidence=nothing))),
+    ).evidence
     assert found is not None
     assert math.isnan(found.gain)
     assert (found.log10_better, found.log10_worse) == (-math.inf, math.inf)
 
 
 def test_a_summary_tells_the_kind_and_what_it_was_fitted_on():
-    estimates = read_summary(sent(summary(Known(BY_SLICE, promoted=True))))
+    estimates = value_of(Summary, sent(summary(Known(BY_SLICE, promoted=True))))
     assert (estimates.version, estimates.kind) == (BY_SLICE.version, Kind.ESTIMATES)
     assert (estimates.dimensions, estimates.slices) == (("x", "y", "z"), ("truck",))
     assert estimates.in_force
-    classes = read_summary(sent(summary(Known(WARM, promoted=False))))
+    classes = value_of(Summary, sent(summary(Known(WARM, promoted=False))))
     assert classes.kind is Kind.CLASS_PROBABILITIES
     assert classes.class_names == WARM.classes
     assert not classes.in_force
@@ -110,7 +114,7 @@ def test_a_listing_is_made_in_steps_of_one_entry():
 
 @pytest.mark.parametrize("what", Happened)
 def test_every_word_for_what_happened_is_in_the_contract(what):
-    assert record_pb.Happened.Name(record(some_record(what)).what) == f"HAPPENED_{what.name}"
+    assert record_pb.Happened.Name(written(some_record(what)).what) == f"HAPPENED_{what.name}"
 
 
 def test_every_word_of_the_contract_is_known():
@@ -120,12 +124,12 @@ def test_every_word_of_the_contract_is_known():
 
 
 def test_a_word_of_a_newer_contract_is_refused_by_field_number_and_remedy():
-    newer = record(some_record(Happened.BEGAN)).SerializeToString() + b"\x18\x63"
+    newer = written(some_record(Happened.BEGAN)).SerializeToString() + b"\x18\x63"
     with pytest.raises(UnknownWord, match=r"'what' 99, which is unknown here: use the program"):
-        read_record(record_pb.RecalibrationRecord.FromString(newer))
+        value_of(Record, record_pb.RecalibrationRecord.FromString(newer))
     with pytest.raises(UnknownWord, match="'kind' 0"):
-        read_summary(admin_pb.RecalibratorSummary())
+        value_of(Summary, admin_pb.RecalibratorSummary())
 
 
 def test_times_keep_their_nanoseconds():
-    assert read_record(sent(record(some_record(Happened.HELD)))).time_ns == NOON_NS
+    assert value_of(Record, sent(written(some_record(Happened.HELD)))).time_ns == NOON_NS

@@ -23,10 +23,9 @@ from monitor.commands.demo.scene import SimulatedFrame, simulate, with_variance_
 from monitor.commands.demo.simulated_streams import Player, open_lanes
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, SidecarRefused, happening
-from monitor.drift.alarms import change_sentence
+from monitor.drift.alarms import AlarmChange, change_sentence
 from monitor.wire.client_messages import decode_truth_answer, refused
-from monitor.wire.fields import UnknownWord
-from monitor.wire.messages import read_alarm_change
+from monitor.wire.fields import UnknownWord, value_of
 
 _SECOND_NS = 1_000_000_000
 _AUTOMATIC = "automatic"
@@ -387,7 +386,7 @@ class Connection(Player[SimulatedFrame]):
                     if (record := happening(event)) is not None:
                         self.tale.tell(in_words(record))
                     elif event.HasField("drift"):
-                        change = read_alarm_change(event.drift)
+                        change = value_of(AlarmChange, event.drift)
                         self.tale.tell(f"alarm {change_sentence(change)}")
 
     async def _compare(self) -> None:
