@@ -359,5 +359,5 @@ def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
 def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
     """The levels of the recalibrators that served any row, ascending."""
     shares = () if made.serving is None else made.serving.shares
-    serving = [share.recalibrator for share in shares]
+    serving = [recalibrator for recalibrator, _ in shares]
     return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})

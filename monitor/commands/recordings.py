@@ -86,7 +86,7 @@ class RecalibratedRecording:
     def output(self) -> Output:
         """Output of the recalibrators that served: the least that is true of all detections."""
         shares = self.serving
-        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
+        return weakest({one.output for one, _ in shares.shares} if shares else ())
 
     @property
     def shaped(self) -> Shaped | None:

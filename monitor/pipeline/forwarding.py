@@ -101,8 +101,8 @@ class Recalibrated:
         shares = self.selection.shares(self.slices, self.chains)
         order = np.arange(n) if shares.order is None else shares.order
         found = np.empty(n, np.uint8)
-        for share in shares.shares:
-            found[order[share.part]] = OUTPUT_NUMBER[share.recalibrator.output]
+        for recalibrator, part in shares.shares:
+            found[order[part]] = OUTPUT_NUMBER[recalibrator.output]
         return found
 
     def quantiles(self, levels: tuple[float, ...]) -> FloatArray:

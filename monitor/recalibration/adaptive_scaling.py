@@ -23,7 +23,7 @@ from monitor.recalibration.documents import (
 )
 from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.recalibration.scaling import WIDE, Prior, Scaled
+from monitor.recalibration.scaling import WIDE, Prior, Scaled, check_prior
 from monitor.statistics.clusters import LARGEST
 
 # In time constants: a track that ended so long before the newest, while labels come less than one
@@ -215,11 +215,7 @@ def fit_adaptive_scaling(
     delay = max(0.0, float(np.quantile(delay_s, _DELAY_LEVEL)))
     k = rows.space.k
     before = np.ones(k) if prior is None else WIDE.of(np.array(prior.previous.scale))
-    if before.size != k:
-        raise UnfitData(
-            f"the prior has {before.size} dimensions and the rows have {k}: "
-            "give a fit over the same ones."
-        )
+    check_prior(before.size, k)
     nees, ended_s = track_means(rows, time_constant_s)
     prior_scale = tuple(before.tolist())
     start = AdaptiveScaling(

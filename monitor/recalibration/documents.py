@@ -48,6 +48,15 @@ class InvalidRecalibrator(ValueError):
     """A document that does not describe a usable recalibrator."""
 
 
+def unlike(name: str, value: object, wanted: str) -> InvalidRecalibrator:
+    """Makes the error of a field whose value is not what is wanted."""
+    return InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be {wanted}.")
+
+
+def _unlike_entry(name: str, value: object, wanted: str) -> InvalidRecalibrator:
+    return InvalidRecalibrator(f"'{name}' holds {shown(value)}: every entry must be {wanted}.")
+
+
 class Documented:
     """A frozen dataclass whose document holds its fields."""
 
@@ -103,9 +112,7 @@ def number(
     """Reads a number from `lowest` to `highest`."""
     value = parameters.get(name)
     if not is_number(value, lowest, highest):
-        raise InvalidRecalibrator(
-            f"'{name}' is {shown(value)}: it must be {_kind(lowest, highest)}."
-        )
+        raise unlike(name, value, _kind(lowest, highest))
     return float(value)
 
 
@@ -114,9 +121,7 @@ def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_
     value = parameters.get(name)
     if not _is_whole(value) or not least <= value <= most:
         wanted = f"of at least {least}" if most == _LARGEST_COUNT else f"from {least} to {most}"
-        raise InvalidRecalibrator(
-            f"'{name}' is {shown(value)}: it must be a whole number {wanted}."
-        )
+        raise unlike(name, value, f"a whole number {wanted}")
     return value
 
 
@@ -126,9 +131,7 @@ def member(
     """Reads a member of an enumeration; the default, if there is one, where the field is absent."""
     value = parameters.get(name, default)
     if not isinstance(value, str) or value not in list(members):
-        raise InvalidRecalibrator(
-            f"'{name}' is {shown(value)}: it must be one of {', '.join(members)}."
-        )
+        raise unlike(name, value, f"one of {', '.join(members)}")
     return members(value)
 
 
@@ -254,9 +257,7 @@ def names(parameters: Document, name: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(
         isinstance(value, str) and value.isprintable() for value in values
     ):
-        raise InvalidRecalibrator(
-            f"'{name}' is {shown(values)}: it must be a list of names of printable characters."
-        )
+        raise unlike(name, values, "a list of names of printable characters")
     if len(set(values)) < len(values):
         raise InvalidRecalibrator(f"'{name}' is {shown(values)}: every name must be there once.")
     return tuple(values)
@@ -266,7 +267,7 @@ def part(parameters: Document, name: str) -> Document:
     """Reads an object inside the object."""
     value = parameters.get(name)
     if not isinstance(value, dict):
-        raise InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be an object.")
+        raise unlike(name, value, "an object")
     return value
 
 
@@ -277,9 +278,7 @@ def parts(
     values = _list(parameters, name, length, fewest, "objects")
     for value in values:
         if not isinstance(value, dict):
-            raise InvalidRecalibrator(
-                f"'{name}' holds {shown(value)}: every entry must be an object."
-            )
+            raise _unlike_entry(name, value, "an object")
     return values
 
 
@@ -329,9 +328,7 @@ def _list(parameters: Document, name: str, length: int | None, fewest: int, of: 
         len(values) < fewest if length is None else len(values) != length
     ):
         wanted = f"{length} " if length is not None else f"at least {fewest} " if fewest else ""
-        raise InvalidRecalibrator(
-            f"'{name}' is {shown(values)}: it must be a list of {wanted}{of}."
-        )
+        raise unlike(name, values, f"a list of {wanted}{of}")
     return values
 
 
@@ -339,18 +336,14 @@ def _rows(parameters: Document, name: str, fewest: int) -> list[list[Any]]:
     found = _list(parameters, name, None, fewest, "lists of numbers")
     for row in found:
         if not isinstance(row, list):
-            raise InvalidRecalibrator(
-                f"'{name}' holds {shown(row)}: every entry must be a list of numbers."
-            )
+            raise _unlike_entry(name, row, "a list of numbers")
     return found
 
 
 def _row(name: str, values: list[Any], lowest: float, highest: float) -> tuple[float, ...]:
     for value in values:
         if not is_number(value, lowest, highest):
-            raise InvalidRecalibrator(
-                f"'{name}' holds {shown(value)}: every entry must be {_kind(lowest, highest)}."
-            )
+            raise _unlike_entry(name, value, _kind(lowest, highest))
     return tuple(float(value) for value in values)
 
 

@@ -32,6 +32,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     check_ascending,
     check_lengths,
@@ -63,7 +64,7 @@ _LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
-class QuantileMap:
+class QuantileMap(Documented):
     """Q, straight between J ≥ 1 knots and beyond the outer ones: Gaussian tails.
 
     normal  (J,) ζ of the knots, rising strictly
@@ -300,12 +301,8 @@ class IsotonicQuantiles(FittedMethod):
 
     def parameters(self) -> Document:
         """The knots and the slopes beyond them, as JSON values."""
-        return {
-            "normal": [list(one.normal) for one in self.maps],
-            "error": [list(one.error) for one in self.maps],
-            "below": [one.below for one in self.maps],
-            "above": [one.above for one in self.maps],
-        }
+        found = [one.parameters() for one in self.maps]
+        return {name: [one[name] for one in found] for name in found[0]}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:

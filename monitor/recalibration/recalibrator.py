@@ -25,6 +25,7 @@ from monitor.recalibration.documents import (
     member,
     number,
     shown,
+    unlike,
     whole,
 )
 from monitor.statistics.measures import Marginals, NormalMarginals
@@ -84,29 +85,22 @@ class ShapedRecalibrator(Recalibrator, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Rows that one recalibrator serves.
-
-    part  its rows, in the order of Shares.order
-    """
-
-    recalibrator: Recalibrator
-    part: slice
-
-
-@dataclass(frozen=True, slots=True)
 class Shares:
     """Division of n rows among recalibrators, at least one and none of them twice.
 
-    order  (n,) row numbers, those of one recalibrator side by side; None where one serves all
+    order   (n,) row numbers, those of one recalibrator side by side; None where one serves all
+    shares  each recalibrator, with the part of that order that it serves
     """
 
     order: IntArray | None
-    shares: tuple[Share, ...]
+    shares: tuple[tuple[Recalibrator, slice], ...]
 
-    def sorted(self, estimates: Estimates) -> Estimates:
-        """Returns the estimates in that order."""
-        return estimates if self.order is None else estimates.take(self.order)
+    def divided(self, estimates: Estimates) -> list[tuple[Recalibrator, Estimates]]:
+        """Returns each recalibrator with the estimates that it serves."""
+        if self.order is None:
+            return [(self.shares[0][0], estimates)]
+        ordered = estimates.take(self.order)
+        return [(recalibrator, ordered.take(part)) for recalibrator, part in self.shares]
 
 
 class Clock(StrEnum):
@@ -168,10 +162,7 @@ class Basis(Documented):
         if borrows_from is not None and not (
             isinstance(borrows_from, str) and borrows_from.isprintable()
         ):
-            raise InvalidRecalibrator(
-                f"'borrows_from' is {shown(borrows_from)}: it must be a printable name, or be "
-                "left out."
-            )
+            raise unlike("borrows_from", borrows_from, "a printable name, or be left out")
         return cls(rows, tracks, effective, _period(parameters), borrows_from)
 
 
@@ -211,11 +202,6 @@ class Identity(FittedMethod):
         """Returns its argument."""
         return estimates
 
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> Identity:
-        """Reads what parameters returned."""
-        return cls()
-
 
 def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
     """Returns the method's own distribution of each detection and dimension, Gaussian or not."""
@@ -227,16 +213,11 @@ def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
 
 def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
     """Returns the distributions by several recalibrators, each for the rows that it serves."""
+    found = [marginals_of(*share) for share in shares.divided(estimates)]
     if shares.order is None:
-        return marginals_of(shares.shares[0].recalibrator, estimates)
-    sent = shares.sorted(estimates)
-    return _Shared(
-        shares.order,
-        tuple(
-            (share.part, marginals_of(share.recalibrator, sent.take(share.part)))
-            for share in shares.shares
-        ),
-    )
+        return found[0]
+    parts = (part for _, part in shares.shares)
+    return _Shared(shares.order, tuple(zip(parts, found, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

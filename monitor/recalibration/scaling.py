@@ -285,6 +285,15 @@ def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
     return rows / (rows + strength)
 
 
+def check_prior(k: int, rows_k: int) -> None:
+    """Raises UnfitData where a prior of k dimensions is given for rows of another number."""
+    if k != rows_k:
+        raise UnfitData(
+            f"the prior has {k} dimensions and the rows have {rows_k}: "
+            "give a fit over the same ones."
+        )
+
+
 def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
     """log s ← (n log s + n₀ log s₀) / (n + n₀), dimension by dimension; (K,).
 
@@ -294,11 +303,7 @@ def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray
     share  (K,) from own_share
     raises UnfitData where the prior has other dimensions
     """
-    if len(before) != scale.size:
-        raise UnfitData(
-            f"the prior has {len(before)} dimensions and the rows have {scale.size}: "
-            "give a fit over the same ones."
-        )
+    check_prior(len(before), scale.size)
     return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
 
 

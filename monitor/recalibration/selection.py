@@ -33,6 +33,7 @@ from monitor.recalibration.documents import (
     part,
     range_buckets,
     shown,
+    unlike,
 )
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
@@ -44,7 +45,6 @@ from monitor.recalibration.recalibrator import (
     Identity,
     Output,
     Recalibrator,
-    Share,
     Shares,
     shared_marginals,
 )
@@ -53,7 +53,7 @@ from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
 
 METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
-    Identity.method: Identity.from_parameters,
+    Identity.method: lambda parameters: Identity(),
     VarianceScaling.method: VarianceScaling.from_parameters,
     CovarianceScaling.method: CovarianceScaling.from_parameters,
     AdaptiveScaling.method: AdaptiveScaling.from_parameters,
@@ -93,17 +93,13 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
             chosen.append(recalibrator)
         number_of[i] = number
     if len(chosen) == 1:
-        return Shares(None, (Share(chosen[0], slice(0, slices.size)),))
+        return Shares(None, ((chosen[0], slice(0, slices.size)),))
     # Of 16 bits: sorted by counting, several times quicker.
     number_by_row = number_of[slices]
     ends = np.cumsum(np.bincount(number_by_row)).tolist()
-    return Shares(
-        np.argsort(number_by_row, kind="stable"),
-        tuple(
-            Share(recalibrator, slice(start, end))
-            for recalibrator, start, end in zip(chosen, [0, *ends], ends, strict=False)
-        ),
-    )
+    parts = map(slice, [0, *ends], ends)
+    order = np.argsort(number_by_row, kind="stable")
+    return Shares(order, tuple(zip(chosen, parts, strict=True)))
 
 
 def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
@@ -111,11 +107,10 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
 
     Raises ValueError where a recalibrator gives back others than it got.
     """
+    parts = shares.divided(estimates)
+    made = [_checked(*part) for part in parts]
     if shares.order is None:
-        return _checked(shares.shares[0].recalibrator, estimates)
-    sent = shares.sorted(estimates)
-    parts = [(share, sent.take(share.part)) for share in shares.shares]
-    made = [_checked(share.recalibrator, part) for share, part in parts]
+        return made[0]
     if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
         return estimates
     back = np.empty_like(shares.order)
@@ -196,9 +191,7 @@ def read_method(
     """{"method": …, "parameters": {…}} as one of the methods. Raises InvalidRecalibrator."""
     found = content.get("method")
     if not isinstance(found, str) or found not in methods:
-        raise InvalidRecalibrator(
-            f"'{where}.method' is {shown(found)}: it must be one of {', '.join(methods)}."
-        )
+        raise unlike(f"{where}.method", found, f"one of {', '.join(methods)}")
     parameters = inside(f"'{where}'", part, {"parameters": {}, **content}, "parameters")
     return inside(f"'{where}'", methods[found], parameters)
 
@@ -335,11 +328,6 @@ class Selection:
 
 
 IDENTITY = Selection((), Identity())
-
-
-def from_json(text: str | bytes) -> Selection:
-    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
-    return from_content(content_of(text))
 
 
 def from_content(content: Document) -> Selection:

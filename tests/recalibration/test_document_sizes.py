@@ -8,7 +8,7 @@ from monitor.recalibration.classes.class_scaling import AuxiliaryScaling
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING, SparseProcess
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.selection import MOST_SLICES, Selection, from_json
+from monitor.recalibration.selection import MOST_SLICES, Selection, content_of, from_content
 from tests.recalibration.classes.class_sets import made
 from tests.recalibration.processes.processes import random_process
 
@@ -31,7 +31,10 @@ def test_a_network_with_more_units_than_a_frame_has_time_for_is_refused():
 
 def test_a_document_of_more_slices_than_are_ever_served_is_refused():
     some = {f"slice {i}": Identity() for i in range(MOST_SLICES)}
-    assert len(from_json(Selection((), Identity(), some).to_json()).by_slice) == MOST_SLICES
+    assert (
+        len(from_content(content_of(Selection((), Identity(), some).to_json())).by_slice)
+        == MOST_SLICES
+    )
     document = json.loads(Selection((), Identity(), {**some, "more": Identity()}).to_json())
     with pytest.raises(InvalidRecalibrator, match="'slices' has 4097 names: at most 4096"):
-        from_json(json.dumps(document))
+        from_content(content_of(json.dumps(document)))

@@ -19,7 +19,7 @@ from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
-from monitor.recalibration.selection import METHODS, Selection, from_json
+from monitor.recalibration.selection import METHODS, Selection, content_of, from_content
 from tests import laws
 
 XY = plain_space(("x", "y"), "m")
@@ -69,7 +69,7 @@ def test_a_fit_is_of_its_method_and_its_document_read_back_is_the_same(method, s
     again = METHODS[method](json.loads(json.dumps(fitted.parameters())))
     laws.assert_same(again.parameters(), fitted.parameters())
     selection = Selection(XY.names, fitted)
-    assert from_json(selection.to_json()).version == selection.version
+    assert from_content(content_of(selection.to_json())).version == selection.version
     laws.assert_same(again.apply(sample.estimates), fitted.apply(sample.estimates))
     laws.recalibrated_covariances_are_positive_definite(fitted, sample.estimates)
 

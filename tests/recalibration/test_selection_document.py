@@ -13,7 +13,7 @@ from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import Basis, Clock, Identity, Period
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, FullInput, Objective, VarianceScaling
-from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, from_json
+from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, content_of, from_content
 from tests.recalibration.rows import json_values
 
 DOUBLE, TRIPLE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
@@ -66,15 +66,15 @@ def selections(draw):
 @settings(deadline=None, max_examples=60)
 @given(selections())
 def test_a_document_read_back_is_the_same_to_the_last_bit(selection):
-    again = from_json(selection.to_json())
+    again = from_content(content_of(selection.to_json()))
     assert again == selection
     assert again.version == selection.version
     assert again.to_json() == selection.to_json()
-    assert from_json(selection.to_json().encode()) == selection
+    assert from_content(content_of(selection.to_json().encode())) == selection
 
 
 def test_the_identity_read_back_is_the_identity():
-    assert from_json(IDENTITY.to_json()) == IDENTITY
+    assert from_content(content_of(IDENTITY.to_json())) == IDENTITY
 
 
 def test_the_version_is_the_method_and_a_hash_of_the_content():
@@ -101,7 +101,7 @@ def test_any_change_of_the_content_changes_the_version(other):
 def test_what_people_note_beside_it_does_not_change_the_version():
     noted = Selection(("x", "y"), DOUBLE, {}, {"rows": 7})
     assert noted.version == Selection(("x", "y"), DOUBLE).version
-    assert from_json(noted.to_json()).fitted_on == {"rows": 7}
+    assert from_content(content_of(noted.to_json())).fitted_on == {"rows": 7}
 
 
 def test_what_it_rests_on_is_in_the_document_and_does_not_change_the_version():
@@ -111,14 +111,14 @@ def test_what_it_rests_on_is_in_the_document_and_does_not_change_the_version():
     document = json.loads(known.to_json())
     assert document["fallback"]["basis"] == BASIS.parameters()
     assert document["slices"]["car"]["basis"] == THIN.parameters()
-    assert from_json(known.to_json()).bases == {"car": THIN}
+    assert from_content(content_of(known.to_json())).bases == {"car": THIN}
 
 
 def test_a_document_of_before_there_was_a_basis_is_read_as_it_was():
     document = json.loads(BY_SLICE.to_json())
     assert "basis" not in document["fallback"]
     assert "ranges" not in document and "rejection" not in document
-    read = from_json(BY_SLICE.to_json())
+    read = from_content(content_of(BY_SLICE.to_json()))
     assert read.basis is None and read.bases == {}
     assert read.ranges is None and read.rejection is None
 
@@ -147,12 +147,12 @@ def test_a_document_that_was_changed_after_its_fit_is_refused():
     document = json.loads(BY_SLICE.to_json())
     document["fallback"]["parameters"]["scale"][0] = 2.5
     with pytest.raises(InvalidRecalibrator) as refusal:
-        from_json(json.dumps(document))
+        from_content(content_of(json.dumps(document)))
     message = str(refusal.value)
     assert message.startswith(f"'version' is '{BY_SLICE.version}' but the content makes ")
     assert message.endswith("Fit again, or remove 'version'.")
     del document["version"]
-    assert from_json(json.dumps(document)).fallback == VarianceScaling((2.5, 2.0))
+    assert from_content(content_of(json.dumps(document))).fallback == VarianceScaling((2.5, 2.0))
 
 
 HUGE = 10**400
@@ -286,7 +286,7 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
 )
 def test_a_malformed_document_is_refused_with_the_field_named(document, named):
     with pytest.raises(InvalidRecalibrator) as refusal:
-        from_json(document)
+        from_content(content_of(document))
     assert named in str(refusal.value)
     assert str(refusal.value).endswith(".")
 
@@ -300,7 +300,9 @@ def test_parts_with_a_default_may_be_left_out():
             "whitened": EYE,
         },
     }
-    found = from_json(changed(fallback=fallback, slices=None, fitted_on=None, version=None))
+    found = from_content(
+        content_of(changed(fallback=fallback, slices=None, fitted_on=None, version=None))
+    )
     assert found.fallback == CovarianceScaling(
         (1.0, 2.0), ((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (0.0, 1.0)), (0, 1)
     )
@@ -322,7 +324,7 @@ names = st.sampled_from(list(FULL.parameters()))
 )
 def test_whatever_is_sent_is_read_or_refused(document):
     try:
-        selection = from_json(document)
+        selection = from_content(content_of(document))
     except InvalidRecalibrator:
         return
-    assert from_json(selection.to_json()) == selection
+    assert from_content(content_of(selection.to_json())) == selection

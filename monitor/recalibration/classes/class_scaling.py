@@ -212,7 +212,7 @@ def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
 
 
 @dataclass(frozen=True)
-class AuxiliaryScaling(Documented):
+class AuxiliaryScaling(VectorScaling):
     """p̂ = softmax(w log p + b + W₂ φ(W₁ u + b₁)), φ a leaky ReLU; the top class may change.
 
     u is log p of each class less `centre`, over `spread`, and clipped to what the fit has seen:
@@ -229,8 +229,6 @@ class AuxiliaryScaling(Documented):
                     negative, and all log-probabilities are
     """
 
-    weight: tuple[float, ...]
-    bias: tuple[float, ...]
     centre: tuple[float, ...]
     spread: tuple[float, ...]
     lowest: tuple[float, ...]
@@ -239,11 +237,6 @@ class AuxiliaryScaling(Documented):
     hidden_bias: tuple[float, ...]
     output: Matrix
     method: ClassVar[str] = "auxiliary-scaling"
-
-    @property
-    def classes(self) -> int:
-        """C."""
-        return len(self.weight)
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities of each opinion, (n, M, C)."""

@@ -33,7 +33,7 @@ from monitor.recalibration.selection import (
 FORMAT = "calibration-monitor/class-recalibrator/1"
 
 CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
-    ClassIdentity.method: ClassIdentity.from_parameters,
+    ClassIdentity.method: lambda parameters: ClassIdentity(),
     Temperature.method: Temperature.from_parameters,
     VectorScaling.method: VectorScaling.from_parameters,
     AuxiliaryScaling.method: AuxiliaryScaling.from_parameters,
@@ -105,11 +105,6 @@ class ClassSelection:
 
 
 CLASS_IDENTITY = ClassSelection((), ClassIdentity())
-
-
-def class_selection_from_json(text: str | bytes) -> ClassSelection:
-    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
-    return class_selection_from_content(content_of(text))
 
 
 def class_selection_from_content(content: Document) -> ClassSelection:

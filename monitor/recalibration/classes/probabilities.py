@@ -265,8 +265,3 @@ class ClassIdentity(Documented):
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Takes exponentials, (n, M, C)."""
         return opinions_of(as_columns(log_probabilities), log_probabilities.shape)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> ClassIdentity:
-        """Reads what parameters returned."""
-        return cls()

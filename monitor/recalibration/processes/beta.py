@@ -33,7 +33,7 @@ from monitor.recalibration.processes.beta_likelihood import (
     moment_table,
     quantile_table,
 )
-from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine, Triple
+from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import (
@@ -214,7 +214,7 @@ def refined(
     return float(np.exp(found[0])), _line(found)
 
 
-def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
+def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> tuple[float, ...]:
     """Finds the loading, of length 1, along which the constant map misses most.
 
     Slopes of the log-likelihood by (log a, log b, c) are averaged in bins of each candidate
@@ -236,15 +236,12 @@ def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
         if value[-1] > best:
             best, found = float(value[-1]), vector[:, -1]
     found = found * np.sign(found[np.abs(found).argmax()]) / np.linalg.norm(found)
-    log_a, log_b, c = found.tolist()
-    return log_a, log_b, c
+    return tuple(found.tolist())
 
 
 def _line(packed: FloatArray) -> BetaLine:
     """Unpacks the line of (log factor, base, loading), or of one without a loading."""
-    log_a, log_b, c, *loading = packed[1:].tolist()
-    by_a, by_b, by_c = loading or (0.0, 0.0, 0.0)
-    return BetaLine((log_a, log_b, c), (by_a, by_b, by_c))
+    return BetaLine(*(tuple(part.tolist()) for part in (packed[1:4], packed[4:]) if part.size))
 
 
 def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
@@ -266,13 +263,13 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     errors = BetaErrors(rows.error[:, dimension] / deviation, np.log(deviation))
     start = factor_on_deviation(errors.normalised)
     # What varies over the rows looks like a heavy tail before it is found: the factor waits.
-    factor, constant = refined(errors, start, BetaLine.neutral(), worth, factor_moves=False)
+    factor, constant = refined(errors, start, BetaLine(), worth, factor_moves=False)
     likelihood = beta_likelihood(errors, factor, constant)
     loading = direction(likelihood, candidate_inputs(rows).of(rows.estimates))
     line = BetaLine(constant.base, loading)
     inputs, process = choose_inputs(likelihood.along(line), rows, worth, settings)
     if not process.latents:
-        factor, constant = refined(errors, start, BetaLine.neutral(), worth)
+        factor, constant = refined(errors, start, BetaLine(), worth)
         still = SparseProcess(settings.kernel, (0.0,))
         return factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0
     points = inputs.of(rows.estimates)

@@ -21,15 +21,13 @@ from monitor.recalibration.documents import Document, Documented, numbers
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
 
-Triple = tuple[float, float, float]
-
 # |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
 LARGEST = 4.0
 
 # |c| at most, in nats of the odds.
 LARGEST_SHIFT = 30.0
 
-BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
+BOUNDS = (LARGEST, LARGEST, LARGEST_SHIFT)
 
 
 def hazard(t: FloatArray) -> FloatArray:
@@ -88,24 +86,19 @@ def standard_quantile(u: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray
 
 @dataclass(frozen=True, slots=True)
 class BetaLine(Documented):
-    """(log a, log b, c) = base + loading · f."""
+    """(log a, log b, c) = base + loading · f; by default a = b = 1 and c = 0 for any f.
 
-    base: Triple
-    loading: Triple
+    base, loading  (3,)
+    """
 
-    @classmethod
-    def neutral(cls) -> BetaLine:
-        """a = b = 1 and c = 0, whatever the latent value: nothing is changed."""
-        return cls((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    base: tuple[float, ...] = (0.0, 0.0, 0.0)
+    loading: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """a, b and c, each of the shape of latent."""
-        base, loading = self.base, self.loading
-        return (
-            np.exp(base[0] + loading[0] * latent),
-            np.exp(base[1] + loading[1] * latent),
-            base[2] + loading[2] * latent,
-        )
+        pairs = zip(self.base, self.loading, strict=True)
+        log_a, log_b, c = (base + loading * latent for base, loading in pairs)
+        return np.exp(log_a), np.exp(log_b), c
 
     def within(self, low: float, high: float) -> tuple[float, float]:
         """[low, high] with each end moved to where all three are within BOUNDS; the base must
@@ -128,9 +121,4 @@ class BetaLine(Documented):
     @classmethod
     def from_parameters(cls, parameters: Document) -> BetaLine:
         """Reads what parameters returned; raises InvalidRecalibrator."""
-        return cls(_triple(parameters, "base"), _triple(parameters, "loading"))
-
-
-def _triple(parameters: Document, name: str) -> Triple:
-    log_a, log_b, c = numbers(parameters, name, 3)
-    return log_a, log_b, c
+        return cls(*(numbers(parameters, name, 3) for name in ("base", "loading")))

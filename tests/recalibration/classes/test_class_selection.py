@@ -13,11 +13,12 @@ from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     FORMAT,
     ClassSelection,
-    class_selection_from_json,
+    class_selection_from_content,
 )
 from monitor.recalibration.classes.probabilities import ClassIdentity
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.selection import content_of
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, made, overconfident
 from tests.recalibration.rows import json_values
@@ -52,7 +53,7 @@ def test_the_identity_fits_all_and_changes_nothing():
     assert CLASS_IDENTITY.fits(NAMES)
     assert not CLASS_IDENTITY.changes_probabilities
     assert SELECTION.changes_probabilities
-    assert class_selection_from_json(CLASS_IDENTITY.to_json()) == CLASS_IDENTITY
+    assert class_selection_from_content(content_of(CLASS_IDENTITY.to_json())) == CLASS_IDENTITY
 
 
 # ---- the document
@@ -67,11 +68,11 @@ def test_the_identity_fits_all_and_changes_nothing():
 )
 def test_a_document_read_back_is_the_same_to_the_last_bit(method, seed, named, rejection):
     selection = ClassSelection(NAMES if named else (), made(method, 3, seed), rejection, {"a": 1})
-    again = class_selection_from_json(selection.to_json())
+    again = class_selection_from_content(content_of(selection.to_json()))
     assert again == selection
     assert again.version == selection.version
     assert again.to_json() == selection.to_json()
-    assert class_selection_from_json(selection.to_json().encode()) == selection
+    assert class_selection_from_content(content_of(selection.to_json().encode())) == selection
 
 
 def test_the_version_is_the_method_and_a_hash_of_the_content():
@@ -101,12 +102,12 @@ def test_a_document_that_was_changed_after_its_fit_is_refused():
     document = json.loads(SELECTION.to_json())
     document["recalibrator"]["parameters"]["weight"][0] = 2.5
     with pytest.raises(InvalidRecalibrator) as refusal:
-        class_selection_from_json(json.dumps(document))
+        class_selection_from_content(content_of(json.dumps(document)))
     message = str(refusal.value)
     assert message.startswith(f"'version' is '{SELECTION.version}' but the content makes ")
     assert message.endswith("Fit again, or remove 'version'.")
     del document["version"]
-    found = class_selection_from_json(json.dumps(document)).recalibrator
+    found = class_selection_from_content(content_of(json.dumps(document))).recalibrator
     assert found == replace(VECTOR, weight=(2.5, 1 / 3, 2.0))
 
 
@@ -161,16 +162,16 @@ def with_model(method, parameters) -> str:
 )
 def test_a_malformed_document_is_refused_with_the_field_named(document, named):
     with pytest.raises(InvalidRecalibrator) as refusal:
-        class_selection_from_json(document)
+        class_selection_from_content(content_of(document))
     assert named in str(refusal.value)
     assert str(refusal.value).endswith(".")
 
 
 def test_parts_with_a_default_may_be_left_out():
     bare = changed(rejection=None, fitted_on=None, version=None)
-    assert class_selection_from_json(bare) == ClassSelection(NAMES, VECTOR)
+    assert class_selection_from_content(content_of(bare)) == ClassSelection(NAMES, VECTOR)
     identity = changed(recalibrator={"method": "class-identity"}, classes=[])
-    assert class_selection_from_json(identity).recalibrator == ClassIdentity()
+    assert class_selection_from_content(content_of(identity)).recalibrator == ClassIdentity()
 
 
 parts = st.sampled_from(["classes", "recalibrator", "rejection", "fitted_on", "version"])
@@ -192,7 +193,7 @@ fields = st.sampled_from(sorted(REJECTION.parameters()))
 )
 def test_whatever_is_sent_is_read_or_refused(document):
     try:
-        selection = class_selection_from_json(document)
+        selection = class_selection_from_content(content_of(document))
     except InvalidRecalibrator:
         return
-    assert class_selection_from_json(selection.to_json()) == selection
+    assert class_selection_from_content(content_of(selection.to_json())) == selection

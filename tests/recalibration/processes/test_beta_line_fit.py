@@ -30,7 +30,7 @@ def test_a_constant_map_is_that_of_the_largest_penalised_likelihood():
         t = z / factor
         return prior - (printed_log_density(t, a, b, packed[3]) - packed[0]).sum()
 
-    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine.neutral(), 1.0)
+    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
     found = np.array([np.log(factor), *line.base])
     best = minimize(
         loss, found + 0.2, method="Nelder-Mead", options={"xatol": 1e-6, "maxiter": 5000}
@@ -41,7 +41,7 @@ def test_a_constant_map_is_that_of_the_largest_penalised_likelihood():
 
 def test_gaussian_errors_leave_a_gaussian_of_their_size():
     z = 3.0 * np.random.default_rng(1).normal(size=20_000)
-    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine.neutral(), 1.0)
+    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
     likelihood = beta_likelihood(errors_of(z), factor, line)
     value, _ = likelihood.log_likelihood(np.zeros((1, z.size)))
     assert value.mean() == pytest.approx(norm.logpdf(z, scale=3.0).mean(), abs=5e-4)
@@ -49,7 +49,7 @@ def test_gaussian_errors_leave_a_gaussian_of_their_size():
 
 def test_a_factor_that_does_not_move_is_kept():
     z = np.random.default_rng(2).normal(size=300)
-    factor, _ = refined(errors_of(z), 2.5, BetaLine.neutral(), 1.0, factor_moves=False)
+    factor, _ = refined(errors_of(z), 2.5, BetaLine(), 1.0, factor_moves=False)
     assert factor == pytest.approx(2.5, rel=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_a_line_is_found_back_at_known_latent_values():
 @pytest.mark.parametrize("z", [[3.0], [0.0, 0.0, 1e-9], [1e9, -1e-9, 0.0], [2.0, 2.0, 2.0, 2.0]])
 def test_a_few_rows_give_a_map_within_its_bounds(z):
     z = np.array(z)
-    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine.neutral(), 1.0)
+    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
     assert np.isfinite(factor)
     assert factor > 0
     assert all(abs(x) <= bound for x, bound in zip(line.base, BOUNDS, strict=True))
@@ -94,7 +94,7 @@ def test_the_direction_is_the_scale_where_sizes_vary_and_the_shift_where_signs_d
 
     def found(z):
         factor = factor_on_deviation(z)
-        _, line = refined(errors_of(z), factor, BetaLine.neutral(), 1.0, factor_moves=False)
+        _, line = refined(errors_of(z), factor, BetaLine(), 1.0, factor_moves=False)
         return direction(beta_likelihood(errors_of(z), factor, line), inputs)
 
     scale = found(np.exp(x[:, 0]) * noise)
@@ -107,7 +107,7 @@ def test_the_direction_is_the_scale_where_sizes_vary_and_the_shift_where_signs_d
 
 def test_without_inputs_the_direction_is_the_scale():
     z = np.random.default_rng(6).normal(size=100)
-    likelihood = beta_likelihood(errors_of(z), 1.0, BetaLine.neutral())
+    likelihood = beta_likelihood(errors_of(z), 1.0, BetaLine())
     assert direction(likelihood, np.zeros((100, 0))) == pytest.approx(
         (np.sqrt(0.5), np.sqrt(0.5), 0.0)
     )
