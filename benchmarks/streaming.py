@@ -32,8 +32,7 @@ from monitor.statistics.reading import read
 from monitor.statistics.stage import SliceStatistics, StageStatistics, observe
 from monitor.statistics.state import SliceState, StatisticsState
 from monitor.statistics.windows import PaneKey, Windows, WindowTotals
-from monitor.store.state_slices import PaneBytes
-from monitor.store.statistics_state import StoredState, serialised
+from monitor.store.statistics_state import PaneBytes, StoredState, serialised
 
 DETECTIONS, K, FRAMES = 200, 7, 78
 SPACE = plain_space(("x", "y", "z", "l", "w", "h", "v"), "m")

@@ -11,11 +11,10 @@ import pytest
 
 from monitor.store.ledger import journal_writer
 from monitor.store.ledger.entries import Entry
-from monitor.store.ledger.file import PartitionFile
+from monitor.store.ledger.file import PartitionFile, StoreFailed
 from monitor.store.ledger.journal import Journal
 from monitor.store.ledger.journal_writer import MOST_LABEL_BYTES
 from monitor.store.ledger.partitions import PartitionStore
-from monitor.store.ledger.parts import StoreFailed
 from monitor.store.ledger.reader import NEVER
 from tests.journalled import (
     PLAIN,

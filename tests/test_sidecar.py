@@ -19,9 +19,9 @@ from monitor.pipeline.restart import restore_progress
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
+from monitor.store.ledger.file import StoreFailed
 from monitor.store.ledger.journal import Journal
 from monitor.store.ledger.partitions import PartitionStore
-from monitor.store.ledger.parts import StoreFailed
 from monitor.store.progress import Progress
 from monitor.wire.messages import Health
 from tests.journalled import frame

@@ -31,8 +31,7 @@ from monitor.frames.frame import Header
 from monitor.frames.status import Status
 from monitor.promotion.records import Record, SliceFitted
 from monitor.service.calls import ADMIN, MONITOR
-from monitor.store.state_slices import framed
-from monitor.store.statistics_state import StoredState, decode, serialised
+from monitor.store.statistics_state import StoredState, decode, framed, serialised
 from monitor.v1 import event_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb

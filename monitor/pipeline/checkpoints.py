@@ -41,8 +41,7 @@ from monitor.store.progress import Progress
 from monitor.store.reference_file import read_references
 from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
 from monitor.store.state_definitions import InvalidState
-from monitor.store.state_slices import PaneBytes
-from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
+from monitor.store.statistics_state import NewerFields, PaneBytes, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
 from monitor.service.reload import Reloads
 from monitor.store.state_definitions import InvalidState, invalid
-from monitor.store.state_slices import framed
 from monitor.store.statistics_state import (
     NewerFields,
     StoredState,
     decode,
+    framed,
     joined_unknown,
     serialised,
 )

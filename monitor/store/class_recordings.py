@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,16 @@ from scipy.special import softmax
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import NO_TRUTH
 from monitor.store.recordings import tracks_of
-from monitor.store.tables import AnyArray, ArrayColumns, RecordingError, coded
+from monitor.store.tables import (
+    AnyArray,
+    ArrayColumns,
+    RecordingError,
+    asked_rows,
+    check_numbers,
+    check_shape,
+    coded,
+    reading,
+)
 
 # Arrays of C values a row, or of M times C.
 _OPINIONS = ("prob", "logits")
@@ -88,21 +96,14 @@ def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRe
     path = Path(path)
     if not path.name.endswith(".npz"):
         return None
-    try:
+    with reading(path, "Give a readable archive with prob and label as numbers."):
         arrays, names = _load(path)
-    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        raise RecordingError(
-            f"{path}: cannot be read ({error}). Give a readable archive with prob and label "
-            "as numbers."
-        ) from error
     if not any(name in arrays for name in _OPINIONS):
         return None
     columns = _checked(path, arrays)
     chosen = np.arange(columns.count)[rows or slice(None)]
     if chosen.size == 0:
-        asked = (
-            f" by rows {rows.start or 0}:{'' if rows.stop is None else rows.stop}" if rows else ""
-        )
+        asked = f" by {asked_rows(rows)}" if rows else ""
         raise RecordingError(
             f"{path}: none of {columns.count} rows of {_first(arrays)} is left{asked}. "
             "Ask for less, or record some."
@@ -180,9 +181,14 @@ def _checked(path: Path, arrays: dict[str, AnyArray]) -> ArrayColumns:
     """Returns the columns of one value a row, once all shapes have been checked."""
     first = _first(arrays)
     shape = arrays[first].shape
-    for name in _OPINIONS:
-        if name in arrays:
-            _check_opinions(path, name, arrays[name])
+    for name in [name for name in _OPINIONS if name in arrays]:
+        check_numbers(path, name, arrays[name])
+        own = arrays[name].shape
+        if len(own) not in (2, 3) or own[-1] < 2 or (len(own) == 3 and own[1] == 0):
+            raise RecordingError(
+                f"{path}: {name} has shape {own}. Save it as [N, C], or [N, M, C] with M opinions "
+                "a row; C at least 2: a binary classifier has two columns."
+            )
     if "logits" in arrays and "prob" in arrays:
         theirs = arrays["logits"].shape
         if _each_opinion(theirs) != _each_opinion(shape):
@@ -191,15 +197,10 @@ def _checked(path: Path, arrays: dict[str, AnyArray]) -> ArrayColumns:
                 "rows, opinions and classes, or one of them."
             )
     for name in _ONE_A_ROW:
-        if name in arrays and arrays[name].shape != shape[:1]:
-            raise RecordingError(
-                f"{path}: {name} has shape {arrays[name].shape}, but {first} has {shape}. "
-                f"Save {name} as [{shape[0]}]."
-            )
-    one_a_row = {name: arrays[name] for name in _ONE_A_ROW if name in arrays}
-    for name in _BESIDE:
-        if name in arrays and arrays[name].shape == shape[:1]:
-            one_a_row[name] = arrays[name]
+        if name in arrays:
+            check_shape(path, name, arrays[name], shape[:1], f"{first} has {shape}")
+    kept = (name for name in (*_ONE_A_ROW, *_BESIDE) if name in arrays)
+    one_a_row = {name: arrays[name] for name in kept if arrays[name].shape == shape[:1]}
     return ArrayColumns(path, shape[0], one_a_row)
 
 
@@ -222,19 +223,6 @@ def _check_softmax(path: Path, prob: AnyArray, made: FloatArray, rows: IntArray)
             f"{path}: prob[{rows[row]}] is not the softmax of logits[{rows[row]}], but up to "
             f"{apart[row]:.2g} apart, as are {differ.size - 1} others. Save the logits that prob "
             "was made of, or one of them."
-        )
-
-
-def _check_opinions(path: Path, name: str, array: AnyArray) -> None:
-    shape = array.shape
-    if array.dtype.kind not in "fiu":
-        raise RecordingError(
-            f"{path}: array {name!r} holds {array.dtype}, not numbers. Save it as floats."
-        )
-    if len(shape) not in (2, 3) or shape[-1] < 2 or (len(shape) == 3 and shape[1] == 0):
-        raise RecordingError(
-            f"{path}: {name} has shape {shape}. Save it as [N, C], or [N, M, C] with M opinions a "
-            "row; C at least 2: a binary classifier has two columns."
         )
 
 

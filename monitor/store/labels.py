@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -135,7 +136,8 @@ HOW_TO_INSTALL = (
 )
 
 
-_METRICS = ("mota", "idf1", "num_switches", "num_false_positives", "num_misses")
+# In the order of MotScores.
+_METRICS = ["mota", "idf1", "num_switches", "num_false_positives", "num_misses"]
 
 
 class NoMotmetrics(ImportError):
@@ -187,7 +189,7 @@ def match(scenes: Sequence[Scene]) -> Matched:
         for frame, scene in enumerate(scenes):
             accumulator.update(objects[frame], tracks[frame], scene.distance, frameid=frame)
         partials = motmetrics.metrics.create().compute(
-            accumulator, metrics=list(_METRICS), return_dataframe=False, return_cached=True
+            accumulator, metrics=_METRICS, return_dataframe=False, return_cached=True
         )
     events = accumulator.mot_events  # filtered anew each time it is read
     events = events[events["Type"].isin(["MATCH", "SWITCH"])]
@@ -206,16 +208,11 @@ def scores(matched: Sequence[Matched]) -> MotScores:
         _motmetrics()
         .metrics.create()
         .compute_overall(
-            [one.partials for one in matched], metrics=list(_METRICS), return_dataframe=False
+            [one.partials for one in matched], metrics=_METRICS, return_dataframe=False
         )
     )
-    return MotScores(
-        mota=float(found["mota"]),
-        idf1=float(found["idf1"]),
-        id_switches=int(found["num_switches"]),
-        false_positives=int(found["num_false_positives"]),
-        misses=int(found["num_misses"]),
-    )
+    mota, idf1, *counts = (found[name] for name in _METRICS)
+    return MotScores(float(mota), float(idf1), *map(int, counts))
 
 
 Ids = TypeVar("Ids", bound=np.integer[Any])
@@ -232,8 +229,6 @@ def _numbered(
 
 def _motmetrics() -> ModuleType:
     try:
-        import motmetrics
+        return import_module("motmetrics")
     except ImportError as error:
         raise NoMotmetrics(HOW_TO_INSTALL) from error
-    module: ModuleType = motmetrics
-    return module

@@ -7,7 +7,7 @@ What is read is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,19 +17,23 @@ from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey
 from monitor.statistics.clusters import ALONE, ClusterState
 from monitor.store.ledger.entry_bytes import (
+    FLOATS,
+    IDS,
+    LONGS,
     CorruptEntry,
     decode_header,
     decode_slice_key,
     encode_header,
     encode_slice_key,
-    floats_in,
-    floats_of,
-    ids_in,
-    ids_of,
-    longs_in,
-    longs_of,
+    written,
 )
-from monitor.store.state_definitions import decode_space, encode_dimensions, invalid
+from monitor.store.state_definitions import (
+    decode_space,
+    encode_dimensions,
+    invalid,
+    read_values,
+    values_of,
+)
 from monitor.v1 import ledger_pb2 as pb
 
 
@@ -107,42 +111,34 @@ class Progress:
 _LONGEST_NAME = 64
 
 
+# What messages and dataclasses name alike.
+_OF_CLOCK = ("now_ns", "votes", "other_ns", "jumps", "generation")
+_COUNTED = ("sequence", *_OF_CLOCK, "numbered", "epoch", "waiting")
+_OF_STREAM = ("number", "watermark_ns", "latest_ns")
+_OF_SHARE = ("predicted", "labelled", "gated", "near_gate")
+
+
 def encode_progress(progress: Progress) -> pb.KeptProgress:
     """The message of progress."""
     return pb.KeptProgress(
-        sequence=progress.sequence,
-        now_ns=progress.now_ns,
-        votes=progress.votes,
-        other_ns=progress.other_ns,
-        jumps=progress.jumps,
-        generation=progress.generation,
+        **values_of(progress, (*_COUNTED, "detections", "labels")),
         clusters=[_clusters_message(kept) for kept in progress.clusters],
         streams=[
             pb.KeptStream(
                 header=encode_header(stream.header),
-                number=stream.number,
-                watermark_ns=stream.watermark_ns,
-                latest_ns=stream.latest_ns,
+                **values_of(stream, _OF_STREAM),
             )
             for stream in progress.streams
         ],
-        numbered=progress.numbered,
-        detections=progress.detections,
-        labels=progress.labels,
         shares=[
             pb.KeptShare(
                 slice=encode_slice_key(share.key),
                 dimensions=encode_dimensions(share.space),
                 angles_in_joint=share.space.angles_in_joint,
-                predicted=share.predicted,
-                labelled=share.labelled,
-                gated=share.gated,
-                near_gate=share.near_gate,
+                **values_of(share, _OF_SHARE),
             )
             for share in progress.shares
         ],
-        epoch=progress.epoch,
-        waiting=progress.waiting,
     )
 
 
@@ -151,12 +147,9 @@ def _clusters_message(kept: KeptClusters) -> pb.KeptClusters:
     return pb.KeptClusters(
         dimensions=encode_dimensions(kept.space),
         angles_in_joint=kept.space.angles_in_joint,
-        axes=state.axes,
-        counted=state.counted,
-        id=ids_of(state.ids),
-        last=longs_of(state.last),
-        rows=floats_of(state.rows),
-        sums=floats_of(state.sums),
+        **values_of(state, ("axes", "counted")),
+        id=IDS.write(state.ids),
+        **written(state, last=LONGS, rows=FLOATS, sums=FLOATS),
     )
 
 
@@ -169,43 +162,41 @@ def decode_progress(message: pb.KeptProgress) -> Progress:
     except CorruptEntry as error:
         # What it says to do is for those who hold an entry.
         raise invalid("progress.clusters", str(error).partition(". The entry")[0]) from None
-    streams = [_stream(entry, f"progress.streams[{i}]") for i, entry in enumerate(message.streams)]
+    streams = [
+        KeptStream(
+            decode_header(entry.header, f"progress.streams[{i}].header"),
+            **read_values(entry, _OF_STREAM),
+        )
+        for i, entry in enumerate(message.streams)
+    ]
     shares = [_share(entry, f"progress.shares[{i}]") for i, entry in enumerate(message.shares)]
-    _check_once((kept.space for kept in clusters), "progress.clusters")
-    _check_once((stream.header.stream for stream in streams), "progress.streams")
-    _check_once(((share.space, share.key) for share in shares), "progress.shares")
+    _check_once([kept.space for kept in clusters], "progress.clusters")
+    _check_once([stream.header.stream for stream in streams], "progress.streams")
+    _check_once([(share.space, share.key) for share in shares], "progress.shares")
     return Progress(
-        sequence=message.sequence,
-        now_ns=message.now_ns if message.HasField("now_ns") else None,
-        votes=message.votes,
-        other_ns=message.other_ns,
-        jumps=message.jumps,
-        generation=message.generation,
+        **read_values(message, _COUNTED),
         clusters=tuple(clusters),
         streams=tuple(streams),
-        numbered=message.numbered,
         detections=_counts(message.detections, "progress.detections"),
         labels=_counts(message.labels, "progress.labels"),
         shares=tuple(shares),
-        epoch=message.epoch,
-        waiting=message.waiting,
     )
 
 
 def _clusters(message: pb.KeptClusters, field: str) -> KeptClusters:
     """Raises InvalidState, CorruptEntry."""
     space = decode_space(message.dimensions, message.angles_in_joint, field)
-    ids = ids_in(message.id, f"{field}.id")
+    ids = IDS.read(message.id, f"{field}.id")
     n, axes = ids.size, 2 * (space.k + 1)
     if message.axes != axes:
         raise invalid(f"{field}.axes", f"{message.axes}, where {space.k} dimensions have {axes}")
     if (ids == ALONE).any() or (ids[1:] <= ids[:-1]).any():
         raise invalid(f"{field}.id", "not ascending above 0")
-    last = longs_in(message.last, f"{field}.last", n)
+    last = LONGS.read(message.last, f"{field}.last", n)
     if message.counted < 0 or (n and not 0 <= last.min() <= last.max() < message.counted):
         raise invalid(f"{field}.last", f"not all within the {message.counted} rows counted")
-    rows = floats_in(message.rows, f"{field}.rows", n)
-    sums = floats_in(message.sums, f"{field}.sums", axes, n)
+    rows = FLOATS.read(message.rows, f"{field}.rows", n)
+    sums = FLOATS.read(message.sums, f"{field}.sums", axes, n)
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
         raise invalid(f"{field}.rows", "negative, or no finite numbers")
     # Below 0 where rows were taken back that came before their track was forgotten.
@@ -214,24 +205,12 @@ def _clusters(message: pb.KeptClusters, field: str) -> KeptClusters:
     return KeptClusters(space, ClusterState(axes, message.counted, ids, last, rows, sums))
 
 
-def _stream(message: pb.KeptStream, field: str) -> KeptStream:
-    return KeptStream(
-        decode_header(message.header, f"{field}.header"),
-        message.number,
-        message.watermark_ns if message.HasField("watermark_ns") else None,
-        message.latest_ns if message.HasField("latest_ns") else None,
-    )
-
-
 def _share(message: pb.KeptShare, field: str) -> Share:
     space = decode_space(message.dimensions, message.angles_in_joint, field)
     return Share(
         space,
         decode_slice_key(message.slice, f"{field}.slice"),
-        message.predicted,
-        message.labelled,
-        message.gated,
-        message.near_gate,
+        **read_values(message, _OF_SHARE),
     )
 
 
@@ -242,10 +221,7 @@ def _counts(message: Mapping[str, int], field: str) -> dict[str, int]:
     return dict(sorted(message.items()))
 
 
-def _check_once(names: Iterable[object], field: str) -> None:
+def _check_once(names: Sequence[object], field: str) -> None:
     """Two files joined as bytes would be of two sidecars."""
-    seen = set()
-    for name in names:
-        if name in seen:
-            raise invalid(field, "the same one twice")
-        seen.add(name)
+    if len(set(names)) < len(names):
+        raise invalid(field, "the same one twice")

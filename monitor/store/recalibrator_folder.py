@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from monitor.promotion.records import Record
 from monitor.promotion.register_json import (
@@ -42,6 +41,7 @@ from monitor.recalibration.classes.class_selection import (
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.store.snapshot import (
+    Claim,
     Kind,
     Loaded,
     OtherFormat,
@@ -49,7 +49,7 @@ from monitor.store.snapshot import (
     is_regular,
     private,
     remove_temporaries,
-    sync_folder,
+    sync_path,
     temporary_beside,
 )
 
@@ -109,13 +109,13 @@ class AuditLog:
     def append(self, records: Sequence[Record]) -> None:
         """Write at the end, and sync. Raises OSError: then they are to be appended again."""
         lines = b"".join(_line(record) for record in records)
+        is_new = not is_regular(self.path)
         if self._end is None:
-            self._end = self._whole_lines()
+            self._end = 0 if is_new else self.path.read_bytes().rfind(b"\n") + 1
         if self._end and self._end + len(lines) > self.largest:
             os.truncate(self.path, self._end)
             self.path.replace(self.older)
-            self._end = 0
-        is_new = not is_regular(self.path)
+            self._end, is_new = 0, True
         with open(self.path, "ab", opener=private) as file:
             # What a writer began and did not finish, this one or one before, is no part of it.
             file.truncate(self._end)
@@ -123,13 +123,8 @@ class AuditLog:
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            sync_folder(self.path.parent)
+            sync_path(self.path.parent)
         self._end += len(lines)
-
-    def _whole_lines(self) -> int:
-        if not is_regular(self.path):
-            return 0
-        return self.path.read_bytes().rfind(b"\n") + 1
 
 
 def _line(record: Record) -> bytes:
@@ -137,30 +132,26 @@ def _line(record: Record) -> bytes:
     return b'%b%b%08x"}\n' % (text, _MARK, zlib.crc32(text))
 
 
-def _record(line: bytes) -> Record:
-    """Raises InvalidRecord."""
-    text, mark, crc = line.rpartition(_MARK)
-    if not mark or crc != b'%08x"}' % zlib.crc32(text):
-        raise InvalidRecord("its text is not what its crc32 was made of.")
-    return from_line(line)
-
-
 def _read_history(data: bytes, path: Path) -> History:
     *lines, rest = data.split(b"\n")
     records: list[Record] = []
-    damaged: list[tuple[int, InvalidRecord]] = []
+    damaged: dict[int, InvalidRecord] = {}
     for number, line in enumerate(lines, 1):
         try:
-            records.append(_record(line))
+            text, mark, crc = line.rpartition(_MARK)
+            if not mark or crc != b'%08x"}' % zlib.crc32(text):
+                raise InvalidRecord("its text is not what its crc32 was made of.")
+            records.append(from_line(line))
         except InvalidRecord as error:
-            damaged.append((number, error))
+            damaged[number] = error
     complaints = []
     if damaged:
-        numbers = ", ".join(str(number) for number, _ in damaged[:_MOST_NAMED])
+        first, *_ = damaged.values()
+        numbers = ", ".join(map(str, list(damaged)[:_MOST_NAMED]))
         more = f" and {len(damaged) - _MOST_NAMED} more" if len(damaged) > _MOST_NAMED else ""
         complaints.append(
             f"{path}: {len(damaged)} of {len(lines)} lines are left out (line {numbers}{more}): "
-            f"{damaged[0][1]} They stay in the file; nothing else is lost."
+            f"{first} They stay in the file; nothing else is lost."
         )
     if rest:
         complaints.append(
@@ -202,7 +193,7 @@ class RecalibratorFolder:
     path: Path
     _state: SnapshotFile = field(init=False)
     _history: AuditLog = field(init=False)
-    _lock: BinaryIO | None = field(default=None, init=False)
+    _claim: Claim = field(init=False)
     # Versions that have a file.
     _there: set[str] = field(default_factory=set, init=False)
     # What the state and the generation before it name.
@@ -212,6 +203,7 @@ class RecalibratorFolder:
 
     def __post_init__(self) -> None:
         self._state = SnapshotFile(self.path / "state", REGISTER)
+        self._claim = Claim(self._state)
         self._history = AuditLog(self.path / "history.jsonl")
 
     # ---- whose it is
@@ -222,21 +214,13 @@ class RecalibratorFolder:
         Where somebody has removed the folder, or put another in its place, it is made and claimed
         anew: what is locked then is no longer what is written to.
         """
-        if self._lock is not None and not self._state.locked_by(self._lock):
-            self.release()
+        if self._claim.take(self.path, self._versions):
             self._there = set()
-        if self._lock is None:
-            for folder in (self.path, self._versions):
-                folder.mkdir(mode=0o700, exist_ok=True)
-                sync_folder(folder.parent)
-            self._lock = self._state.lock()
-        return self._lock is not None
+        return self._claim.held
 
     def release(self) -> None:
         """Let another process have it."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._claim.release()
 
     # ---- what is there: first versions, then history, then the state
 
@@ -244,9 +228,19 @@ class RecalibratorFolder:
         """Every recalibrator that can be used. Raises OSError where the folder cannot be read."""
         documents: dict[str, AnySelection] = {}
         complaints = []
-        for path in self._files():
+        found = []
+        for path in self._versions.glob("*.json"):
+            with contextlib.suppress(OSError):  # it is gone, or never was more than a name
+                found.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(found):  # the oldest first; of one moment by name
             try:
-                documents[path.stem] = _read_selection(path)
+                is_regular(path)
+                selection = any_selection_from_json(path.read_bytes())
+                if selection.version != path.stem:
+                    raise InvalidRecalibrator(
+                        f"what is in it has the version '{selection.version}'."
+                    )
+                documents[path.stem] = selection
             except (ValueError, OSError) as error:
                 complaints.append(f"{path}: {error} It is left where it is.")
         self._there = set(documents)
@@ -307,7 +301,7 @@ class RecalibratorFolder:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        sync_folder(self._versions)
+        sync_path(self._versions)
         self._there.add(version)
 
     def append(self, records: Sequence[Record]) -> None:
@@ -330,14 +324,6 @@ class RecalibratorFolder:
     def _versions(self) -> Path:
         return self.path / "versions"
 
-    def _files(self) -> list[Path]:
-        """The oldest first; of one moment by name."""
-        found = []
-        for path in self._versions.glob("*.json"):
-            with contextlib.suppress(OSError):  # it is gone, or never was more than a name
-                found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
-
     def _check_there(self, versions: Collection[str]) -> None:
         missing = sorted(set(versions).difference(self._there, _ALWAYS_THERE))
         if missing:
@@ -345,12 +331,3 @@ class RecalibratorFolder:
                 f"{self._state.path} names '{missing[0][:80]}', but there is no such file in "
                 f"{self._versions}. Put it back, or promote its document again."
             )
-
-
-def _read_selection(path: Path) -> AnySelection:
-    """Raises ValueError, OSError."""
-    is_regular(path)
-    selection = any_selection_from_json(path.read_bytes())
-    if selection.version != path.stem:
-        raise InvalidRecalibrator(f"what is in it has the version '{selection.version}'.")
-    return selection

@@ -8,10 +8,10 @@ asked for.
 from __future__ import annotations
 
 import zipfile
-import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -23,8 +23,12 @@ from monitor.store.tables import (
     Columns,
     RecordingError,
     TextColumns,
+    asked_rows,
+    check_numbers,
+    check_shape,
     coded,
     read_table,
+    reading,
 )
 
 # Largest |Σij − Σji| that passes as rounding, against σi σj.
@@ -52,23 +56,6 @@ class Gaussians:
     covariance: FloatArray
     diagonal: bool
     truth: FloatArray
-
-
-class GaussianSource(Protocol):
-    """An opened file of detections.
-
-    columns     everything that is one value a row
-    dimensions  names of the dimensions there are, in file order
-    """
-
-    @property
-    def columns(self) -> Columns: ...
-
-    @property
-    def dimensions(self) -> tuple[str, ...]: ...
-
-    def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
-        """Gaussians of the rows, in the dimensions named."""
 
 
 def text_gaussians(columns: TextColumns) -> TextGaussians:
@@ -124,9 +111,8 @@ class TextGaussians:
                 continue
             pairs = {
                 frozenset((a, b))
-                for a in self.dimensions
-                for b in self.dimensions
-                if a != b and column in (f"cov_{a}_{b}", f"cov_{a}{b}")
+                for a, b in permutations(self.dimensions, 2)
+                if column in (f"cov_{a}_{b}", f"cov_{a}{b}")
             }
             if len(pairs) != 1:
                 raise RecordingError(
@@ -165,16 +151,8 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
     for name, shape in {"mean": (n, k), "cov": (n, k, k), "var": (n, k), "gt": (n, k)}.items():
         if name not in arrays:
             continue
-        if arrays[name].shape != shape:
-            raise RecordingError(
-                f"{path}: {name} has shape {arrays[name].shape}, but mean has {mean.shape}. "
-                f"Save {name} as {list(shape)}."
-            )
-        if arrays[name].dtype.kind not in "fiu":
-            raise RecordingError(
-                f"{path}: array {name!r} holds {arrays[name].dtype}, not numbers. "
-                "Save it as floats."
-            )
+        check_shape(path, name, arrays[name], shape, f"mean has {mean.shape}")
+        check_numbers(path, name, arrays[name])
     names = arrays.get("dimensions", np.arange(k)).astype(np.str_)
     if names.shape != (k,) or np.unique(names).size != k:
         raise RecordingError(
@@ -182,24 +160,11 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
             "Save as many different names."
         )
     for name in _ONE_A_ROW:
-        if name in arrays and arrays[name].shape != (n,):
-            raise RecordingError(
-                f"{path}: {name} has shape {arrays[name].shape}, but there are {n} rows. "
-                f"Save {name} as [{n}]."
-            )
-    one_a_row = {
-        name: values
-        for name, values in arrays.items()
-        if values.shape == (n,) and name not in _BLOCKS
-    }
-    return ArrayGaussians(
-        columns=ArrayColumns(path, n, one_a_row),
-        dimensions=tuple(names.tolist()),
-        mean=mean,
-        variance=arrays.get("var"),
-        covariance=arrays.get("cov"),
-        truth=arrays.get("gt"),
-    )
+        if name in arrays:
+            check_shape(path, name, arrays[name], (n,), f"there are {n} rows")
+    others = {name: array for name, array in arrays.items() if name not in _BLOCKS}
+    one_a_row = {name: array for name, array in others.items() if array.shape == (n,)}
+    return ArrayGaussians(ArrayColumns(path, n, one_a_row), tuple(names.tolist()), arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,28 +173,23 @@ class ArrayGaussians:
 
     columns: ArrayColumns
     dimensions: tuple[str, ...]
-    mean: AnyArray
-    variance: AnyArray | None
-    covariance: AnyArray | None
-    truth: AnyArray | None
+    arrays: Mapping[str, AnyArray]
 
     def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
         positions = np.array([self.dimensions.index(name) for name in names])
-        block = np.ix_(rows, positions)
-        mean = self.mean[block].astype(np.float64)
-        if self.truth is None:
-            truth = np.full(mean.shape, np.nan)
-        else:
-            truth = self.truth[block].astype(np.float64)
-        if self.covariance is not None:
-            full = self.covariance[np.ix_(rows, positions, positions)].astype(np.float64)
+        block, arrays = np.ix_(rows, positions), self.arrays
+        mean = arrays["mean"][block].astype(np.float64)
+        truth = np.full(mean.shape, np.nan)
+        if "gt" in arrays:
+            truth = arrays["gt"][block].astype(np.float64)
+        if "cov" in arrays:
+            full = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
             self._check_symmetry(full, rows)
             return Gaussians(mean, full, False, truth)
-        assert self.variance is not None
         # Not a product with the identity: 0 · inf would spread NaN.
         covariance = np.zeros((*mean.shape, positions.size))
         diagonal = np.arange(positions.size)
-        covariance[:, diagonal, diagonal] = self.variance[block]
+        covariance[:, diagonal, diagonal] = arrays["var"][block]
         return Gaussians(mean, covariance, True, truth)
 
     def _check_symmetry(self, covariance: FloatArray, rows: IntArray) -> None:
@@ -254,10 +214,6 @@ OBJECT = "object"
 
 # Number of a track in a row that has none.
 NO_TRACK = -1
-
-
-# What an archive of Gaussians holds of them.
-_OF_GAUSSIANS = ("mean", "cov", "var", "gt", "dimensions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,29 +317,22 @@ def read_recording(
     )
 
 
-def _open(path: Path) -> tuple[GaussianSource, tuple[str, ...]]:
+def _open(path: Path) -> tuple[TextGaussians | ArrayGaussians, tuple[str, ...]]:
     """The Gaussians of a file, and the names of what it holds besides."""
     if path.name.endswith(SUFFIXES):
         source = text_gaussians(read_table(path))
         parts = {f"{part}{name}" for part in ("", "var_", "gt_") for name in source.dimensions}
         names = source.columns.names
-        others = (name for name in names if name not in parts and not name.startswith("cov_"))
+        others = [name for name in names if name not in parts and not name.startswith("cov_")]
         return source, tuple(others)
     if not path.name.endswith(".npz"):
         raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
-    try:
-        return _open_npz(path)
-    except RecordingError:
-        raise
-    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        raise RecordingError(
-            f"{path}: cannot be read ({error}). Give a readable file of recorded detections."
-        ) from error
-
-
-def _open_npz(path: Path) -> tuple[ArrayGaussians, tuple[str, ...]]:
     arrays: dict[str, AnyArray] = {}
-    with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
+    with (
+        reading(path, "Give a readable file of recorded detections."),
+        zipfile.ZipFile(path),
+        np.load(path, allow_pickle=False) as archive,
+    ):
         for name in archive.files:
             try:
                 arrays[name] = archive[name]
@@ -391,8 +340,8 @@ def _open_npz(path: Path) -> tuple[ArrayGaussians, tuple[str, ...]]:
                 raise RecordingError(
                     f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
                 ) from error
-    others = tuple(name for name in arrays if name not in _OF_GAUSSIANS)
-    return array_gaussians(path, arrays), others
+        others = [name for name in arrays if name not in _BLOCKS]
+        return array_gaussians(path, arrays), tuple(others)
 
 
 def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
@@ -433,7 +382,7 @@ def _select(
         kept &= index >= 0
     chosen = np.flatnonzero(kept)
     if chosen.size == 0:
-        asked = [f"rows {rows.start or 0}:{'' if rows.stop is None else rows.stop}"] if rows else []
+        asked = [asked_rows(rows)] if rows else []
         asked += [f"class {', '.join(classes)}"] if classes else []
         asked += [f"{name}={text}" for name, text in where]
         raise RecordingError(
@@ -515,22 +464,17 @@ def write_estimates(
     returns    the names of the arrays written
     """
     step = np.arange(recording.space.k)
-    covariance = (
-        {"var": recording.covariance[:, step, step]}
-        if recording.diagonal
-        else {"cov": recording.covariance}
-    )
-    arrays: dict[str, AnyArray] = {
+    variance = recording.covariance[:, step, step]
+    arrays: dict[str, AnyArray | None] = {
         "mean": recording.mean,
-        **covariance,
+        "var": variance if recording.diagonal else None,
+        "cov": None if recording.diagonal else recording.covariance,
         "gt": recording.truth,
         "class": np.array(recording.classes)[recording.class_index],
         "seq": np.array(recording.sequences)[recording.sequence_index],
         "dimensions": np.array(recording.space.names),
-    }
-    if quantiles is not None:
-        arrays |= {"quantiles": quantiles.values, "tau": quantiles.tau}
-    where_known: dict[str, AnyArray | None] = {
+        "quantiles": None if quantiles is None else quantiles.values,
+        "tau": None if quantiles is None else quantiles.tau,
         "frame": recording.frame,
         "t": recording.time_s,
         "stamp_ns": recording.stamp_ns,
@@ -539,6 +483,6 @@ def write_estimates(
         "ignore": recording.ignore,
         "rejected": rejected,
     }
-    arrays |= {name: values for name, values in where_known.items() if values is not None}
-    np.savez_compressed(path, allow_pickle=False, **arrays)
-    return frozenset(arrays)
+    known = {name: values for name, values in arrays.items() if values is not None}
+    np.savez_compressed(path, allow_pickle=False, **known)
+    return frozenset(known)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import logging
 import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
@@ -176,7 +177,7 @@ class SnapshotFile:
             if is_regular(self.path):
                 self.path.replace(self.previous)
             temporary.replace(self.path)
-        sync_folder(self.path.parent)
+        sync_path(self.path.parent)
         return size
 
     def load(self, decode: Callable[[bytes], Value]) -> Loaded[Value]:
@@ -189,33 +190,67 @@ class SnapshotFile:
 
         decode  raises ValueError for bytes it cannot use, IncompatibleStatistics where others can
         """
-        remove_temporaries(self.path.parent, _literal(self.path.name))
-        complaints, refused = [], 0
+        remove_temporaries(self.path.parent, glob.escape(self.path.name))
+        complaints: list[str] = []
+        value, used = None, None
         for source in (self.path, self.previous):
             try:
                 value = decode(read_body(source, self.kind))
             except FileNotFoundError:
                 continue
-            except IncompatibleStatistics as error:
-                refused += 1
-                complaints.append(f"{error} {_set_aside(source, 'incompatible')}")
+            except (IncompatibleStatistics, ValueError, OSError) as error:
+                complaints.append(f"{error} {_set_aside(source, error)}")
+                if isinstance(error, IncompatibleStatistics):
+                    break
+            else:
+                used = source
                 break
-            except (ValueError, OSError) as error:
-                refused += 1
-                complaints.append(f"{error} {_set_aside(source, _suffix(error))}")
-                continue
-            if source == self.previous:
-                complaints.append(f"{source}: the generation before is used.")
-            self._tell(complaints)
-            return Loaded(value, source, tuple(complaints), refused)
-        if complaints:
+        refused = len(complaints)
+        if used == self.previous:
+            complaints.append(f"{used}: the generation before is used.")
+        elif used is None and complaints:
             complaints[-1] = f"{complaints[-1].rstrip('.')}, {self.kind.of} begin anew."
-        self._tell(complaints)
-        return Loaded(None, None, tuple(complaints), refused)
-
-    def _tell(self, complaints: Iterable[str]) -> None:
         for complaint in complaints:
             log.warning("%s: %s", self.kind.topic, complaint)
+        return Loaded(value, used, tuple(complaints), refused)
+
+
+@dataclass(slots=True)
+class Claim:
+    """A folder of one process, from `take` to `release`.
+
+    file  whose lock says so
+    """
+
+    file: SnapshotFile
+    _lock: BinaryIO | None = field(default=None, init=False)
+
+    @property
+    def held(self) -> bool:
+        """True from `take` on, unless another process has it."""
+        return self._lock is not None
+
+    def take(self, *folders: Path) -> bool:
+        """Make the folders, and claim the first; again where somebody has removed it.
+
+        returns  whether it was not ours before, or is not now
+        raises   OSError
+        """
+        before = self._lock
+        if before is not None and not self.file.locked_by(before):
+            self.release()
+        if self._lock is None:
+            for folder in folders:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                sync_path(folder.parent)
+            self._lock = self.file.lock()
+        return self._lock is not before
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
 @contextlib.contextmanager
@@ -249,14 +284,11 @@ def is_regular(path: Path) -> bool:
     return path.is_file()
 
 
-def _suffix(error: Exception) -> str:
-    if isinstance(error, OtherFormat):
-        return "incompatible"
-    return "unreadable" if isinstance(error, OSError) else "corrupt"
-
-
-def _set_aside(source: Path, suffix: str) -> str:
+def _set_aside(source: Path, error: Exception) -> str:
     """Rename a file that cannot be used; what became of it, as a sentence."""
+    suffix = "unreadable" if isinstance(error, OSError) else "corrupt"
+    if isinstance(error, IncompatibleStatistics | OtherFormat):
+        suffix = "incompatible"
     aside = source.with_name(f"{source.name}.{suffix}")
     try:
         if not source.is_file():  # a folder is not ours to move
@@ -277,14 +309,10 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the new name last."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path, flags: int = os.O_DIRECTORY) -> None:
+    """Make the new names of a folder last, or the bytes of a file."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

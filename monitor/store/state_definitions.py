@@ -11,9 +11,10 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from google.protobuf.message import Message
 
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import (
@@ -44,6 +45,22 @@ class InvalidState(ValueError):
 def invalid(field: str, problem: str) -> InvalidState:
     """For a field that cannot be what one of our encoders wrote."""
     return InvalidState(f"{field}: {problem}. The state is damaged or forged: export it again.")
+
+
+def values_of(held: object, names: Iterable[str]) -> dict[str, Any]:
+    """Returns the fields that are named alike in a message."""
+    return {name: getattr(held, name) for name in names}
+
+
+def read_values(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    """Returns fields of a message by name; None for an optional one that is absent."""
+    known = message.DESCRIPTOR.fields_by_name
+    return {
+        name: None
+        if known[name].has_presence and not message.HasField(name)
+        else getattr(message, name)
+        for name in names
+    }
 
 
 def encode_sums(sums: SparseSums) -> pb.SparseSums:
@@ -208,11 +225,6 @@ def _log_bins(lowest: float, per_octave: int, octaves: int, field: str) -> LogBi
     return LogBins(lowest, per_octave, octaves)
 
 
-def encode_windows(windows: Windows) -> pb.WindowDefinition:
-    """The message of windows."""
-    return pb.WindowDefinition(lengths_ns=windows.lengths_ns, panes=windows.panes)
-
-
 def decode_windows(message: pb.WindowDefinition) -> Windows:
     """The windows of a message. Raises InvalidState."""
     if len(message.lengths_ns) > MOST_WINDOWS:
@@ -225,9 +237,8 @@ def decode_windows(message: pb.WindowDefinition) -> Windows:
 
 def encode_slicing(slicing: Slicing) -> pb.SliceDefinition:
     """The message of what tells slices apart."""
-    return pb.SliceDefinition(
-        by=slicing.by, range_edges=slicing.range_edges, range_dimensions=slicing.range_dimensions
-    )
+    names = ("by", "range_edges", "range_dimensions")
+    return pb.SliceDefinition(**values_of(slicing, names))
 
 
 def decode_slicing(message: pb.SliceDefinition) -> Slicing:
@@ -236,7 +247,9 @@ def decode_slicing(message: pb.SliceDefinition) -> Slicing:
     if list(by) != sorted(set(by)) or not _SLICE_BY.issuperset(by):
         said = ", ".join(f"'{name[:80]}'" for name in by[:4])
         raise invalid("slicing.by", f"{said}, which are not of {', '.join(sorted(_SLICE_BY))}")
-    if len(edges) > MOST_RANGE_EDGES or not _ascending(edges):
+    ends = [-math.inf, *edges, math.inf]
+    ascending = all(low < high for low, high in pairwise(ends))
+    if len(edges) > MOST_RANGE_EDGES or not ascending:
         raise invalid(
             "slicing.range_edges",
             f"{len(edges)} that are not up to {MOST_RANGE_EDGES} ascending finite numbers",
@@ -247,12 +260,6 @@ def decode_slicing(message: pb.SliceDefinition) -> Slicing:
             f"{len(names)} that are not up to {MOST_DIMENSIONS} of 1 to 64 printable characters",
         )
     return Slicing(by, tuple(edges), tuple(names))
-
-
-def _ascending(edges: Iterable[float]) -> bool:
-    """Tells whether each is above the one before, and all are finite."""
-    ends = [-math.inf, *edges, math.inf]
-    return all(low < high for low, high in pairwise(ends))
 
 
 def encode_dimensions(space: Space) -> list[frame_pb2.Dimension]:

@@ -7,14 +7,25 @@ belong. Such messages add up as protobuf adds: joined as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import Binning, IncompatibleStatistics
+from monitor.statistics.class_statistics import (
+    ClassBinning,
+    ClassStatistics,
+    no_class_statistics,
+    table_shapes,
+)
+from monitor.statistics.stage import SliceStatistics, StageStatistics, nothing
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
@@ -24,26 +35,26 @@ from monitor.statistics.state import (
     unite,
     windows_described,
 )
-from monitor.statistics.windows import Windows
+from monitor.statistics.windows import PaneKey, Summable, Windows, put
 from monitor.store.progress import Progress, decode_progress, encode_progress
 from monitor.store.state_definitions import (
     InvalidState,
+    checked_class_names,
+    checked_slice_name,
     decode_binning,
+    decode_limbs,
     decode_slicing,
+    decode_space,
+    decode_sums,
     decode_windows,
     encode_binning,
+    encode_dimensions,
+    encode_limbs,
     encode_slicing,
-    encode_windows,
+    encode_sums,
     invalid,
-)
-from monitor.store.state_slices import (
-    PaneBytes,
-    check_panes,
-    decode_class_slice,
-    decode_slice,
-    encode_class_slice,
-    encode_slice,
-    framed,
+    no_limbs,
+    values_of,
 )
 from monitor.v1 import statistics_state_pb2 as pb
 
@@ -70,23 +81,261 @@ def keep_unknown(message: Message, identity: Identity) -> bool:
     """
     own = identity.get(message.DESCRIPTOR.name, frozenset())
     left = len(UnknownFieldSet(message)) > 0
-    for field, value in message.ListFields():
-        if field.name in own:
+    for part, value in message.ListFields():
+        if part.name in own:
             continue
-        if field.message_type is None:
-            message.ClearField(field.name)
+        if part.message_type is None:
+            message.ClearField(part.name)
         elif isinstance(value, Message):
             if keep_unknown(value, identity):
                 left = True
             else:
-                message.ClearField(field.name)
+                message.ClearField(part.name)
         else:
-            kept = [part.SerializeToString() for part in value if keep_unknown(part, identity)]
+            kept = [one.SerializeToString() for one in value if keep_unknown(one, identity)]
             del value[:]
             for data in kept:
                 value.add().MergeFromString(data)
             left = left or bool(kept)
     return left
+
+
+# After which a message ends: it is made in a few milliseconds.
+PART_BYTES = 2**17
+
+
+_LENGTH_DELIMITED = 2
+
+
+Held = TypeVar("Held", bound=Summable)
+Pane = TypeVar("Pane", pb.PaneState, pb.ClassPaneState)
+
+
+@dataclass(slots=True)
+class PaneBytes:
+    """Bytes of panes from this round of encoding and the one before; for one user at a time.
+
+    Beside the bytes is the pane they are of, so that its id stays its own.
+    """
+
+    _before: dict[int, tuple[object, bytes]] = field(default_factory=dict)
+    _now: dict[int, tuple[object, bytes]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A new round: what the last one did not use is forgotten."""
+        self._before, self._now = self._now, {}
+
+    def of(self, held: Held, encode: Callable[[Held], Message]) -> bytes:
+        """The bytes of a pane."""
+        known = self._before.get(id(held)) or self._now.get(id(held))
+        if known is None:
+            known = held, encode(held).SerializeToString()
+        self._now[id(held)] = known
+        return known[1]
+
+
+def framed(number: int, data: bytes) -> bytes:
+    """A message or a string as field `number` of another message."""
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    """Writes a number, 0 or more, as protobuf does; a store imports no room beside it."""
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
+def _parts(
+    head: Message,
+    panes: Mapping[PaneKey, Held],
+    encode: Callable[[Held], Message],
+    known: PaneBytes | None,
+) -> Iterator[bytes]:
+    """A slice as at least one message, none of them large: each begins with the head.
+
+    encode  a pane without level and number
+    known   panes of the round before, where their writer has kept them
+    """
+    beginning = head.SerializeToString()
+    number = head.DESCRIPTOR.fields_by_name["panes"].number
+    part: list[bytes] = []
+    size = 0
+    for (level, pane), held in sorted(panes.items(), key=lambda item: item[0]):
+        # Level and number are the same fields in both kinds of panes.
+        place = pb.PaneState(level=level, number=pane).SerializeToString()
+        body = encode(held).SerializeToString() if known is None else known.of(held, encode)
+        data = framed(number, place + body)
+        if part and size + len(data) > PART_BYTES:
+            yield beginning + b"".join(part)
+            part, size = [], 0
+        part.append(data)
+        size += len(data)
+    yield beginning + b"".join(part)
+
+
+_MOST_DETECTIONS = 2**53
+
+
+def encode_slice(entry: SliceState, known: PaneBytes | None) -> Iterator[bytes]:
+    """A slice as at least one SliceState, none of them large."""
+    head = pb.SliceState(
+        **values_of(entry, ("name", "overflow")),
+        dimensions=encode_dimensions(entry.space),
+        angles_in_joint=entry.space.angles_in_joint,
+    )
+    return _parts(head, entry.panes, _encode_slice_pane, known)
+
+
+def _encode_slice_pane(held: SliceStatistics) -> pb.PaneState:
+    """Without level and number. Equal states are equal bytes."""
+    raw = recalibrated = _encode_stage(held.raw)
+    if held.recalibrated is not held.raw:
+        recalibrated = _encode_stage(held.recalibrated)
+    return pb.PaneState(raw=raw, recalibrated=None if recalibrated == raw else recalibrated)
+
+
+def _encode_stage(stage: StageStatistics) -> pb.StageState:
+    return pb.StageState(
+        n=stage.n,
+        cells=encode_sums(stage.cells),
+        nees=encode_sums(stage.nees),
+        companions=encode_limbs(stage.companions),
+    )
+
+
+def decode_slice(
+    message: pb.SliceState, binning: Binning, windows: Windows, field: str
+) -> SliceState:
+    """The slice of a message. Raises InvalidState."""
+    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    zero = nothing(space, binning)
+    panes = _panes(message.panes, windows, field, partial(_decode_slice_pane, zero))
+    return SliceState(name, space, message.overflow, panes)
+
+
+def _decode_slice_pane(zero: StageStatistics, pane: pb.PaneState, field: str) -> SliceStatistics:
+    raw = recalibrated = _decode_stage(pane.raw, zero, f"{field}.raw")
+    if pane.HasField("recalibrated"):
+        recalibrated = _decode_stage(pane.recalibrated, zero, f"{field}.recalibrated")
+    return SliceStatistics(raw, recalibrated)
+
+
+def _panes(
+    messages: Iterable[Pane], windows: Windows, field: str, decode: Callable[[Pane, str], Held]
+) -> dict[PaneKey, Held]:
+    """Reads the panes of a slice. Raises InvalidState."""
+    panes: dict[PaneKey, Held] = {}
+    for i, pane in enumerate(messages):
+        where = f"{field}.panes[{i}]"
+        held = decode(pane, where)
+        if pane.level > windows.older or (pane.level == windows.older and pane.number != 0):
+            raise invalid(
+                f"{where}.level",
+                f"pane {pane.number} of level {pane.level}, where the last is 0 of {windows.older}",
+            )
+        put(panes, (pane.level, pane.number), held)
+        check_panes(panes, windows, where)
+    return panes
+
+
+def check_panes(panes: Mapping[PaneKey, object], windows: Windows, field: str) -> None:
+    """Refuse more panes than a window can have: all of them are held before they are added.
+
+    A window has its whole panes and the one that is not yet full. In the shortest one, rows may
+    lie ahead of the clock by as much as EventClock believes, its own length.
+
+    Raises InvalidState.
+    """
+    for level, many in Counter(level for level, _ in panes).items():
+        most = windows.panes + 1 if level else 2 * windows.panes + 1
+        if level < windows.older and many > most:
+            raise invalid(field, f"{many} panes of level {level}, where up to {most} can be")
+
+
+def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> StageStatistics:
+    axes, binning = zero.space.k + 1, zero.binning
+    n = checked_count(message.n, field)
+    cells = decode_sums(
+        message.cells, zero.cells.width, axes * binning.deviation.count, f"{field}.cells"
+    )
+    nees = decode_sums(message.nees, zero.nees.width, axes * binning.nees.count, f"{field}.nees")
+    if no_limbs(message.companions):
+        # They are most of a pane in memory: what has sums must bring all of them.
+        if n or cells.keys.size or nees.keys.size:
+            raise invalid(f"{field}.companions", "absent, where other sums are there")
+        return zero
+    companions = decode_limbs(message.companions, zero.companions, f"{field}.companions")
+    return replace(zero, n=n, cells=cells, nees=nees, companions=companions)
+
+
+def checked_count(n: int, field: str) -> int:
+    """A number of detections; negative where a retraction came alone. Raises InvalidState."""
+    if abs(n) >= _MOST_DETECTIONS:
+        raise invalid(f"{field}.n", f"{n}, above 2^53")
+    return n
+
+
+# There is one, so its hash is all that is sent.
+_BINNING = ClassBinning()
+
+
+def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Iterator[bytes]:
+    """A slice as at least one ClassSliceState, none of them large."""
+    names = ("name", "class_names", "overflow")
+    head = pb.ClassSliceState(**values_of(entry, names), bin_hash=_BINNING.hash)
+    return _parts(head, entry.panes, _encode_class_pane, known)
+
+
+def _encode_class_pane(held: ClassStatistics) -> pb.ClassPaneState:
+    """Without level and number."""
+    return pb.ClassPaneState(
+        n=held.n,
+        tables=[encode_sums(table) for table in held.tables],
+        companions=encode_limbs(held.companions),
+    )
+
+
+def decode_class_slice(
+    message: pb.ClassSliceState, windows: Windows, field: str
+) -> ClassSliceState:
+    """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
+    if message.bin_hash != _BINNING.hash:
+        raise IncompatibleStatistics(
+            f"{field}.bin_hash: the state's class probabilities are kept on bins of hash "
+            f"{message.bin_hash[:64]}, here on those of {_BINNING.hash}: they cannot be added. "
+            "Use the same version of the monitor for both."
+        )
+    names = checked_class_names(message.class_names, field)
+    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    zero = no_class_statistics(_BINNING, len(names))
+    panes = _panes(message.panes, windows, field, partial(_decode_class_pane, zero))
+    return ClassSliceState(name, names, panes, message.overflow)
+
+
+def _decode_class_pane(
+    zero: ClassStatistics, pane: pb.ClassPaneState, field: str
+) -> ClassStatistics:
+    if not pane.tables:
+        if pane.n or not no_limbs(pane.companions):
+            raise invalid(f"{field}.tables", "absent, where other sums are there")
+        # A place for what newer code has added, with nothing that we know.
+        return zero
+    if len(pane.tables) != len(zero.tables):
+        raise invalid(f"{field}.tables", f"{len(pane.tables)}, not {len(zero.tables)}")
+    shapes = table_shapes(zero.binning, zero.classes)
+    return replace(
+        zero,
+        n=checked_count(pane.n, field),
+        tables=tuple(
+            decode_sums(table, width, end, f"{field}.tables[{i}]")
+            for i, (table, (width, end)) in enumerate(zip(pane.tables, shapes, strict=True))
+        ),
+        companions=decode_limbs(pane.companions, zero.companions, f"{field}.companions"),
+    )
 
 
 # Raised when older code could no longer add a state rightly. What is added without raising it
@@ -156,7 +405,7 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
     yield pb.StatisticsState(
         version=VERSION,
         bins=encode_binning(state.binning),
-        windows=encode_windows(state.windows),
+        windows=pb.WindowDefinition(**values_of(state.windows, ("lengths_ns", "panes"))),
         clock_ns=state.clock_ns,
         slicing=None if state.slicing == Slicing() else encode_slicing(state.slicing),
         progress=None if stored.progress is None else encode_progress(stored.progress),
@@ -194,20 +443,19 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
     unknown: list[bytes] = []
-    unknown_bytes = number = class_number = 0
+    unknown_bytes = 0
+    numbers, class_numbers = count(), count()
     for part in parts:
         definitions = _definitions(part, definitions)
         if part.HasField("clock_ns") and (clock_ns is None or part.clock_ns > clock_ns):
             clock_ns = part.clock_ns
         binning, windows, _ = definitions
         for message in part.slices:
-            field = f"slices[{number}]"
-            number += 1
+            field = f"slices[{next(numbers)}]"
             found = decode_slice(message, binning, windows, field)
             check_panes(unite(slices, found, windows, clock_ns).panes, windows, field)
         for entry in part.class_slices:
-            field = f"class_slices[{class_number}]"
-            class_number += 1
+            field = f"class_slices[{next(class_numbers)}]"
             more = decode_class_slice(entry, windows, field)
             check_panes(unite(class_slices, more, windows, clock_ns).panes, windows, field)
         if part.HasField("progress"):
@@ -234,11 +482,8 @@ def _definitions(part: pb.StatisticsState, known: _Definitions | None) -> _Defin
     if known is None:
         if part.version < 1:
             raise invalid("version", "absent in the first part")
-        return (
-            decode_binning(part.bins),
-            decode_windows(part.windows),
-            decode_slicing(part.slicing),
-        )
+        bins = decode_binning(part.bins)
+        return bins, decode_windows(part.windows), decode_slicing(part.slicing)
     binning, windows, slicing = known
     if part.bins.hash not in ("", binning.hash):
         raise _of_two_states("bins.hash", part.bins.hash[:64], binning.describe())

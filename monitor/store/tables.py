@@ -6,6 +6,7 @@ and labels.py.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +66,27 @@ def require(columns: Columns, name: str) -> None:
         )
 
 
+def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], but: str) -> None:
+    """Raise RecordingError unless an array has the shape that others ask for, which `but` says."""
+    if array.shape != shape:
+        raise RecordingError(
+            f"{path}: {name} has shape {array.shape}, but {but}. Save {name} as {list(shape)}."
+        )
+
+
+def check_numbers(path: Path, name: str, array: AnyArray) -> None:
+    """Raise RecordingError unless an array holds numbers."""
+    if array.dtype.kind not in "fiu":
+        raise RecordingError(
+            f"{path}: array {name!r} holds {array.dtype}, not numbers. Save it as floats."
+        )
+
+
+def asked_rows(rows: slice) -> str:
+    """Names the rows asked for, for messages."""
+    return f"rows {rows.start or 0}:{'' if rows.stop is None else rows.stop}"
+
+
 def coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...], IntArray]:
     """Different values of a column, sorted, as text; and which of them each row of the file has.
 
@@ -93,60 +116,38 @@ class TextColumns:
         """File and line of a row, to begin a message with."""
         return f"{self.path}, line {self._lines[row]}"
 
-    def _cells(self, name: str, rows: IntArray) -> list[str]:
-        require(self, name)
-        cells = self._all[name]
-        return cells if rows.size == self.count else [cells[row] for row in rows.tolist()]
-
     def values(self, name: str) -> AnyArray:
         require(self, name)
         return np.array(self._all[name], dtype=np.str_)
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
-        cells = self._cells(name, rows)
-        return np.array(self._parsed(cells, rows, name, float, blank, "a number"), np.float64)
+        return np.array(self._parsed(name, rows, float, blank, "a number"), np.float64)
 
     def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
-        cells = self._cells(name, rows)
         wanted = "a whole number of 64 bits"
-        return np.array(self._parsed(cells, rows, name, _integer, blank, wanted), np.int64)
+        return np.array(self._parsed(name, rows, _integer, blank, wanted), np.int64)
 
     def flags(self, name: str, rows: IntArray) -> BoolArray:
-        cells = self._cells(name, rows)
-        return np.array(self._parsed(cells, rows, name, _flag, False, "0 or 1"), np.bool_)
+        return np.array(self._parsed(name, rows, _flag, False, "0 or 1"), np.bool_)
 
     def _parsed(
-        self,
-        cells: list[str],
-        rows: IntArray,
-        name: str,
-        parse: Callable[[str], T],
-        blank: T | None,
-        wanted: str,
+        self, name: str, rows: IntArray, parse: Callable[[str], T], blank: T | None, wanted: str
     ) -> list[T]:
+        require(self, name)
+        cells = self._all[name]
+        if rows.size != self.count:
+            cells = [cells[row] for row in rows.tolist()]
+        parsed: list[T] = []
         try:
-            if blank is None:
-                return [parse(cell) for cell in cells]
-            return [parse(cell) if cell else blank for cell in cells]
+            for cell in cells:
+                parsed.append(blank if blank is not None and not cell else parse(cell))
+            return parsed
         except (ValueError, OverflowError):
-            # Only now look for the culprit: nearly all files are sound.
-            row, cell = next(
-                (row, cell)
-                for row, cell in zip(rows.tolist(), cells, strict=True)
-                if not (_parses(parse, cell) or (blank is not None and not cell))
-            )
+            at = len(parsed)
         raise RecordingError(
-            f"{self.place(row)}: {name} is {cell!r}, not {wanted}. "
+            f"{self.place(int(rows[at]))}: {name} is {cells[at]!r}, not {wanted}. "
             "Correct the cell or leave the row out."
         )
-
-
-def _parses(parse: Callable[[str], T], cell: str) -> bool:
-    try:
-        parse(cell)
-    except (ValueError, OverflowError):
-        return False
-    return True
 
 
 def _integer(text: str) -> int:
@@ -166,11 +167,9 @@ def _integer(text: str) -> int:
 def _flag(text: str) -> bool:
     """Truth value; '1.0' is one, for the same reason."""
     word = text.lower()
-    if word in ("0", "0.0", "false"):
-        return False
-    if word in ("1", "1.0", "true"):
-        return True
-    raise ValueError
+    if word not in ("0", "0.0", "false", "1", "1.0", "true"):
+        raise ValueError
+    return word in ("1", "1.0", "true")
 
 
 class ArrayColumns:
@@ -187,33 +186,32 @@ class ArrayColumns:
         return self._arrays[name]
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
-        values = self._numbers(name)[rows]
-        return values.astype(np.float64)
+        return self._numbers(name)[rows].astype(np.float64)
 
     def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
         values = self._numbers(name)[rows]
         if values.dtype.kind == "f":
             if blank is not None:
                 values = np.where(np.isnan(values), blank, values)
-            bad = np.flatnonzero(~(np.abs(values) < 2.0**63) | (np.trunc(values) != values))
+            bad = ~(np.abs(values) < 2.0**63) | (np.trunc(values) != values)
         else:
-            bad = np.flatnonzero(values > np.iinfo(np.int64).max)
-        if bad.size:
-            raise RecordingError(
-                f"{self.path}: {name}[{rows[bad[0]]}] is {values[bad[0]]}, not a whole number of "
-                "64 bits. Correct the array."
-            )
+            bad = values > np.iinfo(np.int64).max
+        self._refuse(name, rows, values, bad, "a whole number of 64 bits")
         return values.astype(np.int64)
 
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         values = self._numbers(name)[rows]
-        bad = np.flatnonzero((values != 0) & (values != 1))
-        if bad.size:
-            raise RecordingError(
-                f"{self.path}: {name}[{rows[bad[0]]}] is {values[bad[0]]}, not 0 or 1. "
-                "Correct the array."
-            )
+        self._refuse(name, rows, values, (values != 0) & (values != 1), "0 or 1")
         return values.astype(np.bool_)
+
+    def _refuse(
+        self, name: str, rows: IntArray, values: AnyArray, bad: BoolArray, wanted: str
+    ) -> None:
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RecordingError(
+                f"{self.path}: {name}[{rows[at]}] is {values[at]}, not {wanted}. Correct the array."
+            )
 
     def _numbers(self, name: str) -> AnyArray:
         values = self.values(name)
@@ -233,22 +231,23 @@ SUFFIXES = (".csv", ".csv.gz")
 _PIECE = 512
 
 
-def read_table(path: Path) -> TextColumns:
-    """The columns of a file that begins with their names. Raises RecordingError."""
+@contextlib.contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """Raises RecordingError where a file cannot be read."""
     try:
-        return _read(path)
+        yield
     except RecordingError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
-        raise RecordingError(
-            f"{path}: cannot be read ({error}). Give a readable file of comma-separated values."
-        ) from error
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile) as error:
+        raise RecordingError(f"{path}: cannot be read ({error}). {remedy}") from error
 
 
-def _read(path: Path) -> TextColumns:
+def read_table(path: Path) -> TextColumns:
+    """The columns of a file that begins with their names. Raises RecordingError."""
     packed = path.name.endswith(".gz")
     lines: list[int] = []
     with (
+        reading(path, "Give a readable file of comma-separated values."),
         gzip.open(path, "rb") if packed else path.open("rb") as data,
         io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
     ):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from monitor.store.ledger.folder import PartitionFolder
-from monitor.store.ledger.open import OpenPartitions
-from monitor.store.ledger.parts import StoreFailed
+from monitor.store.ledger.file import StoreFailed
+from monitor.store.ledger.folder import OpenPartitions, PartitionFolder
 
 
 @pytest.fixture

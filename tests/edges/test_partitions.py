@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.store.ledger.codec import kept
-from monitor.store.ledger.entries import Entry
+from monitor.store.ledger.entries import Entry, kept
 from monitor.store.ledger.file import PartitionFile
 from monitor.store.ledger.folder import PartitionFolder
-from monitor.store.ledger.names import KnownNames
 from monitor.store.ledger.partitions import PartitionStore
-from monitor.store.ledger.reader import PartitionReader
+from monitor.store.ledger.reader import KnownNames, PartitionReader
 from tests.journalled import PLAIN, all_told, frame, gone, labels, labels_alone, store, told
 
 

@@ -8,8 +8,7 @@ import sqlite3
 import pytest
 
 from monitor.store.ledger.entries import Entry
-from monitor.store.ledger.file import PartitionFile
-from monitor.store.ledger.parts import StoreFailed
+from monitor.store.ledger.file import PartitionFile, StoreFailed
 from monitor.store.ledger.reader import PartitionReader
 from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, gone, labels, store
 

@@ -22,8 +22,14 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.stage import SliceStatistics, observe
 from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
 from monitor.statistics.windows import Windows
-from monitor.store.state_slices import PART_BYTES, PaneBytes
-from monitor.store.statistics_state import StoredState, decode, parsed, serialised
+from monitor.store.statistics_state import (
+    PART_BYTES,
+    PaneBytes,
+    StoredState,
+    decode,
+    parsed,
+    serialised,
+)
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import (
     BINNING,

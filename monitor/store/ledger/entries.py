@@ -6,6 +6,7 @@ replayed in their order, restore the statistics that the process had when it die
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +53,14 @@ class Kept:
 
     entry: FrameEntry
     labels: tuple[LabelEntry, ...] = ()
+
+
+def kept(frame: FrameEntry | None, labels: Sequence[LabelEntry]) -> Kept | None:
+    """A frame with the labels that are of it: those of an earlier frame of its name are not."""
+    if frame is None:
+        return None
+    ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(frame.sequence)}
+    return Kept(frame, tuple(ours[sequence] for sequence in sorted(ours)))
 
 
 class Journal(Protocol):

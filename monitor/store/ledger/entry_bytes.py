@@ -7,10 +7,12 @@ labels are checked against it by `of_frame`.
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +20,17 @@ from google.protobuf.message import DecodeError
 
 from monitor.frames.classes import MOST_VALUES
 from monitor.frames.counters import TruthAccount
-from monitor.frames.detections import IdArray
 from monitor.frames.frame import Header, TrackIds
 from monitor.frames.space import (
     MOST_DIMENSIONS,
-    BoolArray,
     FloatArray,
-    IntArray,
     square_from_triangle,
     triangle_in_square,
 )
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame, StoredOpinions
 from monitor.matching.pending import INLINE, GateVerdict, LabelRecord, Outcome
-from monitor.store.ledger.entries import FrameEntry
+from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
+from monitor.store.ledger.file import Changes, DamagedPartition, Row
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -38,6 +38,8 @@ from monitor.store.state_definitions import (
     decode_space,
     encode_dimensions,
     invalid,
+    read_values,
+    values_of,
 )
 from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb
@@ -55,106 +57,62 @@ def corrupt(field: str, came: str, expected: str) -> CorruptEntry:
     )
 
 
-# ---- writing
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Arrays of one kind of number as bytes, row by row.
+
+    stored  type of the bytes
+    held    type of the arrays in memory
+    below   bound of all numbers, where a reader names no other
+    """
+
+    stored: str
+    held: type[np.generic]
+    below: int | None = None
+
+    def write(self, array: npt.NDArray[Any]) -> bytes:
+        """Returns the bytes of an array."""
+        return array.astype(self.stored, copy=False).tobytes()
+
+    def read(
+        self, data: bytes, field: str, *shape: int, below: int | None = None
+    ) -> npt.NDArray[Any]:
+        """Reads an array of this shape, all below a bound. Raises CorruptEntry.
+
+        shape  as many numbers as there are, where none is given
+        """
+        count = self.count(data, field)
+        if shape and count != math.prod(shape):
+            said = " x ".join(map(str, shape))
+            raise corrupt(field, f"{count} numbers", f"{said} are expected")
+        array = np.frombuffer(data, self.stored)
+        bound = self.below if below is None else below
+        if bound is not None:
+            check_below(array, bound, field)
+        return array.astype(self.held, copy=False).reshape(shape or -1)
+
+    def count(self, data: bytes, field: str) -> int:
+        """Counts the numbers. Raises CorruptEntry."""
+        size = np.dtype(self.stored).itemsize
+        count, rest = divmod(len(data), size)
+        if rest:
+            raise corrupt(field, f"{len(data)} bytes", f"each number has {size}")
+        return count
 
 
-def floats_of(array: FloatArray) -> bytes:
-    """float64, row by row."""
-    return array.astype("<f8", copy=False).tobytes()
+FLOATS = Numbers("<f8", np.float64)
+IDS = Numbers("<u8", np.uint64)
+LONGS = Numbers("<i8", np.int64)
+# Positions and classes.
+_NATURALS = Numbers("<u4", np.int64)
+_SHORTS = Numbers("<u2", np.uint16)
+_CODES = Numbers("u1", np.uint8)
+_FLAGS = Numbers("u1", np.bool_, below=2)
 
 
-def ids_of(array: IdArray) -> bytes:
-    """uint64."""
-    return array.astype("<u8", copy=False).tobytes()
-
-
-def naturals_of(array: IntArray) -> bytes:
-    """uint32: positions and classes."""
-    return array.astype("<u4").tobytes()
-
-
-def longs_of(array: IntArray) -> bytes:
-    """int64."""
-    return array.astype("<i8", copy=False).tobytes()
-
-
-def shorts_of(array: npt.NDArray[np.uint16]) -> bytes:
-    """uint16."""
-    return array.astype("<u2", copy=False).tobytes()
-
-
-def flags_of(array: BoolArray) -> bytes:
-    """uint8."""
-    return array.tobytes()
-
-
-def tracks_of(tracks: TrackIds | None) -> pb.KeptTracks | None:
-    """The message of tracks, if there are any."""
-    if tracks is None:
-        return None
-    return pb.KeptTracks(id=ids_of(tracks.id), known=flags_of(tracks.known))
-
-
-# ---- reading; all raise CorruptEntry
-
-
-def count_in(data: bytes, size: int, field: str) -> int:
-    """How many numbers of so many bytes there are."""
-    count, rest = divmod(len(data), size)
-    if rest:
-        raise corrupt(field, f"{len(data)} bytes", f"each number has {size}")
-    return count
-
-
-def floats_in(data: bytes, field: str, *shape: int) -> FloatArray:
-    """float64 of this shape."""
-    return _array(data, "<f8", field, *shape).astype(np.float64, copy=False)
-
-
-def ids_in(data: bytes, field: str, n: int | None = None) -> IdArray:
-    """uint64, (n,); None: as many as there are."""
-    return _array(data, "<u8", field, n).astype(np.uint64, copy=False)
-
-
-def naturals_in(
-    data: bytes, field: str, n: int | None = None, below: int | None = None
-) -> IntArray:
-    """uint32, (n,), all below a bound; None: as many as there are, and any."""
-    array: IntArray = _array(data, "<u4", field, n).astype(np.int64)
-    if below is not None:
-        check_below(array, below, field)
-    return array
-
-
-def longs_in(data: bytes, field: str, n: int) -> IntArray:
-    """int64, (n,)."""
-    return _array(data, "<i8", field, n).astype(np.int64, copy=False)
-
-
-def shorts_in(data: bytes, field: str, n: int, below: int) -> npt.NDArray[np.uint16]:
-    """uint16, (n,), all below a bound."""
-    array = _array(data, "<u2", field, n).astype(np.uint16, copy=False)
-    check_below(array, below, field)
-    return array
-
-
-def bytes_in(data: bytes, field: str, n: int, below: int) -> npt.NDArray[np.uint8]:
-    """uint8, (n,), all below a bound."""
-    array = _array(data, "u1", field, n)
-    check_below(array, below, field)
-    return array
-
-
-def flags_in(data: bytes, field: str, n: int) -> BoolArray:
-    """(n,) of 0 or 1."""
-    return bytes_in(data, field, n, 2).view(np.bool_)
-
-
-def tracks_in(message: pb.KeptTracks, field: str, n: int) -> TrackIds:
-    """The tracks of n detections."""
-    return TrackIds(
-        ids_in(message.id, f"{field}.id", n), flags_in(message.known, f"{field}.known", n)
-    )
+def written(held: object, **kinds: Numbers) -> dict[str, Any]:
+    """Returns the bytes of arrays that are named alike in a message."""
+    return {name: numbers.write(getattr(held, name)) for name, numbers in kinds.items()}
 
 
 def check_below(array: npt.NDArray[Any], below: int, field: str) -> None:
@@ -163,30 +121,30 @@ def check_below(array: npt.NDArray[Any], below: int, field: str) -> None:
         raise corrupt(field, f"{array.max()}", f"the bound is {below}")
 
 
-def _array(data: bytes, dtype: str, field: str, *shape: int | None) -> npt.NDArray[Any]:
-    """Reads an array of this shape; one of unknown length where the shape is (None,)."""
-    kind = np.dtype(dtype)
-    count = count_in(data, kind.itemsize, field)
-    array = np.frombuffer(data, kind)
-    if shape == (None,):
-        return array
-    wanted = [size for size in shape if size is not None]
-    expected = 1
-    for size in wanted:
-        expected *= size
-    if count != expected:
-        said = " x ".join(map(str, wanted))
-        raise corrupt(field, f"{count} numbers", f"{said} are expected")
-    return array.reshape(wanted)
+def _tracks_message(tracks: TrackIds | None) -> pb.KeptTracks | None:
+    if tracks is None:
+        return None
+    return pb.KeptTracks(**written(tracks, id=IDS, known=_FLAGS))
+
+
+def _tracks(
+    message: pb.KeptFrame | pb.KeptLabels, name: str, n: int, where: str
+) -> TrackIds | None:
+    """Reads the tracks of n detections; None where the message has none."""
+    if not message.HasField(name):
+        return None
+    tracks, field = getattr(message, name), f"{where}{name}"
+    return TrackIds(
+        IDS.read(tracks.id, f"{field}.id", n), _FLAGS.read(tracks.known, f"{field}.known", n)
+    )
 
 
 _COUNTS = tuple(field.name for field in fields(TruthAccount))
 
 
-_OUTCOMES = len(Outcome)
-
-
-_GATES = len(GateVerdict)
+# What messages and dataclasses name alike.
+_OF_LABELS = ("replaces", "clock_ns", "generation", "delay_ns", "live", "objects_told")
+_OF_FRAME = ("frame_id", "stamp_ns", "received", "version", "source", "epoch", "bare")
 
 
 def encode_labels(record: LabelRecord) -> bytes:
@@ -203,24 +161,19 @@ def encode_labels(record: LabelRecord) -> bytes:
 
 def labels_message(record: LabelRecord) -> pb.KeptLabels:
     """All but the revision."""
-    covariance, gate = record.truth_covariance, record.gate
+    triangles, gate = b"", record.gate
+    if record.truth_covariance is not None:
+        m, k = record.truth_covariance.shape[:2]
+        squares = record.truth_covariance.reshape(m, k * k)
+        triangles = FLOATS.write(squares[:, triangle_in_square(k)])
     return pb.KeptLabels(
-        replaces=record.replaces,
-        settled=naturals_of(record.settled),
-        outcome=record.outcome.tobytes(),
-        rows=naturals_of(record.rows),
-        truth=floats_of(record.truth),
-        truth_covariance=b"" if covariance is None else floats_of(_triangles(covariance)),
-        objects=tracks_of(record.objects),
-        class_rows=naturals_of(record.class_rows),
-        true_class=naturals_of(record.true_class),
+        **values_of(record, _OF_LABELS),
+        **written(record, settled=_NATURALS, outcome=_CODES, rows=_NATURALS, truth=FLOATS),
+        **written(record, class_rows=_NATURALS, true_class=_NATURALS),
+        truth_covariance=triangles,
+        objects=_tracks_message(record.objects),
         counted_stamp_ns=record.stamp_ns,
-        clock_ns=record.clock_ns,
-        generation=record.generation,
-        delay_ns=record.delay_ns,
-        live=record.live,
         account=[getattr(record.account, name) for name in _COUNTS],
-        objects_told=record.objects_told,
         gate=b"" if gate is None else gate.tobytes(),
     )
 
@@ -246,38 +199,37 @@ def labels_in(message: pb.KeptLabels, revision: int, where: str = "") -> LabelRe
     where   before the name of each field
     raises  CorruptEntry
     """
-    settled = naturals_in(message.settled, f"{where}settled")
-    rows = naturals_in(message.rows, f"{where}rows")
+    settled = _NATURALS.read(message.settled, f"{where}settled")
+    rows = _NATURALS.read(message.rows, f"{where}rows")
     m = rows.size
     truth = _truth(message.truth, m, f"{where}truth")
-    class_rows = naturals_in(message.class_rows, f"{where}class_rows")
+    class_rows = _NATURALS.read(message.class_rows, f"{where}class_rows")
     covariance = None
     if message.truth_covariance:
-        field = f"{where}truth_covariance"
-        covariance = _squares(message.truth_covariance, m, truth.shape[1], field)
+        k = truth.shape[1]
+        field, size = f"{where}truth_covariance", k * (k + 1) // 2
+        packed = FLOATS.read(message.truth_covariance, field, m, size)
+        covariance = packed[:, square_from_triangle(k)].reshape(m, k, k)
+    if len(message.account) > len(_COUNTS):
+        came = f"{len(message.account)} counts"
+        raise corrupt(f"{where}account", came, f"up to {len(_COUNTS)} are known")
     return LabelRecord(
+        **read_values(message, _OF_LABELS),
         revision=revision,
-        replaces=message.replaces,
         settled=settled,
-        outcome=bytes_in(message.outcome, f"{where}outcome", settled.size, _OUTCOMES),
+        outcome=_CODES.read(message.outcome, f"{where}outcome", settled.size, below=len(Outcome)),
         rows=rows,
         truth=truth,
         truth_covariance=covariance,
-        objects=(
-            tracks_in(message.objects, f"{where}objects", m)
-            if message.HasField("objects")
-            else None
-        ),
+        objects=_tracks(message, "objects", m, where),
         class_rows=class_rows,
-        true_class=naturals_in(message.true_class, f"{where}true_class", class_rows.size),
+        true_class=_NATURALS.read(message.true_class, f"{where}true_class", class_rows.size),
         stamp_ns=message.counted_stamp_ns if message.HasField("counted_stamp_ns") else None,
-        clock_ns=message.clock_ns if message.HasField("clock_ns") else None,
-        generation=message.generation,
-        delay_ns=message.delay_ns,
-        live=message.live,
-        account=_account(message, f"{where}account"),
-        objects_told=message.objects_told,
-        gate=bytes_in(message.gate, f"{where}gate", m, _GATES) if message.gate else None,
+        # Counts that were not yet kept when it was written are 0.
+        account=TruthAccount(*message.account),
+        gate=_CODES.read(message.gate, f"{where}gate", m, below=len(GateVerdict))
+        if message.gate
+        else None,
     )
 
 
@@ -299,32 +251,13 @@ def of_frame(record: LabelRecord, frame: StoredFrame, where: str = "") -> LabelR
     return record
 
 
-def _account(message: pb.KeptLabels, field: str) -> TruthAccount:
-    """Those that were not yet counted when it was written are 0."""
-    if len(message.account) > len(_COUNTS):
-        raise corrupt(field, f"{len(message.account)} counts", f"up to {len(_COUNTS)} are known")
-    return TruthAccount(*message.account)
-
-
 def _truth(data: bytes, m: int, field: str) -> FloatArray:
     """(m, K), K as wide as there are numbers for."""
-    count = count_in(data, 8, field)
+    count = FLOATS.count(data, field)
     k, rest = divmod(count, m) if m else (0, count)
     if rest or (m and not 1 <= k <= MOST_DIMENSIONS):
         raise corrupt(field, f"{count} numbers", f"{m} rows of 1 to {MOST_DIMENSIONS} are expected")
-    return floats_in(data, field, m, k)
-
-
-def _triangles(covariance: FloatArray) -> FloatArray:
-    """Lower triangles of (m, K, K)."""
-    m, k = covariance.shape[:2]
-    return covariance.reshape(m, k * k)[:, triangle_in_square(k)]
-
-
-def _squares(data: bytes, m: int, k: int, field: str) -> FloatArray:
-    """(m, K, K), symmetric."""
-    packed = floats_in(data, field, m, k * (k + 1) // 2)
-    return packed[:, square_from_triangle(k)].reshape(m, k, k)
+    return FLOATS.read(data, field, m, k)
 
 
 _STREAM = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -345,24 +278,15 @@ def encode_frame(entry: FrameEntry) -> bytes:
             "use encode_labels."
         )
     return pb.KeptFrame(
+        **values_of(frame, _OF_FRAME),
         header=encode_header(frame.header),
-        frame_id=frame.frame_id,
-        stamp_ns=frame.stamp_ns,
-        received=frame.received,
-        id=ids_of(frame.id),
-        class_index=naturals_of(frame.class_index),
+        **written(frame, id=IDS, class_index=_NATURALS, slice=_SHORTS, unusable=IDS),
         slices=[encode_slice_key(key) for key in frame.slices],
-        slice=shorts_of(frame.slice),
         sent=_estimates_message(frame.sent),
         made=None if frame.made is None else _estimates_message(frame.made),
-        version=frame.version,
-        unusable=ids_of(frame.unusable),
-        tracks=tracks_of(frame.tracks),
-        source=frame.source,
+        tracks=_tracks_message(frame.tracks),
         opinions=None if frame.opinions is None else _opinions_message(frame.opinions),
         inline=None if inline is None else labels_message(inline),
-        epoch=frame.epoch,
-        bare=frame.bare,
     ).SerializeToString()
 
 
@@ -382,18 +306,14 @@ def encode_slice_key(key: SliceKey) -> pb.KeptSlice:
 
 
 def _estimates_message(stored: StoredEstimates) -> pb.KeptEstimates:
-    return pb.KeptEstimates(
-        mean=floats_of(stored.mean),
-        packed=floats_of(stored.packed),
-        diagonal=flags_of(stored.diagonal),
-    )
+    arrays = written(stored, mean=FLOATS, packed=FLOATS, diagonal=_FLAGS)
+    return pb.KeptEstimates(**arrays)
 
 
 def _opinions_message(stored: StoredOpinions) -> pb.KeptOpinions:
     return pb.KeptOpinions(
         slice=None if stored.slice is None else encode_slice_key(stored.slice),
-        rows=naturals_of(stored.rows),
-        values=floats_of(stored.values),
+        **written(stored, rows=_NATURALS, values=FLOATS),
         opinions=stored.values.shape[1],
     )
 
@@ -429,29 +349,23 @@ def _frame(message: pb.KeptFrame, angles_in_joint: bool) -> StoredFrame:
         if not message.HasField(name):
             raise corrupt(name, "absent", "every frame has one")
     header = _known_header(message.header.SerializeToString(), angles_in_joint)
-    ids = ids_in(message.id, "id")
+    ids = IDS.read(message.id, "id")
     n, k, classes = ids.size, header.space.k, len(header.classes)
     slices = tuple(decode_slice_key(key, "slices") for key in message.slices)
     return StoredFrame(
+        **read_values(message, _OF_FRAME),
         header=header,
-        frame_id=message.frame_id,
-        stamp_ns=message.stamp_ns if message.HasField("stamp_ns") else None,
-        received=message.received,
         id=ids,
-        class_index=naturals_in(message.class_index, "class_index", n, classes),
+        class_index=_NATURALS.read(message.class_index, "class_index", n, below=classes),
         slices=slices,
-        slice=shorts_in(message.slice, "slice", n, len(slices)),
+        slice=_SHORTS.read(message.slice, "slice", n, below=len(slices)),
         sent=_estimates(message.sent, n, k, "sent"),
         made=_estimates(message.made, n, k, "made") if message.HasField("made") else None,
-        version=message.version if message.HasField("version") else None,
-        unusable=ids_in(message.unusable, "unusable"),
-        tracks=tracks_in(message.tracks, "tracks", n) if message.HasField("tracks") else None,
-        source=message.source,
+        unusable=IDS.read(message.unusable, "unusable"),
+        tracks=_tracks(message, "tracks", n, ""),
         opinions=(
             _opinions(message.opinions, n, classes) if message.HasField("opinions") else None
         ),
-        epoch=message.epoch,
-        bare=message.bare,
     )
 
 
@@ -485,24 +399,23 @@ def decode_slice_key(message: pb.KeptSlice, field: str) -> SliceKey:
 
 
 def _estimates(message: pb.KeptEstimates, n: int, k: int, field: str) -> StoredEstimates:
+    mean = FLOATS.read(message.mean, f"{field}.mean", n, k)
+    # Variances or lower triangles: the length says which.
+    triangle, packed = k * (k + 1) // 2, f"{field}.packed"
+    count = FLOATS.count(message.packed, packed)
+    if count not in (n * k, n * triangle):
+        expected = f"{n} x {k} or {n} x {triangle} are expected"
+        raise corrupt(packed, f"{count} numbers", expected)
+    width = k if count == n * k else triangle
     return StoredEstimates(
-        floats_in(message.mean, f"{field}.mean", n, k),
-        _packed(message.packed, n, k, f"{field}.packed"),
-        flags_in(message.diagonal, f"{field}.diagonal", n),
+        mean,
+        FLOATS.read(message.packed, packed, n, width),
+        _FLAGS.read(message.diagonal, f"{field}.diagonal", n),
     )
 
 
-def _packed(data: bytes, n: int, k: int, field: str) -> FloatArray:
-    """Variances or lower triangles: the length says which."""
-    triangle = k * (k + 1) // 2
-    count = count_in(data, 8, field)
-    if count not in (n * k, n * triangle):
-        raise corrupt(field, f"{count} numbers", f"{n} x {k} or {n} x {triangle} are expected")
-    return floats_in(data, field, n, k if count == n * k else triangle)
-
-
 def _opinions(message: pb.KeptOpinions, n: int, classes: int) -> StoredOpinions:
-    rows = naturals_in(message.rows, "opinions.rows", below=n)
+    rows = _NATURALS.read(message.rows, "opinions.rows", below=n)
     if message.opinions > MOST_VALUES:
         raise corrupt(
             "opinions.opinions", f"{message.opinions}", f"up to {MOST_VALUES} are possible"
@@ -512,5 +425,53 @@ def _opinions(message: pb.KeptOpinions, n: int, classes: int) -> StoredOpinions:
     return StoredOpinions(
         decode_slice_key(message.slice, "opinions.slice") if message.HasField("slice") else None,
         rows,
-        floats_in(message.values, "opinions.values", rows.size, message.opinions, classes),
+        FLOATS.read(message.values, "opinions.values", rows.size, message.opinions, classes),
     )
+
+
+class DecodeFrame(Protocol):
+    """A frame from what was made of it. Raises ValueError."""
+
+    def __call__(self, data: bytes, *, sequence: int, partition: int) -> FrameEntry: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Encodes the bodies of rows and decodes them. Decoders raise ValueError."""
+
+    encode_frame: Callable[[FrameEntry], bytes] = encode_frame
+    decode_frame: DecodeFrame = decode_frame
+    encode_labels: Callable[[LabelRecord], bytes] = encode_labels
+    decode_labels: Callable[[bytes], LabelRecord] = decode_labels
+
+    def rows_of(self, entry: Entry) -> Changes:
+        """Returns the rows that one entry writes. Raises ValueError and the like without bytes."""
+        if isinstance(entry, FrameEntry):
+            return Changes(frames=[self._frame_row(entry)])
+        absent = [] if entry.frame is None else [self._frame_row(entry.frame)]
+        record = entry.record
+        body = self.encode_labels(record)
+        row = Row(entry.stream, entry.frame_id, entry.sequence, record.revision, body)
+        entry.stream.encode()  # what is no text would stand in the way of all others
+        return Changes(labels=[row], absent=absent)
+
+    def _frame_row(self, entry: FrameEntry) -> Row:
+        frame = entry.frame
+        frame.header.stream.encode()
+        body = self.encode_frame(entry)
+        return Row(frame.header.stream, frame.frame_id, entry.sequence, frame.stamp_ns, body)
+
+    def frame(self, row: Row, partition: int) -> FrameEntry:
+        """A frame again. Raises DamagedPartition."""
+        try:
+            return self.decode_frame(row.body, sequence=row.sequence, partition=partition)
+        except ValueError as error:
+            raise DamagedPartition(f"frame {row.frame_id} of {row.stream!r}: {error}") from error
+
+    def labels(self, row: Row, partition: int, frame: FrameEntry | None = None) -> LabelEntry:
+        """Labels again. Raises DamagedPartition."""
+        try:
+            record = self.decode_labels(row.body)
+        except ValueError as error:
+            raise DamagedPartition(f"labels of {row.frame_id}, {row.stream!r}: {error}") from error
+        return LabelEntry(row.sequence, partition, row.stream, row.frame_id, record, frame)

@@ -11,21 +11,12 @@ import errno
 import os
 import sqlite3
 import struct
+import zlib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor.store.ledger.parts import (
-    Changes,
-    DamagedPartition,
-    OtherPartition,
-    Row,
-    StoreFailed,
-    beside,
-    mark_of,
-    signed,
-)
-from monitor.store.snapshot import private, sync_folder
+from monitor.store.snapshot import private, sync_path
 
 FORMAT = 1
 
@@ -42,6 +33,9 @@ _WAL_BYTES = _WAL_PAGES * _PAGE
 
 
 _BLOCK = 16  # rows held at once
+
+
+_UNSIGNED = (1 << 64) - 1
 
 
 _SCHEMA = (
@@ -62,7 +56,11 @@ _FRAME = "frame_id, sequence, stamp_ns, crc, body, stream"
 _LABELS = "frame_id, sequence, revision, crc, body, stream"
 
 
-Rows = Generator[Row, None, None]
+_BEHIND = "WHERE sequence > ? ORDER BY sequence"
+
+
+# A frame that labels brought has its own sequence, below 0.
+_OF_NAME = "WHERE stream = ? AND frame_id = ? AND abs(sequence) < ? ORDER BY abs(sequence)"
 
 
 # Codes of SQLite by which a file is not what it should be, and those of a whole disk.
@@ -79,6 +77,83 @@ _SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: it ends before its end
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+_FIXED = struct.Struct("<qqq?")
+
+
+class StoreFailed(OSError):
+    """Nothing of it could be written now. It may be later.
+
+    reason  "full", "taken", or "failed"
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class DamagedPartition(ValueError):
+    """A file is no partition, or not as it was written."""
+
+
+class OtherPartition(ValueError):
+    """A file that a later version of the monitor wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A frame, or labels of one.
+
+    number  a stamp (None where there is none) of a frame, a revision of labels
+    """
+
+    stream: str
+    frame_id: int
+    sequence: int
+    number: int | None
+    body: bytes
+
+    @property
+    def crc(self) -> int:
+        """Over all of it."""
+        number = 0 if self.number is None else self.number
+        fixed = _FIXED.pack(signed(self.frame_id), self.sequence, number, self.number is None)
+        return zlib.crc32(self.body, zlib.crc32(self.stream.encode(), zlib.crc32(fixed)))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows that one transaction writes.
+
+    absent  frames that are written only where there is none with their name
+    """
+
+    frames: list[Row] = field(default_factory=list)
+    labels: list[Row] = field(default_factory=list)
+    absent: list[Row] = field(default_factory=list)
+
+
+def mark_of(path: Path) -> tuple[int, int] | None:
+    """Identifies a file among others of the same name; None where there is none."""
+    try:
+        status = path.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if path.is_file() and not path.is_symlink() else None
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """A file that SQLite keeps beside its own: "-wal" or "-shm"."""
+    return path.with_name(f"{path.name}{suffix}")
+
+
+def signed(number: int) -> int:
+    """64 bits without a sign as SQLite holds them: with one."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+Rows = Generator[Row, None, None]
 
 
 @dataclass(slots=True)
@@ -113,7 +188,7 @@ class PartitionFile:
                 check_same_thread=False,
             )
             # What is no text does not fit its CRC, which says it better.
-            connection.text_factory = _text
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
         opened = PartitionFile(path, number, mark, connection)
         try:
             with _failures(path):
@@ -142,7 +217,7 @@ class PartitionFile:
             rows = [("format", FORMAT), ("partition", self.number)]
             self._connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
             run("COMMIT")
-            sync_folder(self.path.parent)
+            sync_path(self.path.parent)
             return
         meta = dict(run("SELECT key, value FROM meta").fetchall())
         written = meta.get("format")
@@ -232,11 +307,7 @@ class PartitionFile:
         """Brings to the disk what was written without syncing. Raises StoreFailed."""
         # A commit without sync leaves it in the WAL, which no lock of SQLite is on.
         with _failures(self.path):
-            wal = os.open(beside(self.path, "-wal"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fsync(wal)
-            finally:
-                os.close(wal)
+            sync_path(beside(self.path, "-wal"), os.O_NOFOLLOW)
 
     # ---- reading
 
@@ -260,7 +331,7 @@ class PartitionFile:
                 " ORDER BY abs(sequence) DESC LIMIT ?",
                 (limit,),
             ).fetchall()
-        return [(sequence, stream, _unsigned(id_), stamp) for sequence, stream, id_, stamp in rows]
+        return [(sequence, stream, id_ & _UNSIGNED, stamp) for sequence, stream, id_, stamp in rows]
 
     def names(self, after: int) -> tuple[list[tuple[str, int]], int]:
         """Stream and frame_id of the frames that were written after so many; how many there are.
@@ -273,39 +344,29 @@ class PartitionFile:
         with _failures(self.path):
             rows = self._connection.execute(query, (after,)).fetchall()
         last = max((rowid for _, _, rowid in rows), default=after)
-        return [(stream, _unsigned(id_)) for stream, id_, _ in rows], last
+        return [(stream, id_ & _UNSIGNED) for stream, id_, _ in rows], last
 
     def frames(self, after: int) -> Rows:
         """Frames with a higher sequence, in order. Raises DamagedPartition."""
-        return self._rows(
-            f"SELECT {_FRAME} FROM frames WHERE sequence > ? ORDER BY sequence", after
-        )
+        return self._rows(f"SELECT {_FRAME} FROM frames {_BEHIND}", after)
 
     def labels(self, after: int) -> Rows:
         """Labels with a higher sequence, in order. Raises DamagedPartition."""
-        return self._rows(
-            f"SELECT {_LABELS} FROM labels WHERE sequence > ? ORDER BY sequence", after
-        )
+        return self._rows(f"SELECT {_LABELS} FROM labels {_BEHIND}", after)
 
     def find(self, stream: str, frame_id: int, before: int) -> tuple[Row | None, list[Row]]:
         """The latest frame of that name before a sequence, and all labels of that name, in order.
 
         raises  DamagedPartition, StoreFailed
         """
-        name = (stream, signed(frame_id), before)
-        # A frame that labels brought has its own sequence, below 0.
-        where = "WHERE stream = ? AND frame_id = ? AND abs(sequence) < ? ORDER BY abs(sequence)"
-        frame = next(self._rows(f"SELECT {_FRAME} FROM frames {where} DESC LIMIT 1", *name), None)
-        return frame, list(self._rows(f"SELECT {_LABELS} FROM labels {where}", *name))
+        query = f"SELECT {_LABELS} FROM labels {_OF_NAME}"
+        frame = self.frame(stream, frame_id, before)
+        return frame, list(self._rows(query, stream, signed(frame_id), before))
 
-    def brought(self, stream: str, frame_id: int, by: int) -> Row | None:
-        """The frame that labels of a sequence are of, if it is there only because of labels."""
-        query = (
-            f"SELECT {_FRAME} FROM frames WHERE stream = ? AND frame_id = ? AND abs(sequence) < ?"
-            " ORDER BY abs(sequence) DESC LIMIT 1"
-        )
-        row = next(self._rows(query, stream, signed(frame_id), by), None)
-        return None if row is None or row.sequence > 0 else row
+    def frame(self, stream: str, frame_id: int, before: int) -> Row | None:
+        """The latest frame of that name before a sequence. Raises as `find`."""
+        query = f"SELECT {_FRAME} FROM frames {_OF_NAME} DESC LIMIT 1"
+        return next(self._rows(query, stream, signed(frame_id), before), None)
 
     def _rows(self, query: str, *values: int | str) -> Rows:
         with _failures(self.path):
@@ -326,7 +387,7 @@ class PartitionFile:
         self, id_: int, sequence: int, number: int | None, crc: int, body: bytes, stream: str
     ) -> Row:
         try:
-            row = Row(stream, _unsigned(id_), sequence, number, body)
+            row = Row(stream, id_ & _UNSIGNED, sequence, number, body)
             same = row.crc == crc
         except (TypeError, ValueError, AttributeError, struct.error):
             same = False
@@ -335,14 +396,6 @@ class PartitionFile:
                 f"{self.path}: entry {sequence} is not as it was written: the file is damaged."
             )
         return row
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _unsigned(number: int) -> int:
-    return number + (1 << 64) if number < 0 else number
 
 
 def _columns(row: Row) -> tuple[int, int, int | None, int, bytes, str]:

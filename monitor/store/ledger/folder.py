@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from monitor.store.ledger.parts import StoreFailed, beside
-from monitor.store.snapshot import Kind, SnapshotFile, sync_folder
+from monitor.store.ledger.file import PartitionFile, StoreFailed, beside
+from monitor.store.snapshot import Claim, Kind, SnapshotFile
 
 PENDING = Kind(b"calpend\0", "frames and labels", "pending", "It is no file of [pending] folder.")
 
@@ -36,11 +36,10 @@ class PartitionFolder:
     """One folder, of one process from `claim` to `release`."""
 
     path: Path
-    _file: SnapshotFile = field(init=False)
-    _lock: BinaryIO | None = field(default=None, init=False)
+    _claim: Claim = field(init=False)
 
     def __post_init__(self) -> None:
-        self._file = SnapshotFile(self.path / "pending", PENDING)
+        self._claim = Claim(SnapshotFile(self.path / "pending", PENDING))
 
     def claim(self) -> bool:
         """Make the folder, and claim it; again where somebody has removed it.
@@ -48,33 +47,25 @@ class PartitionFolder:
         returns  whether it was not ours before
         raises  StoreFailed, with the reason "taken" where another process has it
         """
-        held = self._lock
         try:
-            if self._lock is not None and not self._file.locked_by(self._lock):
-                self.release()
-            if self._lock is None:
-                self.path.mkdir(mode=0o700, exist_ok=True)
-                sync_folder(self.path.parent)
-                self._lock = self._file.lock()
+            is_new = self._claim.take(self.path)
         except OSError as error:
             raise StoreFailed(
                 "failed",
                 f"{self.path} cannot be written ({error.strerror or error}). Make it a folder that "
                 "can be, or name another [pending] folder.",
             ) from error
-        if self._lock is None:
+        if not self._claim.held:
             raise StoreFailed(
                 "taken",
                 f"another sidecar keeps its frames and labels in {self.path}: this one keeps none. "
                 "Give it a [pending] folder of its own, or none.",
             )
-        return self._lock is not held
+        return is_new
 
     def release(self) -> None:
         """Let another process have it."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._claim.release()
 
     def file(self, number: int) -> Path:
         """Where a partition is."""
@@ -137,3 +128,66 @@ def _size(path: Path) -> int:
 def _remove(path: Path) -> None:
     for part in ("", *_BESIDE):  # first what names the others
         beside(path, part).unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class OpenPartitions:
+    """Files of one folder that stay open for a while, for one thread at a time.
+
+    Opening a file takes longer than a look into it.
+
+    most     that are open at once; the one that was used the longest time ago goes
+    closing  told of one that goes for want of room, before it does; what it raises, `file` raises
+    """
+
+    folder: PartitionFolder
+    most: int
+    closing: Callable[[int], None] | None = None
+    _files: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, number: int) -> PartitionFile | None:
+        """One, if it is open: it can be read to its end, though it may have been removed."""
+        return self._files.get(number)
+
+    def file(
+        self, number: int, *, create: bool = False, removed_too: bool = False
+    ) -> PartitionFile:
+        """One that is open from now on. Raises DamagedPartition, OtherPartition, StoreFailed.
+
+        create       begin it where there is none
+        removed_too  one that is open is good, though it was removed or renamed
+        """
+        file = self._files.get(number)
+        if file is not None and not removed_too and not file.is_there:
+            self.close(number)
+            file = None
+        if file is None:
+            file = PartitionFile.open(self.folder.file(number), number, create=create)
+            self._files[number] = file
+        self._files.move_to_end(number)
+        while len(self._files) > self.most:
+            oldest = next(iter(self._files))
+            if self.closing is not None:
+                self.closing(oldest)
+            self.close(oldest)
+        return file
+
+    def close(self, number: int) -> None:
+        """Close one, if it is open."""
+        file = self._files.pop(number, None)
+        if file is not None:
+            file.close()
+
+    def close_removed(self) -> None:
+        """Close those that were removed: as long as one is open, the disk has not got it back."""
+        for number, file in list(self._files.items()):
+            if not file.is_there:
+                self.close(number)
+
+    def close_all(self) -> None:
+        """Close all of them."""
+        for number in list(self._files):
+            self.close(number)

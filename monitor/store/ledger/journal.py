@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from monitor.store.ledger.codec import Codec, kept
-from monitor.store.ledger.entries import Entry, Kept, LabelEntry
+from monitor.store.ledger.entries import Entry, Kept, LabelEntry, kept
+from monitor.store.ledger.entry_bytes import Codec
+from monitor.store.ledger.file import StoreFailed
 from monitor.store.ledger.folder import PartitionFolder
 from monitor.store.ledger.journal_writer import JournalQueue, JournalWriter
 from monitor.store.ledger.partitions import Dropped, Partition, PartitionStore, RecentFrame
-from monitor.store.ledger.parts import StoreFailed
 from monitor.store.ledger.reader import NEVER, Found, PartitionReader
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,12 @@ _AS_CONFIGURED = ("budget", "expired")
 class JournalSettings(Protocol):
     """Reads what the [pending] section says of the disk."""
 
-    @property
-    def folder(self) -> str: ...
-    @property
-    def disk_bytes(self) -> int: ...
-    @property
-    def keep_hours(self) -> float: ...
-    @property
-    def partition_minutes(self) -> float: ...
-    @property
-    def queue_frames(self) -> int: ...
-    @property
-    def sync_frames(self) -> bool: ...
+    folder: str
+    disk_bytes: int
+    keep_hours: float
+    partition_minutes: float
+    queue_frames: int
+    sync_frames: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +68,7 @@ class Journal:
     tell     told in words when the disk takes no entries, when it does again, and of damage
     pressed  set when a checkpoint is needed, without which the budget cannot be kept
     drops    partitions that went, by reason
+    bytes    on the disk, as of the last commit
     """
 
     config: JournalSettings
@@ -81,13 +76,13 @@ class Journal:
     codec: Codec = field(default_factory=Codec)
     pressed: asyncio.Event = field(default_factory=asyncio.Event)
     drops: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
     _dropped: Callable[[int, str], None] | None = None
     _store: PartitionStore | None = field(init=False)
     _reader: PartitionReader = field(init=False)
     _queue: JournalQueue = field(init=False)
     _writer: JournalWriter | None = field(init=False)
     _partitions: tuple[Partition, ...] = ()
-    _bytes: int = 0
     _failed: int = 0
     _keep: int = 0  # partitions of event time
     _unread: int = 0
@@ -148,7 +143,7 @@ class Journal:
         # what is left when one has gone for the budget is much of it.
         there = [one.number for one in self._partitions]
         oldest = bool(there) and partition < min(there)
-        why = "budget" if oldest and 2 * self._bytes > self.config.disk_bytes else "vanished"
+        why = "budget" if oldest and 2 * self.bytes > self.config.disk_bytes else "vanished"
         if partition < now - self._keep:
             why = "expired"
         self.drops[why] += 1
@@ -267,11 +262,6 @@ class Journal:
         self._thread.shutdown()
 
     @property
-    def bytes(self) -> int:
-        """Counts the bytes on the disk, as of the last commit."""
-        return self._bytes
-
-    @property
     def failures(self) -> int:
         """Counts failed writes and reads; what was to be written is tried again."""
         return self._failed + (0 if self._writer is None else self._writer.failures)
@@ -319,7 +309,7 @@ class Journal:
         if store.pressed:
             store.pressed = False
             self.pressed.set()
-        self._partitions, self._bytes = store.partitions, store.bytes
+        self._partitions, self.bytes = store.partitions, store.bytes
         self._unread = len(store.unread)
         if gone:
             self._thread.submit(self._reader.let_go, self._partitions)

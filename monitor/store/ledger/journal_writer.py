@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 
 from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
 from monitor.store.ledger.partitions import Partition, PartitionStore
@@ -51,35 +52,34 @@ class JournalQueue:
 
     def put(self, entry: Entry) -> bool:
         """Have an entry wait; False where there is no room."""
-        if isinstance(entry, FrameEntry):
-            if self.frames >= self.most_frames:
-                return False
-            self.frames += 1
-        else:
-            if self.full:
-                return False
-            self.label_bytes += _size(entry)
+        is_frame = isinstance(entry, FrameEntry)
+        if (self.frames >= self.most_frames) if is_frame else self.full:
+            return False
+        self._count(entry, 1)
         self._entries.append(entry)
         self._by_key.setdefault(_key(entry), []).append(entry)
         return True
 
     def first(self, count: int) -> list[Entry]:
         """The first ones; they stay."""
-        return [self._entries[at] for at in range(min(count, len(self._entries)))]
+        return list(islice(self._entries, count))
 
     def remove_first(self, count: int) -> None:
         """They need not wait any more."""
         for _ in range(count):
             entry = self._entries.popleft()
-            if isinstance(entry, FrameEntry):
-                self.frames -= 1
-            else:
-                self.label_bytes -= _size(entry)
+            self._count(entry, -1)
             key = _key(entry)
             ours = self._by_key[key]
             ours.pop(0)
             if not ours:
                 del self._by_key[key]
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        if isinstance(entry, FrameEntry):
+            self.frames += sign
+        else:
+            self.label_bytes += sign * _size(entry)
 
     def of(self, key: FrameKey, partition: int | None) -> tuple[list[FrameEntry], list[LabelEntry]]:
         """Lists what waits of one frame: frames, those that labels bring among them, and labels."""
@@ -214,9 +214,7 @@ class JournalWriter:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        for _, written in self._waiters:
-            if not written.done():
-                written.set_result(False)
+        _answer(self._waiters, False)
         if self.queue:
             log.warning(
                 "pending: %d entries are lost: the disk takes none",

@@ -10,16 +10,16 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import itemgetter
 
-from monitor.store.ledger.codec import Codec
 from monitor.store.ledger.entries import Entry
-from monitor.store.ledger.file import PartitionFile
-from monitor.store.ledger.folder import PartitionFolder
-from monitor.store.ledger.open import OpenPartitions
-from monitor.store.ledger.parts import Changes, OtherPartition, StoreFailed, mark_of
-from monitor.store.ledger.replay import Replay
+from monitor.store.ledger.entry_bytes import Codec
+from monitor.store.ledger.file import Changes, OtherPartition, PartitionFile, StoreFailed, mark_of
+from monitor.store.ledger.folder import OpenPartitions, PartitionFolder
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,15 @@ MOST_KEYS = 65536
 
 # Partitions that are written to stay open: late labels go to older ones.
 _MOST_OPEN = 4
+
+
+# Files that are replayed at once, however many partitions have entries between each other's.
+_MOST_REPLAYED = 8
+
+
+# Of a partition that is replayed, what is in memory ends with the row that is beyond either.
+_BLOCK = 64  # rows
+_BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,6 @@ class PartitionStore:
     partitions: tuple[Partition, ...] = ()
     unread: set[int] = field(default_factory=set)
     uncertain: bool = False
-    _place: dict[int, int] = field(default_factory=dict)  # in partitions
     _events: int = 0
     _there: dict[int, Partition] = field(default_factory=dict)
     _open: OpenPartitions = field(init=False)
@@ -115,7 +123,7 @@ class PartitionStore:
     _in_vain: bool = False
 
     def __post_init__(self) -> None:
-        self._open = OpenPartitions(self.folder, _MOST_OPEN, self._closing)
+        self._open = OpenPartitions(self.folder, _MOST_OPEN, self._sync)
 
     def take_dropped(self) -> list[Dropped]:
         """Those that went since the last call."""
@@ -135,32 +143,18 @@ class PartitionStore:
             numbers = self.folder.numbers()
         except OSError as error:
             raise StoreFailed("failed", f"{self.folder.path} cannot be read: {error}") from error
-        whole = True
         for number in numbers:
-            try:
-                file = PartitionFile.open(self.folder.file(number), number)
-                try:
-                    one = self._seen(file)
-                    rows = file.keys(MOST_KEYS)
-                finally:
-                    file.close()
-            except StoreFailed as error:
-                self.leave(number, error)
-                whole = False
-                continue
-            except ValueError as error:
-                self.refuse(number, error)
-                whole = False
-                continue
-            self._there[number] = one
-            keys += [(row[0], RecentFrame(*row[1:], number)) for row in rows]
+            with self._told(number), closing(self._file(number)) as file:
+                one, rows = self._seen(file), file.keys(MOST_KEYS)
+                self._there[number] = one
+                keys += [(row[0], RecentFrame(*row[1:], number)) for row in rows]
             if len(keys) > 2 * MOST_KEYS:
-                keys = heapq.nlargest(MOST_KEYS, keys, key=lambda key: key[0])
-        self.uncertain = not whole
+                keys = heapq.nlargest(MOST_KEYS, keys, key=itemgetter(0))
+        self.uncertain = len(self._there) < len(numbers)
         self._arrange()
         self._aside = self.folder.size_aside()
         self._count_bytes()
-        keys.sort(key=lambda key: key[0])
+        keys.sort(key=itemgetter(0))
         return [frame for _, frame in keys[-MOST_KEYS:]]
 
     def replay(self, after: int) -> Iterator[Entry]:
@@ -168,13 +162,87 @@ class PartitionStore:
 
         A partition that is damaged anywhere behind it gives none.
         """
-        numbers = [one.number for one in self._there.values() if one.last > after]
-        return Replay(self.folder, self.codec, after, self.refuse, self.leave).entries(numbers)
+        opened = OpenPartitions(self.folder, _MOST_REPLAYED)
+        # (sequence, number, the entry or None where its file is not open yet, and what follows)
+        heap: list[tuple[int, int, Entry | None, Iterator[Entry]]] = []
+        for number in [one.number for one in self._there.values() if one.last > after]:
+            first = self._first(number, after)
+            if first is not None:
+                heap.append((first, number, None, self._entries(opened, number, after)))
+        heapq.heapify(heap)
+        try:
+            while heap:
+                _, number, entry, rest = heap[0]
+                if entry is not None:
+                    yield entry
+                following = next(rest, None)
+                if following is None:
+                    heapq.heappop(heap)
+                else:
+                    heapq.heapreplace(heap, (following.sequence, number, following, rest))
+        finally:
+            opened.close_all()
 
-    def leave(self, number: int, error: StoreFailed) -> None:
-        """Take note of a partition that cannot be read now, and may be later."""
-        log.warning("pending: %s It is left where it is.", error)
-        self.unread.add(number)
+    def _first(self, number: int, after: int) -> int | None:
+        """The first sequence of a partition whose rows are all as written; None without any."""
+        first = None
+        with self._told(number), closing(self._file(number)) as file:
+            kinds = (file.frames(after), file.labels(after))
+            firsts = [next(rows, None) for rows in kinds]
+            for _ in chain(*kinds):
+                pass
+            first = min((row.sequence for row in firsts if row is not None), default=None)
+        return first
+
+    def _entries(self, opened: OpenPartitions, number: int, after: int) -> Iterator[Entry]:
+        with self._told(number):
+            try:
+                # One that is set aside meanwhile is good behind the sequence, and done to its end.
+                while block := self._block(opened.file(number, removed_too=True), after):
+                    yield from block
+                    after = block[-1].sequence
+            finally:
+                opened.close(number)
+
+    def _block(self, file: PartitionFile, after: int) -> list[Entry]:
+        """The next ones of a partition; none at its end."""
+        frames, labels = file.frames(after), file.labels(after)
+        block: list[Entry] = []
+        size = 0
+        for row, is_frame in heapq.merge(
+            ((row, True) for row in frames),
+            ((row, False) for row in labels),
+            key=lambda one: one[0].sequence,
+        ):
+            size += len(row.body)
+            if is_frame:
+                block.append(self.codec.frame(row, file.number))
+            else:
+                # With the frame that was written for them alone: nothing else brings it.
+                latest = file.frame(row.stream, row.frame_id, row.sequence)
+                brought = None
+                if latest is not None and latest.sequence <= 0:
+                    brought = self.codec.frame(latest, file.number)
+                block.append(self.codec.labels(row, file.number, brought))
+            if len(block) >= _BLOCK or size >= _BLOCK_BYTES:
+                break
+        frames.close()
+        labels.close()
+        return block
+
+    def _file(self, number: int) -> PartitionFile:
+        return PartitionFile.open(self.folder.file(number), number)
+
+    @contextmanager
+    def _told(self, number: int) -> Iterator[None]:
+        """Leaves a partition that cannot be read now, and refuses one that is not as written."""
+        try:
+            yield
+        except StoreFailed as error:
+            log.warning("pending: %s It is left where it is.", error)
+            self.unread.add(number)
+        except ValueError as error:
+            self.refuse(number, error)
 
     def _seen(self, file: PartitionFile) -> Partition:
         """Reads what is in a file. Raises DamagedPartition, StoreFailed."""
@@ -185,21 +253,8 @@ class PartitionStore:
             file.number, file.mark, frame, labels, size, self._events, named=self._events
         )
 
-    def _put(self, one: Partition) -> None:
-        """As it is now."""
-        number = one.number
-        before = self._there.get(number)
-        self._there[number] = one
-        place = self._place.get(number)
-        if before is None or place is None or (before.frame != one.frame and place != 0):
-            self._arrange()
-            return
-        # Most commits are to the latest one: nothing changes places.
-        self.partitions = (*self.partitions[:place], one, *self.partitions[place + 1 :])
-
     def _arrange(self) -> None:
         there = sorted(self._there.values(), key=lambda one: (-one.frame, -one.number))
-        self._place = {one.number: place for place, one in enumerate(there)}
         self.partitions = tuple(there)
 
     # ---- while it runs
@@ -212,7 +267,7 @@ class PartitionStore:
         raises   StoreFailed: some partitions may have theirs, and to commit again does no harm
         """
         if self.folder.claim():
-            self._find_vanished()
+            self._find_vanished(list(self._there))
         lost: set[int] = set()
         changes = self._changes(entries, lost)
         for number, ours in changes.items():
@@ -245,15 +300,12 @@ class PartitionStore:
         self._open.close_all()
         self.folder.release()
 
-    def _find_vanished(self) -> None:
-        """The folder is another one: what was in the one before is gone."""
-        for number, one in list(self._there.items()):
-            if mark_of(self.folder.file(number)) != one.mark:
-                self._vanished(number)
-
-    def _vanished(self, number: int) -> None:
-        path = self.folder.file(number)
-        self._forget(number, "vanished", f"{path} is gone: somebody has removed it.")
+    def _find_vanished(self, numbers: Iterable[int]) -> None:
+        """Forgets partitions whose file is gone, or another one."""
+        for number in numbers:
+            path, known = self.folder.file(number), self._there.get(number)
+            if known is not None and mark_of(path) != known.mark:
+                self._forget(number, "vanished", f"{path} is gone: somebody has removed it.")
 
     def _changes(self, entries: Sequence[Entry], lost: set[int]) -> dict[int, Changes]:
         changes: dict[int, Changes] = {}
@@ -293,22 +345,27 @@ class PartitionStore:
             raise StoreFailed("failed", str(error)) from error
 
     def _write_once(self, number: int, changes: Changes, durable: bool) -> list[int]:
-        file = self._opened(number)
+        self._find_vanished([number])
+        file = self._open.file(number, create=True)
         # One that could not be read at start has more than we know of.
-        before = self._there.get(number) or self._seen(file)
+        known = self._there.get(number)
+        before = known or self._seen(file)
         lost = file.write(changes, durable)
         frames = max((row.sequence for row in changes.frames), default=0)
         labels = max((row.sequence for row in changes.labels), default=0)
         self._events += 1
-        self._put(
-            replace(
-                before,
-                frame=max(before.frame, frames),
-                labels=max(before.labels, labels),
-                bytes=self.folder.size(number),
-                named=self._events if changes.frames or changes.absent else before.named,
-            )
+        self._there[number] = one = replace(
+            before,
+            frame=max(before.frame, frames),
+            labels=max(before.labels, labels),
+            bytes=self.folder.size(number),
+            named=self._events if changes.frames or changes.absent else before.named,
         )
+        if known and (known.frame == one.frame or self.partitions[0].number == number):
+            # Most commits are to the latest one: nothing changes places.
+            self.partitions = tuple(self._there[there.number] for there in self.partitions)
+        else:
+            self._arrange()
         if lost:
             log.warning(
                 "pending: entries %s are not written: %s has no frame that they are of, or "
@@ -319,20 +376,9 @@ class PartitionStore:
         self._in_vain = False
         return lost
 
-    def _opened(self, number: int) -> PartitionFile:
-        """A partition to write to, made where there is none."""
-        known, path = self._there.get(number), self.folder.file(number)
-        if known is not None and mark_of(path) != known.mark:
-            self._vanished(number)
-        return self._open.file(number, create=True)
-
-    def _closing(self, number: int) -> None:
-        """Syncs a file before it is closed, if something in it is not on the disk yet."""
-        if number in self._unsynced:
-            self._sync(number)
-
     def _sync(self, number: int) -> None:
-        file = self._open.get(number)
+        """Brings to the disk what of a file is not there yet."""
+        file = self._open.get(number) if number in self._unsynced else None
         if file is not None and file.is_there:
             file.sync()
         self._unsynced.discard(number)
@@ -351,26 +397,24 @@ class PartitionStore:
 
     def _keep_budget(self, written: dict[int, Changes], durable: bool) -> list[int]:
         """Sequences of labels that were just written, and went."""
-        why = "[pending] disk_bytes is used up"
         lost: list[int] = []
         while self.bytes > self.disk_bytes and self._remove_aside():
             pass
-        while self.bytes > self.disk_bytes and len(self._there) > 1:
-            if self._spared(self._oldest()):
-                return lost
-            oldest = self._oldest().number
-            self._drop(oldest, "budget", why)
-            if oldest in written:
-                lost += [row.sequence for row in written[oldest].labels]
-        if self.bytes > self.disk_bytes and self._there:
-            # It alone is too large: it begins anew, with what has just been promised.
-            (number,) = self._there
-            if self._spared(self._there[number]):
-                return lost
-            self._drop(number, "budget", f"{why}: have [pending] partition_minutes smaller")
-            if number in written:
+        while self.bytes > self.disk_bytes and self._there:
+            oldest = min(self._there.values(), key=lambda one: (one.last, one.number))
+            alone = len(self._there) == 1
+            if self._spared(oldest):
+                break
+            number = oldest.number
+            remedy = ": have [pending] partition_minutes smaller" if alone else ""
+            self._drop(number, "budget", f"[pending] disk_bytes is used up{remedy}")
+            if number in written and not alone:
+                lost += [row.sequence for row in written[number].labels]
+            elif number in written:
+                # It alone is too large: it begins anew, with what has just been promised.
                 lost += self._write_once(number, written[number], durable)
                 self._count_bytes()
+                break
         return lost
 
     def _spared(self, one: Partition) -> bool:
@@ -389,12 +433,11 @@ class PartitionStore:
             return True
         # What no checkpoint has is in no other place: rather nothing new is taken.
         there = self._there.values()
-        others = [one.number for one in there if one.number != writing and one.last <= self.covered]
-        if not others:
-            return False
-        oldest = min(others, key=lambda number: self._there[number].last)
-        self._drop(oldest, "budget", "the disk is full")
-        return True
+        others = [one for one in there if one.number != writing and one.last <= self.covered]
+        if others:
+            oldest = min(others, key=lambda one: one.last)
+            self._drop(oldest.number, "budget", "the disk is full")
+        return bool(others)
 
     def _remove_aside(self) -> bool:
         """Remove something that was set aside; whether there was something."""
@@ -402,9 +445,6 @@ class PartitionStore:
         self._aside = self.folder.size_aside()
         self._count_bytes()
         return found
-
-    def _oldest(self) -> Partition:
-        return min(self._there.values(), key=lambda one: (one.last, one.number))
 
     def _drop(self, number: int, reason: str, why: str) -> None:
         path = self.folder.file(number)
