@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.drift_streams import LIFE, Effort, K
-from monitor.drift.bets import CHARTS_OF, Aim, Cells, Direction, Stage, log_likelihoods
+from monitor.drift.bets import CHARTS_OF, Aim, DetectionCells, Direction, Stage, log_likelihoods
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
 from monitor.frames.space import BoolArray, FloatArray
 
@@ -80,7 +80,7 @@ class Ours:
     def _likelihood(self, nees: FloatArray) -> FloatArray:
         frames, streams, detections = nees.shape
         count = frames * streams
-        cells = Cells(
+        cells = DetectionCells(
             k=K,
             nees=nees.ravel(),
             mapped=nees.ravel(),

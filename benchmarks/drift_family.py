@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.drift_detectors import THRESHOLD
 from benchmarks.drift_streams import HEALTHY, Fault, K, Streams, World
-from monitor.drift.alarms import AlarmChange, Why
+from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.drift.bets import SEVERITIES, Severity, Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
@@ -76,7 +76,7 @@ class Drive:
 
     def _hear(self, changes: list[AlarmChange]) -> None:
         for change in changes:
-            if change.why is Why.RAISED:
+            if change.why is AlarmReason.RAISED:
                 frame = change.alarm.event_ns // PERIOD_NS + 1
                 self.alarms[change.alarm.severity].append(frame)
         if changes:

@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Coroutine
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
-from monitor.pipeline.checkpoints import DriftKeeping, Keeper
+from monitor.pipeline.checkpoints import DriftCheckpoints, StatisticsCheckpoints
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, RecalibratorKeeper, configured
+from monitor.pipeline.recalibrator_checkpoints import (
+    RecalibratorWriter,
+    RegisterCheckpoints,
+    configured,
+)
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.pipeline.tracker_client import TrackerClient
 from monitor.service.admin import AdminService
@@ -34,7 +38,6 @@ from monitor.wire.requests import WireLimits
 
 log = logging.getLogger(__name__)
 
-
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
 # How often a service manager that keeps no watch over us hears that we live, seconds.
@@ -48,7 +51,6 @@ OVERLOADED = (
 CALM = "serving: the overload is over, frames are monitored again"
 # What the service manager shows.
 SERVING = "serving"
-
 Housekeeping = Callable[[], Coroutine[object, object, None]]
 
 
@@ -74,11 +76,11 @@ class Sidecar:
         self.pipeline = pipeline = Pipeline(config, self.journal, events=events)
         named = configured(pipeline.recalibrators, config)
         self.promotions = Promotions(pipeline)
-        store = RecalibratorKeeper(config.promotion.folder)
+        store = RecalibratorWriter(config.promotion.folder)
         every_seconds = config.snapshot.every_seconds
-        self.kept = KeptPromotions(self.promotions, named, store, every_seconds)
+        self.kept = RegisterCheckpoints(self.promotions, named, store, every_seconds)
         self.fits = FitRounds(self.promotions)
-        self.drift = DriftKeeping(pipeline, config.drift, self.fits, self.journal)
+        self.drift = DriftCheckpoints(pipeline, config.drift, self.fits, self.journal)
         self.tracker: ExternalTracker | None = None
         if config.tracker.kind is TrackerKind.GRPC:
             self.tracker = ExternalTracker(
@@ -96,7 +98,7 @@ class Sidecar:
         admin = AdminService(self.promotions, self.fits.asked, self.kept.settle)
         self.server = Server(service, admin)
         newer, soon = self.server.states.newer, self.journal.pressed
-        self.keeper = Keeper(pipeline, newer, config.snapshot, self.journal, soon)
+        self.keeper = StatisticsCheckpoints(pipeline, newer, config.snapshot, self.journal, soon)
         self.resumed = Resumption(pipeline)
         self.exporting = Exporting(
             pipeline=pipeline,

@@ -14,12 +14,12 @@ import grpc
 from monitor.drift.alarms import (
     Alarm,
     AlarmChange,
+    AlarmReason,
     Counted,
     DriftReading,
     DriftState,
     SliceStanding,
     StageStanding,
-    Why,
 )
 from monitor.drift.bets import Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
@@ -57,7 +57,7 @@ def alarm(slice="car", **changes: Any) -> Alarm:
     return Alarm(**(fields | changes))
 
 
-RAISED = AlarmChange(Why.RAISED, alarm(), ("truck",))
+RAISED = AlarmChange(AlarmReason.RAISED, alarm(), ("truck",))
 STANDINGS = (
     SliceStanding("car", Severity.PAGE, DriftState.ALARM, 1030.0, 2e9, 1000.0, alarm()),
     SliceStanding("car", Severity.TICKET, DriftState.OK, 0.0, 0.25, 500.0, None),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorKeeper
+from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorWriter
 from monitor.promotion.records import Happened
 from monitor.promotion.register_json import RegisterState
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
@@ -20,11 +20,11 @@ class Keepers:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._started: list[RecalibratorKeeper] = []
+        self._started: list[RecalibratorWriter] = []
 
-    def __call__(self, where: str | None = None) -> tuple[RecalibratorKeeper, Kept]:
+    def __call__(self, where: str | None = None) -> tuple[RecalibratorWriter, Kept]:
         """One more, and what it finds."""
-        keeper = RecalibratorKeeper(str(self.path) if where is None else where)
+        keeper = RecalibratorWriter(str(self.path) if where is None else where)
         self._started.append(keeper)
         return keeper, keeper.load()
 
@@ -38,13 +38,13 @@ def promoted(number: int) -> RegisterState:
     return state(number, scaled(number).version, CLASS_IDENTITY.version, sequence=number)
 
 
-def keep(keeper: RecalibratorKeeper, number: int) -> None:
+def keep(keeper: RecalibratorWriter, number: int) -> None:
     """As a sidecar does at a promotion."""
     promotion = record(number, Happened.PROMOTED, scaled(number).version)
     keeper.keep(promoted(number), [IDENTITY, scaled(number)], [promotion])
 
 
-def flush(keeper: RecalibratorKeeper) -> None:
+def flush(keeper: RecalibratorWriter) -> None:
     asyncio.run(keeper.flush())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from monitor.config import Config
 from monitor.frames.space import Space, plain_space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.learning import SliceToFit
+from monitor.pipeline.learning import TracksToFit
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import Happened, Record, SliceFitted
@@ -63,11 +63,11 @@ def teach_one_by_one(promotions: Promotions, some: Sequence[WholeTrack]) -> list
     return [record for track in some for record in teach(promotions, [track])]
 
 
-def to_fit(promotions: Promotions, slice: int = 0) -> SliceToFit:
+def to_fit(promotions: Promotions, slice: int = 0) -> TracksToFit:
     """Ten healthy tracks of a slice, from before time 0."""
     fitted_on = tracks(1000, 10, begin_ns=-(10**12), slice=slice)
     chain, until = promotions.learning.slices.chains[slice], {0: fitted_on[-1].ended_ns}
-    return SliceToFit(chain, fitted_on, until, promotions.learning.champion(chain))
+    return TracksToFit(chain, fitted_on, until, promotions.learning.champion(chain))
 
 
 def begin(promotions: Promotions, recalibrator: Recalibrator, slice: int = 0) -> SliceFitted:

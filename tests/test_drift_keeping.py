@@ -21,7 +21,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin
 from monitor.drift.usual import ReferenceLearner
 from monitor.pipeline import checkpoints
-from monitor.pipeline.checkpoints import DRIFT, DriftKeeping
+from monitor.pipeline.checkpoints import DRIFT, DriftCheckpoints
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import Promotions
@@ -40,14 +40,14 @@ def path(tmp_path) -> Path:
     return found
 
 
-def keeping(path: Path | str, **drift: Any) -> DriftKeeping:
+def keeping(path: Path | str, **drift: Any) -> DriftCheckpoints:
     """Of a sidecar that has just begun."""
     config = Config(drift=DriftConfig(path=str(path), **drift))
     pipeline = Pipeline(config)
-    return DriftKeeping(pipeline, config.drift, FitRounds(Promotions(pipeline)))
+    return DriftCheckpoints(pipeline, config.drift, FitRounds(Promotions(pipeline)))
 
 
-def alarmed(keeping: DriftKeeping) -> DriftKeeping:
+def alarmed(keeping: DriftCheckpoints) -> DriftCheckpoints:
     """There is an alarm, and a slice."""
     family = keeping.pipeline.drift.family
     family.grow("car", K)
@@ -56,11 +56,11 @@ def alarmed(keeping: DriftKeeping) -> DriftKeeping:
     return keeping
 
 
-def latched(keeping: DriftKeeping) -> list[str]:
+def latched(keeping: DriftCheckpoints) -> list[str]:
     return sorted(keeping.pipeline.drift.family.alarms.slices())
 
 
-def written(keeping: DriftKeeping) -> DriftKeeping:
+def written(keeping: DriftCheckpoints) -> DriftCheckpoints:
     """It begins, writes once and is gone, as if killed."""
 
     async def run() -> None:
@@ -73,7 +73,7 @@ def written(keeping: DriftKeeping) -> DriftKeeping:
     return keeping
 
 
-def gone(keeping: DriftKeeping) -> None:
+def gone(keeping: DriftCheckpoints) -> None:
     keeping.file.close()
 
 
@@ -92,7 +92,7 @@ def on_disk(path: Path) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def watching(keeping: DriftKeeping) -> AsyncIterator[None]:
+async def watching(keeping: DriftCheckpoints) -> AsyncIterator[None]:
     task = asyncio.create_task(keeping.keep_watching())
     try:
         yield

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import AlarmChange, DriftReading, Why
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
 from monitor.drift.evidence import DriftSettings, Unit
 from monitor.drift.state import family_state, restored_family
 from monitor.frames.frame import MatchedRows, TrackIds
@@ -272,10 +272,10 @@ def test_alarms_are_told_as_they_are_raised_and_when_they_are_over():
     for number in range(600):
         watch.add(rows_of(number, scale=4.0), "a")
     finished(watch.catch_up(everything=True))
-    assert (told[0].why, told[0].alarm.slice) == (Why.RAISED, "car")
+    assert (told[0].why, told[0].alarm.slice) == (AlarmReason.RAISED, "car")
     (over,) = watch.acknowledge(["car"], "anna")
     assert over == told[0].alarm
-    assert (told[-1].why, told[-1].actor) == (Why.ACKNOWLEDGED, "anna")
+    assert (told[-1].why, told[-1].actor) == (AlarmReason.ACKNOWLEDGED, "anna")
     assert watch.acknowledge([], "anna") == ()
 
 
@@ -288,7 +288,7 @@ def test_a_change_of_recalibrator_ends_the_alarms_of_its_slices():
     finished(watch.catch_up(everything=True))
     told.clear()
     watch.changed("b", [1])
-    assert [(one.why, one.alarm.slice) for one in told] == [(Why.NEW_EPOCH, "van")]
+    assert [(one.why, one.alarm.slice) for one in told] == [(AlarmReason.NEW_EPOCH, "van")]
     assert dict(reading_of(watch).epochs) == {"car": 0, "van": 1, "box": 0}
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import monitor.pipeline.fits.rounds
-from monitor.pipeline.learning import Learning
+from monitor.pipeline.learning import LabelledTracks
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY
@@ -86,7 +86,7 @@ def test_whole_tracks_decide_of_those_on_trial(monkeypatch):
         yield
         return {0: coming.pop()} if coming else {}
 
-    monkeypatch.setattr(Learning, "whole", whole)
+    monkeypatch.setattr(LabelledTracks, "whole", whole)
 
     async def run() -> None:
         async with learning(rounds):
@@ -178,14 +178,14 @@ def test_an_error_in_a_fit_is_counted_and_does_not_end_the_learning(clock):
 
 def test_an_error_in_what_is_learned_is_counted_and_does_not_end_the_learning(monkeypatch):
     rounds, promotions, _ = rounds_of("car")
-    whole, wrong = Learning.whole, [RuntimeError("nobody thought of that")] * 3
+    whole, wrong = LabelledTracks.whole, [RuntimeError("nobody thought of that")] * 3
 
     def failing(learning):
         if wrong:
             raise wrong.pop()
         return whole(learning)
 
-    monkeypatch.setattr(Learning, "whole", failing)
+    monkeypatch.setattr(LabelledTracks, "whole", failing)
     teach(promotions, faulty(0, 10))
 
     async def run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monitor.config import SnapshotConfig
-from monitor.pipeline.checkpoints import Keeper
+from monitor.pipeline.checkpoints import StatisticsCheckpoints
 from monitor.statistics.observations import finished
 from monitor.store.progress import Progress
 from monitor.store.snapshot import STATISTICS, SnapshotFile
@@ -37,7 +37,7 @@ def test_a_snapshot_that_says_what_cannot_be_adds_nothing_to_the_one_before(tmp_
     written(good, path, Progress(sequence=2, detections={"waiting_in_-3": 7}))
     written(counted_pipeline(4), path, Progress(sequence=4, detections=detections))
     pipeline = pipeline_of()
-    keeper = Keeper(pipeline, NewerFields(), SnapshotConfig(path=str(path)))
+    keeper = StatisticsCheckpoints(pipeline, NewerFields(), SnapshotConfig(path=str(path)))
     keeper.load()
     keeper.file.close()
     assert (keeper.entry, keeper.file.refused) == (2, 1)

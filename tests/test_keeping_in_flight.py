@@ -14,7 +14,7 @@ import pytest
 
 from monitor.config import Config, SnapshotConfig
 from monitor.pipeline import checkpoints
-from monitor.pipeline.checkpoints import Keeper
+from monitor.pipeline.checkpoints import StatisticsCheckpoints
 from monitor.pipeline.frame_path import Pipeline
 from monitor.store.snapshot import SnapshotFile, read_body
 from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
@@ -33,9 +33,9 @@ def keeper_of(path):
     """Makes keepers that let go of their file after the test."""
     with contextlib.ExitStack() as made:
 
-        def keeper(file: Path = path) -> Keeper:
+        def keeper(file: Path = path) -> StatisticsCheckpoints:
             pipeline = Pipeline(Config())
-            one = Keeper(pipeline, NewerFields(), SnapshotConfig(path=str(file)))
+            one = StatisticsCheckpoints(pipeline, NewerFields(), SnapshotConfig(path=str(file)))
             made.callback(one.file.close)
             return one
 
@@ -128,7 +128,7 @@ def test_a_file_that_another_sidecar_keeps_is_left_alone(keeper_of, path, caplog
 
 
 def test_a_keeper_without_a_path_locks_and_writes_nothing(tmp_path):
-    keeper = Keeper(Pipeline(Config()), NewerFields(), SnapshotConfig(path=""))
+    keeper = StatisticsCheckpoints(Pipeline(Config()), NewerFields(), SnapshotConfig(path=""))
     keeper.load()
     asyncio.run(keeper.write())
     assert (keeper.file.failures, list(tmp_path.iterdir())) == (0, [])

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, configured
+from monitor.pipeline.recalibrator_checkpoints import RegisterCheckpoints, configured
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import Happened
-from monitor.promotion.register_json import Configured
+from monitor.promotion.register_json import ConfiguredVersions
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.selection import IDENTITY
 from tests.learnt import begin, happened, in_force, known, promoted, teach
@@ -103,7 +103,7 @@ def test_trials_beside_what_is_not_in_force_any_more_are_over_but_a_pin_holds():
 
 
 @contextlib.asynccontextmanager
-async def kept_on(run: KeptPromotions) -> AsyncIterator[None]:
+async def kept_on(run: RegisterCheckpoints) -> AsyncIterator[None]:
     """Records are kept as they come, and nothing else."""
     run.every_seconds = 60.0
     task = asyncio.create_task(run.keep_trials())
@@ -162,7 +162,7 @@ def test_what_could_not_be_handed_over_is_counted_and_comes_with_the_next():
 def test_the_state_names_what_the_configuration_named():
     run, _, keeping = started(named={"recalibrator": ONE})
     run.keep()
-    assert keeping.states[-1].configured == Configured(ONE.version, "")
+    assert keeping.states[-1].configured == ConfiguredVersions(ONE.version, "")
     assert keeping.documents.keys() >= keeping.states[-1].named
 
 

@@ -1,7 +1,7 @@
 """What the last run has left goes on: trials, guards, followers and the way back."""
 
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrator_checkpoints import Kept, KeptPromotions
+from monitor.pipeline.recalibrator_checkpoints import Kept, RegisterCheckpoints
 from monitor.promotion.records import Happened
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -11,7 +11,7 @@ from tests.promotion.simulated_tracks import tracks
 from tests.told_keepers import ONE, OTHER, Keeping, started
 
 
-def busy() -> tuple[KeptPromotions, Promotions, Keeping]:
+def busy() -> tuple[RegisterCheckpoints, Promotions, Keeping]:
     """A run with a trial, a guard, a follower, and what no track has made a guard of yet."""
     run, promotions, keeping = started("car", "bus", "tram", "van", mode="automatic")
     tram = Selection(("x", "y", "z"), Identity(), {"tram": adaptive(1.0)})

@@ -10,7 +10,7 @@ import pytest
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
 from monitor.frames.space import plain_space
-from monitor.pipeline.learning import Learning, job_of
+from monitor.pipeline.learning import LabelledTracks, job_of
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.tracks import LabelledRows, WholeTrack
@@ -25,8 +25,8 @@ UV = plain_space(("u", "v"), "px")
 SECOND = 10**9
 
 
-def learning_of(*slices: str, **promotion) -> Learning:
-    learning: Learning = promotions_of(*slices, **promotion).learning
+def learning_of(*slices: str, **promotion) -> LabelledTracks:
+    learning: LabelledTracks = promotions_of(*slices, **promotion).learning
     return learning
 
 
@@ -119,7 +119,9 @@ def test_a_slice_of_other_dimensions_than_what_is_in_force_cannot_have_one():
 def test_the_champion_of_a_slice_is_that_of_its_finest_name():
     learning = learning_of("car")
     selection = Selection(XYZ.names, scaled(2.0), {"car": scaled(3.0)})
-    served = Learning(learning.settings, learning.limits, learning.slices, Recalibrators(selection))
+    served = LabelledTracks(
+        learning.settings, learning.limits, learning.slices, Recalibrators(selection)
+    )
     assert served.champion(("lidar/car", "car")) == scaled(3.0)
     assert served.champion(("bus",)) == scaled(2.0)
 

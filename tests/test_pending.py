@@ -23,7 +23,7 @@ from monitor.matching.pending import (
     PendingFrame,
 )
 from monitor.pipeline import pending
-from monitor.pipeline.pending import Gone, PendingStore, slice_keys, stored_frame, tracks_of
+from monitor.pipeline.pending import DroppedFrame, PendingStore, slice_keys, stored_frame, tracks_of
 from tests import laws
 from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
 
@@ -348,8 +348,8 @@ def store_of(*frames: PendingFrame, max_bytes=ROOMY) -> PendingStore:
     return store
 
 
-def gone(frame: PendingFrame) -> Gone:
-    return Gone(frame.stored.stamp_ns, frame.partition, frame.kept)
+def gone(frame: PendingFrame) -> DroppedFrame:
+    return DroppedFrame(frame.stored.stamp_ns, frame.partition, frame.kept)
 
 
 def test_a_frame_is_found_by_stream_and_number_and_by_nothing_else():
@@ -371,7 +371,7 @@ def test_the_oldest_frames_go_first_and_are_remembered():
     store.max_bytes = frames[1].nbytes + frames[2].nbytes
     assert store.add(frames[2]) == [frames[0]]
     assert ("s", 0) not in store
-    assert store.gone(("s", 0)) == Gone(0, 0, False)
+    assert store.gone(("s", 0)) == DroppedFrame(0, 0, False)
     assert store.gone(("s", 1)) is None
     assert len(store) == 2
     store.told(frames[1], record_of([0, 1]))
@@ -423,8 +423,8 @@ def test_only_so_many_dropped_frames_are_remembered(monkeypatch):
     assert remembered == [False, False, True, True, True, False]
     assert [store.knows(("s", i), 0) for i in range(6)] == [*remembered[:5], True]
     # One that is named again is remembered longer.
-    store.remember(("s", 2), Gone(0, 4, True))
-    store.remember(("t", 9), Gone(0, 4, True))
+    store.remember(("s", 2), DroppedFrame(0, 4, True))
+    store.remember(("t", 9), DroppedFrame(0, 4, True))
     assert [store.gone(("s", i)) is not None for i in range(5)] == [
         False,
         False,
@@ -432,7 +432,7 @@ def test_only_so_many_dropped_frames_are_remembered(monkeypatch):
         False,
         True,
     ]
-    assert store.gone(("s", 2)) == Gone(0, 4, True)
+    assert store.gone(("s", 2)) == DroppedFrame(0, 4, True)
 
 
 def test_each_detection_that_only_memory_has_is_counted_once():
@@ -561,7 +561,7 @@ def partitioned() -> tuple[PendingStore, list[PendingFrame]]:
     store = store_of(*frames)
     store.told(frames[1], record_of([0]))
     for i, (partition, kept) in enumerate([(1, True), (2, True), (1, False)]):
-        store.remember(("s", 10 + i), Gone(0, partition, kept))
+        store.remember(("s", 10 + i), DroppedFrame(0, partition, kept))
     assert store.unkept == 5
     return store, frames
 
@@ -574,7 +574,7 @@ def test_what_memory_has_of_a_partition_that_is_gone_is_all_there_is():
     assert (len(store), store.bytes) == (4, size)
     assert store.unkept == 5 + 2 + 2
     found = [store.gone(("s", 10 + i)) for i in range(3)]
-    assert found == [Gone(0, 1, False), Gone(0, 2, True), Gone(0, 1, False)]
+    assert found == [DroppedFrame(0, 1, False), DroppedFrame(0, 2, True), DroppedFrame(0, 1, False)]
     # There is no second time.
     assert store.unkept_from(1, forget=False) == []
     assert store.unkept == 9
@@ -584,7 +584,7 @@ def test_an_expired_partition_goes_from_memory_too_and_its_frames_are_remembered
     store, frames = partitioned()
     assert store.unkept_from(1, forget=True) == frames[:2]
     assert [frame.key in store for frame in frames] == [False, False, True, True]
-    assert [store.gone(("s", i)) for i in (0, 1)] == [Gone(0, 1, False)] * 2
+    assert [store.gone(("s", i)) for i in (0, 1)] == [DroppedFrame(0, 1, False)] * 2
     assert store.bytes == frames[2].nbytes + frames[3].nbytes
     assert store.unkept == 5
 

@@ -10,7 +10,7 @@ from monitor.frames.detections import Estimates, Reason
 from monitor.frames.slices import TOTAL
 from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.labelled_rows import Counting
+from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.truth import TruthLedger
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.selection import Selection
@@ -209,7 +209,7 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
             patched.setattr(frame_path, stage, fail)
         else:
             owner, method = {
-                "counting": (Counting, "count_inline"),
+                "counting": (MatchedCounting, "count_inline"),
                 "entering": (TruthLedger, "enter"),
                 "watermark": (Pipeline, "_advance_watermark"),
             }[stage]

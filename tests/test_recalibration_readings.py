@@ -5,7 +5,7 @@ import pytest
 from monitor.config import Config
 from monitor.pipeline.promotions import Promotions
 from monitor.recalibration.selection import Selection
-from monitor.service.readings import RecalibrationReading, RecalibrationReadings
+from monitor.service.readings import RecalibrationReader, RecalibrationReading
 from monitor.statistics.observations import finished
 from tests.learnt import begin, document, known, promoted, promotions_of
 from tests.piped import BAD, HEADER, opened, sent
@@ -15,7 +15,7 @@ from tests.received import frame
 
 def reading(promotions: Promotions, store_failures: int = 0) -> RecalibrationReading:
     """By somebody who has read nothing before."""
-    return finished(RecalibrationReadings(promotions).read(store_failures))
+    return finished(RecalibrationReader(promotions).read(store_failures))
 
 
 def typical(found: RecalibrationReading) -> dict[str, list[float]]:
@@ -64,7 +64,7 @@ def test_a_promotion_is_seen_with_the_next_frame():
 def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
     promotions = promotions_of("car")
     promoted(promotions, 4.0)
-    readings = RecalibrationReadings(promotions)
+    readings = RecalibrationReader(promotions)
     send(promotions, 0, 1)
     finished(readings.read(0))
     send(promotions, 0, number=2)
@@ -74,7 +74,7 @@ def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
 
 def test_what_another_recalibrator_made_is_forgotten_with_it():
     promotions = promotions_of("car")
-    readings = RecalibrationReadings(promotions)
+    readings = RecalibrationReader(promotions)
     promoted(promotions, 4.0)
     send(promotions, 0, 1)
     assert typical(finished(readings.read(0)))["car"] == [4.0] * 3
@@ -93,7 +93,7 @@ def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
 
 def test_a_frame_without_usable_detections_takes_nothing_away():
     promotions = promotions_of("car")
-    readings = RecalibrationReadings(promotions)
+    readings = RecalibrationReader(promotions)
     send(promotions, 0)
     before = finished(readings.read(0)).factors
     promotions.pipeline.process(opened(promotions.pipeline, HEADER), frame([BAD]))
@@ -105,7 +105,7 @@ def test_every_stream_is_a_step_of_its_own():
     send(promotions, 0)
     (recalibrated,) = promotions.pipeline.latest.values()
     promotions.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
-    assert len(list(RecalibrationReadings(promotions).read(0))) == 3
+    assert len(list(RecalibrationReader(promotions).read(0))) == 3
 
 
 def test_it_is_as_of_its_moment():

@@ -14,7 +14,7 @@ from monitor.config import (
     checked,
 )
 from monitor.matching.pending import Dropped
-from monitor.pipeline.checkpoints import Keeper
+from monitor.pipeline.checkpoints import StatisticsCheckpoints
 from monitor.pipeline.restart import restore_progress
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
@@ -136,7 +136,9 @@ def resumed(folder: Path, waiting: dict[int, int], now_ns: int | None = None) ->
         progress = Progress(
             4, now_ns, detections={f"waiting_in_{number}": n for number, n in waiting.items()}
         )
-        with patch.object(Keeper, "load", lambda _: restore_progress(sidecar.pipeline, progress)):
+        with patch.object(
+            StatisticsCheckpoints, "load", lambda _: restore_progress(sidecar.pipeline, progress)
+        ):
             sidecar._resume()
         await sidecar.journal.close()
         return sidecar

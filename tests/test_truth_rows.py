@@ -5,7 +5,7 @@ import pytest
 
 from monitor.frames.detections import Estimates, Limits, examine
 from monitor.frames.frame import TrackIds
-from monitor.pipeline.labelled_rows import Origin, TrueRows, inline_rows, tracks_of_rows
+from monitor.pipeline.labelled_rows import Origin, RowsWithTruth, inline_rows, tracks_of_rows
 from tests.piped import BAD, DOUBLE, XYZ, sent
 from tests.received import detections
 
@@ -18,7 +18,7 @@ def batch_of(*rows):
     return examine(detections(rows), XYZ, 4, Limits()).batch
 
 
-def rows_of(stamp_ns: int | None = 5, *, recalibrated: bool = False) -> TrueRows:
+def rows_of(stamp_ns: int | None = 5, *, recalibrated: bool = False) -> RowsWithTruth:
     """Three of four usable detections, the truth of which has come with them."""
     batch = batch_of(*(sent(number, truth=True) for number in range(4)))
     estimates = Estimates(batch.mean, batch.covariance, batch.diagonal)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrator_checkpoints import Kept, KeptPromotions, RecalibratorKeeper
+from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorWriter, RegisterCheckpoints
 from monitor.promotion.records import Record
-from monitor.promotion.register_json import Configured, RegisterState
+from monitor.promotion.register_json import ConfiguredVersions, RegisterState
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
@@ -67,14 +67,14 @@ def started(
     kept: Kept = NOTHING,
     named: dict[str, AnySelection] | None = None,
     **promotion: Any,
-) -> tuple[KeptPromotions, Promotions, Keeping]:
+) -> tuple[RegisterCheckpoints, Promotions, Keeping]:
     """A sidecar that has begun; named: what the configuration names, by its key."""
     promotions, keeping = promotions_of(*slices, **promotion), Keeping(kept)
     versions = {"recalibrator": "", "class_recalibrator": ""}
     for key, selection in (named or {}).items():
         versions[key] = promotions.recalibrators.learn(selection.to_json()).version
-    keeper = cast(RecalibratorKeeper, keeping)
-    found = KeptPromotions(promotions, versions, keeper, 0.001)
+    keeper = cast(RecalibratorWriter, keeping)
+    found = RegisterCheckpoints(promotions, versions, keeper, 0.001)
     found.begin()
     return found, promotions, keeping
 
@@ -88,6 +88,9 @@ def left_with(
     """That these were in force, and the configuration had named one."""
     documents = {one.version: one for one in (selection, classes, IDENTITY, CLASS_IDENTITY)}
     written = RegisterState(
-        selection.version, classes.version, configured=Configured(recalibrator=then), **state
+        selection.version,
+        classes.version,
+        configured=ConfiguredVersions(recalibrator=then),
+        **state,
     )
     return Kept(written, documents, (), 0, ())

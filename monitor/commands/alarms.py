@@ -15,8 +15,8 @@ from monitor.commands.options import add_action, add_actor, add_json, plain, sho
 from monitor.commands.sidecar_client import (
     Client,
     DriftStandings,
-    HeardChange,
     SidecarUnavailable,
+    TimedAlarmChange,
     access_of,
     add_sidecar,
     ask,
@@ -203,6 +203,6 @@ def acknowledged(alarms: Iterable[Alarm]) -> str:
     return "\n".join(f"over: {shown(alarm_sentence(alarm))}" for alarm in alarms) or NO_ALARMS
 
 
-def heard_lines(heard: HeardChange) -> str:
+def heard_lines(heard: TimedAlarmChange) -> str:
     """Writes a change on one line, with the time of the sidecar (UTC)."""
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"

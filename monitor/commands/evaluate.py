@@ -51,7 +51,12 @@ from monitor.statistics.evaluation import (
     as_json,
     class_as_json,
 )
-from monitor.statistics.exact_engine import FrozenEdges, Shaped, evaluate_rows, freeze_edges
+from monitor.statistics.exact_engine import (
+    FrozenEdges,
+    OwnDistributions,
+    evaluate_rows,
+    freeze_edges,
+)
 from monitor.statistics.reading import CellBinning, WidthRange, read
 from monitor.statistics.stage import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
@@ -91,9 +96,7 @@ _SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_
 
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
-
 _OF_CLASSES = ("class_binning", "class_bins")
-
 
 # Measures of the Gaussians asked for, and what they were recalibrated by, if at all.
 Measured: TypeAlias = tuple[Evaluation, RecalibratedRecording | None]
@@ -267,7 +270,7 @@ def _exact(
     options: argparse.Namespace,
     edges: FrozenEdges | None,
     refused: BoolArray,
-    shaped: Shaped | None,
+    shaped: OwnDistributions | None,
 ) -> Evaluation:
     """Measures from the rows; refused ones (N,), as by the other engine and fit, are counted."""
     mean = np.where(refused[:, None], np.nan, recording.mean)

@@ -59,7 +59,6 @@ _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_streng
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
-
 RANGE_DIMENSIONS = ("x", "y", "z")
 
 # Independent rows that another fit counts for where a scaling is drawn towards it.

@@ -152,12 +152,12 @@ async def _promote(client: Client, options: argparse.Namespace) -> None:
     else:
         document = document_of(read_any_model(options.file))
         change = await client.promote(document, options.actor)
-    print(change_lines(*change))
+    print(swap_line(*change))
 
 
 async def _rollback(client: Client, options: argparse.Namespace) -> None:
     change = await client.rollback(options.slice, options.actor, classes=options.classes)
-    print(change_lines(*change))
+    print(swap_line(*change))
 
 
 async def _pin(client: Client, options: argparse.Namespace) -> None:
@@ -241,7 +241,7 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
     return "\n".join(lines) or "no slice has enough tracks for a fit yet"
 
 
-def change_lines(before: str, after: str) -> str:
+def swap_line(before: str, after: str) -> str:
     """Writes which recalibrator is active, and which was."""
     if before == after:
         return f"{shown(after)} is in force, as before"

@@ -27,7 +27,7 @@ from monitor.recalibration.fitting import Parts
 from monitor.recalibration.recalibrator import Basis, Clock, Output, Period, Shares, weakest
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
-from monitor.statistics.exact_engine import Shaped, generalised_deviation
+from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import Marginals
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.recordings import NO_TRACK, Quantiles, Recording, read_recording
@@ -40,7 +40,6 @@ _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
 
 # Rows whose quantiles are asked for together.
 _CHUNK = 4096
-
 _LARGEST = Limits().largest_mean
 
 _REFUSED = (
@@ -89,14 +88,14 @@ class RecalibratedRecording:
         return weakest({one.output for one, _ in shares.shares} if shares else ())
 
     @property
-    def shaped(self) -> Shaped | None:
+    def shaped(self) -> OwnDistributions | None:
         """The methods' own distributions, for the measures; None where all are Gaussians."""
         if self.output is Output.GAUSSIAN:
             return None
         recording, mean = self.recording, self.sent.mean
         with np.errstate(invalid="ignore"):  # of rows that are refused
             value = mean + recording.space.error(recording.truth, mean)
-        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
+        return OwnDistributions(value, self.marginals, self.output is Output.MOMENTS)
 
     @property
     def deviation(self) -> FloatArray:

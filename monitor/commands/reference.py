@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from monitor.commands.models import read_model
 from monitor.commands.options import add_value, table, write_output
 from monitor.commands.recordings import add_selection, read_selected
-from monitor.commands.replay_drift import learning_settings, learnt
+from monitor.commands.replay_drift import learn_references, learning_settings
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Reference
 from monitor.recalibration.selection import Selection
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         selection = read_model(options.recalibrator)
     settings = learning_settings(options)
     recordings = [read_selected(path, options) for path in options.files]
-    found = learnt(recordings, selection, settings)
+    found = learn_references(recordings, selection, settings)
     write_output(options.output, reference_text(found.references))
     for remark in found.remarks:
         print(f"calibration-monitor reference: {remark}", file=sys.stderr)

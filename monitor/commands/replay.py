@@ -24,21 +24,21 @@ from monitor.commands.replay_drift import (
     drift_json,
     drift_section,
     drift_table,
-    hearing,
+    listening_for_alarms,
     reference_file,
 )
 from monitor.commands.replay_tracking import (
     add_tracking,
     check_tracking,
     compare,
-    read_yardstick,
+    read_track_labels,
     tracker_section,
     tracking_table,
 )
 from monitor.commands.sending import (
-    Manner,
+    PlayCounts,
+    PlaySettings,
     RecordedSequence,
-    Tally,
     TracksByStream,
     first_error,
     new_records,
@@ -90,7 +90,6 @@ of the frames played count. Tracks confirmed and updated in a frame are matched,
 
 # The sidecar cuts no more.
 MOST_BINS = 512
-
 _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
 
 _STAGES = {
@@ -155,9 +154,9 @@ def run(options: argparse.Namespace) -> int:
         selection = IDENTITY if named == "none" else read_model(named)
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
-    yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
-    tally, records = Tally(), new_records(played) if yardstick else {}
-    manner = Manner(options.speed, options.ground_truth_delay, records)
+    yardstick = read_track_labels(options, files) if options.ground_truth is not None else None
+    tally, records = PlayCounts(), new_records(played) if yardstick else {}
+    manner = PlaySettings(options.speed, options.ground_truth_delay, records)
 
     with (
         reference_file(options, selection) as reference,
@@ -216,10 +215,10 @@ def _config(
 
 def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
     """Plays the same drive without the recalibrator, for its tracks."""
-    manner = Manner(delay=math.inf, tracks=new_records(played))
+    manner = PlaySettings(delay=math.inf, tracks=new_records(played))
 
     with _sidecar(None, config) as address:
-        asyncio.run(ask(Client(address), lambda client: play(client, played, manner, Tally())))
+        asyncio.run(ask(Client(address), lambda client: play(client, played, manner, PlayCounts())))
     return manner.tracks
 
 
@@ -227,14 +226,14 @@ async def _replay(
     client: Client,
     played: list[RecordedSequence],
     selection: Selection | None,
-    manner: Manner,
-    tally: Tally,
+    manner: PlaySettings,
+    tally: PlayCounts,
     bins: int,
 ) -> _Found:
     async with client:
         if selection is not None:
             await client.promote(selection.to_json(), "replay")
-        async with hearing(client) as heard:
+        async with listening_for_alarms(client) as heard:
             progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
             await play(client, played, manner, tally)
             progress.cancel()
@@ -243,14 +242,14 @@ async def _replay(
     return found, drift
 
 
-async def _show_progress(tally: Tally, frames: int) -> None:
+async def _show_progress(tally: PlayCounts, frames: int) -> None:
     """Prints a line on a terminal, nothing in a pipe."""
     while sys.stderr.isatty():
         print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
         await asyncio.sleep(0.2)
 
 
-def _complain(tally: Tally) -> None:
+def _complain(tally: PlayCounts) -> None:
     """Prints a line where labels of detections were not used."""
     if tally.account.matched == tally.labels:
         return
@@ -264,7 +263,7 @@ def _complain(tally: Tally) -> None:
 
 
 def _report(
-    tally: Tally,
+    tally: PlayCounts,
     found: _Found,
     played: list[RecordedSequence],
     tracking: dict[str, Any] | None,

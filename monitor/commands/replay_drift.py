@@ -33,7 +33,7 @@ from monitor.commands.recordings import (
 from monitor.commands.sending import RecordedSequence, sequences
 from monitor.commands.sidecar_client import Client
 from monitor.config import DriftConfig, load
-from monitor.drift.alarms import Alarm, SliceStanding, Why, alarm_sentence, hours
+from monitor.drift.alarms import Alarm, AlarmReason, SliceStanding, alarm_sentence, hours
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, Reference
@@ -52,7 +52,6 @@ _FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
 
 # s that events may take longer than the answer that tells of the same alarms.
 _PATIENCE = 5.0
-
 _PERIOD = 0.01
 
 
@@ -61,7 +60,7 @@ class TooLittleToLearn(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearnedReferences:
     """References learned from drives.
 
     references  of those that are known well enough
@@ -99,7 +98,7 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Hearing:
+class AlarmListener:
     """Alarms in the order in which they were raised, since it began.
 
     before  those that had been raised by then, and stayed
@@ -112,7 +111,7 @@ class Hearing:
         """Listens as long as the sidecar serves."""
         async with contextlib.aclosing(client.alarm_changes()) as changes:
             async for heard in changes:
-                if heard.change.why is Why.RAISED:
+                if heard.change.why is AlarmReason.RAISED:
                     self.raised.append(heard.change.alarm)
 
     async def all_of(
@@ -210,7 +209,7 @@ def reference_file(
     # A drill changes what is played, not what is usual.
     asked = {**vars(options), "where": options.reference_where, "fault": None}
     recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
-    found = learnt(recordings, selection, learning_settings(options))
+    found = learn_references(recordings, selection, learning_settings(options))
     for remark in found.remarks:
         print(f"calibration-monitor replay: {remark}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
@@ -219,9 +218,9 @@ def reference_file(
         yield path
 
 
-def learnt(
+def learn_references(
     recordings: Sequence[Recording], selection: Selection | None, settings: DriftSettings
-) -> Learnt:
+) -> LearnedReferences:
     """Learns from the rows of recordings that have ground truth and can be used.
 
     selection  the recalibrator that is to be in force; None: both stages are the same
@@ -317,7 +316,7 @@ def _known_well(
     learners: Mapping[str, Sequence[ReferenceLearner]],
     settings: DriftSettings,
     recordings: Sequence[Recording],
-) -> Learnt:
+) -> LearnedReferences:
     references: dict[str, dict[Stage, Reference]] = {}
     remarks: list[str] = []
     for name, both in sorted(learners.items()):
@@ -333,7 +332,7 @@ def _known_well(
                 f"and reference_detections = {settings.reference_detections} are needed)"
             )
     if references:
-        return Learnt(references, tuple(remarks))
+        return LearnedReferences(references, tuple(remarks))
     if not remarks:
         masks = [usable_truth(recording) for recording in recordings]
         labelled, usable = (np.concatenate(parts) for parts in zip(*masks, strict=True))
@@ -433,9 +432,9 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
 
 
 @contextlib.asynccontextmanager
-async def hearing(client: Client) -> AsyncIterator[Hearing]:
+async def listening_for_alarms(client: Client) -> AsyncIterator[AlarmListener]:
     """Listens for alarms as long as the context lasts."""
-    heard = Hearing()
+    heard = AlarmListener()
     listening = asyncio.create_task(heard.listen(client))
     try:
         # Whoever replays to a sidecar of somebody else has not raised what is there.

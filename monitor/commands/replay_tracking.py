@@ -40,7 +40,7 @@ from monitor.tracking.quality import (
     Labels,
     Moving,
     TrackErrors,
-    mean,
+    finite_mean,
     moving,
     pooled,
     rmse,
@@ -53,13 +53,12 @@ from monitor.tracking.quality import (
 # Which classes are small, by how a word of their name begins, and how far off a match of
 # them may be.
 _SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
-
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
 _decimal = "{:.3f}".format
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class TrackLabels:
     """Labels that tracks are compared with.
 
     labels          by stream, then by class
@@ -137,7 +136,9 @@ def tracker_section(options: argparse.Namespace) -> str:
     return toml_section("tracker", section)
 
 
-def read_yardstick(options: argparse.Namespace, files: list[list[RecordedSequence]]) -> Yardstick:
+def read_track_labels(
+    options: argparse.Namespace, files: list[list[RecordedSequence]]
+) -> TrackLabels:
     """Labels for all that is played.
 
     files   sequences of each file
@@ -173,7 +174,7 @@ def read_yardstick(options: argparse.Namespace, files: list[list[RecordedSequenc
         for sequence in found:
             labels[sequence.header.stream] = by_sequence[sequence.name]
     classes = tuple(dict.fromkeys(name for found in files for name in found[0].recording.classes))
-    return Yardstick(labels, _match_distances(options.match_distance, classes))
+    return TrackLabels(labels, _match_distances(options.match_distance, classes))
 
 
 def _match_distances(
@@ -237,7 +238,7 @@ _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
 def compare(
     recalibrated: TracksByStream,
     raw: TracksByStream | None,
-    yardstick: Yardstick,
+    yardstick: TrackLabels,
     address: str | None,
 ) -> dict[str, Any]:
     """Builds `tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
@@ -270,7 +271,7 @@ def compare(
     return {**stages, "reason": " ".join(reasons) or None}
 
 
-def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, Any]:
+def measured(records: Sequence[TrackRecord], yardstick: TrackLabels) -> dict[str, Any]:
     """Measures a stage: all classes together, and each of them under `classes`.
 
     Errors are in the unit of the stream and in unit/s; MOTA and IDF1 are shares of 1.
@@ -291,7 +292,7 @@ def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, 
     return {**together, "classes": by_class}
 
 
-def _part(record: TrackRecord, index: int, name: str, yardstick: Yardstick) -> _Part:
+def _part(record: TrackRecord, index: int, name: str, yardstick: TrackLabels) -> _Part:
     axes = moving(record.dimensions)
     labels = yardstick.labels[record.sequence.header.stream][name]
     tracks = [there.of(there.class_index == index) for there in record.frames]
@@ -311,7 +312,7 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(_MEASURES) | {
         "frames": frames,
         "labels": sum(part.labels for part in parts),
-        "nis_over_k": finite(mean(np.concatenate([part.nis for part in parts])) / k),
+        "nis_over_k": finite(finite_mean(np.concatenate([part.nis for part in parts])) / k),
     }
     matched = [part.matched for part in parts if part.matched is not None]
     if not matched:

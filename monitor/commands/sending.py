@@ -167,7 +167,7 @@ TracksByStream = Mapping[str, TrackRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class PlaySettings:
     """How sequences are played.
 
     speed   times the recorded pace
@@ -181,7 +181,7 @@ class Manner:
 
 
 @dataclass(slots=True)
-class Tally:
+class PlayCounts:
     """Counts of what was sent and what came back."""
 
     frames: int = 0
@@ -340,7 +340,7 @@ def new_records(played: list[RecordedSequence]) -> TracksByStream:
 
 
 async def play(
-    client: Client, played: list[RecordedSequence], manner: Manner, tally: Tally
+    client: Client, played: list[RecordedSequence], manner: PlaySettings, tally: PlayCounts
 ) -> None:
     """Plays sequences, some of them side by side, until all is answered.
 
@@ -354,7 +354,7 @@ async def play(
         tasks.create_task(playing.read_accounts())
 
 
-def side_by_side(
+def interleaved_frames(
     played: list[RecordedSequence], at_once: int
 ) -> Iterator[tuple[float, int, PlayedFrame]]:
     """Orders the frames of sequences by time, with so many sequences at once; the next sequence
@@ -411,8 +411,8 @@ class _Playing:
     """
 
     client: Client
-    manner: Manner
-    tally: Tally
+    manner: PlaySettings
+    tally: PlayCounts
     labels: Conversation
     asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
     waiting: deque[_Sent] = field(default_factory=deque)
@@ -420,7 +420,7 @@ class _Playing:
 
     async def send_frames(self, played: list[RecordedSequence]) -> None:
         began, streams = time.monotonic(), dict[int, _Stream]()
-        for at_s, number, frame in side_by_side(played, SIDE_BY_SIDE):
+        for at_s, number, frame in interleaved_frames(played, SIDE_BY_SIDE):
             if math.isfinite(self.manner.speed):
                 due = began + at_s / self.manner.speed
                 await asyncio.sleep(max(0.0, due - time.monotonic()))

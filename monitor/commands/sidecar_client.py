@@ -41,7 +41,6 @@ from monitor.wire.recalibrator_messages import Listing, Summary
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
-
 _UNLIMITED = ("grpc.max_receive_message_length", -1)
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
@@ -100,7 +99,7 @@ class DriftStandings:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardChange:
+class TimedAlarmChange:
     """An alarm that was raised, or is over; time_ns is the wall clock of the sidecar."""
 
     time_ns: int
@@ -300,13 +299,13 @@ class Client:
         answer = await self._ask(MONITOR, request, monitor_pb.AcknowledgeDriftResponse)
         return tuple(value_of(Alarm, one) for one in answer.acknowledged)
 
-    async def alarm_changes(self) -> AsyncGenerator[HeardChange, None]:
+    async def alarm_changes(self) -> AsyncGenerator[TimedAlarmChange, None]:
         """Yields changes of alarms from now on, as long as the sidecar serves."""
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
                 if event.HasField("drift"):
                     change = value_of(AlarmChange, event.drift)
-                    yield HeardChange(event.time.ToNanoseconds(), change)
+                    yield TimedAlarmChange(event.time.ToNanoseconds(), change)
 
     async def export_statistics(self) -> StoredState:
         """Takes all that the sidecar has counted.

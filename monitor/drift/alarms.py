@@ -55,7 +55,7 @@ class Alarm:
     driven: float
 
 
-class Why(StrEnum):
+class AlarmReason(StrEnum):
     """Reasons for which an alarm is told: it was raised, or why it is over."""
 
     RAISED = "raised"
@@ -72,7 +72,7 @@ class AlarmChange:
     actor      who or what did it
     """
 
-    why: Why
+    why: AlarmReason
     alarm: Alarm
     concerned: tuple[str, ...] = ()
     actor: str = "drift"
@@ -204,9 +204,11 @@ class Alarms:
             return []
         what = alarm.stage, alarm.detector, alarm.direction
         self.counts[what] = self.counts.get(what, 0) + 1
-        return [AlarmChange(Why.RAISED, alarm, tuple(concerned))]
+        return [AlarmChange(AlarmReason.RAISED, alarm, tuple(concerned))]
 
-    def over(self, keys: Iterable[Key], why: Why, actor: str = "drift") -> list[AlarmChange]:
+    def over(
+        self, keys: Iterable[Key], why: AlarmReason, actor: str = "drift"
+    ) -> list[AlarmChange]:
         """Ends the alarms that are latched under these keys."""
         found = [self.latched.pop(key, None) for key in keys]
         return [AlarmChange(why, one.alarm, actor=actor) for one in found if one is not None]
@@ -238,7 +240,6 @@ FEWEST_HOURS, MOST_HOURS = 1e-3, 1e6
 
 # A clock that shows less is counted from the start of something: a drive, or a machine. ns.
 WALL_CLOCK = 10**17
-
 WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
 
 
@@ -246,14 +247,14 @@ def change_sentence(change: AlarmChange) -> str:
     """Says in a sentence what became of an alarm, by whom, and the alarm itself."""
     what = alarm_sentence(change.alarm)
     match change.why:
-        case Why.RAISED:
+        case AlarmReason.RAISED:
             concerned = f"; slices that may be meant as well: {', '.join(change.concerned)}"
             return f"raised: {what}{concerned if change.concerned else ''}"
-        case Why.ACKNOWLEDGED:
+        case AlarmReason.ACKNOWLEDGED:
             return f"over, acknowledged by {change.actor}: {what}"
-        case Why.NEW_EPOCH:
+        case AlarmReason.NEW_EPOCH:
             return f"over, another recalibrator serves the slice: {what}"
-        case Why.CALM:
+        case AlarmReason.CALM:
             return f"over, nothing came of it: {what}"
 
 

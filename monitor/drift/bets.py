@@ -91,9 +91,7 @@ CHARTS: tuple[Chart, ...] = (
 
 # The charts of each stage, side by side.
 CHARTS_OF = {Stage.RECALIBRATED: slice(0, 2), Stage.RAW: slice(2, 4)}
-
 SEVERITIES = tuple(Severity)
-
 DETECTORS = tuple(Detector)
 
 
@@ -107,7 +105,6 @@ COVERAGE_LEVELS = (0.5, 0.9, 0.99)
 
 # Factors on σ that are bet on, beyond the band.
 COVERAGE_FACTORS = (1.25, 1.5, 2.0, 3.0)
-
 SCALE_FACTORS = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
 
 # Degrees of freedom of the tails that are bet on.
@@ -263,9 +260,7 @@ def _frozen(array: FloatArray) -> FloatArray:
 
 
 ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)
-
 SCALE = len(SCALE_FACTORS)
-
 RELATIVE = SCALE + len(STUDENT_DEGREES)
 
 # Bets of a chart on detections: coverage, then scale, then tails.
@@ -281,7 +276,7 @@ class Aim:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Cells:
+class DetectionCells:
     """n detections at one stage, and which of C cells (a slice in a frame) each is in.
 
     nees       (n,) e
@@ -305,7 +300,7 @@ class Cells:
     anchors: Sequence[FloatArray]
 
 
-def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
+def log_likelihoods(cells: DetectionCells, aims: Sequence[Aim]) -> FloatArray:
     """Returns ln of what each bet is multiplied by, (C, charts, BETS); 0 in an empty cell."""
     found = np.zeros((cells.count, len(aims), BETS))
     if cells.tracked.all():
@@ -341,7 +336,7 @@ def row_log_likelihoods(
 
 
 def _add_tracked(
-    found: FloatArray, cells: Cells, aims: Sequence[Aim], rows: BoolArray | slice
+    found: FloatArray, cells: DetectionCells, aims: Sequence[Aim], rows: BoolArray | slice
 ) -> None:
     """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
     nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
@@ -362,7 +357,9 @@ def _add_tracked(
                 found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
 
 
-def _add_untracked(found: FloatArray, cells: Cells, aims: Sequence[Aim], rows: IntArray) -> None:
+def _add_untracked(
+    found: FloatArray, cells: DetectionCells, aims: Sequence[Aim], rows: IntArray
+) -> None:
     order = rows[np.argsort(cells.cell[rows], kind="stable")]
     cell = cells.cell[order]
     start = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))

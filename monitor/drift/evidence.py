@@ -42,7 +42,6 @@ class Scale:
 
 
 HOUR = 3600.0
-
 UNKNOWN = Scale(math.nan, math.nan, math.nan)
 
 # Of a Gaussian: 95 % lie within.
@@ -124,12 +123,10 @@ class DriftSettings:
 
 
 ALL_BETS = BETS + len(FACTORS)
-
 OF_TRACKS = slice(BETS, ALL_BETS)
 
 # Bets of each detector, side by side.
 _WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
-
 _STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
 
 # s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
@@ -156,7 +153,6 @@ def _inner_weights() -> FloatArray:
 
 
 _INNER = _inner_weights()
-
 _SHARES = np.array([chart.share for chart in CHARTS])
 
 _OF_SEVERITY = np.array(
@@ -180,13 +176,9 @@ class Shares:
 # Nothing to bet on; no reference but what is shipped, with levels of tracks and without; a
 # reference, without and with them.
 NOTHING = Shares(0.0, 0.0, 0.0)
-
 NO_REFERENCE = Shares(0.6, 0.0, 0.4)
-
 ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
-
 WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
-
 WITH_TRACKS = Shares(0.3, 0.3, 0.4)
 
 
@@ -199,7 +191,7 @@ def without_coverage(shares: Shares) -> Shares:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Stretch:
+class FrameStretch:
     """F frames that evidence has taken in.
 
     begin     number of the first of them, of all frames
@@ -313,7 +305,7 @@ class Evidence:
         """
         _bet(self.sums[:, charts, :BETS], hours, likelihood)
 
-    def settle(self, stretch: Stretch) -> None:
+    def settle(self, stretch: FrameStretch) -> None:
         """Lets charts that do not rise, or fell in between, count from there on.
 
         A frame without detections of a slice changes nothing of it.

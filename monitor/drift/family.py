@@ -12,6 +12,7 @@ import numpy as np
 
 from monitor.drift.alarms import (
     AlarmChange,
+    AlarmReason,
     Alarms,
     Counted,
     DriftReading,
@@ -19,7 +20,6 @@ from monitor.drift.alarms import (
     Key,
     SliceStanding,
     StageStanding,
-    Why,
 )
 from monitor.drift.bets import BETS, CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
 from monitor.drift.clocks import DrivingClock
@@ -60,7 +60,7 @@ _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RE
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Taken:
+class TakenFrames:
     """Alarms that some frames brought, and what there is to learn from them.
 
     first_frame  number of the first of them, of all
@@ -213,7 +213,7 @@ class Family:
         stage = Stage.RECALIBRATED
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
-        return self.alarms.over(forwarded, Why.NEW_EPOCH)
+        return self.alarms.over(forwarded, AlarmReason.NEW_EPOCH)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
         reference = self.usual.references[slice][stage]
@@ -234,7 +234,7 @@ class Family:
                 self.evidence.begin_anew(slice, of_stage(Stage.RAW))
                 self._set_shares(slice, Stage.RAW)
         self._begin_peaks(keys)
-        return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
+        return self.alarms.over(keys, AlarmReason.ACKNOWLEDGED, actor)
 
     def _begin_peaks(self, keys: Collection[Key]) -> None:
         """Begins the peaks of evidence anew that are told with these alarms.
@@ -254,7 +254,7 @@ class Family:
 
     # ---- evidence
 
-    def take(self, k: int, rows: WatchedRows) -> Taken:
+    def take(self, k: int, rows: WatchedRows) -> TakenFrames:
         """Takes in some frames; returns the alarms, and what is to be learned from them.
 
         k  degrees of freedom of all of them
@@ -318,7 +318,7 @@ class Family:
             self.seen.forget(number, int(self.evidence.begun[number].min()))
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
-        return Taken(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
+        return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
 
     def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
         alarm, slice = crossing.alarm, crossing.slice
@@ -336,7 +336,7 @@ class Family:
         likelihood = likelihood_of_rows(k, rows, rows.slices, usual, self._aims)
         return self.whole.take(rows, likelihood)
 
-    def learn(self, taken: Taken) -> Generator[None, None, None]:
+    def learn(self, taken: TakenFrames) -> Generator[None, None, None]:
         """Learns references from what was taken in, one slice a step; to be run to its end.
 
         Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
@@ -375,7 +375,7 @@ class Family:
             if self.driven_with(key[0]) - one.since_s >= calm
         ]
         self._begin_peaks(keys)
-        return self.alarms.over(keys, Why.CALM)
+        return self.alarms.over(keys, AlarmReason.CALM)
 
     def driven_with(self, slice: str) -> float:
         """Returns the s of driving with ground truth of a slice."""

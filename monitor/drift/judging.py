@@ -14,7 +14,7 @@ import numpy as np
 
 from monitor.drift.alarms import Alarm
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
-from monitor.drift.evidence import HOUR, Evidence, Stretch, by_severity, scale_of
+from monitor.drift.evidence import HOUR, Evidence, FrameStretch, by_severity, scale_of
 from monitor.drift.usual import BLOCK_NS, Usual
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
@@ -25,7 +25,6 @@ MOST = 256
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
-
 _SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
@@ -121,12 +120,12 @@ class Judging:
         """Returns M over the P slices, below which there is no alarm for sure."""
         return float((self.thresholds - self.others).min())
 
-    def totals(self, stretch: Stretch) -> FloatArray:
+    def totals(self, stretch: FrameStretch) -> FloatArray:
         """Returns M of all slices together after each frame, by severity: (F, 2)."""
         found: FloatArray = self.others + by_severity(stretch.evidence).sum(axis=1)
         return found
 
-    def crossings(self, stretch: Stretch) -> Iterator[Crossing]:
+    def crossings(self, stretch: FrameStretch) -> Iterator[Crossing]:
         """Yields the alarms after the last frame of a stretch; there can be none before.
 
         Evidence that has raised one begins anew.
@@ -198,7 +197,7 @@ class Judging:
 
     def _of_one(
         self,
-        stretch: Stretch,
+        stretch: FrameStretch,
         place: int,
         severity: int,
         evidence: float,
@@ -224,7 +223,7 @@ class Judging:
         self,
         board: Evidence,
         place: int,
-        stretch: Stretch,
+        stretch: FrameStretch,
         name: str,
         slice: int,
         severity: int,

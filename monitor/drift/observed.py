@@ -17,14 +17,14 @@ from monitor.drift.bets import (
     CHARTS,
     CHARTS_OF,
     Aim,
-    Cells,
+    DetectionCells,
     Direction,
     Stage,
     log_likelihoods,
     row_log_likelihoods,
 )
 from monitor.drift.clocks import DrivingClock
-from monitor.drift.evidence import HOUR, Evidence, Stretch, bounded_likelihood
+from monitor.drift.evidence import HOUR, Evidence, FrameStretch, bounded_likelihood
 from monitor.drift.judging import RecentTracks
 from monitor.drift.track_evidence import FACTORS, BlockLevels, common_level, log_ratios, residuals
 from monitor.drift.track_means import Finished
@@ -131,7 +131,7 @@ class Chunk:
     clock: DrivingClock
     supporters: Sequence[RecentTracks]
 
-    def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
+    def stretches(self, most: Callable[[], float]) -> Iterator[FrameStretch]:
         """Takes in frame after frame, up to one after which there may be an alarm, or to the last.
 
         The board may be changed after each stretch.
@@ -173,7 +173,7 @@ class Chunk:
             if last or driven > _LONGEST or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
                 total += float(seconds[part].sum())
-                stretch = Stretch(
+                stretch = FrameStretch(
                     self.first_frame + begin,
                     rows.stamp_ns[part],
                     seconds[part],
@@ -190,7 +190,7 @@ class Chunk:
         """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
         rows, usual, aims = self.rows, self.usual[stage], self.aims[stage]
         frames, slices = rows.stamp_ns.size, self.board.slices
-        cells = Cells(
+        cells = DetectionCells(
             self.k,
             rows.nees[stage],
             usual.map.mapped(rows.nees[stage], usual.number[self.place]),

@@ -28,7 +28,7 @@ from monitor.drift.state import (
     LONGEST_NAME,
     MOST_LATCHED,
     WIDTH,
-    GoingOn,
+    OpenState,
     WholeState,
 )
 from monitor.drift.track_means import NOWHERE, TRACK
@@ -42,16 +42,10 @@ LONGEST_SECONDS, LATEST_NS = 1e12, 2**62
 
 # Of √(NEES/K), and of tolerances.
 LARGEST_SCALE = 1e9
-
 _LATCHED = ("alarm", "since")
-
 _COUNT = ("stage", "detector", "direction", "alarms")
-
 _ALARM = tuple(Alarm.__dataclass_fields__)
-
 _SCALE = tuple(Scale.__dataclass_fields__)
-
-
 Document = dict[str, object]
 
 
@@ -158,24 +152,18 @@ def read_name(fields: Fields, name: str) -> str:
 
 # Sources, at most: no more are told apart than tracks are followed.
 MOST_SOURCES = 2**20
-
 _GOING_ON = ("frames", "clock", "times", "late", "short", "left_out", "whole")
-
 _CLOCK = ("frames", "active", "source", "latest_ns", "seen_at", "waiting")
-
 _TIMES = ("frames", "lives", "turns", "elapsed", "source", "time_ns", "life", "turn", "heard")
-
 _WHOLE = ("times", "late", "beyond", "left_out")
-
 _ORDER = ("newest", "given", "seen")
-
 _BY_SOURCE = ("source", "ns")
 
 
 # ---- writing
 
 
-def going_on_to_json(state: GoingOn | None) -> Document | None:
+def going_on_to_json(state: OpenState | None) -> Document | None:
     """All of it; None where it is not known."""
     if state is None:
         return None
@@ -209,14 +197,14 @@ def order_to_json(order: ReorderState[Any]) -> Document:
 # ---- reading; all of it raises as its fields do
 
 
-def read_going_on(fields: Fields, name: str) -> GoingOn | None:
+def read_going_on(fields: Fields, name: str) -> OpenState | None:
     """The inverse of going_on_to_json, out of a member."""
     if fields.content[name] is None:
         return None
     inner = fields.inner(fields.content[name], name, _GOING_ON)
     content = inner.content
     whole = content["whole"]
-    return GoingOn(
+    return OpenState(
         frames=inner.whole("frames"),
         clock=_clock(inner.inner(content["clock"], "clock", _CLOCK)),
         times=_times(inner.inner(content["times"], "times", _TIMES)),
@@ -307,22 +295,15 @@ def whole_column(fields: Fields, name: str, size: int, low: int, high: int) -> I
 
 # Tracks of a portion; those of whole tracks have many sums each.
 _AT_ONCE, _WHOLE_AT_ONCE = 512, 64
-
 _MOST_PORTIONS = 2**15
 
 # Of one number per slice, or a few; and lists of portions.
 _LATELY = ("index", "frame_size", "began", "supporters", "seen")
-
 PORTIONS = ("blocks", "histories", "tracks")
-
 _SUPPORTERS = ("track", "second")
-
 _SEEN = ("track", "frame")
-
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
-
 _HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common_total")
-
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
 
 # A frame has no more detections of a slice, nor a slice more in a frame; and index of a slice.
@@ -348,7 +329,7 @@ class Goes:
     whole: Mapping[int, int]
 
     @classmethod
-    def of(cls, state: GoingOn | None) -> Goes:
+    def of(cls, state: OpenState | None) -> Goes:
         """Nowhere, where it is not known."""
         if state is None:
             return cls({}, {}, {})

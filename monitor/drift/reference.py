@@ -21,7 +21,6 @@ from monitor.frames.space import FloatArray, IntArray
 
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
-
 _OUTMOST = 1e-4
 
 
@@ -130,9 +129,7 @@ WIDTH = 1 / 256
 
 # What is outside is in the outmost bins. The lowest knot of χ²_1 is 1.6e-8.
 _LOWEST, _HIGHEST = 1e-9, 1e9
-
 _START = float(np.log(_LOWEST))
-
 BINS = int(np.ceil((np.log(_HIGHEST) - np.log(_LOWEST)) / WIDTH))
 
 
@@ -184,7 +181,6 @@ _LEAST = 1e-4
 # τ² of real detectors is 0.17 and more; of thirty tracks it may seem to be none, and then every
 # second of an odd object would be news.
 _LEAST_BETWEEN = 0.3**2
-
 _HALF = 0.5  # tracks are whole
 
 

@@ -15,7 +15,6 @@ from monitor.frames.space import MOST_DIMENSIONS, MOST_SLICES, FloatArray
 
 # No sum of a slice comes near; products of two stay finite.
 LARGEST_NUMBER = 1e24
-
 LARGEST_COUNT = 2**53
 
 
@@ -146,9 +145,7 @@ class Fields:
 
 
 KIND = "calibration-monitor drift reference"
-
 VERSION = 1
-
 _MOST_NAME = 256
 
 _REFERENCE = (

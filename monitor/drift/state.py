@@ -40,7 +40,7 @@ WIDTH = len(CHARTS) * BETS + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class EvidenceTerms:
     """How evidence was gathered: it is of this alone.
 
     selection  version of the recalibrator that made what is forwarded
@@ -52,7 +52,7 @@ class Gathered:
     selection: str
 
     @classmethod
-    def under(cls, settings: DriftSettings, selection: str) -> Gathered:
+    def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
         """Returns how evidence is gathered under these settings."""
         return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
 
@@ -68,7 +68,7 @@ class WholeState:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GoingOn:
+class OpenState:
     """State over a restart of all slices together.
 
     frames   that ever came
@@ -101,7 +101,7 @@ class FamilyState:
             a slice began, by name
     """
 
-    gathered: Gathered
+    gathered: EvidenceTerms
     driven: float
     peak: FloatArray
     latched: Mapping[Key, Latched]
@@ -109,7 +109,7 @@ class FamilyState:
     slices: tuple[SliceState, ...]
     entry: int | None = None
     beyond: tuple[int, ...] = ()
-    goes_on: GoingOn | None = None
+    goes_on: OpenState | None = None
     order: ReorderState[Any] = field(default_factory=ReorderState)
     numbers: Mapping[str, int] = field(default_factory=dict)
     begins: Mapping[str, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def family_state(family: Family, selection: str) -> FamilyState:
     slices = [_slice_state(family, copy, slice, one) for slice, one in enumerate(opened)]
     slices += family.left.values()
     return FamilyState(
-        gathered=Gathered.under(family.settings, selection),
+        gathered=EvidenceTerms.under(family.settings, selection),
         driven=family.clock.driven,
         peak=np.minimum(family.peak, LARGEST_EVIDENCE),
         latched=dict(
@@ -151,9 +151,9 @@ def _kept(name: str) -> bool:
     return 0 < len(name) <= LONGEST_NAME
 
 
-def _going_on(family: Family) -> GoingOn:
+def _going_on(family: Family) -> OpenState:
     seconds, whole = family.seconds, family.whole
-    return GoingOn(
+    return OpenState(
         frames=family.frames,
         clock=family.clock.state(),
         times=seconds.times.state(),
@@ -222,7 +222,7 @@ def restored_family(
     family = Family(settings, given)
     family.clock.driven = state.driven
     family.alarms = Alarms(dict(state.latched), dict(state.counts))
-    now, slices = Gathered.under(settings, selection), list(state.slices)
+    now, slices = EvidenceTerms.under(settings, selection), list(state.slices)
     same = replace(state.gathered, selection=selection) == now
     if state.goes_on is not None:
         _go_on(family, state.goes_on, of_whole=same)
@@ -236,7 +236,7 @@ def restored_family(
     return family, family.new_epoch([], left=True)
 
 
-def _go_on(family: Family, state: GoingOn, *, of_whole: bool) -> None:
+def _go_on(family: Family, state: OpenState, *, of_whole: bool) -> None:
     """Goes on with clocks and counts; of_whole: those of whole tracks as well."""
     family.frames = state.frames
     family.clock.restore(state.clock)

@@ -61,20 +61,16 @@ from monitor.drift.reference_json import (
     shown,
 )
 from monitor.drift.slice_state import SliceState
-from monitor.drift.state import LARGEST_EVIDENCE, MOST_KEPT, FamilyState, Gathered
+from monitor.drift.state import LARGEST_EVIDENCE, MOST_KEPT, EvidenceTerms, FamilyState
 from monitor.drift.track_evidence import STATES
 from monitor.drift.usual import AT_ONCE, ReferenceLearner
 from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray
 from monitor.statistics.clusters import ClusterArray
 
 _LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds", "waiting")
-
 _TRACKS = ("tracks", "rows", "totals", "products", "ids", "seen", "last", "parts")
-
 _FRAMES = ("waiting", "last", "batches", "pairs")
-
 _WAITING = ("nees", "track", "frame")
-
 _SECONDS = ("tracks", "means", "squares", "within", "again", "blocks", "rows")
 
 
@@ -207,7 +203,6 @@ def _ascending(fields: Fields, name: str, values: list[int]) -> None:
 
 
 Lists: TypeAlias = Mapping[str, "Lists"]
-
 FORMAT = "calibration-monitor/drift/1"
 
 # Σ of x and of x² over what came since the evidence rose.
@@ -220,11 +215,8 @@ _FAMILY = (
 
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
-
 _MOST_BEYOND = 2**18
-
 _MOST_VERSIONS = 8192
-
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
 
 _SLICE = (
@@ -234,7 +226,6 @@ _SLICE = (
 
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
-
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "chain")
 
 # The version before knew nothing of common levels, nor which tracks there were.
@@ -395,8 +386,8 @@ def _numbers(fields: Fields, name: str) -> dict[str, int]:
     return {key: inner.whole(key, 0, _MOST_ENTRIES) for key in found}
 
 
-def _gathered(fields: Fields) -> Gathered:
-    return Gathered(
+def _gathered(fields: Fields) -> EvidenceTerms:
+    return EvidenceTerms(
         fields.number("page_tolerance", 1.0, LARGEST_SCALE),
         fields.number("ticket_tolerance", 1.0, LARGEST_SCALE),
         Unit(read_word(fields, "unit", tuple(Unit))),

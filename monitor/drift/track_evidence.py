@@ -38,7 +38,6 @@ from monitor.frames.space import FloatArray, IntArray
 
 # Bets on levels beyond the band: factors on the variance.
 FACTORS = (1.25, 1.75, 2.5, 5.0)
-
 _BEYOND = np.log(np.array(FACTORS))
 
 # Common levels within the band, evenly from end to end: at the default tolerance a factor of 1.19
@@ -52,10 +51,7 @@ _JUMPS, _MOVES = 0.02, 0.1
 # Where it jumps to, and is at first: near the middle of the band, whose ends are three deviations
 # off.
 _USUAL = np.exp(-0.5 * (3.0 * np.linspace(-1.0, 1.0, STATES)) ** 2)
-
-
 _USUAL /= _USUAL.sum()
-
 
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0

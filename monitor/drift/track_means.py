@@ -25,9 +25,7 @@ from monitor.statistics.clusters import ALONE
 
 # A track that goes on for longer is used then; parked cars would else be heard of too late.
 LONGEST_NS = 60 * BLOCK_NS
-
 NOWHERE = -1
-
 _TINY = np.finfo(np.float64).tiny
 
 TRACK = np.dtype(

@@ -17,7 +17,6 @@ from monitor.frames.space import IntArray
 # Upper bounds of the histograms, seconds.
 FRAME_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 TRUTH_DELAY = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0, 86400.0)
-
 _REASONS = max(Reason) + 1
 _PASSED = [int(reason) for reason in PASSED_THROUGH]
 

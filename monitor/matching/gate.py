@@ -74,7 +74,6 @@ def class_table(
 # of the nearest is always left for each object.
 NEAREST = 64
 
-
 # Most pairs that are ranked in one go: arrays of a few MB.
 _BLOCK = 1 << 15
 
@@ -119,7 +118,6 @@ def any_within(distance: Distance, objects: Placed, detections: Placed, gate: fl
 # takes 0.1 s for so many, and minutes for all a message can hold. Beyond it, the nearest pairs are
 # taken one after the other.
 MOST_TOGETHER = 1 << 18
-
 
 # Objects times detections up to which one assignment is quicker than a search for connected parts.
 _ONE_PART = 1 << 12

@@ -100,11 +100,8 @@ class LabelRecord:
 # Bytes that Python itself takes for a stored frame, about: they bound empty frames too.
 FRAME_OVERHEAD = 1600
 
-
 # Bytes that Python itself takes for a record, about.
 RECORD_OVERHEAD = 300
-
-
 FrameKey = tuple[str, int]
 
 

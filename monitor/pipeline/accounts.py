@@ -24,7 +24,7 @@ from monitor.matching.pending import (
     Outcome,
     PendingFrame,
 )
-from monitor.pipeline.pending import Gone, PendingStore
+from monitor.pipeline.pending import DroppedFrame, PendingStore
 
 # Counts of a DetectionAccount, but for those of `dropped`.
 _NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
@@ -86,7 +86,7 @@ class DetectionAccount:
         return own | {f"dropped_{why}": count for why, count in self.dropped.items()}
 
 
-def account_of(counts: Mapping[str, int]) -> DetectionAccount:
+def account_from_counts(counts: Mapping[str, int]) -> DetectionAccount:
     """Makes an account from its counts(); ignores unknown names."""
     own = {name: counts.get(name, 0) for name in _NAMES}
     dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
@@ -271,7 +271,7 @@ class Fates:
             if any(record.revision >= 0 for record in frame.records):
                 # Its labels are lost too: written again without them, they would be counted twice.
                 self.store.discard(frame.key)
-                gone = Gone(frame.stored.stamp_ns, partition, False)
+                gone = DroppedFrame(frame.stored.stamp_ns, partition, False)
                 self.store.remember(frame.key, gone)
                 continue
             frame.why_not = reason

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
-from monitor.drift.alarms import AlarmChange, Why, change_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
 from monitor.drift.reference_json import NotAReference
 from monitor.drift.state import family_state, restored_family
@@ -60,12 +60,11 @@ DRIFT = Kind(
 
 # s between two snapshots that are asked for, at least.
 _APART = 1.0
-
 _PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(slots=True)
-class KeptFile:
+class CheckpointFile:
     """One file, or none at all.
 
     path        '': nothing is kept
@@ -162,7 +161,7 @@ class KeptFile:
 
 
 @dataclass(slots=True)
-class DriftKeeping:
+class DriftCheckpoints:
     """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
 
     ledger  that a checkpoint must not be ahead of; None: there is none
@@ -175,7 +174,7 @@ class DriftKeeping:
     ledger: Journal | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
-    file: KeptFile = field(init=False)
+    file: CheckpointFile = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
@@ -188,7 +187,7 @@ class DriftKeeping:
             enough=learning.settings.fits.tracks,
         )
         path = self.config.path if watch.watching else ""
-        self.file = KeptFile(path, DRIFT, "evidence and alarms")
+        self.file = CheckpointFile(path, DRIFT, "evidence and alarms")
         if self.config.reference:
             try:
                 watch.give(read_references(self.config.reference))
@@ -312,7 +311,7 @@ class DriftKeeping:
         # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
         log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
         self.pipeline.drift.urgent.set()
-        page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE
+        page = change.why is AlarmReason.RAISED and change.alarm.severity is Severity.PAGE
         if page and self.config.refit_on_page:
             self._refits.ask(change.alarm)
 
@@ -330,7 +329,7 @@ def check_progress(progress: Progress) -> None:
 
 
 @dataclass(slots=True)
-class Keeper:
+class StatisticsCheckpoints:
     """Writes what the pipeline has counted to a file, and reads it at start.
 
     newer    shared with whoever exports and imports
@@ -347,11 +346,11 @@ class Keeper:
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     entry: int | None = field(default=0, init=False)
     _last: int = 0
-    file: KeptFile = field(init=False)
+    file: CheckpointFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
 
     def __post_init__(self) -> None:
-        self.file = KeptFile(self.config.path, STATISTICS, "statistics")
+        self.file = CheckpointFile(self.config.path, STATISTICS, "statistics")
 
     @property
     def age_seconds(self) -> float:

@@ -13,12 +13,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from monitor.wire.messages import Event, Health, What
+from monitor.wire.messages import Event, EventContent, Health
 
 log = logging.getLogger(__name__)
-
 QUEUE = 256
-
 Kind = TypeVar("Kind")
 
 
@@ -37,7 +35,7 @@ class Events:
     _watchers: set[asyncio.Queue[Event | None]] = field(default_factory=set)
     _listeners: list[tuple[type, Callable[[Any], None]]] = field(default_factory=list)
 
-    def publish(self, what: What, time_ns: int | None = None) -> None:
+    def publish(self, what: EventContent, time_ns: int | None = None) -> None:
         """Tells all watchers, then calls all listeners; never waits.
 
         time_ns  None: now

@@ -150,7 +150,6 @@ class FrameLine:
 # How it ended with a frame, and its tracks where it was answered.
 Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 
-
 # The answer with the tracks of the sidecar's own tracker; None where that does not stand by.
 StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
 

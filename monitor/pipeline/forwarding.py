@@ -35,10 +35,8 @@ from monitor.statistics.measures import Marginals, NormalMarginals
 OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
 # Plain numbers: members of an enum would widen every flag to 64 bits.
 _ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
-
 Made = TypeVar("Made")
 Number = TypeVar("Number", np.uint8, np.float64)
-
 log = logging.getLogger(__name__)
 
 

@@ -40,8 +40,8 @@ from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Overload, contained
-from monitor.pipeline.labelled_rows import Counting, Origin, inline_rows, tracks_of_rows
-from monitor.pipeline.learning import Learning
+from monitor.pipeline.labelled_rows import MatchedCounting, Origin, inline_rows, tracks_of_rows
+from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.pipeline.pending import stored_frame, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
@@ -100,9 +100,9 @@ class Pipeline:
     overload: Overload = field(init=False)
     limits: Limits = field(init=False)
     ledger: TruthLedger = field(init=False)
-    counting: Counting = field(init=False)
+    counting: MatchedCounting = field(init=False)
     live: LiveStatistics = field(init=False)
-    learning: Learning = field(init=False)
+    learning: LabelledTracks = field(init=False)
     drift: DriftWatch = field(init=False)
     tracked_elsewhere: bool = False  # at present: our own tracker stands by, if there is one
     _tracking: TrackerSettings | None = None
@@ -120,7 +120,7 @@ class Pipeline:
         )
         self.live = live_statistics(self.config)
         settings = self.config.promotion.settings()
-        self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
+        self.learning = LabelledTracks(settings, self.limits, self.slices, self.recalibrators)
         watched = self.config.drift
         self.drift = DriftWatch(
             watched.settings(),
@@ -131,7 +131,9 @@ class Pipeline:
             disorder_ns=self.disorder_ns,
             clock=self.live.clock,
         )
-        self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
+        self.counting = MatchedCounting(
+            self.live, self.slices, self.drift, self.learning, self.counters
+        )
         self.ledger = TruthLedger(
             self.config,
             self.limits,

@@ -22,7 +22,6 @@ LATE_SAMPLES = 2
 
 # Of the limits; below them there is room again.
 CALM_SHARE = 0.5
-
 SECOND = 10**9
 
 # A clock that is being corrected runs at most so much faster or slower: twice what NTP does.

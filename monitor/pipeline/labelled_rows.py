@@ -18,7 +18,7 @@ from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.stored import StoredEstimates
 from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.drift_watch import DriftWatch
-from monitor.pipeline.learning import Learning
+from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.promotion.tracks import LabelledRows
 from monitor.statistics.clusters import cluster_id
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EntryParts:
     """The parts of the state that do not hold an entry of the ledger yet."""
 
     statistics: bool = True
@@ -35,7 +35,7 @@ class Parts:
     learning: bool = True
 
 
-ALL = Parts()
+ALL = EntryParts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TrueRows:
+class RowsWithTruth:
     """m detections of a frame, as sent and as recalibrated, with truth (m, K) and slices (m,)."""
 
     space: Space
@@ -101,7 +101,7 @@ class TrueRows:
 
 def inline_rows(
     batch: FrameBatch, rows: IntArray, slices: IntArray, made: Estimates, origin: Origin
-) -> TrueRows:
+) -> RowsWithTruth:
     """Takes the rows (m,) of a batch whose labels came with it.
 
     slices, made  of the whole batch, (n,)
@@ -109,7 +109,7 @@ def inline_rows(
     sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
     same = made.mean is batch.mean and made.covariance is batch.covariance
     scored = sent if same else made.take(rows)
-    return TrueRows(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
+    return RowsWithTruth(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
 
 
 def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
@@ -131,17 +131,17 @@ def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds |
 
 
 @dataclass(slots=True)
-class Counting:
+class MatchedCounting:
     """Counts matched detections of one pipeline."""
 
     live: LiveStatistics
     slices: SliceTable
     drift: DriftWatch
-    learning: Learning
+    learning: LabelledTracks
     counters: Counters
 
     def count(
-        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL
+        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
     ) -> None:
         """Counts the detections of a frame that labels matched; cheap.
 
@@ -155,7 +155,7 @@ class Counting:
 
     def count_inline(
         self,
-        rows: TrueRows | None,
+        rows: RowsWithTruth | None,
         version: str | None,
         opinions: Opinions | None,
         record: LabelRecord,
@@ -183,21 +183,21 @@ class Counting:
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
         self._count_classes(frame.opinions, record, stamp_ns, retracts=True)
 
-    def _rows(self, frame: PendingFrame, record: LabelRecord) -> TrueRows:
+    def _rows(self, frame: PendingFrame, record: LabelRecord) -> RowsWithTruth:
         rows, stored = record.rows, frame.stored
         sent = _scored(stored.sent, record)
         made = sent if stored.made is None else _scored(stored.made, record)
         told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
         origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
-        return TrueRows(frame.space, frame.slices[rows], sent, made, record.truth, origin)
+        return RowsWithTruth(frame.space, frame.slices[rows], sent, made, record.truth, origin)
 
     def _take(
         self,
-        rows: TrueRows,
+        rows: RowsWithTruth,
         version: str | None,
         record: LabelRecord,
         sequence: int,
-        parts: Parts,
+        parts: EntryParts,
     ) -> None:
         matched = rows.matched()
         if parts.statistics:

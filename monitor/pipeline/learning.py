@@ -26,7 +26,7 @@ TracksBySlice = dict[int, list[WholeTrack]]
 
 
 @dataclass(frozen=True, slots=True)
-class SliceToFit:
+class TracksToFit:
     """Tracks of one slice for a fit, oldest first.
 
     until     event time by source of the latest ground truth that the fit uses
@@ -40,7 +40,7 @@ class SliceToFit:
 
 
 @dataclass(slots=True)
-class Learning:
+class LabelledTracks:
     """The labelled tracks of one pipeline.
 
     latest_ns  event time of the latest ground truth in a whole track
@@ -156,7 +156,7 @@ class Learning:
         """True if any slice needs a fit."""
         return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
 
-    def due(self) -> list[SliceToFit]:
+    def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
         kept = self._kept()
         return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
@@ -165,7 +165,7 @@ class Learning:
         enough = self.reservoir.new(slice) >= self.settings.fits.tracks
         return enough and self.register.wants_fit(chain)
 
-    def asked(self, names: Collection[str]) -> list[SliceToFit]:
+    def asked(self, names: Collection[str]) -> list[TracksToFit]:
         """Returns the slices of these names that have tracks; without names, all that have."""
         kept = self._kept()
         return [self._to_fit(*entry) for entry in kept if not names or entry[1][0] in names]
@@ -186,10 +186,10 @@ class Learning:
         found = ((slice, self.chain(slice)) for slice in self.reservoir.slices())
         return [(slice, chain) for slice, chain in found if chain is not None]
 
-    def _to_fit(self, slice: int, chain: Chain) -> SliceToFit:
+    def _to_fit(self, slice: int, chain: Chain) -> TracksToFit:
         tracks = self.reservoir.tracks(slice)
         self.reservoir.taken(slice)
-        return SliceToFit(chain, tracks, _latest_by_source(tracks), self.champion(chain))
+        return TracksToFit(chain, tracks, _latest_by_source(tracks), self.champion(chain))
 
 
 def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
@@ -200,11 +200,11 @@ def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
 
 
 def job_of(
-    slices: Sequence[SliceToFit],
+    slices: Sequence[TracksToFit],
     settings: FitSettings,
     limits: Limits,
     band: tuple[float, float] | None = None,
-) -> tuple[FitJob, tuple[SliceToFit, ...]]:
+) -> tuple[FitJob, tuple[TracksToFit, ...]]:
     """Makes the job of a fit, and returns the slices with the tracks that it uses: the newest ones
     that are alike. Takes some milliseconds a slice, in any thread.
 

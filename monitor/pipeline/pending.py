@@ -24,7 +24,6 @@ from monitor.store.ledger.entries import FrameEntry, Kept
 REMEMBERED = 65536
 # Changes remembered: far more than the labels that come while one frame is read from disk.
 _RECENT = 4096
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -99,7 +98,7 @@ def stored_frame(
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class DroppedFrame:
     """A frame that has left memory.
 
     kept  True: the disk may have it
@@ -121,7 +120,7 @@ class PendingStore:
     _frames: OrderedDict[FrameKey, PendingFrame] = field(default_factory=OrderedDict)
     # Frames that may release their estimates, in the order in which they were settled.
     _settled: dict[FrameKey, None] = field(default_factory=dict)
-    _gone: OrderedDict[FrameKey, Gone] = field(default_factory=OrderedDict)
+    _gone: OrderedDict[FrameKey, DroppedFrame] = field(default_factory=OrderedDict)
 
     def __contains__(self, key: FrameKey) -> bool:
         return key in self._frames
@@ -133,7 +132,7 @@ class PendingStore:
         """Returns a frame; None if it is not in memory."""
         return self._frames.get(key)
 
-    def gone(self, key: FrameKey) -> Gone | None:
+    def gone(self, key: FrameKey) -> DroppedFrame | None:
         """Returns what is remembered of a frame that has left memory; None if nothing is."""
         return self._gone.get(key)
 
@@ -143,7 +142,7 @@ class PendingStore:
         known = self._gone.get(key) if frame is None else frame.stored
         return known is not None and known.stamp_ns == stamp_ns
 
-    def remember(self, key: FrameKey, gone: Gone) -> None:
+    def remember(self, key: FrameKey, gone: DroppedFrame) -> None:
         """Remembers a frame that has left memory."""
         _remember(self._gone, key, gone, REMEMBERED)
 
@@ -211,7 +210,7 @@ class PendingStore:
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
         self._weigh(frame, -1)
-        self.remember(key, Gone(frame.stored.stamp_ns, frame.partition, frame.kept))
+        self.remember(key, DroppedFrame(frame.stored.stamp_ns, frame.partition, frame.kept))
         return frame
 
     def discard(self, key: FrameKey) -> PendingFrame | None:
@@ -235,7 +234,7 @@ class PendingStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LedgerFrames:
     """Turns entries of the ledger into pending frames, with the slice indices of this process."""
 
     slices: SliceTable

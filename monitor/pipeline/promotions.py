@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.learning import Learning, SliceToFit
+from monitor.pipeline.learning import LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import (
@@ -41,7 +41,6 @@ _MOST_BEFORE = 100
 
 # Who fits, where nobody has asked for it.
 SCHEDULE = "schedule"
-
 SWAP_OUTCOMES = ("promoted", "rolled_back", "adapted")
 FIT_OUTCOMES = ("candidate", "nothing", "refused", "failed", "superseded")
 DISCARDED = ("discarded_worse", "discarded_unsound", "discarded_over")
@@ -73,7 +72,7 @@ class RecalibrationCounters:
 class Candidates:
     """Keeps every candidate known as long as it is on trial, and no longer."""
 
-    learning: Learning
+    learning: LabelledTracks
     # Versions that nobody else has made known.
     _ours: set[str] = field(default_factory=set)
     # Versions that rolling back would lead to, by slice.
@@ -202,7 +201,7 @@ class Promotions:
     now_ns: Callable[[], int] = time.time_ns
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
     sequence: int = 0
-    learning: Learning = field(init=False)
+    learning: LabelledTracks = field(init=False)
     recalibrators: Recalibrators = field(init=False)
     candidates: Candidates = field(init=False)
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -289,7 +288,7 @@ class Promotions:
             self._carried_out(decision, "trial")
 
     def begin(
-        self, entries: Sequence[SliceToFit], outcome: FitOutcome, actor: str
+        self, entries: Sequence[TracksToFit], outcome: FitOutcome, actor: str
     ) -> Generator[None, None, tuple[SliceFitted, ...]]:
         """Put what was fitted on trial, where there is anything to try, slice by slice.
 
@@ -301,7 +300,7 @@ class Promotions:
             yield
         return tuple(found)
 
-    def _begun(self, entry: SliceToFit, outcome: FitOutcome, actor: str) -> SliceFitted:
+    def _begun(self, entry: TracksToFit, outcome: FitOutcome, actor: str) -> SliceFitted:
         register, chain, counts = self.learning.register, entry.chain, self.counters
         slice = chain[0]
         if slice in outcome.refused:
@@ -326,7 +325,7 @@ class Promotions:
         record = self._carried_out(begun, actor)
         return _fitted(entry, record.version, "", judgement.factors)
 
-    def fit_failed(self, reason: str, slices: Sequence[SliceToFit], actor: str) -> Record:
+    def fit_failed(self, reason: str, slices: Sequence[TracksToFit], actor: str) -> Record:
         """Say that a fit came to nothing; the champion stays."""
         self.counters.fits["failed"] += len(slices)
         slice = slices[0].chain[0] if len(slices) == 1 else ""
@@ -498,7 +497,7 @@ def _slice_of(about: Decision | str) -> str:
 
 
 def _fitted(
-    entry: SliceToFit, version: str, reason: str, factors: tuple[Factor, ...] = ()
+    entry: TracksToFit, version: str, reason: str, factors: tuple[Factor, ...] = ()
 ) -> SliceFitted:
     detections = sum(track.n for track in entry.tracks)
     return SliceFitted(entry.chain[0], version, reason, len(entry.tracks), detections, factors)

@@ -20,7 +20,7 @@ from monitor.pipeline.housekeeping import contained, set_within
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
-from monitor.promotion.register_json import Configured, RegisterState
+from monitor.promotion.register_json import ConfiguredVersions, RegisterState
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
@@ -79,7 +79,7 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class RecalibratorKeeper:
+class RecalibratorWriter:
     """Keeps recalibrators in a folder; '' keeps none.
 
     failures  writes that came to nothing; what they were to write is tried with the next one
@@ -281,7 +281,7 @@ def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
 
 
 @dataclass(slots=True)
-class KeptPromotions:
+class RegisterCheckpoints:
     """Keeps what becomes of the recalibrators of one sidecar.
 
     named          versions that the configuration names
@@ -292,7 +292,7 @@ class KeptPromotions:
 
     promotions: Promotions
     named: Mapping[str, str]
-    keeper: RecalibratorKeeper
+    keeper: RecalibratorWriter
     every_seconds: float
     entry: int | None = field(default=None, init=False)
     _unkept: list[Record] = field(default_factory=list)
@@ -396,7 +396,7 @@ class KeptPromotions:
             previous=tuple(before[Selection]),
             class_previous=tuple(before[ClassSelection]),
             sent=tuple(sorted(recalibrators.sent)),
-            configured=Configured(**self.named),
+            configured=ConfiguredVersions(**self.named),
             pinned=register.pinned,
             sequence=self.promotions.sequence,
             spent=dict(register.spent),

@@ -17,7 +17,7 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.pipeline.housekeeping import contained
-from monitor.promotion.records import Known
+from monitor.promotion.records import KnownRecalibrator
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     AnySelection,
@@ -34,7 +34,6 @@ from monitor.recalibration.recalibrator import (
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
 
 log = logging.getLogger(__name__)
-
 Kind = type[AnySelection]
 
 # Recalibrators that are known at a time.
@@ -42,7 +41,7 @@ MOST_KNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class ActiveRecalibrator:
     """A recalibrator in force, in a few words.
 
     output  what it makes of a detection: the least Output that is true whatever the slice, or
@@ -157,19 +156,23 @@ class Recalibrators:
             _warn_of_ranges(found, ranges)
         return before
 
-    def listed(self) -> tuple[Known, ...]:
+    def listed(self) -> tuple[KnownRecalibrator, ...]:
         """Lists all that are known, in the order in which they became known."""
         promoted = (self.selection.version, self.class_selection.version)
-        return tuple(Known(known, version in promoted) for version, known in self.known.items())
+        return tuple(
+            KnownRecalibrator(known, version in promoted) for version, known in self.known.items()
+        )
 
-    def in_force(self) -> tuple[InForce, ...]:
+    def in_force(self) -> tuple[ActiveRecalibrator, ...]:
         """That of estimates, and that of class probabilities if it is in use."""
         selection, classes = self.selection, self.class_selection
         output = str(weakest(selection.outputs))
-        of_estimates = InForce(selection.version, selection.method, output)
+        of_estimates = ActiveRecalibrator(selection.version, selection.method, output)
         if not in_use(classes):
             return (of_estimates,)
-        return of_estimates, InForce(classes.version, classes.method, "class_probabilities")
+        return of_estimates, ActiveRecalibrator(
+            classes.version, classes.method, "class_probabilities"
+        )
 
 
 def _warn_of_class_order(selection: ClassSelection) -> None:

@@ -15,10 +15,10 @@ from monitor.frames.counters import TruthAccount
 from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey, StoredFrame
 from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
-from monitor.pipeline.accounts import account_of
+from monitor.pipeline.accounts import account_from_counts
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.labelled_rows import Counting, Parts
+from monitor.pipeline.labelled_rows import EntryParts, MatchedCounting
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.statistics.observations import finished
@@ -36,14 +36,13 @@ _BEGINS = "account_begins"
 
 # Entries done again between two looks at what they left to be done.
 _ENTRIES = 64
-
 _SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 # Numbers of the ledger that are left out where it is not known which were given.
 _BEYOND = 1 << 32
 
 
-def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> PendingFrame:
+def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> PendingFrame:
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
     if parts.statistics:
         frame.kept = True
@@ -66,7 +65,7 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> Pendin
     return frame
 
 
-def _come_to(counting: Counting, record: LabelRecord) -> None:
+def _come_to(counting: MatchedCounting, record: LabelRecord) -> None:
     """Let event time be what it was for a record: frames that moved it need not be kept."""
     if counting.live.come_to(record.generation, record.clock_ns):
         counting.drift.begin_anew()
@@ -175,7 +174,7 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
     for kept in progress.streams:
         time = EventTime(kept.watermark_ns, kept.latest_ns)
         pipeline.restore_stream(kept.header, kept.number, time)
-    ledger.fates.account = account_of(progress.detections)
+    ledger.fates.account = account_from_counts(progress.detections)
     for name, count in progress.labels.items():
         if name in TruthAccount.__dataclass_fields__:
             setattr(pipeline.counters.truth, name, count)
@@ -262,9 +261,9 @@ class Resumption:
             return _frame_again(ledger, again, self._parts(entered))
         return ledger.restore(kept, lost=True)
 
-    def _parts(self, sequence: int) -> Parts:
+    def _parts(self, sequence: int) -> EntryParts:
         """Returns the parts that an entry is new to."""
-        return Parts(
+        return EntryParts(
             statistics=sequence > self.statistics,
             drift=sequence > self.drift,
             learning=sequence > self.learning,

@@ -18,7 +18,7 @@ from monitor.frames.frame import EgoMotion, Header, ReceivedFrame, ReportedTrack
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import Dimension, IntArray
-from monitor.tracking.ego import InvalidEgoMotion, checked
+from monitor.tracking.ego import InvalidEgoMotion, checked_motion
 from monitor.tracking.kalman import InnovationSums, TrackerSettings, no_innovations
 from monitor.tracking.rewind import Order, Tracker, follow
 from monitor.tracking.tracker import Sightings, tracker_model
@@ -80,7 +80,7 @@ class StreamTracker:
             return Tracked(None, (_NO_STAMP,))
         ego, notices = None, tuple[Notice, ...]()
         try:
-            ego = None if frame.ego is None else checked(frame.ego)
+            ego = None if frame.ego is None else checked_motion(frame.ego)
         except InvalidEgoMotion as error:
             notices = (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
         seen = _sightings(frame, examined, forwarded, self.numbered, ego)

@@ -26,14 +26,11 @@ from monitor.pipeline.stream_tracker import StreamTracker
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
-
 # Every level adds K values to every detection of an answer.
 MOST_QUANTILES = 19
 
-
 # Beyond it the quantiles of heavy tails overflow, and no fit says anything of them.
 LEAST_LEVEL = 1e-6
-
 SECOND = 10**9
 
 # The minimum is over so many parts of the window: what is older leaves it part by part.

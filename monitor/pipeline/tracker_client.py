@@ -27,7 +27,6 @@ CONNECTING = 2.0
 FIRST_WORD = 1.0
 # Bytes of an answer; a longer one ends the call.
 LONGEST_ANSWER = 4 * 2**20
-
 _ON_THE_WAY = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 # Errors of reads and writes when the call is over.
 _OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)

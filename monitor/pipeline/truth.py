@@ -23,9 +23,9 @@ from monitor.frames.stored import StoredFrame
 from monitor.matching.labels import LabelsMatched, labels_told, matched_labels, orphan_notice
 from monitor.matching.pending import Dropped, FrameKey, LabelRecord, Outcome, PendingFrame
 from monitor.pipeline.accounts import Fates
-from monitor.pipeline.labelled_rows import ALL, Counting, Parts
+from monitor.pipeline.labelled_rows import ALL, EntryParts, MatchedCounting
 from monitor.pipeline.live_statistics import LiveStatistics
-from monitor.pipeline.pending import Gone, PendingStore, Places, RecentChanges
+from monitor.pipeline.pending import DroppedFrame, LedgerFrames, PendingStore, RecentChanges
 from monitor.pipeline.streams import Stream
 from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
 
@@ -176,11 +176,11 @@ class TruthLedger:
 
     config: Config
     limits: Limits
-    counting: Counting
+    counting: MatchedCounting
     streams: Mapping[str, Stream]
     journal: Journal
     fates: Fates = field(init=False)
-    places: Places = field(init=False)
+    places: LedgerFrames = field(init=False)
     sequence: int = 0
     epoch: int = 0
     resumed: int | None = None
@@ -191,7 +191,7 @@ class TruthLedger:
         config = self.config
         self.fates = Fates(self.counting.counters, PendingStore(config.pending.max_bytes))
         angles = config.statistics.angles_in_joint
-        self.places = Places(self.counting.slices, self.counting.live.class_slices, angles)
+        self.places = LedgerFrames(self.counting.slices, self.counting.live.class_slices, angles)
 
     @property
     def account_begins(self) -> int:
@@ -250,7 +250,7 @@ class TruthLedger:
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
         """Remember that the disk has a frame."""
-        self.fates.store.remember((stream, frame_id), Gone(stamp_ns, partition, True))
+        self.fates.store.remember((stream, frame_id), DroppedFrame(stamp_ns, partition, True))
 
     def dropped(self, partition: int, why: str) -> None:
         """The disk has a partition no more; what memory has of it goes on, unless it expired."""
@@ -395,7 +395,7 @@ class TruthLedger:
         return TruthAnswer(account, notices)
 
     def tell(
-        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL
+        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
     ) -> int:
         """Count what labels tell of a frame; detections whose fate they take back."""
         if record.replaces:

@@ -33,7 +33,6 @@ _RUIN = 1e-300
 # of wealth that a track leaves at least. As many as FRACTIONS, since Bets has one wealth a bettor:
 # so the boldest stake comes twice.
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9)
-
 LEFT = 0.1
 
 # M by stake: the largest mean, over f > 1, of max(1 + s(½ ln f − ½(f − 1)v), 0.1), rounded up; v is

@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRecalibrator:
     """A recalibrator that the sidecar knows; promoted where it is active."""
 
     selection: AnySelection

@@ -28,9 +28,9 @@ from monitor.promotion.records import (
 from monitor.promotion.tracks import WholeTrack, rows_of
 from monitor.promotion.trial import (
     ANY_SIZE,
-    Before,
+    AwaitingGuard,
+    Candidate,
     Guard,
-    OnTrial,
     Ratios,
     Trial,
     clip_of,
@@ -87,7 +87,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Decided:
     """Outcome of tracks of a slice.
 
     rest  tracks after those that decided: to be taken again once the decisions are carried out
@@ -245,9 +245,9 @@ class Register:
     settings: PromotionSettings
     limits: Limits
     pinned: bool = False
-    on_trial: dict[str, OnTrial] = field(default_factory=dict)
+    on_trial: dict[str, Candidate] = field(default_factory=dict)
     guards: dict[str, Guard] = field(default_factory=dict)
-    befores: dict[str, Before] = field(default_factory=dict)
+    befores: dict[str, AwaitingGuard] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     followers: dict[str, Follower] = field(default_factory=dict)
     held: set[tuple[str, str]] = field(default_factory=set)
@@ -291,7 +291,7 @@ class Register:
         clip = clip_of(candidate, champion, rows, self.settings.trials.clip)
         self.spent[slice] = number
         trial = Trial(slice, candidate, number, clip)
-        self.on_trial[slice] = OnTrial(trial, found, judgement.shrinks)
+        self.on_trial[slice] = Candidate(trial, found, judgement.shrinks)
         evidence, reason = trial.evidence(self.settings.trials), judgement.reason
         began = Decision(Happened.BEGAN, chain, names, candidate, reason, evidence, found)
         return began, judgement
@@ -304,7 +304,7 @@ class Register:
         champion_now: Champion,
         tracks: Sequence[WholeTrack],
         later_now: Later = list,
-    ) -> Generator[None, None, Taken]:
+    ) -> Generator[None, None, Decided]:
         """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
         A decision has changed the register already, so it is returned at once: an owner who ends
@@ -325,8 +325,8 @@ class Register:
                 if not decisions:
                     yield
             if decisions:
-                return Taken([_with_rest(decision, rest) for decision in decisions], rest)
-        return Taken([], [])
+                return Decided([_with_rest(decision, rest) for decision in decisions], rest)
+        return Decided([], [])
 
     def _guarded(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
@@ -398,7 +398,7 @@ class Register:
         return self._too_late(chain, trial.recalibrator, too_late, tracks)
 
     def _decided(
-        self, chain: Chain, entry: OnTrial, verdict: Verdict, tracks: Sequence[WholeTrack]
+        self, chain: Chain, entry: Candidate, verdict: Verdict, tracks: Sequence[WholeTrack]
     ) -> Decision | None:
         """Decides by the verdict on a candidate; None: nothing."""
         trial, waits = entry.trial, self._waits(entry, tracks)
@@ -431,8 +431,8 @@ class Register:
         return replace(found, verdict=verdict, waited=entry.proven)
 
     def _as_now(
-        self, entry: OnTrial, champion: Recalibrator, tracks: Sequence[WholeTrack]
-    ) -> OnTrial:
+        self, entry: Candidate, champion: Recalibrator, tracks: Sequence[WholeTrack]
+    ) -> Candidate:
         """Updates factors and shrinks, where the candidate or the champion follows the detector."""
         candidate = entry.trial.recalibrator
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
@@ -444,7 +444,7 @@ class Register:
             shrinks=entry.shrinks or shrinks(candidate, champion, rows.sent, hysteresis),
         )
 
-    def _waits(self, entry: OnTrial, tracks: Sequence[WholeTrack]) -> str:
+    def _waits(self, entry: Candidate, tracks: Sequence[WholeTrack]) -> str:
         """Says why a proven candidate waits for approval; '' where it does not."""
         policy = self.settings.policy
         if policy.mode is not PromotionMode.AUTOMATIC:
@@ -511,7 +511,7 @@ class Register:
             tried = None
         if before is not None:
             rows = tried.trial.clip.rows if tried is not None else 0.0
-            self.befores[slice] = Before(slice, before, rows)
+            self.befores[slice] = AwaitingGuard(slice, before, rows)
         if tried is not None and isinstance(now, AdaptiveScaling):
             # It keeps the full say of its trial: with another, the same errors would move it.
             self.followers[slice] = Follower.of(now, tried.trial.clip.rows, tried.late)

@@ -17,7 +17,7 @@ import numpy as np
 from monitor.promotion.betting import FRACTIONS, Bets, Clip, Run, Watch
 from monitor.promotion.records import Evidence, Factor, Happened, Record
 from monitor.promotion.register import Follower
-from monitor.promotion.trial import Before, Guard, OnTrial, Trial
+from monitor.promotion.trial import AwaitingGuard, Candidate, Guard, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.documents import (
     LARGEST,
@@ -39,7 +39,7 @@ from monitor.recalibration.selection import METHODS, read_method
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredVersions:
     """Versions that the configuration named when this was written; '' where it named none."""
 
     recalibrator: str = ""
@@ -68,13 +68,13 @@ class RegisterState:
     previous: tuple[str, ...] = ()
     class_previous: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
-    configured: Configured = Configured()
+    configured: ConfiguredVersions = ConfiguredVersions()
     pinned: bool = False
     sequence: int = 0
     spent: Mapping[str, int] = field(default_factory=dict)
-    trials: tuple[OnTrial, ...] = ()
+    trials: tuple[Candidate, ...] = ()
     guards: tuple[Guard, ...] = ()
-    befores: tuple[Before, ...] = ()
+    befores: tuple[AwaitingGuard, ...] = ()
     followers: Mapping[str, Follower] = field(default_factory=dict)
     entry: int | None = None
 
@@ -171,8 +171,6 @@ def _number(content: Document, name: str) -> float:
 
 
 FORMAT = "calibration-monitor/register/1"
-
-
 Value = TypeVar("Value")
 
 
@@ -200,7 +198,7 @@ def _plain(value: Any) -> Any:
             found = _fields(value)
             floats = {one.name for one in fields(value) if one.type == "float"}
             return {name: _finite(one) if name in floats else one for name, one in found.items()}
-        case OnTrial():
+        case Candidate():
             found = _fields(value)
             del found["doubt"]
             return {**found.pop("trial"), **found}
@@ -262,7 +260,9 @@ def _state(content: Document) -> RegisterState:
         _texts(content, "previous"),
         _texts(content, "class_previous"),
         _texts(content, "sent"),
-        Configured(text(configured, "recalibrator"), text(configured, "class_recalibrator")),
+        ConfiguredVersions(
+            text(configured, "recalibrator"), text(configured, "class_recalibrator")
+        ),
         _truth(content, "pinned"),
         whole(content, "sequence", 0),
         {name: whole(spent, name, 0) for name in spent},
@@ -274,7 +274,7 @@ def _state(content: Document) -> RegisterState:
     )
 
 
-def _trial(content: Document) -> OnTrial:
+def _trial(content: Document) -> Candidate:
     bets = part(content, "bets")
     trial = Trial(
         text(content, "slice"),
@@ -289,7 +289,7 @@ def _trial(content: Document) -> OnTrial:
         ),
         text(content, "unsound"),
     )
-    return OnTrial(
+    return Candidate(
         trial,
         factors(content, "factors"),
         _truth(content, "shrinks"),
@@ -312,9 +312,9 @@ def _guard(content: Document) -> Guard:
     return Guard(text(content, "slice"), recalibrator, _clip(content), Watch(runs))
 
 
-def _before(content: Document) -> Before:
+def _before(content: Document) -> AwaitingGuard:
     rows = number(content, "rows", 0) if "rows" in content else 0.0
-    return Before(text(content, "slice"), _recalibrator(content, "recalibrator"), rows)
+    return AwaitingGuard(text(content, "slice"), _recalibrator(content, "recalibrator"), rows)
 
 
 def _follower(content: Document) -> Follower:

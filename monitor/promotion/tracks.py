@@ -227,7 +227,7 @@ def row_layout(k: int) -> np.dtype[Any]:
     )
 
 
-def packed(frames: Sequence[LabelledRows]) -> list[bytes]:
+def packed_rows(frames: Sequence[LabelledRows]) -> list[bytes]:
     """Packs each row of some frames of one space, in their order; no array of a frame is held."""
     layout = row_layout(frames[0].space.k)
     counts = [frame.n for frame in frames]
@@ -384,7 +384,7 @@ class OpenTracks:
 
     def _take(self, frames: Sequence[LabelledRows]) -> None:
         longest, most = self.settings.longest_ns, self.settings.rows_per_track
-        rows = iter(zip(_keys(frames, longest), packed(frames), strict=True))
+        rows = iter(zip(_keys(frames, longest), packed_rows(frames), strict=True))
         looked = False
         for frame in frames:
             stamp, delay = frame.stamp_ns, frame.delay_ns

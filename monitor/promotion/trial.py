@@ -336,7 +336,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTrial:
+class Candidate:
     """A candidate in the register.
 
     proven   it is better, and waits for approval
@@ -354,14 +354,14 @@ class OnTrial:
     late: float = 0.0
     doubt: Guard | None = None
 
-    def anew(self) -> OnTrial:
+    def anew(self) -> Candidate:
         """Begins a new trial: a proof from before nothing could act must be given again."""
         trial = replace(self.trial, bets=Bets(), number=self.trial.number + 1)
         return replace(self, trial=trial, proven=False, doubt=None)
 
     def doubted(
         self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits, most: float
-    ) -> OnTrial:
+    ) -> Candidate:
         """Returns the candidate after tracks that came while it waits; most is B."""
         candidate, doubt = self.trial.recalibrator, self.doubt
         if doubt is None or doubt.recalibrator != champion:
@@ -371,7 +371,7 @@ class OnTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class AwaitingGuard:
     """The recalibrator of before, until the first track makes a guard of it.
 
     rows  detections of a track that has a full say, as in the trial that it lost; 0: no trial

@@ -32,9 +32,7 @@ _SET_BACK = 10.0
 
 # Limits of documents: sums beyond are no sums over tracks, and their quotients would overflow.
 _MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
-
 _PRIOR_TRACKS = (1e-100, 1e100)
-
 
 # Long against labels that come seconds late, and short against a drive.
 TIME_CONSTANT_S = 60.0

@@ -40,7 +40,6 @@ from monitor.statistics.measures import kurtosis
 # Deviations in any unit lie between these; what is beyond would overflow when squared twice.
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
 
-
 # The deviation of 50 Gaussian errors is known to a tenth: 1 / sqrt(2 · 50).
 FEWEST_ROWS = 50.0
 

@@ -23,11 +23,9 @@ Document = dict[str, Any]
 # Lists of numbers; of a matrix they are equally long, of curves one a dimension.
 Matrix = tuple[tuple[float, ...], ...]
 Curves = tuple[tuple[float, ...], ...]
-
 Member = TypeVar("Member", bound=StrEnum)
 Read = TypeVar("Read")
 Arguments = ParamSpec("Arguments")
-
 _FLOAT = np.finfo(np.float64)
 LARGEST, LEAST_POSITIVE = float(_FLOAT.max), float(_FLOAT.tiny)
 

@@ -19,7 +19,6 @@ from monitor.statistics.clusters import LARGEST, design_effect_of_rows
 # The median of a chi-square of one degree of freedom: of z² where z is a standard Gaussian.
 _CHI_SQUARE_MEDIAN = 0.4549364231195724
 
-
 # In σ: no error is larger for what it says of others, so that its square is finite.
 _LARGEST = 1e100
 

@@ -34,8 +34,6 @@ WHOLE = "fallback"
 
 # In the order of chain_of.
 _PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
-
-
 Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
 
 # The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.

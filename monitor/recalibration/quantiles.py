@@ -44,11 +44,8 @@ from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
-
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
-
 _ROOT_TAU = math.sqrt(math.tau)
-
 
 # Knots are even in ζ, and each ladder step halves their distance.
 KNOTS = (3, 5, 9, 17, 33, 65, 129)

@@ -23,7 +23,6 @@ SURENESS = 0.95
 
 # Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
 FEWEST = 30
-
 _LARGEST = 1e12
 
 

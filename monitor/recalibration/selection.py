@@ -67,9 +67,7 @@ METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
 }
 
 Made = TypeVar("Made")
-
 FORMAT = "calibration-monitor/recalibrator/1"
-
 MOST_SLICES = 4096
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.

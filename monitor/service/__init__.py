@@ -1,1 +1,1 @@
-"""What others reach: gRPC, security, metrics, the status page, the log."""
+"""Serving: gRPC, security, metrics, the status page, the log."""

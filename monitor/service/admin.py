@@ -20,7 +20,7 @@ from monitor.pipeline.housekeeping import in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.pipeline.streams import Seen, Stream
-from monitor.promotion.records import Known, SliceFitted
+from monitor.promotion.records import KnownRecalibrator, SliceFitted
 from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
@@ -53,7 +53,6 @@ IMPORT_SECONDS = 60.0
 
 # Characters of who asks.
 MOST_ACTOR = 200
-
 FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
 
 _KINDS: dict[int, type[AnySelection]] = {
@@ -219,7 +218,7 @@ class AdminService:
         in_force = (recalibrators.selection.version, recalibrators.class_selection.version)
         document = await asyncio.to_thread(found.to_json)
         records = self.promotions.records_of(request.version)
-        known = Known(found, found.version in in_force)
+        known = KnownRecalibrator(found, found.version in in_force)
         answer = recalibrator_messages.shown(known, document, records)
         return (await in_steps(answer)).SerializeToString()
 

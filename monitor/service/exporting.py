@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from monitor.pipeline.checkpoints import DriftKeeping, Keeper
+from monitor.pipeline.checkpoints import DriftCheckpoints, StatisticsCheckpoints
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.recalibrator_checkpoints import KeptPromotions
+from monitor.pipeline.recalibrator_checkpoints import RegisterCheckpoints
 from monitor.pipeline.restart import Resumption
 from monitor.service.exposition import build, process
 from monitor.service.http import Published, page
@@ -25,7 +25,7 @@ from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
 from monitor.service.readings import (
     DiskReading,
     OperationReading,
-    RecalibrationReadings,
+    RecalibrationReader,
     ledger_reading,
     stamp_lag,
 )
@@ -49,9 +49,9 @@ class Exporting:
     """
 
     pipeline: Pipeline
-    keeper: Keeper
-    kept: KeptPromotions
-    drift: DriftKeeping
+    keeper: StatisticsCheckpoints
+    kept: RegisterCheckpoints
+    drift: DriftCheckpoints
     journal: Journal
     tracker: ExternalTracker | None
     reloads: Reloads
@@ -62,12 +62,12 @@ class Exporting:
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
-    _recalibration: RecalibrationReadings = field(init=False)
+    _recalibration: RecalibrationReader = field(init=False)
     _windows: tuple[WindowReading, ...] = ()
     _windows_read: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._recalibration = RecalibrationReadings(self.kept.promotions)
+        self._recalibration = RecalibrationReader(self.kept.promotions)
         settings = self.pipeline.config.statistics
         self._cache = ReadingCache(settings.bins)
         self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}

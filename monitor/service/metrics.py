@@ -14,7 +14,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.pipeline.external_tracker import ForwardingReading
-from monitor.pipeline.recalibrators import InForce
+from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.stream_tracker import TrackReading
 from monitor.service.exposition import (
     bins,
@@ -211,7 +211,7 @@ class Snapshot:
     pending_bytes: int
     pending_detections: int
     streams: int
-    recalibrators: tuple[InForce, ...]
+    recalibrators: tuple[ActiveRecalibrator, ...]
     mode: str
     tracks: TrackReading
     bins: tuple[SliceBins, ...] = ()

@@ -144,7 +144,7 @@ class RecalibrationReading:
 
 
 @dataclass(slots=True)
-class RecalibrationReadings:
+class RecalibrationReader:
     """Reads the recalibrators of a sidecar; remembers the factors of slices that fell silent."""
 
     promotions: Promotions

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
-from monitor.pipeline.recalibrators import InForce
+from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.promotion.records import TrialStanding, TrialState
 from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge
 from monitor.service.readings import RecalibrationReading
@@ -251,7 +251,7 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 
 
 def recalibrators(
-    in_force: Iterable[InForce], mode: str, reading: RecalibrationReading
+    in_force: Iterable[ActiveRecalibrator], mode: str, reading: RecalibrationReading
 ) -> Iterator[str]:
     """Yields the families of recalibrators; `mode` is that of [recalibration]."""
     yield gauge(

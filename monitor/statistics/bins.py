@@ -34,7 +34,6 @@ LOWEST, OCTAVES = 2.0**-20, 40
 
 # A table of more steps than this leaves out those beyond the edges.
 _MOST_STEPS = 2**18
-
 Number = TypeVar("Number", bound=np.generic)
 
 

@@ -70,7 +70,6 @@ COMPANIONS = (
 
 # Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
 _CHUNK = 2048
-
 _SCALE = 2.0**-EXPONENT
 
 

@@ -29,7 +29,6 @@ LARGEST = 64.0
 
 # x is kept in units of 2^-16, so that products of two of them lie on the grid of all sums.
 _UNIT = 2.0**-16
-
 ClusterArray = npt.NDArray[np.uint64]
 
 # The cluster of a row that belongs to no track.
@@ -43,7 +42,7 @@ def clustered(nees: FloatArray, degrees: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Before:
+class EarlierRows:
     """Count and sums of the earlier rows in the cluster of each of n rows.
 
     rows  (n,) how many
@@ -101,7 +100,9 @@ class ClusterMemory:
         memory._state = state
         return memory
 
-    def before(self, cluster: ClusterArray, x: FloatArray, *, back: bool = False) -> Before | None:
+    def before(
+        self, cluster: ClusterArray, x: FloatArray, *, back: bool = False
+    ) -> EarlierRows | None:
         """Sums up what came before each row; the rows then come before later ones.
 
         cluster  (n,) ALONE for none; in the order in which the rows are counted
@@ -154,7 +155,7 @@ class ClusterMemory:
         counted = known.counted + ids.size
         seen = ClusterState(known.axes, counted, found, last, old_rows + count, old_sums + total)
         self._remember(seen, place[there])
-        return Before(rows, sums)
+        return EarlierRows(rows, sums)
 
     def _remember(self, seen: ClusterState, replaced: IntArray) -> None:
         known = self._state

@@ -145,7 +145,7 @@ def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BinCut:
     """A way to cut the axes into bins.
 
     ends         of equal-width bins, in σ; None = lowest to highest
@@ -227,7 +227,7 @@ def _as_bins(
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class OwnDistributions:
     """The distributions of N rows.
 
     value         (N, K) truths next to the means that the distributions were made of
@@ -260,7 +260,7 @@ class OwnMeasures:
     has_variance: bool
 
 
-def own_measures(shaped: Shaped, rows: IntArray, tau: FloatArray) -> OwnMeasures:
+def own_measures(shaped: OwnDistributions, rows: IntArray, tau: FloatArray) -> OwnMeasures:
     """Measures some rows, at least one; a Gaussian gives its closed forms to rounding.
 
     The central interval of τ ends at the quantiles of (1 − τ)/2 and (1 + τ)/2, so that the
@@ -337,7 +337,7 @@ def evaluate_rows(
     edges: FrozenEdges | None = None,
     fewest_rows: int = 1,
     cluster: IntArray | None = None,
-    shaped: Shaped | None = None,
+    shaped: OwnDistributions | None = None,
 ) -> Evaluation:
     """Measures the rows that have truth.
 
@@ -356,7 +356,7 @@ def evaluate_rows(
     shaped       distributions of which the Gaussians are forwarded only; None: these themselves
     raises       EvaluationError when no row is left, or the bins make no sense
     """
-    cut = Cut(binning, bins, value_range, edges, fewest_rows)
+    cut = BinCut(binning, bins, value_range, edges, fewest_rows)
     if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
         raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
     labelled = np.isfinite(truth).all(axis=1)
@@ -406,7 +406,7 @@ def _median_ratio(nees: FloatArray, k: int) -> float:
 
 
 def _dimension(
-    cut: Cut,
+    cut: BinCut,
     i: int,
     variance: FloatArray,
     error: FloatArray,
@@ -440,7 +440,7 @@ def _dimension(
 
 
 def _joint(
-    cut: Cut, k: int, factor: FloatArray, nees: FloatArray, tau: FloatArray, effect: float
+    cut: BinCut, k: int, factor: FloatArray, nees: FloatArray, tau: FloatArray, effect: float
 ) -> JointMeasures:
     """Measures of the leading k dimensions of factors in the order Space.order."""
     log_det = log_determinant(factor, k)

@@ -30,7 +30,7 @@ from monitor.frames.cholesky import (
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics.bins import EXPONENT, Binning, Column
-from monitor.statistics.clusters import Before, clustered
+from monitor.statistics.clusters import EarlierRows, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
     SPILL_BITS,
@@ -47,7 +47,6 @@ _LARGEST = 2.0**LIMB_BITS
 
 # What spills is in units of so many bits above the upper limb's.
 _LIMBS_TO_SPILL = SPILL_BITS + 1 - LIMB_BITS
-
 _SCALE = 2.0**-EXPONENT
 _ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
 
@@ -56,7 +55,6 @@ _ORDINARY = 64.0
 
 # Above so many possible cells, those that occur are sorted for instead of marked.
 _MOST_MARKS = 2**24
-
 Result = TypeVar("Result")
 
 
@@ -71,7 +69,7 @@ def finished(steps: Generator[None, None, Result]) -> Result:
 
 
 # Errors (n, K) and covariances (n, K, K) as they came.
-Rows = tuple[FloatArray, FloatArray]
+ErrorsAndCovariances = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +114,7 @@ class Measured:
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in names})
 
 
-def measure(space: Space, parts: Sequence[Rows]) -> Measured:
+def measure(space: Space, parts: Sequence[ErrorsAndCovariances]) -> Measured:
     """Measures all detections of some frames, in their order."""
     k, k_joint, order = space.k, len(space.joint), np.array(space.order)
     error = np.concatenate([error for error, _ in parts]).T.copy()
@@ -196,7 +194,7 @@ def sum_by_slot(
     rows: Measured,
     slot: IntArray,
     slots: int,
-    before: Before | None,
+    before: EarlierRows | None,
 ) -> Generator[None, None, SlotSums]:
     """Adds up at most CHUNK regular rows in a few steps.
 
@@ -329,7 +327,7 @@ def _companions(
     rows: Measured,
     slot: IntArray,
     slots: int,
-    before: Before | None,
+    before: EarlierRows | None,
     degrees: FloatArray,
 ) -> ExactSum:
     k, levels = rows.error.shape[0], len(binning.tau)

@@ -31,10 +31,10 @@ from monitor.statistics.class_statistics import (
 )
 from monitor.statistics.clusters import (
     ALONE,
-    Before,
     ClusterArray,
     ClusterMemory,
     ClusterState,
+    EarlierRows,
     cluster_id,
     clustered,
 )
@@ -57,7 +57,6 @@ _UNSTAMPED = -(2**63)
 # where these are few.
 CHUNK_VALUES = 8192
 CHUNK_ROWS = 512
-
 Frame = TypeVar("Frame", MatchedRows, MatchedClasses)
 
 
@@ -173,7 +172,6 @@ def _clusters(pieces: list[tuple[MatchedRows, int]]) -> ClusterArray:
 
 # The panes of one slice, never changed in place.
 Panes = dict[PaneKey, S]
-
 _DONE = object()
 
 
@@ -507,7 +505,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             if stage and unchanged and alike:
                 found.append(found[0])
             else:
-                earlier = before and Before(before.rows, np.split(before.sums, 2)[stage])
+                earlier = before and EarlierRows(before.rows, np.split(before.sums, 2)[stage])
                 sums = yield from sum_by_slot(space, self.binning, rows, slot, slots, earlier)
                 found.append(sums)
             yield
@@ -534,7 +532,7 @@ def _before(
     memory: dict[Space, ClusterMemory],
     *,
     back: bool,
-) -> Before | None:
+) -> EarlierRows | None:
     """Sums up what came before each row in its cluster; None without clusters.
 
     back     the rows came before, and are retracted

@@ -32,13 +32,12 @@ from monitor.statistics.stage import (
     SliceStatistics,
     StageStatistics,
     axis_cells,
-    nothing,
+    no_stage_statistics,
 )
 
 # Names of the stages.
 RAW = "raw"
 RECALIBRATED = "recalibrated"
-
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
 
@@ -54,7 +53,7 @@ CellBinning = WidthRange | FrozenEdges | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class AllCells:
+class OccupiedCells:
     """The micro-bins of all axes that hold rows, one axis after the other.
 
     number  (M,) the axis of each
@@ -66,7 +65,7 @@ class AllCells:
     start: IntArray
 
     @classmethod
-    def of(cls, statistics: StageStatistics) -> AllCells:
+    def of(cls, statistics: StageStatistics) -> OccupiedCells:
         """Decodes every axis of the statistics, the joint one last."""
         held, binning = statistics.cells, statistics.binning
         axis, position = np.divmod(held.keys, binning.deviation.count)
@@ -90,7 +89,7 @@ class AllCells:
 
 
 def cut_axes(
-    held: AllCells, bins: int, binning: CellBinning
+    held: OccupiedCells, bins: int, binning: CellBinning
 ) -> list[tuple[ReliabilityBins, ReliabilityBins]]:
     """Cuts each axis into the bins of ENCE and QCE over σ (or σ_G), and those of UCE.
 
@@ -123,7 +122,7 @@ def _cut_axis(
     return found, measures.bins_between(cells, square, measures.equal_width_edges(low, high, bins))
 
 
-def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
+def cut_equal_count(held: OccupiedCells, bins: int) -> list[ReliabilityBins]:
     """Cuts each axis into bins of nearly equal count, of whole micro-bins.
 
     A cut falls on the edge of a micro-bin nearest to its share of the rows, so
@@ -179,7 +178,7 @@ def read_in_steps(
     """Reads as read() does, in short steps, for a caller with other things to do in between."""
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
-        statistics = nothing(statistics.space, statistics.binning)
+        statistics = no_stage_statistics(statistics.space, statistics.binning)
     sums = _sums(statistics)
     yield
     cut = cut_axes(sums.held, bins, binning)
@@ -206,7 +205,7 @@ class _Sums:
     within                    (K + 1, T) rows within each τ
     """
 
-    held: AllCells
+    held: OccupiedCells
     median: FloatArray
     kurtosis: FloatArray
     effect: FloatArray
@@ -219,7 +218,7 @@ class _Sums:
 
 def _sums(statistics: StageStatistics) -> _Sums:
     axes = statistics.joint_axis + 1
-    held = AllCells.of(statistics)
+    held = OccupiedCells.of(statistics)
     counts = np.zeros((axes, statistics.binning.nees.count), np.int64)
     # Below 0 where more was retracted than came.
     counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)

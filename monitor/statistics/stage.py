@@ -211,7 +211,7 @@ def _symmetric(lower: FloatArray, k: int) -> FloatArray:
     return full
 
 
-def nothing(space: Space, binning: Binning) -> StageStatistics:
+def no_stage_statistics(space: Space, binning: Binning) -> StageStatistics:
     """The statistics of no detections: the zero of merge."""
     return StageStatistics(
         space=space,
@@ -253,7 +253,7 @@ def observe(
         slot = np.zeros(rows.n, np.int64)
         sums.append(finished(sum_by_slot(space, binning, rows, slot, 1, before)))
     if not sums:
-        return nothing(space, binning)
+        return no_stage_statistics(space, binning)
     return next(by_slot(space, binning, together(sums)))
 
 
@@ -314,5 +314,5 @@ class SliceStatistics:
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
     """Statistics of no detections, at both stages."""
-    zero = nothing(space, binning)
+    zero = no_stage_statistics(space, binning)
     return SliceStatistics(zero, zero)

@@ -32,14 +32,11 @@ from monitor.store.tables import (
 # Arrays of C values a row, or of M times C.
 _OPINIONS = ("prob", "logits")
 
-
 # Arrays of one value a row.
 _ONE_A_ROW = ("label", "track", "gt_id", "seq", "t", "stamp_ns")
 
-
 # Others of one value a row, which are not looked at, and written as they are.
 _BESIDE = ("class", "frame", "score", "ignore")
-
 
 # How far off a softmax a probability may be: one written with two decimals is.
 _ROUNDING = 0.01

@@ -135,7 +135,6 @@ HOW_TO_INSTALL = (
     "motmetrics is not installed: install it with pip install 'calibration-monitor[tracking]'."
 )
 
-
 # In the order of MotScores.
 _METRICS = ["mota", "idf1", "num_switches", "num_false_positives", "num_misses"]
 

@@ -110,7 +110,6 @@ class Progress:
 
 _LONGEST_NAME = 64
 
-
 # What messages and dataclasses name alike.
 _OF_CLOCK = ("now_ns", "votes", "other_ns", "jumps", "generation")
 _COUNTED = ("sequence", *_OF_CLOCK, "numbered", "epoch", "waiting")

@@ -57,10 +57,8 @@ from monitor.store.snapshot import (
 # 12,000 of a few words. So much is kept at least, and up to twice as much.
 LARGEST = 4 * 2**20
 
-
 # What ends the object of a line: the CRC-32, in hexadecimal digits, of all that stands before.
 _MARK = b',"crc32":"'
-
 
 # Lines that are named in a message.
 _MOST_NAMED = 5
@@ -164,7 +162,6 @@ def _read_history(data: bytes, path: Path) -> History:
 REGISTER = Kind(
     b"calrecal", "recalibrators", "recalibrators", "It is no `state` of a [promotion] folder."
 )
-
 
 # They are known without a file.
 _ALWAYS_THERE = frozenset((IDENTITY.version, CLASS_IDENTITY.version))

@@ -34,10 +34,8 @@ from monitor.store.tables import (
 # Largest |Σij − Σji| that passes as rounding, against σi σj.
 _ASYMMETRY = 1e-6
 
-
 # Arrays of an archive that are not one value a row.
 _BLOCKS = ("mean", "cov", "var", "gt", "dimensions")
-
 
 # Arrays that must be one value a row where they exist.
 _ONE_A_ROW = ("class", "seq", "frame", "stamp_ns", "t", "score", "track", "gt_id", "ignore")
@@ -210,7 +208,6 @@ class ArrayGaussians:
 
 # The only class of a file without classes.
 OBJECT = "object"
-
 
 # Number of a track in a row that has none.
 NO_TRACK = -1

@@ -12,8 +12,6 @@ from monitor.drift.reference_json import NotAReference, references_from_json, re
 
 # Above what as many slices as there may be need.
 _LARGEST = 64 * 2**20  # bytes
-
-
 _REMEDY = "Give a file that `calibration-monitor reference --output` wrote."
 
 

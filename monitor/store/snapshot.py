@@ -23,19 +23,13 @@ from typing import BinaryIO, Generic, TypeVar
 from monitor.statistics.bins import IncompatibleStatistics
 
 log = logging.getLogger(__name__)
-
-
 _FORMAT = 1
-
 
 # Magic, format, length, CRC-32 of the body; little-endian.
 _HEAD = struct.Struct("<8sIQI")
 
-
 # No two writers of a process share a temporary file, even where one was given up.
 _writes = count(1)
-
-
 Value = TypeVar("Value")
 
 

@@ -145,27 +145,14 @@ def _naturals(numbers: Collection[int], end: int, field: str) -> IntArray:
 
 # What bins and lists may be, so that a message of a few bytes cannot ask for gigabytes.
 MOST_PER_OCTAVE = 1024
-
-
 MOST_OCTAVES = 128
-
-
 MOST_RANGE_EDGES = 64
-
-
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
-
-
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-
 
 # Stream and class, or what SliceTable makes of them; they become labels of metrics.
 _SLICE = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
-
-
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
-
-
 _SLICE_BY = {by.value for by in SliceBy}
 
 

@@ -25,7 +25,7 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     table_shapes,
 )
-from monitor.statistics.stage import SliceStatistics, StageStatistics, nothing
+from monitor.statistics.stage import SliceStatistics, StageStatistics, no_stage_statistics
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
@@ -102,11 +102,7 @@ def keep_unknown(message: Message, identity: Identity) -> bool:
 
 # After which a message ends: it is made in a few milliseconds.
 PART_BYTES = 2**17
-
-
 _LENGTH_DELIMITED = 2
-
-
 Held = TypeVar("Held", bound=Summable)
 Pane = TypeVar("Pane", pb.PaneState, pb.ClassPaneState)
 
@@ -212,7 +208,7 @@ def decode_slice(
     """The slice of a message. Raises InvalidState."""
     space = decode_space(message.dimensions, message.angles_in_joint, field)
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
-    zero = nothing(space, binning)
+    zero = no_stage_statistics(space, binning)
     panes = _panes(message.panes, windows, field, partial(_decode_slice_pane, zero))
     return SliceState(name, space, message.overflow, panes)
 
@@ -342,10 +338,8 @@ def _decode_class_pane(
 # must be right when two messages are joined as bytes.
 VERSION = 1
 
-
 # What newer code has added must fit into one message.
 MOST_UNKNOWN_BYTES = 2**22
-
 
 _IDENTITY = {
     "SliceState": frozenset({"name", "overflow", "dimensions", "angles_in_joint"}),
@@ -353,7 +347,6 @@ _IDENTITY = {
     "ClassSliceState": frozenset({"name", "class_names", "bin_hash", "overflow"}),
     "ClassPaneState": frozenset({"level", "number"}),
 }
-
 
 # What all parts of a state must share.
 _Definitions = tuple[Binning, Windows, Slicing]

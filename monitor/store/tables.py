@@ -23,8 +23,6 @@ import numpy.typing as npt
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 AnyArray = npt.NDArray[Any]
-
-
 T = TypeVar("T")
 
 
@@ -225,7 +223,6 @@ class ArrayColumns:
 
 # How the name of a table ends.
 SUFFIXES = (".csv", ".csv.gz")
-
 
 # Rows of a file that are turned into columns at a time.
 _PIECE = 512

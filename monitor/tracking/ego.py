@@ -21,7 +21,7 @@ _FARTHEST, _FASTEST, _QUICKEST_TURN = 1e9, 1e3, 1e2
 _METRES = ("m", "")
 
 
-def flipping(space: Space, heading: str) -> int | None:
+def flipping_dimension(space: Space, heading: str) -> int | None:
     """Finds the dimension that may be off by π: the named one, if it is an angle modulo 2π."""
     for i, dimension in enumerate(space.dimensions):
         if dimension.name == heading and dimension.kind is DimensionKind.ANGLE:
@@ -51,7 +51,7 @@ class InvalidEgoMotion(ValueError):
         self.message = message
 
 
-def checked(ego: EgoMotion) -> EgoMotion:
+def checked_motion(ego: EgoMotion) -> EgoMotion:
     """Checks a motion, and scales its quaternion to unit length. Raises InvalidEgoMotion."""
     pose, twist = ego.pose, ego.twist
     if pose is not None:

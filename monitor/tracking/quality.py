@@ -215,21 +215,21 @@ def pooled(parts: Sequence[TrackErrors]) -> TrackErrors:
 
 def rmse(error: FloatArray) -> float:
     """Computes the root mean squared length of errors (n, V), NaN left out; NaN if none is left."""
-    return math.sqrt(mean(np.sum(error**2, axis=1)))
+    return math.sqrt(finite_mean(np.sum(error**2, axis=1)))
 
 
 def rmse_by_dimension(error: FloatArray) -> list[float]:
     """Computes the root mean square of each column of errors (n, V), NaN left out."""
-    return [math.sqrt(mean(column**2)) for column in error.T]
+    return [math.sqrt(finite_mean(column**2)) for column in error.T]
 
 
 def state_nees_over_k(errors: TrackErrors) -> float:
     """Divides the mean NEES of position and velocity by their number 2V: 1 where P is right."""
     v = int(errors.position.shape[1])
-    return mean(errors.nees) / (2 * v)
+    return finite_mean(errors.nees) / (2 * v)
 
 
-def mean(values: FloatArray) -> float:
+def finite_mean(values: FloatArray) -> float:
     """Averages the finite values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan

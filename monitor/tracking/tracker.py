@@ -20,7 +20,7 @@ from monitor.tracking.association import (
     by_upstream_id,
     rejected,
 )
-from monitor.tracking.ego import flipping, fold, move, relative_motion
+from monitor.tracking.ego import flipping_dimension, fold, move, relative_motion
 from monitor.tracking.kalman import (
     Association,
     InnovationSums,
@@ -260,7 +260,7 @@ def _updated(
     missed[track] = 0
     innovation = motion.space.error(measured.mean[detection], tracks.state[track, : motion.k])
     votes, turned = tracks.heading_votes, np.zeros(track.size, bool)
-    heading = flipping(motion.space, settings.heading_dimension)
+    heading = flipping_dimension(motion.space, settings.heading_dimension)
     if heading is not None:
         votes = votes.copy()
         innovation[:, heading], now = fold(innovation[:, heading], votes[track])

@@ -19,7 +19,6 @@ _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
 _STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
 _STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
 
-
 # Values (n, width), and how many of them each row has, (n,).
 Doubles = tuple[FloatArray, IntArray]
 

@@ -31,7 +31,7 @@ class Health:
     message: str
 
 
-What = Health | Record | AlarmChange
+EventContent = Health | Record | AlarmChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Event:
 
     sequence: int
     time_ns: int
-    what: What
+    what: EventContent
 
 
 # ---- to messages

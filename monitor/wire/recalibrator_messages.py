@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.promotion.records import Known, Record, TrialStanding
+from monitor.promotion.records import KnownRecalibrator, Record, TrialStanding
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
@@ -54,7 +54,7 @@ class Listing:
     promotion: str
 
 
-def summary(known: Known) -> admin_pb.RecalibratorSummary:
+def summary(known: KnownRecalibrator) -> admin_pb.RecalibratorSummary:
     """Makes one line of RecalibratorAdmin.List."""
     selection = known.selection
     found = admin_pb.RecalibratorSummary(
@@ -73,7 +73,7 @@ def summary(known: Known) -> admin_pb.RecalibratorSummary:
 
 
 def listing(
-    known: Iterable[Known],
+    known: Iterable[KnownRecalibrator],
     trials: Iterable[TrialStanding],
     records: Iterable[Record],
     promotion: str,
@@ -95,7 +95,7 @@ def listing(
 
 
 def shown(
-    known: Known, document: str, records: Iterable[Record]
+    known: KnownRecalibrator, document: str, records: Iterable[Record]
 ) -> Generator[None, None, admin_pb.GetResponse]:
     """Makes the answer of RecalibratorAdmin.Get, in a step for each record."""
     found = admin_pb.GetResponse(summary=summary(known), document=document)

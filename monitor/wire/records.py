@@ -23,12 +23,10 @@ from monitor.frames.space import FloatArray, IntArray
 from monitor.v1 import frame_pb2, truth_pb2
 
 ByteArray = npt.NDArray[np.uint8]
-
 DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
 
 # Layouts of one length that are looked for in all records at once, before the rest is walked.
 FEW_LAYOUTS = 16
-
 Positions = IntArray | slice
 Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
 
@@ -46,7 +44,6 @@ class Kind(Enum):
 # A field of some records: its values, (n,) or (n, width) for DOUBLES; and how many of them each
 # record has, (n,), 0 or 1 but for DOUBLES. None: all.
 Field = tuple[Kind, npt.NDArray[np.generic], npt.NDArray[np.bool_] | IntArray | None]
-
 
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
 Schema = Mapping[int, Kind]

@@ -15,13 +15,13 @@ from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.exact_engine import evaluate_rows, freeze_edges
 from monitor.statistics.reading import (
-    AllCells,
+    OccupiedCells,
     WidthRange,
     cut_equal_count,
     quantile_of_histogram,
     read,
 )
-from monitor.statistics.stage import StageStatistics, nothing, observe
+from monitor.statistics.stage import StageStatistics, no_stage_statistics, observe
 
 BINNING = Binning()
 TAU = BINNING.tau_array
@@ -149,7 +149,7 @@ def test_effective_samples_are_those_of_the_exact_engine(space, seed):
 @pytest.mark.parametrize("space", SPACES)
 def test_all_axes_at_once_are_each_axis_on_its_own(space):
     statistics = observe(space, BINNING, *simulated(2))
-    held = AllCells.of(statistics)
+    held = OccupiedCells.of(statistics)
     for i in range(statistics.joint_axis + 1):
         assert leaves(held.axis(i)) == leaves(statistics.axis(i))
         assert held.totals(held.cells.nees)[i] == pytest.approx(statistics.axis(i).nees.sum())
@@ -196,7 +196,7 @@ seeds = st.integers(0, 2**32 - 1)
 @given(seeds, st.integers(1, 300), st.integers(1, 50))
 def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
     statistics = observe(XYZ, BINNING, *simulated(seed, n))
-    for axis, cut in enumerate(cut_equal_count(AllCells.of(statistics), bins)):
+    for axis, cut in enumerate(cut_equal_count(OccupiedCells.of(statistics), bins)):
         cells = statistics.axis(axis)
         assert cut.n.sum() == n
         assert 1 <= cut.n.size <= bins
@@ -236,7 +236,7 @@ def leaves(value):
 @pytest.mark.parametrize("width", [None, WidthRange(), WidthRange((0.1, 1.0))])
 @pytest.mark.parametrize("space", SPACES)
 def test_without_truth_every_measure_is_nan(space, width):
-    found = read(nothing(space, BINNING), 20, width)
+    found = read(no_stage_statistics(space, BINNING), 20, width)
     assert found.rows == 0
     parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
     for part in parts:

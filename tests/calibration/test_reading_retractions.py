@@ -15,7 +15,7 @@ from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation
 from monitor.statistics.exact_engine import freeze_edges
-from monitor.statistics.reading import AllCells, CellBinning, WidthRange, read
+from monitor.statistics.reading import CellBinning, OccupiedCells, WidthRange, read
 from monitor.statistics.stage import StageStatistics, no_statistics, observe
 from tests.calibration.matched_frames import BINNING as TRACKED
 from tests.calibration.matched_frames import XY, accumulated, matched
@@ -35,7 +35,7 @@ def read_in_every_way(statistics: StageStatistics) -> Evaluation:
     for binning in ways:
         for fewest_rows in (1, 3):
             found = read(statistics, 7, binning, fewest_rows)
-            held = AllCells.of(statistics).cells
+            held = OccupiedCells.of(statistics).cells
             assert statistics.n <= 0 or (held.n > 0).all()
     return found
 

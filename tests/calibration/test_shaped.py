@@ -10,7 +10,7 @@ import scipy.stats
 
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
 from monitor.statistics.evaluation import DimensionMeasures
-from monitor.statistics.exact_engine import BinningKind, Shaped, evaluate_rows
+from monitor.statistics.exact_engine import BinningKind, OwnDistributions, evaluate_rows
 from monitor.statistics.measures import NormalMarginals
 
 SPACE = Space(
@@ -58,9 +58,9 @@ class Rows:
     def skewed(self, rows: IntArray) -> Skewed:
         return Skewed(self.sent[rows], self.scale[rows])
 
-    def shaped(self, *, has_variance: bool = True) -> Shaped:
+    def shaped(self, *, has_variance: bool = True) -> OwnDistributions:
         value = self.sent + SPACE.error(self.truth, self.sent)
-        return Shaped(value, self.skewed, has_variance)
+        return OwnDistributions(value, self.skewed, has_variance)
 
 
 def detections(n: int = 300, seed: int = 0) -> Rows:
@@ -190,7 +190,7 @@ def test_gaussians_as_a_shape_measure_as_gaussians_do(binning: BinningKind):
     sent = (SPACE, rows.mean, rows.covariance, rows.truth)
     deviation = np.sqrt(np.diagonal(rows.covariance, axis1=1, axis2=2))
     value = rows.mean + SPACE.error(rows.truth, rows.mean)
-    gaussians = Shaped(value, lambda i: NormalMarginals(rows.mean[i], deviation[i]), True)
+    gaussians = OwnDistributions(value, lambda i: NormalMarginals(rows.mean[i], deviation[i]), True)
     plain = evaluate_rows(*sent, binning=binning)
     shaped = evaluate_rows(*sent, binning=binning, shaped=gaussians)
     for name in SPACE.names:

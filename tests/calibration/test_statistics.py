@@ -17,8 +17,8 @@ from monitor.statistics.observations import CHUNK
 from monitor.statistics.stage import (
     SliceStatistics,
     StageStatistics,
+    no_stage_statistics,
     no_statistics,
-    nothing,
     observe,
 )
 from tests import laws
@@ -98,7 +98,7 @@ def pieces(rows: Rows, cuts, random) -> list[Rows]:
 @given(seeds, sizes, forms, st.booleans())
 def test_stage_statistics_obey_the_laws_of_merging(seed, k, form, extreme):
     a, b, c = (stage(seed + i, 7 * i + 1, k, form, extreme=extreme) for i in range(3))
-    zero = nothing(SPACES[k], BINNING)
+    zero = no_stage_statistics(SPACES[k], BINNING)
     laws.merge_is_associative(StageStatistics.merge, a, b, c)
     laws.merge_is_commutative(StageStatistics.merge, a, b)
     laws.zero_changes_nothing(StageStatistics.merge, zero, a)
@@ -151,7 +151,7 @@ def test_any_split_in_any_order_gives_the_same_bits(seed, k, form, extreme, cuts
 @example(seed=0, k=16, form="mixed", extreme=True)
 def test_many_rows_at_once_equal_the_merge_of_single_rows(seed, k, form, extreme):
     error, covariance = simulated(seed, 12, k, form, extreme=extreme)
-    total = nothing(SPACES[k], BINNING)
+    total = no_stage_statistics(SPACES[k], BINNING)
     for row in range(12):
         one = slice(row, row + 1)
         total = total.merge(observe(SPACES[k], BINNING, error[one], covariance[one]))
@@ -182,7 +182,7 @@ def test_any_partition_and_order_of_merging_with_retractions_gives_the_same_bits
 @pytest.mark.parametrize("n", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 def test_batches_longer_than_a_chunk_equal_a_stream_of_short_ones(n):
     error, covariance = simulated(n, n, 3, "mixed", extreme=True)
-    total = nothing(SPACES[3], BINNING)
+    total = no_stage_statistics(SPACES[3], BINNING)
     for start in range(0, n, 1000):
         part = slice(start, start + 1000)
         total = total.merge(observe(SPACES[3], BINNING, error[part], covariance[part]))
@@ -361,7 +361,7 @@ def test_every_row_is_in_one_cell_of_every_axis(seed, k, extreme):
 
 def test_an_observation_of_no_rows_is_the_zero():
     none = observe(SPACES[3], BINNING, np.zeros((0, 3)), np.zeros((0, 3, 3)))
-    laws.assert_same(none, nothing(SPACES[3], BINNING))
+    laws.assert_same(none, no_stage_statistics(SPACES[3], BINNING))
 
 
 def test_the_joint_block_of_a_space_without_lengths_is_all_of_it():
@@ -442,7 +442,7 @@ def test_statistics_over_another_space_are_refused_with_both_named(space):
 
 def test_even_nothing_is_refused_on_other_bins():
     with pytest.raises(IncompatibleStatistics):
-        stage(1, 5, 2).merge(nothing(SPACES[2], Binning(tau=(0.5,))))
+        stage(1, 5, 2).merge(no_stage_statistics(SPACES[2], Binning(tau=(0.5,))))
 
 
 @quick
@@ -461,4 +461,4 @@ def test_a_covariance_that_is_singular_by_a_rounding_is_left_out_and_its_neighbo
     assert found.n == 2
     laws.assert_same(found, observe(space, Binning(), error[[0, 2]], covariance[[0, 2]]))
     alone = observe(space, Binning(), error[1:2], covariance[1:2])
-    laws.assert_same(alone, nothing(space, Binning()))
+    laws.assert_same(alone, no_stage_statistics(space, Binning()))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from monitor.drift.alarms import (
     Alarm,
     AlarmChange,
+    AlarmReason,
     Counted,
     DriftReading,
     DriftState,
     SliceStanding,
     StageStanding,
-    Why,
 )
 from monitor.drift.bets import Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
@@ -59,7 +59,7 @@ ALARMS = st.builds(
     driven=NUMBER,
 )
 CHANGES = st.builds(
-    AlarmChange, st.sampled_from(Why), ALARMS, st.lists(TEXT, max_size=3).map(tuple), TEXT
+    AlarmChange, st.sampled_from(AlarmReason), ALARMS, st.lists(TEXT, max_size=3).map(tuple), TEXT
 )
 SLICES = st.builds(
     SliceStanding,
@@ -121,7 +121,7 @@ def test_a_scale_that_is_unknown_stays_unknown():
         (Stage, calibration_pb.Stage),
         (Detector, drift_pb.DriftDetector),
         (Direction, drift_pb.DriftDirection),
-        (Why, drift_pb.DriftChange),
+        (AlarmReason, drift_pb.DriftChange),
         (DriftState, drift_pb.DriftState),
         (Origin, drift_pb.DriftOrigin),
         (Counted, drift_pb.DriftUnit),

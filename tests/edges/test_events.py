@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from monitor.drift.alarms import AlarmChange, Why
+from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.pipeline.events import QUEUE, Events
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.wire import messages
@@ -191,7 +191,7 @@ def test_the_state_of_health_goes_out_as_such():
     assert (event.health.serving, event.health.message) == (True, "serving")
 
 
-@pytest.mark.parametrize("why", Why)
+@pytest.mark.parametrize("why", AlarmReason)
 def test_what_becomes_of_an_alarm_goes_out_as_drift(why):
     change = AlarmChange(why, alarm("truck"), ("car", "bus"), "anna")
     event = messages.event(Event(3, 40, change)).event

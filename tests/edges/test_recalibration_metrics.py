@@ -11,13 +11,13 @@ from monitor.pipeline.promotions import (
     TRIAL_OUTCOMES,
     RecalibrationCounters,
 )
-from monitor.pipeline.recalibrators import InForce
+from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
 from monitor.service.readings import RecalibrationReading
 from monitor.service.slice_metrics import recalibrators
 from tests.administered import EVIDENCE, FACTORS
 
-IN_FORCE = (InForce("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
+IN_FORCE = (ActiveRecalibrator("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
 OUTCOMES = {
     "recalibrator_swaps": ("promoted", "rolled_back", "adapted"),
     "recalibrator_fits": ("candidate", "nothing", "refused", "failed", "superseded"),

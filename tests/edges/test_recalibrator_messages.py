@@ -10,7 +10,7 @@ from monitor.promotion.records import (
     Evidence,
     Factor,
     Happened,
-    Known,
+    KnownRecalibrator,
     Record,
     SliceFitted,
     TrialStanding,
@@ -96,18 +96,18 @@ def test_evidence_that_is_no_number_arrives_as_such():
 
 
 def test_a_summary_tells_the_kind_and_what_it_was_fitted_on():
-    estimates = value_of(Summary, sent(summary(Known(BY_SLICE, promoted=True))))
+    estimates = value_of(Summary, sent(summary(KnownRecalibrator(BY_SLICE, promoted=True))))
     assert (estimates.version, estimates.kind) == (BY_SLICE.version, Kind.ESTIMATES)
     assert (estimates.dimensions, estimates.slices) == (("x", "y", "z"), ("truck",))
     assert estimates.in_force
-    classes = value_of(Summary, sent(summary(Known(WARM, promoted=False))))
+    classes = value_of(Summary, sent(summary(KnownRecalibrator(WARM, promoted=False))))
     assert classes.kind is Kind.CLASS_PROBABILITIES
     assert classes.class_names == WARM.classes
     assert not classes.in_force
 
 
 def test_a_listing_is_made_in_steps_of_one_entry():
-    known = [Known(DOUBLE, promoted=True)] * 3
+    known = [KnownRecalibrator(DOUBLE, promoted=True)] * 3
     steps = listing(known, TRIALS, [some_record(Happened.BEGAN)] * 4, "manual", pinned=False)
     assert sum(1 for _ in steps) == 3 + len(TRIALS) + 4
 

@@ -9,8 +9,8 @@ import numpy as np
 from monitor.promotion.betting import Bets, Clip, Watch
 from monitor.promotion.records import Factor
 from monitor.promotion.register import Follower
-from monitor.promotion.register_json import Configured, RegisterState
-from monitor.promotion.trial import Before, Guard, OnTrial, Trial
+from monitor.promotion.register_json import ConfiguredVersions, RegisterState
+from monitor.promotion.trial import AwaitingGuard, Candidate, Guard, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.recalibrator import Identity, Recalibrator
@@ -80,7 +80,7 @@ def state(
         lowest, typical, highest = np.sort(np.exp(random.normal(size=3))).tolist()
         found = (Factor("x", lowest, typical, highest), Factor("y", 1.0, 1.0, float("nan")))
         trials.append(
-            OnTrial(
+            Candidate(
                 trial,
                 found[: int(random.integers(2))],
                 bool(random.integers(2)),
@@ -103,12 +103,12 @@ def state(
         previous,
         (),
         (),
-        Configured("variance-scaling-0123456789ab", ""),
+        ConfiguredVersions("variance-scaling-0123456789ab", ""),
         bool(random.integers(2)),
         sequence,
         {name: int(random.integers(9)) for name in SLICES},
         tuple(trials),
         tuple(guards),
-        (Before("tram", recalibrator(random), 12.5),),
+        (AwaitingGuard("tram", recalibrator(random), 12.5),),
         {"bike": follower},
     )

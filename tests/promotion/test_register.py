@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from monitor.promotion.betting import Bets
 from monitor.promotion.records import Happened, PromotionMode, TrialSettings, Verdict
-from monitor.promotion.register import Taken, judge
+from monitor.promotion.register import Decided, judge
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.statistics.observations import finished
 from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
@@ -278,7 +278,7 @@ def test_any_decision_ends_the_take_and_gives_back_the_tracks_that_had_no_say():
     assert said % 16 == 0
     assert taken.rest == some[said:]
     rest = finished(owner.register.take(CAR, owner.champion, taken.rest))
-    assert rest == Taken([], [])
+    assert rest == Decided([], [])
     assert owner.register.on_trial["car"].trial.bets.tracks == 100
 
 

@@ -21,7 +21,7 @@ from monitor.recalibration.scaling import (
     fit_scale,
 )
 from monitor.statistics.bins import Binning
-from monitor.statistics.stage import nothing, observe
+from monitor.statistics.stage import no_stage_statistics, observe
 
 BINNING = Binning()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -317,7 +317,7 @@ FITS = {
 @pytest.mark.parametrize("objective", Objective)
 def test_nothing_can_be_fitted_on_no_rows(fit, objective):
     with pytest.raises(UnfitData, match="cannot fit on 0 detections with ground truth: widen"):
-        fit(nothing(XYZ, BINNING), objective)
+        fit(no_stage_statistics(XYZ, BINNING), objective)
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=FITS)

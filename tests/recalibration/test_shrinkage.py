@@ -23,7 +23,7 @@ from monitor.recalibration.scaling import (
 )
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import cluster_id, design_effect_of_rows
-from monitor.statistics.stage import nothing, observe
+from monitor.statistics.stage import no_stage_statistics, observe
 from tests import laws
 from tests.recalibration.rows import reference_rows, wild_estimates
 
@@ -162,7 +162,7 @@ def test_one_row_is_refused_alone_and_leaves_the_prior_nearly_as_it_was():
 @every_fit
 def test_a_prior_alone_is_no_fit(fit):
     with pytest.raises(UnfitData, match="cannot fit on 0 detections"):
-        fit(nothing(XYZ, BINNING), prior=Prior(PREVIOUS))
+        fit(no_stage_statistics(XYZ, BINNING), prior=Prior(PREVIOUS))
 
 
 @every_fit

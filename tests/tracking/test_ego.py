@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import Dimension, Space, plain_space
-from monitor.tracking.ego import InvalidEgoMotion, checked, move, relative_motion
+from monitor.tracking.ego import InvalidEgoMotion, checked_motion, move, relative_motion
 from monitor.tracking.kalman import TrackerSettings, motion_model
 from tests.tracking.scenes import (
     AXIS,
@@ -229,12 +229,12 @@ def test_what_is_known_to_a_micrometre_one_way_and_not_at_all_the_other_may_be_t
 
 def test_checked_brings_the_quaternion_to_unit_length_and_changes_nothing_else():
     pose, twist = Pose(np.array([1.0, 2, 3]), np.array([0.0, 0, 0, -5])), Twist(*np.ones((2, 3)))
-    good = checked(EgoMotion(pose, twist))
+    good = checked_motion(EgoMotion(pose, twist))
     assert good.pose is not None and good.twist is not None
     assert good.pose.position.tolist() == [1.0, 2.0, 3.0]
     assert good.pose.orientation.tolist() == [0.0, 0.0, 0.0, -1.0]
     assert good.twist.linear.tolist() == good.twist.angular.tolist() == [1.0, 1.0, 1.0]
-    assert checked(EgoMotion()) == EgoMotion()
+    assert checked_motion(EgoMotion()) == EgoMotion()
 
 
 STRAIGHT, HERE = [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
@@ -268,7 +268,7 @@ def test_a_motion_that_cannot_be_used_is_refused_with_field_value_and_remedy(fie
         np.array(part) for part in (parts | {field: values}).values()
     )
     with pytest.raises(InvalidEgoMotion) as caught:
-        checked(EgoMotion(Pose(position, orientation), Twist(linear, angular)))
+        checked_motion(EgoMotion(Pose(position, orientation), Twist(linear, angular)))
     message = str(caught.value)
     assert message.startswith(f"{field}: ")
     assert shown in message

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.space import Space
-from monitor.tracking.ego import flipping, fold
+from monitor.tracking.ego import flipping_dimension, fold
 from tests.tracking.scenes import AXIS_FIRST, BOX, XY, XY_YAW, XYZ, YAW, model_of, run, seen
 
 FRAMES, OBJECTS = 80, 50
@@ -33,11 +33,11 @@ def test_an_innovation_is_folded_by_whole_half_turns_and_votes_by_them(rows):
 
 
 def test_only_the_named_angle_with_a_sign_may_flip():
-    assert flipping(BOX, "yaw") == 6
-    assert flipping(XY_YAW, "yaw") == 2
-    assert flipping(XY_YAW, "bearing") is None
-    assert flipping(AXIS_FIRST, "yaw") is None
-    assert flipping(XYZ, "x") is None
+    assert flipping_dimension(BOX, "yaw") == 6
+    assert flipping_dimension(XY_YAW, "yaw") == 2
+    assert flipping_dimension(XY_YAW, "bearing") is None
+    assert flipping_dimension(AXIS_FIRST, "yaw") is None
+    assert flipping_dimension(XYZ, "x") is None
 
 
 def traffic(flips, seed=0, turn=0.3, frames=FRAMES):

@@ -14,8 +14,8 @@ from monitor.tracking.quality import (
     Labels,
     Pairs,
     TrackErrors,
+    finite_mean,
     label_velocity,
-    mean,
     moving,
     pooled,
     rmse,
@@ -267,7 +267,7 @@ def test_measures_of_errors_worked_out_by_hand():
     assert rmse_by_dimension(errors.position) == pytest.approx([3 / math.sqrt(2), 4 / math.sqrt(2)])
     assert rmse_by_dimension(errors.velocity) == [6.0, 8.0]
     assert state_nees_over_k(errors) == 2.0  # two positions, two velocities
-    assert math.isnan(mean(np.array([np.nan])))
+    assert math.isnan(finite_mean(np.array([np.nan])))
 
 
 def test_errors_of_parts_are_pooled_by_their_number():
@@ -276,4 +276,4 @@ def test_errors_of_parts_are_pooled_by_their_number():
     found = pooled([few, many])
     assert rmse(found.position) == pytest.approx(math.sqrt(32 / 4))
     assert rmse(found.velocity) == pytest.approx(math.sqrt(2))
-    assert mean(found.nees) == 1.0
+    assert finite_mean(found.nees) == 1.0

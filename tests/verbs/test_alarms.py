@@ -9,7 +9,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands import alarms
 from monitor.commands.options import plain, this_person
-from monitor.drift.alarms import AlarmChange, DriftReading, Why, alarm_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
 from monitor.drift.evidence import Scale
 from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
 from tests.piped import pipeline_of
@@ -115,7 +115,7 @@ def test_a_slice_that_is_not_watched_is_a_line_in_the_words_of_the_sidecar(refus
 
 
 def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sidecar):
-    over = AlarmChange(Why.ACKNOWLEDGED, alarm(), actor="anna")
+    over = AlarmChange(AlarmReason.ACKNOWLEDGED, alarm(), actor="anna")
     sidecar.say(RAISED, over, None, time_ns=NOON_NS)
     sentence = alarm_sentence(alarm())
     assert heard() == [
@@ -125,14 +125,14 @@ def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sideca
 
 
 def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
-    bus = AlarmChange(Why.RAISED, alarm("bus"))
+    bus = AlarmChange(AlarmReason.RAISED, alarm("bus"))
     sidecar.say(bus, RAISED, None)
     (line,) = heard("truck")
     assert "raised: page: car" in line
 
 
 def test_watch_as_json_is_an_object_a_line(heard, sidecar):
-    unknown = AlarmChange(Why.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
+    unknown = AlarmChange(AlarmReason.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
     sidecar.say(RAISED, unknown, None, time_ns=7)
     found = [json.loads(line) for line in heard("--json")]
     assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
@@ -152,7 +152,7 @@ def test_watch_that_is_interrupted_ends_as_programs_do_then(sidecar):
 
 
 def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
-    sidecar.say(AlarmChange(Why.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
+    sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
     (line,) = heard()
     assert "acknowledged by an�[2Jna: page: c�ar" in line
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.commands.demo.endless import Pace, Tale, lacks
+from monitor.commands.demo.endless import CycleLog, Pace, missing_settings
 from monitor.commands.demo.plan import Moment, Plan
 
 PLAN = Plan(duration_s=100.0)
@@ -95,7 +95,7 @@ def test_a_clock_that_is_put_back_moves_no_stamp():
 
 def test_the_tale_tells_a_line_an_event_and_the_counts_of_each_cycle():
     lines: list[str] = []
-    tale = Tale(PLAN, lines.append)
+    tale = CycleLog(PLAN, lines.append)
     tale.begin()
     for tenth in range(2100):
         tale.reach(PLAN.moment(tenth / 10 + 1e-6))
@@ -118,7 +118,7 @@ def test_the_tale_tells_a_line_an_event_and_the_counts_of_each_cycle():
 
 def test_a_gap_over_the_end_of_a_fault_still_ends_it():
     lines: list[str] = []
-    tale = Tale(PLAN, lines.append)
+    tale = CycleLog(PLAN, lines.append)
     for event_s in (30.0, 210.0):
         tale.reach(PLAN.moment(event_s))
     assert [line.partition(" s  ")[2] for line in lines[1:]] == [
@@ -139,8 +139,8 @@ ALL: dict[str, Any] = {
 
 
 def test_a_sidecar_of_the_demo_lacks_nothing():
-    assert lacks(**ALL) == ()
-    assert lacks(**ALL | {"slices": frozenset()}) == ()
+    assert missing_settings(**ALL) == ()
+    assert missing_settings(**ALL | {"slices": frozenset()}) == ()
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def test_a_sidecar_of_the_demo_lacks_nothing():
 def test_what_a_sidecar_with_other_settings_will_not_show_is_said_with_its_remedy(
     changed, told, remedy
 ):
-    (sentence,) = lacks(**ALL | changed)
+    (sentence,) = missing_settings(**ALL | changed)
     assert told in sentence
     assert remedy in sentence

@@ -17,8 +17,8 @@ from monitor.cli import main
 from monitor.client import Access, InvalidAccess
 from monitor.commands.demo.endless import (
     Connection,
-    Journey,
-    Tale,
+    CycleDrive,
+    CycleLog,
     config_text,
     drive_in_cycles,
 )
@@ -67,7 +67,7 @@ def sidecar(tmp_path_factory):
 
 def test_a_cycle_is_sent_whole_and_every_label_of_it_matches(sidecar):
     lines: list[str] = []
-    drive_in_cycles(Journey(SHORT, sidecar.grpc, cycles=1, patience_s=0.0), lines.append)
+    drive_in_cycles(CycleDrive(SHORT, sidecar.grpc, cycles=1, patience_s=0.0), lines.append)
     # Frames of 4 s, 60 a second.
     (sent,) = re.findall(r"stopped: 240 frames, ([\d,]+) labels matched", lines[-1])
     counts = sidecar.calibration().counts
@@ -79,7 +79,7 @@ def test_a_cycle_is_sent_whole_and_every_label_of_it_matches(sidecar):
 
 
 def test_another_drive_through_the_same_sidecar_goes_on_later_and_under_new_numbers(sidecar):
-    drive_in_cycles(Journey(SHORT, sidecar.grpc, cycles=1, patience_s=0.0), _nobody)
+    drive_in_cycles(CycleDrive(SHORT, sidecar.grpc, cycles=1, patience_s=0.0), _nobody)
     counts = sidecar.calibration().counts
     assert counts.frames == 480
     until(lambda: sidecar.metric(MATCHED) == counts.matched, "the metrics")
@@ -93,13 +93,13 @@ def test_without_patience_a_sidecar_that_goes_ends_the_drive(sidecar):
             sidecar.process.kill()
 
     with pytest.raises(SidecarUnavailable):
-        drive_in_cycles(Journey(SHORT, sidecar.grpc, patience_s=0.0), kill_at_the_fault)
+        drive_in_cycles(CycleDrive(SHORT, sidecar.grpc, patience_s=0.0), kill_at_the_fault)
 
 
 def test_a_token_that_cannot_be_read_is_no_sidecar_to_wait_for(tmp_path):
     access = Access(token_file=str(tmp_path / "token"))
     with pytest.raises(InvalidAccess, match="cannot be read"):
-        drive_in_cycles(Journey(SHORT, "127.0.0.1:1", access), _nobody)
+        drive_in_cycles(CycleDrive(SHORT, "127.0.0.1:1", access), _nobody)
 
 
 def _nobody(_: str) -> None:
@@ -166,7 +166,7 @@ class StuckClient:
 
 def test_frames_that_a_sidecar_does_not_take_are_left_out_and_not_kept():
     async def offered() -> int:
-        tale = Tale(SHORT, _nobody)
+        tale = CycleLog(SHORT, _nobody)
         client = cast("Client", StuckClient())
         connection = await Connection.opened(client, tale, lambda stamp_ns: 0.0)
         running = asyncio.create_task(connection.run())

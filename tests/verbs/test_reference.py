@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from monitor.cli import main
-from monitor.commands.replay_drift import learnt
+from monitor.commands.replay_drift import learn_references
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, knot_levels
@@ -235,7 +235,7 @@ def test_a_configuration_that_is_none_is_refused(refused, drive, tmp_path):
 def test_a_reference_comes_out_of_its_file_as_it_went_in(tmp_path):
     recording = read_recording(csv_file(tmp_path / "drive.csv", recorded()))
     settings = DriftSettings(reference_tracks=13, reference_detections=280)
-    found = learnt([recording], None, settings).references
+    found = learn_references([recording], None, settings).references
     path = tmp_path / "usual.json"
     path.write_text(reference_text(found))
     again = read_references(path)

@@ -16,20 +16,27 @@ import pytest
 from monitor.cli import main
 from monitor.commands import replay
 from monitor.commands.replay_drift import (
+    AlarmListener,
     DriftFound,
-    Hearing,
     check_drift,
     drift_json,
     drift_section,
     drift_table,
-    hearing,
+    listening_for_alarms,
     moment,
     reference_file,
 )
-from monitor.commands.sending import Manner, RecordedSequence, Tally, play, sequences, side_by_side
-from monitor.commands.sidecar_client import DriftStandings, HeardChange
+from monitor.commands.sending import (
+    PlayCounts,
+    PlaySettings,
+    RecordedSequence,
+    interleaved_frames,
+    play,
+    sequences,
+)
+from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.config import Config
-from monitor.drift.alarms import Alarm, AlarmChange, DriftState, SliceStanding, Why
+from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, DriftState, SliceStanding
 from monitor.drift.bets import Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth
@@ -103,8 +110,8 @@ class InProcess:
 
 def labels_of(path):
     """All labels that replay sends of a file, and whether each of them was matched."""
-    client, tally = InProcess(), Tally()
-    asyncio.run(play(client, sequences(read_recording(path), ""), Manner(), tally))  # type: ignore[arg-type]  # it is asked for no more
+    client, tally = InProcess(), PlayCounts()
+    asyncio.run(play(client, sequences(read_recording(path), ""), PlaySettings(), tally))  # type: ignore[arg-type]  # it is asked for no more
     assert tally.account.matched == tally.labels > 0
     return client.labels
 
@@ -119,12 +126,12 @@ def test_labels_of_several_sequences_come_in_the_order_of_their_frames(tmp_path)
 
 def test_where_a_sequence_ends_the_next_begins(tmp_path):
     played = sequences(read_recording(csv_file(tmp_path / "drive.csv", recorded())), "")
-    order = [(number, one.frame.frame_id) for _, number, one in side_by_side(played, 2)]
+    order = [(number, one.frame.frame_id) for _, number, one in interleaved_frames(played, 2)]
     first, second, third = (one.frames for one in played)
     assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
     assert first == second
     assert order[2 * first :] == [(2, f) for f in range(third)]
-    times = [at_s for at_s, *_ in side_by_side(played, 2)]
+    times = [at_s for at_s, *_ in interleaved_frames(played, 2)]
     assert times == sorted(times)
     assert times[0] == 0.0
 
@@ -357,13 +364,13 @@ class Telling:
     async def alarm_changes(self):
         for change in self.changes:
             await asyncio.sleep(self.pause)
-            yield HeardChange(0, change)
+            yield TimedAlarmChange(0, change)
         await asyncio.Event().wait()
 
 
 def heard_by_the_end(client, standings, patience=5.0):
     async def listened():
-        async with hearing(client) as heard:
+        async with listening_for_alarms(client) as heard:
             return await heard.all_of(standings, patience)
 
     return asyncio.run(asyncio.wait_for(listened(), 30))
@@ -372,16 +379,16 @@ def heard_by_the_end(client, standings, patience=5.0):
 def test_alarms_are_told_in_the_order_in_which_they_were_raised():
     second = replace(ALARM, slice="van", event_ns=ALARM.event_ns - 5)
     changes = [
-        AlarmChange(Why.RAISED, ALARM),
-        AlarmChange(Why.CALM, ALARM),
-        AlarmChange(Why.RAISED, second),
+        AlarmChange(AlarmReason.RAISED, ALARM),
+        AlarmChange(AlarmReason.CALM, ALARM),
+        AlarmChange(AlarmReason.RAISED, second),
     ]
     found = heard_by_the_end(Telling(changes, pause=0.05), (standing(second, slice="van"),))
     assert found.alarms == (ALARM, second)
 
 
 def test_an_alarm_whose_event_comes_after_the_answer_is_waited_for_and_told_once():
-    late = Telling([AlarmChange(Why.RAISED, ALARM)], pause=0.3)
+    late = Telling([AlarmChange(AlarmReason.RAISED, ALARM)], pause=0.3)
     assert heard_by_the_end(late, (standing(ALARM),)).alarms == (ALARM,)
 
 
@@ -396,13 +403,13 @@ def test_an_alarm_from_before_the_replay_is_no_news():
     old = Telling([], (standing(ALARM),))
     assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()
     again = replace(ALARM, event_ns=ALARM.event_ns + 1)
-    raised = Telling([AlarmChange(Why.RAISED, again)], (standing(ALARM),))
+    raised = Telling([AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
 
 
 def test_an_unknown_size_does_not_make_an_alarm_a_new_one():
     unknown = replace(ALARM, scale=Scale(math.nan, math.nan, math.nan))
-    heard = Hearing(raised=[unknown])
+    heard = AlarmListener(raised=[unknown])
     twin = replace(ALARM, scale=Scale(math.nan, math.nan, float("nan")))
     found = asyncio.run(heard.all_of((standing(twin),), 5.0))
     assert len(found.alarms) == 1
@@ -410,7 +417,7 @@ def test_an_unknown_size_does_not_make_an_alarm_a_new_one():
 
 def test_listening_ends_with_the_replay_however_that_ends():
     async def broken(client):
-        async with hearing(client):
+        async with listening_for_alarms(client):
             raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
+from monitor.commands.demo.endless import CycleDrive, config_text, drive_in_cycles
 from monitor.commands.demo.live_view import Screen, is_live
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import Record
@@ -136,7 +136,7 @@ def _run_in_cycles(options: argparse.Namespace) -> int:
     if not options.address:
         with running_sidecar(config_text(plan.speed)) as addresses:
             _line(f"sidecar at {addresses.grpc}, http://{addresses.http}/metrics")
-            drive_in_cycles(Journey(plan, addresses.grpc, cycles=cycles, patience_s=0.0), _line)
+            drive_in_cycles(CycleDrive(plan, addresses.grpc, cycles=cycles, patience_s=0.0), _line)
         return 0
     split_address(options.address, "--address")
     if plan.speed > 1:
@@ -146,7 +146,7 @@ def _run_in_cycles(options: argparse.Namespace) -> int:
         )
     access = access_of(options)
     patience_s = options.patience if options.forever else 0.0
-    journey = Journey(plan, options.address, access, cycles, patience_s)
+    journey = CycleDrive(plan, options.address, access, cycles, patience_s)
     drive_in_cycles(journey, _line)
     return 0
 

@@ -114,7 +114,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Tale:
+class CycleLog:
     """The lines of a drive in cycles.
 
     say       prints a line
@@ -166,7 +166,7 @@ class Tale:
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class CycleDrive:
     """A drive in cycles, with the sidecar it goes through.
 
     cycles      after which it is over; inf: never
@@ -180,14 +180,14 @@ class Journey:
     patience_s: float = math.inf
 
 
-def drive_in_cycles(journey: Journey, say: Callable[[str], None]) -> None:
+def drive_in_cycles(journey: CycleDrive, say: Callable[[str], None]) -> None:
     """Drives until SIGTERM, or until the last cycle is over.
 
     say  prints a line
 
     Raises InvalidAccess; SidecarUnavailable and SidecarRefused when patience is at its end.
     """
-    drive = _Drive(journey, Tale(journey.plan, say))
+    drive = _Drive(journey, CycleLog(journey.plan, say))
     asyncio.run(_until_terminated(drive))
     drive.tale.end()
 
@@ -215,8 +215,8 @@ class _Drive:
     there_s, told_s  when the sidecar was last there, and its absence last told of
     """
 
-    journey: Journey
-    tale: Tale
+    journey: CycleDrive
+    tale: CycleLog
     pace: Pace = field(default_factory=lambda: Pace(0, 0.0))
     connection: Connection | None = None
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -334,12 +334,12 @@ class Connection(Player[SimulatedFrame]):
     due_s  seconds of wall time until a stamp is due
     """
 
-    tale: Tale
+    tale: CycleLog
     due_s: Callable[[int], float]
     _complained: bool = False
 
     @staticmethod
-    async def opened(client: Client, tale: Tale, due_s: Callable[[int], float]) -> Connection:
+    async def opened(client: Client, tale: CycleLog, due_s: Callable[[int], float]) -> Connection:
         """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
         lanes = await open_lanes(client, tale.plan)
         return Connection(client, tale.plan, lanes, client.truth(), tale, due_s)
@@ -404,11 +404,11 @@ class Connection(Player[SimulatedFrame]):
             return
         tracks = bool(self.lanes[plan.faulty].stream.track_dimensions)
         slices = frozenset(entry.slice for entry in calibration.slices)
-        for sentence in lacks(plan.settings.sensors, tracks, slices, promotion, pinned):
+        for sentence in missing_settings(plan.settings.sensors, tracks, slices, promotion, pinned):
             self.tale.tell(sentence)
 
 
-def lacks(
+def missing_settings(
     sensors: Iterable[str],
     tracks: bool,
     slices: frozenset[str],

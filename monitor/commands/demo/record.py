@@ -30,7 +30,6 @@ _WRITTEN_OUT = 6
 
 # Frames folded in one go: half a second of a sensor.
 _FOLD_FRAMES = 5
-
 _RECENT_NS = 5_000_000_000
 
 

@@ -30,7 +30,6 @@ _SIZE = slice(3, 6)
 
 # One row a class, in the order of CLASSES.
 _CLASS_SHARE = np.array([0.6, 0.25, 0.15])
-
 _TYPICAL_SIZE = np.array([[4.3, 1.8, 1.6], [0.7, 0.6, 1.75], [1.8, 0.6, 1.7]])  # m
 _TYPICAL_SPEED = np.array([5.0, 1.3, 3.5])  # m/s
 _POSITION_FACTOR = np.array([1.0, 0.5, 0.7])  # on σ of x, y, z: a small object is located better

@@ -27,7 +27,6 @@ _TOLERANCE = 1e-9
 
 # The dimension whose ENCE is shown, and the histogram of the sidecar's own time.
 DIMENSION = "x"
-
 SECONDS = "calibration_frame_seconds"
 _SWAPS = 'calibration_recalibrator_swaps_total{{outcome="{}"}}'
 _NAME, _COLUMN = 18, 11

@@ -25,7 +25,6 @@ from monitor.wire.client_messages import Answered
 
 # A true velocity is taken from places no farther apart in time, seconds.
 _LONGEST_DIFFERENCE = 0.35
-
 _PLACE = slice(0, 3)  # x, y, z in SPACE
 _VELOCITY = slice(SPACE.k, SPACE.k + 3)  # and their velocities in the state
 

@@ -12,7 +12,6 @@ from monitor.commands.doctor.words import count, duration, names, number, share,
 # As in deploy/prometheus/service_alert_rules.yml: CalibrationMatchRatioLow and
 # CalibrationLabelledShareLow. Half an hour of CalibrationNoLabels is Observation.truth_within_s.
 MATCH_RATIO = 0.5
-
 LABELLED_SHARE = 0.01
 COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
 
@@ -24,7 +23,6 @@ _NEAR_GATE, _FEWEST_GATED = 0.05, 200.0
 
 # Of what the store may hold.
 _NEARLY_FULL = 0.9
-
 _STILL = "measures stand still, and drift cannot be found, however bad it is."
 _NO_LABELS = "docs/runbook.md#calibrationnolabels"
 

@@ -14,7 +14,6 @@ LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1
 
 # A share of frames with detections of one layout that is worth a word.
 _FAST = 0.9
-
 _DESCRIPTORS = 0.8
 _RUNBOOK = "docs/runbook.md#calibrationoverload"
 

@@ -43,7 +43,6 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 # With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
 _SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
-
 _ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 # That a sidecar has, whatever it was sent.
@@ -55,12 +54,10 @@ PATIENCE = 3.0
 
 # What a refusal for want of a right begins with; others have other reasons.
 _NO_RIGHT = "authorization:"
-
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
 
 # What gRPC says before it comes to the point.
 _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
-
 Found = TypeVar("Found")
 
 _ANSWERS = {

@@ -18,7 +18,6 @@ _PREFIX = "calibration_"
 
 # Labels of one series.
 Labels = Mapping[str, str]
-
 SECOND_NS = 10**9
 
 # A stream, or all of them, that have sent nothing for so many seconds are silent.

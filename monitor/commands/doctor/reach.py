@@ -25,7 +25,6 @@ _INSIDE = (
 
 # Started less than so many seconds ago: perhaps again and again.
 _YOUNG_SECONDS = 60.0
-
 _FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
 
 

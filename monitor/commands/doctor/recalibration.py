@@ -22,7 +22,6 @@ from monitor.promotion.records import TrialState
 
 # Of frames, that a tracker must not answer in time, or cannot track, before it is told.
 _LATE, _UNTRACKED = 0.05, 0.05
-
 _UNTRACKABLE = ("too_late", "repeated", "unstamped", "unmoved")
 _ACKNOWLEDGE = "then `calibration-monitor alarms acknowledge`."
 
@@ -31,7 +30,6 @@ _FACTOR, _FEWEST = 2.0, 1000.0
 
 # As CalibrationFaultCompensated and CalibrationFitsFail in deploy/prometheus/alert_rules.yml.
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
-
 FAILED_FITS = 3.0
 
 

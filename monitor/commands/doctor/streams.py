@@ -24,13 +24,11 @@ _NEAR_SECONDS = 86400.0
 
 # Below this many ns after 1970 (March 1973) a stamp counts from the start of something else.
 _SINCE_1970 = 10**17
-
 _UNITS = (("microseconds", 10**3), ("milliseconds", 10**6), ("seconds", 10**9))
 _GPS_BEGAN = 315_964_800
 
 # Seconds that clocks of other scales are ahead of UTC by: leap seconds, as of 2017.
 _SCALES = ((18.0, "GPS time"), (37.0, "TAI, as PTP hands it out"))
-
 _SCALE_TOLERANCE = 0.5
 
 # A clock that shows local time is off by whole half hours.
@@ -48,7 +46,6 @@ _WHY = (
 )
 
 _NO_EVENT_TIME = "they are in no window, are not tracked, and teach no recalibrator."
-
 _DOCS = "docs/degradation.md#the-wall-clock"
 
 # Of [server] max_streams, from which on it is told.

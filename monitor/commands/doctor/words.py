@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 # Names beyond these are only counted.
 _MOST_NAMES = 5
-
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31557600
 
 

@@ -51,7 +51,6 @@ from monitor.recalibration.selection import METHODS, check_format, content_of, r
 
 JOB_FORMAT = "calibration-monitor/fit-job/1"
 OUTCOME_FORMAT = "calibration-monitor/fit-outcome/1"
-
 _HEAD_LENGTH = 8  # bytes
 _MOST_HEAD = 16 * 2**20  # bytes
 _MOST_ROWS = 2**31
@@ -61,7 +60,6 @@ MOST_BYTES = 16 * 2**20
 
 # Characters of the reason why a slice is refused.
 MOST_REASON = 1000
-
 _LEAST = float(np.finfo(float).tiny)
 
 

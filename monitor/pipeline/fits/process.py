@@ -36,7 +36,6 @@ _ONE_THREAD = dict.fromkeys(
     "1",
 )
 
-
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 # Bytes sent at a time: what a pipe holds.
 _CHUNK = 2**16

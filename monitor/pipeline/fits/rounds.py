@@ -19,7 +19,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.fits.process import fit
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.learning import Learning, SliceToFit, job_of
+from monitor.pipeline.learning import LabelledTracks, TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.records import FitSettings, SliceFitted
@@ -38,7 +38,6 @@ _ROUNDS_PERIOD = 0.25
 
 # A fit that fails again and again is tried less and less often, down to this share.
 _MOST_PATIENCE = 32
-
 Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
 
 
@@ -197,7 +196,7 @@ class FitRounds:
 
     async def _fitted(
         self,
-        asked: Sequence[SliceToFit],
+        asked: Sequence[TracksToFit],
         settings: FitSettings,
         actor: str,
         band: tuple[float, float] | None = None,
@@ -218,7 +217,7 @@ class FitRounds:
         return await in_steps(promotions.begin(entries, outcome, actor))
 
 
-def ended_since(learning: Learning, alarm: Alarm) -> int:
+def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
     """Whole tracks of its slice that have ended since an alarm began."""
     names = learning.slices.names
     return sum(

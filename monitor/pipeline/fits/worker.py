@@ -25,9 +25,7 @@ from pathlib import Path
 # open: its end says that the parent is gone.
 LENGTH_BYTES = 8
 MOST_JOB_BYTES = 2**30
-
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
-
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LOWEST_PRIORITY = 19
 _FIRST_TO_GO = "1000"

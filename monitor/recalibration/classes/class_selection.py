@@ -40,7 +40,6 @@ CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
     ClasswiseIsotonic.method: ClasswiseIsotonic.from_parameters,
 }
 
-
 CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
     ClassIdentity.method: lambda rows: ClassIdentity(),
     class_scaling.Temperature.method: class_scaling.fit_temperature,

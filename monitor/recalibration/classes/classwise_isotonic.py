@@ -27,12 +27,10 @@ MOST_KNOTS = 64
 
 # A class with fewer rows of it, or of others, in independent rows, is left as it is.
 FEWEST = 10
-
 _LOWEST = float(np.log(LEAST))
 
 # Log-probabilities sent, ascending, and what is made of them.
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
-
 UNCHANGED: Knots = ((_LOWEST, 0.0), (_LOWEST, 0.0))
 
 

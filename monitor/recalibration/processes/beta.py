@@ -51,7 +51,6 @@ from monitor.recalibration.recalibrator import FittedMethod, Output
 # Tables of quantiles, one for each set of levels that is asked for.
 KEPT = 8
 
-
 # The central interval whose width the factor on σ matches at first.
 LEVEL = 0.95
 

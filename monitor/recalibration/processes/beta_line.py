@@ -20,13 +20,11 @@ from monitor.recalibration.documents import Document, Documented, numbers
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
-
 # |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
 LARGEST = 4.0
 
 # |c| at most, in nats of the odds.
 LARGEST_SHIFT = 30.0
-
 BOUNDS = (LARGEST, LARGEST, LARGEST_SHIFT)
 
 

@@ -34,7 +34,6 @@ from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
 
-
 # The share of a Gaussian within one σ.
 SURROGATE_LEVEL = 0.6827
 

@@ -166,7 +166,6 @@ def _variance(mean: Feature, estimates: Estimates) -> Feature:
 
 
 _LOGS = (FeatureKind.LOG_MEAN, FeatureKind.LOG_DEVIATION)
-
 _POSITIVE = (*_LOGS, FeatureKind.VARIANCE)
 
 

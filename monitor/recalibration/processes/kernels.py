@@ -14,7 +14,6 @@ from monitor.frames.space import FloatArray
 
 # Points looked at; more of them move the centres by less than matters.
 LOOKED_AT = 2000
-
 _ROUNDS = 15
 
 

@@ -56,7 +56,6 @@ _SAFE_DETERMINANT = 1e-9
 # million times what rounding takes away.
 _DRAWN = 1e-9
 
-
 # Exponents beyond it overflow; a search for the best step may look there.
 _LARGEST_EXPONENT = 500.0
 

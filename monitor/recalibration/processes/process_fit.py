@@ -49,14 +49,11 @@ from monitor.recalibration.recalibrator import UnfitData
 
 # Bounds: between features that say nothing and what so few inducing points can follow.
 SCALE = (0.3, 20.0)
-
 AMPLITUDE = (0.01, 5.0)
 
 # Features act over about their spread, the latents by half a unit.
 START_SCALE = 1.5
-
 START_AMPLITUDE = 0.5
-
 
 # Rounds of the hyperparameters, at most.
 ROUNDS = 40

@@ -23,9 +23,7 @@ ROWS = 256
 
 # Nats: a step that gains less is the last one.
 ENOUGH = 1e-5
-
 STEPS = 60
-
 HALVINGS = 12
 
 # How far a constant may go from where it began: few rows that all but repeat lead a search away.

@@ -68,7 +68,7 @@ class Journal(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """Says whether anything is kept at all."""
         ...
 
     @property

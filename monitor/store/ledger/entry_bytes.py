@@ -141,7 +141,6 @@ def _tracks(
 
 _COUNTS = tuple(field.name for field in fields(TruthAccount))
 
-
 # What messages and dataclasses name alike.
 _OF_LABELS = ("replaces", "clock_ns", "generation", "delay_ns", "live", "objects_told")
 _OF_FRAME = ("frame_id", "stamp_ns", "received", "version", "source", "epoch", "bare")

@@ -20,23 +20,14 @@ from monitor.store.snapshot import private, sync_path
 
 FORMAT = 1
 
-
 # Small labels are synced one by one, large frames are chained over pages: between the two.
 _PAGE = 8192  # bytes
 
-
 # Pages in the WAL until they are copied into the file, and bytes it keeps afterwards.
 _WAL_PAGES = 1024
-
-
 _WAL_BYTES = _WAL_PAGES * _PAGE
-
-
 _BLOCK = 16  # rows held at once
-
-
 _UNSIGNED = (1 << 64) - 1
-
 
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
@@ -49,19 +40,12 @@ _SCHEMA = (
     "CREATE INDEX labels_by_frame ON labels (stream, frame_id, sequence)",
 )
 
-
 _FRAME = "frame_id, sequence, stamp_ns, crc, body, stream"
-
-
 _LABELS = "frame_id, sequence, revision, crc, body, stream"
-
-
 _BEHIND = "WHERE sequence > ? ORDER BY sequence"
-
 
 # A frame that labels brought has its own sequence, below 0.
 _OF_NAME = "WHERE stream = ? AND frame_id = ? AND abs(sequence) < ? ORDER BY abs(sequence)"
-
 
 # Codes of SQLite by which a file is not what it should be, and those of a whole disk.
 _DAMAGED = {
@@ -72,13 +56,8 @@ _DAMAGED = {
     sqlite3.SQLITE_MISMATCH,
 }
 
-
 _SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: it ends before its end
-
-
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
 _FIXED = struct.Struct("<qqq?")
 
 

@@ -20,14 +20,8 @@ from monitor.store.ledger.file import PartitionFile, StoreFailed, beside
 from monitor.store.snapshot import Claim, Kind, SnapshotFile
 
 PENDING = Kind(b"calpend\0", "frames and labels", "pending", "It is no file of [pending] folder.")
-
-
 _NAME = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
-
-
 _ASIDE = (".corrupt", ".incompatible")
-
-
 _BESIDE = ("-wal", "-shm")
 
 

@@ -25,7 +25,6 @@ from monitor.store.ledger.reader import NEVER, Found, PartitionReader
 
 log = logging.getLogger(__name__)
 
-
 # Why partitions go where nothing is wrong.
 _AS_CONFIGURED = ("budget", "expired")
 

@@ -21,11 +21,7 @@ from monitor.store.ledger.partitions import Partition, PartitionStore
 
 # Bytes of labels in waiting, where the disk takes nothing for long: memory has an end too.
 MOST_LABEL_BYTES = 64 * 2**20
-
-
 _ENTRY = 512  # bytes of Python, about
-
-
 FrameKey = tuple[str, int]
 
 
@@ -112,26 +108,20 @@ def _size(entry: LabelEntry) -> int:
 
 log = logging.getLogger(__name__)
 
-
 # s that frames gather before they are written together, where nobody waits for it.
 _GATHER = 0.05
-
 
 # s after a write that failed, where nobody waits for it.
 _RETRY = 1.0
 
-
 # s after which frames are synced, whether labels have come or not.
 _SYNC = 5.0
-
 
 # Of the latest entries that are never written, the numbers are known.
 _MOST_LOST = 65536
 
-
 # Entries written at once: where that fails, so many are made into bytes again.
 _AT_ONCE = 256
-
 
 # So many times as long as a write took, none follows, unless somebody waits for it: frames that
 # find no room meanwhile stay in memory.

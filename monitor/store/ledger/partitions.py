@@ -23,18 +23,14 @@ from monitor.store.ledger.folder import OpenPartitions, PartitionFolder
 
 log = logging.getLogger(__name__)
 
-
 # Frames whose names are given back at start.
 MOST_KEYS = 65536
-
 
 # Partitions that are written to stay open: late labels go to older ones.
 _MOST_OPEN = 4
 
-
 # Files that are replayed at once, however many partitions have entries between each other's.
 _MOST_REPLAYED = 8
-
 
 # Of a partition that is replayed, what is in memory ends with the row that is beyond either.
 _BLOCK = 64  # rows

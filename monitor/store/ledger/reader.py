@@ -18,13 +18,9 @@ from monitor.store.ledger.partitions import Partition
 # To open a file takes longer than to look.
 _MOST_OPEN = 32
 
-
 # A sequence that no entry ever has.
 NEVER = (1 << 63) - 1
-
-
 FrameName = tuple[str, int]
-
 
 # Names that are remembered at most, 8 bytes each: 32 MB. Frames of 8 kB of that number are 33 GB
 # on the disk; with more than that, those of other partitions are looked for in their files.

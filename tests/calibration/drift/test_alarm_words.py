@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from monitor.drift.alarms import (
     AlarmChange,
-    Why,
+    AlarmReason,
     alarm_sentence,
     change_sentence,
     hours,
@@ -68,10 +68,10 @@ def test_the_sentence_says_only_what_is_known(changes: dict[str, Any], words: st
 @pytest.mark.parametrize(
     ("why", "words"),
     [
-        (Why.RAISED, f"raised: {SENTENCE}"),
-        (Why.ACKNOWLEDGED, f"over, acknowledged by anna: {SENTENCE}"),
-        (Why.NEW_EPOCH, f"over, another recalibrator serves the slice: {SENTENCE}"),
-        (Why.CALM, f"over, nothing came of it: {SENTENCE}"),
+        (AlarmReason.RAISED, f"raised: {SENTENCE}"),
+        (AlarmReason.ACKNOWLEDGED, f"over, acknowledged by anna: {SENTENCE}"),
+        (AlarmReason.NEW_EPOCH, f"over, another recalibrator serves the slice: {SENTENCE}"),
+        (AlarmReason.CALM, f"over, nothing came of it: {SENTENCE}"),
     ],
 )
 def test_a_change_says_what_became_of_the_alarm(why, words):
@@ -79,7 +79,7 @@ def test_a_change_says_what_became_of_the_alarm(why, words):
 
 
 def test_a_raised_alarm_names_the_slices_that_may_be_meant_as_well():
-    said = change_sentence(AlarmChange(Why.RAISED, alarm(), ("truck", "bus")))
+    said = change_sentence(AlarmChange(AlarmReason.RAISED, alarm(), ("truck", "bus")))
     assert said == f"raised: {SENTENCE}; slices that may be meant as well: truck, bus"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import Why
+from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import Detector, Direction, Severity, Stage
 from monitor.drift.evidence import DriftSettings, Unit, by_severity
 from monitor.drift.reference import Origin
@@ -32,7 +32,7 @@ def raised(changes, severity=None):
     return [
         one.alarm
         for one in changes
-        if one.why is Why.RAISED and severity in (None, one.alarm.severity)
+        if one.why is AlarmReason.RAISED and severity in (None, one.alarm.severity)
     ]
 
 
@@ -161,7 +161,7 @@ def test_slices_of_which_none_alarms_alone_alarm_together_and_are_listed():
 def test_a_second_crossing_of_an_alarm_that_stays_is_not_told():
     family = family_of(STAYS, reference=exact_reference())
     changes = fed(family, drive(60, made=FAULT))
-    assert whys(changes) == [Why.RAISED]
+    assert whys(changes) == [AlarmReason.RAISED]
     (count,) = family.alarms.counts.values()
     assert count == 1
     since = family.alarms.latched["car", Severity.PAGE, Stage.RECALIBRATED].since_s
@@ -172,11 +172,11 @@ def test_an_alarm_that_was_acknowledged_is_raised_again_if_the_fault_goes_on():
     family = family_of(STAYS, reference=exact_reference())
     fed(family, drive(20, made=FAULT))
     (over,) = family.acknowledge((), "anna")
-    assert (over.why, over.actor, over.alarm.slice) == (Why.ACKNOWLEDGED, "anna", "car")
+    assert (over.why, over.actor, over.alarm.slice) == (AlarmReason.ACKNOWLEDGED, "anna", "car")
     assert family.acknowledge((), "anna") == []
     assert family.evidence.peak[0, 0] == 0
     again = fed(family, drive(20, 1, made=FAULT, begin=20.0))
-    assert whys(again) == [Why.RAISED]
+    assert whys(again) == [AlarmReason.RAISED]
 
 
 @pytest.mark.parametrize("end", ["acknowledgement", "epoch", "calm"])
@@ -212,7 +212,7 @@ def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
     last = family.alarms.latched["car", Severity.PAGE, Stage.RECALIBRATED].since_s
     assert fed(family, drive(last + 29 - 16, 1, begin=16.0)) == []
     (over,) = fed(family, drive(4, 2, begin=last + 29))
-    assert (over.why, over.alarm) == (Why.CALM, page)
+    assert (over.why, over.alarm) == (AlarmReason.CALM, page)
     assert family.evidence.peak[0, 0] == pytest.approx(0, abs=1)
 
 
@@ -231,7 +231,7 @@ def test_a_new_epoch_ends_forwarded_alarms_and_keeps_those_of_raw_estimates():
     changes = fed(family, drive(40, made=FAULT, raw=SMALL, changed=True))
     assert {one.stage for one in raised(changes)} == set(Stage)
     over = family.new_epoch([0])
-    assert whys(over) == [Why.NEW_EPOCH]
+    assert whys(over) == [AlarmReason.NEW_EPOCH]
     assert over[0].alarm.stage is Stage.RECALIBRATED
     (left,) = family.alarms.latched.values()
     assert left.alarm.stage is Stage.RAW

@@ -12,7 +12,7 @@ from monitor.drift.bets import (
     ABSOLUTE,
     SCALE,
     Aim,
-    Cells,
+    DetectionCells,
     Direction,
     log_likelihoods,
     row_log_likelihoods,
@@ -133,7 +133,7 @@ def test_tempered_evidence_of_detections_that_are_all_the_same_is_less_than_what
     tempering = np.full(many, 1 / copies)
     for _ in range(frames):
         e = np.repeat(random.chisquare(K, many), copies)
-        cells = Cells(
+        cells = DetectionCells(
             K, e, e, cell, np.ones(e.size, bool), many, tempering, tempering, [np.ones(many)] * 2
         )
         said = log_likelihoods(cells, AIMS)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from monitor.drift.alarms import Why
+from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import BETS, CHARTS_OF, SEVERITIES, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity
 from monitor.drift.family import Family
@@ -112,7 +112,7 @@ def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, seed
             one[:2] for one in expected
         ]
         for change, (_, _, evidence, concerned, most) in zip(changes, expected, strict=True):
-            assert change.why is Why.RAISED
+            assert change.why is AlarmReason.RAISED
             assert change.alarm.evidence == pytest.approx(evidence, rel=1e-9)
             assert set(change.concerned) == set(concerned)
             if most:

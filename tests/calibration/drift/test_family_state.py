@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from monitor.drift.alarms import Why, key_of
+from monitor.drift.alarms import AlarmReason, key_of
 from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
 from monitor.drift.evidence import DriftSettings, Evidence, Unit
 from monitor.drift.family import Family
@@ -294,7 +294,7 @@ def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_b
     assert forwarded
     restored, changes = gone_on(family, selection="variance-scaling-1")
     expected = family.new_epoch(range(3))
-    assert [one.why for one in changes] == [Why.NEW_EPOCH] * len(forwarded)
+    assert [one.why for one in changes] == [AlarmReason.NEW_EPOCH] * len(forwarded)
     assert sorted(map(str, changes)) == sorted(map(str, expected))
     assert_same_family(restored, family)
 
@@ -383,7 +383,7 @@ def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_
     restored, _ = gone_on(family, names=(here,))
     changes = restored.new_epoch([], left=True)
     assert {one.alarm.slice for one in changes} == forwarded - {here}
-    assert {one.why for one in changes} == {Why.NEW_EPOCH}
+    assert {one.why for one in changes} == {AlarmReason.NEW_EPOCH}
     assert here in restored.alarms.slices()
     assert not restored.peak.any()
 

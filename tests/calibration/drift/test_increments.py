@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.bets import BETS, Aim, Cells, Direction, log_likelihoods, row_log_likelihoods
+from monitor.drift.bets import (
+    BETS,
+    Aim,
+    DetectionCells,
+    Direction,
+    log_likelihoods,
+    row_log_likelihoods,
+)
 from monitor.drift.reference import shipped
 from tests.calibration.drift.family_oracle import detection_ratios
 
@@ -18,11 +25,11 @@ ANCHORS = (2.0, 1.0)
 AIMS = (Aim(Direction.OVER, 1.3), Aim(Direction.UNDER, 1.0))
 
 
-def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> Cells:
+def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> DetectionCells:
     each = np.full(count, gamma), np.full(count, of_frames)
     e, anchors = np.array(nees, np.float64), [np.full(count, one) for one in ANCHORS]
     tracks = np.array(tracked, bool)
-    return Cells(k, e, e, np.array(cell, np.int64), tracks, count, *each, anchors)
+    return DetectionCells(k, e, e, np.array(cell, np.int64), tracks, count, *each, anchors)
 
 
 @settings(deadline=None, max_examples=40)

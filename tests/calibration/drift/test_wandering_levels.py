@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import Why
+from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import Severity
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
@@ -65,7 +65,7 @@ def alarms_along(path: np.ndarray, *, tracks: int, correlation: float) -> list[t
         )
         finished(family.learn(taken))
         for change in taken.changes:
-            if change.why is Why.RAISED:
+            if change.why is AlarmReason.RAISED:
                 found.append((change.alarm.severity.value, change.alarm.event_ns / 1e9 - HEALTHY))
     return found
 
