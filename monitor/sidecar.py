@@ -136,7 +136,7 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        # Not the loop's own handler, which goes with the loop: one that comes after it would kill.
+        # Not the loop's own handler: after the end of the loop a SIGHUP would kill the process.
         signal.signal(signal.SIGHUP, lambda *_: self._asked_to_read_again(loop))
         self.endpoint.published.ready = True
         listening(self)
@@ -190,7 +190,8 @@ class Sidecar:
         begin_ledger(ledger, journal, opened)
         self.kept.begin()
         self.drift.begin()
-        # A checkpoint that names no entry counts as new as can be: nothing is done again for it.
+        # Statistics without a position in the ledger count as up to date; drift and labelled
+        # tracks without one take the position of the statistics.
         statistics = opened.sequence if self.keeper.entry is None else self.keeper.entry
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
@@ -208,7 +209,7 @@ class Sidecar:
     # ---- the process we are in
 
     async def _tell_that_we_live(self) -> None:
-        """As long as this loop turns, and no longer; what was not heard is told again with it."""
+        """Tells the service manager that the loop turns; repeats a state that it did not get."""
         manager = self.host.manager
         while True:
             manager.alive()
@@ -219,18 +220,18 @@ class Sidecar:
             loop.call_soon_threadsafe(self._read_again.set)
 
     async def _keep_configured(self) -> None:
-        """Read the configuration again whenever we are asked to."""
+        """Reads the configuration again whenever SIGHUP asks for it."""
         while True:
             await self._read_again.wait()
             self._read_again.clear()
             self.host.manager.reloading(time.monotonic_ns() // 1000)
             with contained(self.pipeline.counters, log, "the configuration was not read again"):
                 await self._reconfigure()
-            if not self._stopping.is_set():  # what was said last is that we end
+            if not self._stopping.is_set():  # "stopping" stays the last word
                 self.host.manager.ready(SERVING)
 
     async def _reconfigure(self) -> None:
-        """Take what can be taken while we run; what cannot be used changes nothing."""
+        """Applies what may change in a running sidecar; a refused file changes nothing."""
         try:
             found = reloaded(self.config, await read_again(self.host.reread))
         except InvalidConfiguration as error:
@@ -246,7 +247,7 @@ class Sidecar:
         )
 
     def _adjust(self, config: Config) -> None:
-        """Let settings be in force that have none of those that a restart must bring."""
+        """Applies a configuration that differs in reloadable keys alone."""
         self.config = config
         self.pipeline.adjust(config)
         self.wall_clock.step_seconds = config.server.clock_step_seconds
@@ -265,11 +266,11 @@ class Sidecar:
                 self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
 
     def _look(self, now: float, lag: float, wall_ns: int, monotonic_ns: int) -> None:
-        """Take in how late the loop was (s), and what the clocks say."""
+        """Notes how late the loop was (s), and what the clocks say."""
         counters = self.pipeline.counters
         counters.loop_lag_seconds = max(counters.loop_lag_seconds, lag)
         if self._stopping.is_set():
-            return  # what was said last is that we end
+            return  # "stopping" stays the last word
         events, overload, clock = self.pipeline.events, self.pipeline.overload, self.wall_clock
         waited = max(lag, self.server.service.turns.longest_wait())
         if overload.look(now, waited, self.pipeline.live.waiting):

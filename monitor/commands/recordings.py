@@ -275,9 +275,9 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
 def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
     """(N, M, C) log-probabilities, of the logits where there are some; (N,) which can be used.
 
-    By the rules for what is sent. A logit of −infinity is a probability of 0; NaN, +infinity and
-    nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and add up
-    to 1 to OFF_ONE.
+    The rules are those for received frames. A logit of −infinity is a probability of 0; NaN,
+    +infinity and nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and
+    add up to 1 to OFF_ONE.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if recording.logits is not None:
@@ -389,7 +389,7 @@ def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period |
     """Period from the first to the last of some rows; None where they have no times."""
     if rows.size == 0:
         return None
-    if recording.stamp_ns is not None:  # preferred, since it is of one zero whatever the file
+    if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
         stamps = recording.stamp_ns[rows]
         return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
     if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():

@@ -49,13 +49,13 @@ from monitor.drift.usual import Blocks, Usual, WatchedRows
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
 
-# Of what an alarm needs.
+# Share of the threshold of an alarm from which a slice reads WARNING.
 _WARNING = 0.1
 
-# Detections with ground truth, of which fewer say nothing.
+# Below so many labelled detections a slice reads TOO_FEW in place of OK.
 _FEWEST = 100
 
-# A chart that heeds every detection.
+# A chart that counts every detection: raw charts skip those that no recalibrator changed.
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
 
 
@@ -177,7 +177,7 @@ class Family:
 
     def _open_again(self, slice: int, open: OpenSlice) -> None:
         self.usual.frame_size[slice] = open.frame_size
-        # Of the index of a slice keys of its tracks are made: by another one none is found again.
+        # Keys of tracks contain the index of their slice: under another one none is found again.
         if open.index != slice:
             return
         for supporters, kept in zip(self.supporters, open.supporters, strict=True):
@@ -219,7 +219,7 @@ class Family:
         reference = self.usual.references[slice][stage]
         shares = _shares(reference, self.settings.unit)
         if stage is Stage.RAW and self.known[slice]:
-            # Before it is known what is usual of them, nothing is a change.
+            # A change needs a learned reference: with the shipped one these charts are silent.
             silent = reference.origin is Origin.SHIPPED
             shares = NOTHING if silent else without_coverage(shares)
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
@@ -237,10 +237,10 @@ class Family:
         return self.alarms.over(keys, AlarmReason.ACKNOWLEDGED, actor)
 
     def _begin_peaks(self, keys: Collection[Key]) -> None:
-        """Begins the peaks of evidence anew that are told with these alarms.
+        """Resets the peaks of evidence that are reported with these alarms.
 
-        The peak of a slice is since its own acknowledgement, epoch or calm, the peak of all
-        together since that of any.
+        The peak of a slice counts from its own last acknowledgement, epoch or calm; that of all
+        slices together from the last of any slice.
         """
         for number, severity in enumerate(SEVERITIES):
             slices = {key[0] for key in keys if key[1] is severity}
@@ -304,7 +304,8 @@ class Family:
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
-            # Who comes after the frame of an alarm is none of its tracks.
+            # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
+            # none of its tracks.
             end = begin + stretch.seconds.size
             some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
             self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
@@ -359,7 +360,7 @@ class Family:
             yield
 
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
-        """Tells the common level of a slice from its new reference, no more from the old one."""
+        """Measures the common level of a slice from its new reference in place of the old one."""
         self.evidence.chain[slice, stage] = 0.0
         old, new = before.levels, self.usual.references[slice][stage].levels
         if old is not None and new is not None:

@@ -1,7 +1,7 @@
 """The watch over drift in a running sidecar: labelled detections become evidence, evidence alarms.
 
-A detection counts in the present epoch of its slice: if the recalibrator that made it has served
-the slice since another one last did otherwise.
+A detection counts if the recalibrator that made it became active no earlier than the present epoch
+of its slice began.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _FRAMES, _ROWS = 64, 4096
 # Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
 _WAITING = 1 << 17
 
-# Entries behind the first that waits that are known to be taken in, before they are looked through.
+# So many entries may be remembered as taken in before those that no waiting entry precedes go.
 _TAKEN = 1 << 14
 
 # Why detections with truth are not watched.
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
 
-# Versions that are known at a time; truth that comes later than so many of them is of no epoch.
+# Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
 _MOST = 4096
 
 
 @dataclass(slots=True)
 class DriftEpochs:
-    """Versions in the order in which they came in force, and where the epoch of a slice begins."""
+    """Versions in the order in which they became active, and where the epoch of a slice begins."""
 
     _number: dict[str, int] = field(default_factory=dict)
     _begins: dict[int, int] = field(default_factory=dict)
     _latest: int = 0
 
     def begin(self, version: str, slices: Collection[int]) -> None:
-        """A version comes in force, and does otherwise than the one before in some slices."""
+        """Makes a version the latest; it serves some slices otherwise than the one before."""
         self._latest += 1
         # Last in the order: the oldest is forgotten first.
         self._number.pop(version, None)
@@ -78,7 +78,7 @@ class DriftEpochs:
     def restore(
         self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
     ) -> None:
-        """Go on where another one was, if the version that is in force now was so then."""
+        """Continues from saved epochs, unless another version was active when they were saved."""
         latest = max(numbers, key=numbers.__getitem__, default=None)
         ours = max(self._number, key=self._number.__getitem__, default=latest)
         if latest is None or ours != latest:
@@ -363,7 +363,8 @@ class DriftWatch:
         rows = self._watched(space, frames)
         if rows.n == 0:
             return
-        # In one step with the frames taken out.
+        # No yield since the frames were taken out: a checkpoint in between would find them neither
+        # waiting nor in the evidence.
         taken = self.family.take(len(space.joint), rows)
         for change in taken.changes:
             self.announce(change)
@@ -382,7 +383,10 @@ class DriftWatch:
             self.family.grow(entry.name, len(entry.space.joint))
 
     def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
-        """Their NEES at both stages; without rows of another epoch, and without frames of none."""
+        """Measures the NEES of frames at both stages.
+
+        Rows of another epoch are left out, then frames without rows.
+        """
         rows = [frame.rows for frame in frames]
         raw = made = measure(space, [(one.error, one.covariance) for one in rows])
         sound: BoolArray = raw.regular
@@ -413,11 +417,11 @@ class DriftWatch:
     # ---- what others do
 
     def changed(self, version: str, slices: Collection[int], *, follows: bool = False) -> None:
-        """Another recalibrator is in force; to be told before any frame is made by it.
+        """Notes that another recalibrator is active, before any frame is made by it.
 
         slices   those that another one serves than before: their epoch begins anew, and so does
                  that of slices of the last run that have not come yet
-        follows  it is the one before, gone on: of no slice does an epoch begin
+        follows  it is the one before, adapted: no epoch begins
         """
         self.epochs.begin(version, slices)
         self._grow()
@@ -463,9 +467,9 @@ class DriftWatch:
 
 
 def _left_out_of_tracks(family: Family) -> dict[str, int]:
-    """Detections that are not bet on as part of their tracks, by why.
+    """Counts detections that could not join the bet of their track, by reason.
 
-    Where whole tracks say all, nobody bets on them; elsewhere each by itself is bet on.
+    Where whole tracks are the unit, nobody bets on these; elsewhere each is bet on by itself.
     """
     whole = family.whole
     if whole is not None:

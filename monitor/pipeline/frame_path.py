@@ -106,7 +106,7 @@ class Pipeline:
     drift: DriftWatch = field(init=False)
     tracked_elsewhere: bool = False  # at present: our own tracker stands by, if there is one
     _tracking: TrackerSettings | None = None
-    _foreign: int = 0  # numbers of tracks that are not ours to give
+    _foreign: int = 0  # our track ids begin behind these; they are of the external tracker
     numbered: int = 0  # streams so far
     # Streams of the last run that have not come again yet; they make room for others.
     _unclaimed: set[str] = field(default_factory=set)
@@ -215,7 +215,7 @@ class Pipeline:
         return stream
 
     def _make_room(self, stream: str) -> None:
-        """For a new stream, in place of one of the last run that has not come again."""
+        """Drops a stream of the last run that has not come again, if a new one has no room."""
         full = len(self.streams) >= self.config.server.max_streams
         if full and stream not in self.streams and self._unclaimed:
             del self.streams[self._unclaimed.pop()]
@@ -251,7 +251,7 @@ class Pipeline:
             if arrival_ns is not None and stream.staleness.is_stale(
                 arrival_ns, frame.stamp_ns, limit_seconds
             ):
-                # Nobody needs more of it than what came.
+                # A stale frame goes back as it came.
                 answer = self._passed_through(frame, Dropped.STALE, Reason.STALE, STALE)
             else:
                 answer = self._process(stream, frame, arrival_ns)
@@ -470,9 +470,9 @@ class Pipeline:
         return StoredOpinions(key, opinions.rows, opinions.values)
 
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
-        """The class probabilities of a frame, with the slice they belong to."""
+        """Pairs the class probabilities of a frame with the slice that they belong to."""
         header = stream.header
-        # Of a single class nothing can be said wrong.
+        # One class leaves nothing to be calibrated.
         if batch.probabilities is None or len(header.classes) < 2:
             return None
         slice_index = self.live.class_slices.index(header.stream, header.classes)
@@ -509,9 +509,9 @@ class Pipeline:
     # ---- recalibrators
 
     def put_in_force(self, version: str, *, follows: bool = False) -> str:
-        """Let a known recalibrator act from the next frame on; the version before.
+        """Makes a known recalibrator active from the next frame on; returns the version before.
 
-        follows  it is the one before, gone on: what was usual of it is still
+        follows  it is the one before, adapted: its references stay
         raises   UnknownVersion
         """
         self.remember_answered()

@@ -75,7 +75,7 @@ class Slots:
 
     places    slice and pane of every slot
     kinds     (G,) ascending: slots of one pane and timeliness, ordered by slice
-    live      (G,) of which slots the rows came in time
+    live      (G,) true where the rows of a slot came in time
     of_frame  slot of each row, by frame
     epochs    pane number of the finest windows, by frame
     """
@@ -180,7 +180,7 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
 
     fold_rows   rows that make a fold worth while
     clock_ns    event time up to which the panes have moved on
-    panes       by slice index; without what a jump of time has left to be brought in
+    panes       by slice index; panes set aside by a jump of time are missing until they are settled
     generation  how often time has begun anew
     """
 
@@ -497,7 +497,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             slot, cluster = slot[sound], cluster[sound]
             raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
         before = _before(space, raw, made, cluster, memory, back=retracts)
-        # Not alike where a track was changed earlier.
+        # The stages differ if an earlier detection of a track was recalibrated.
         axes = space.k + 1
         alike = before is None or np.array_equal(before.sums[:axes], before.sums[axes:])
         found: list[SlotSums] = []

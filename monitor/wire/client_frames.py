@@ -29,7 +29,7 @@ from monitor.wire.records import read_varint
 _LENGTH_DELIMITED = 2
 _MESSAGE_INDEX = 3  # its field number in FrameResult
 
-# Bytes of a value by its wire type, where they are known without reading it.
+# Bytes of a value of fixed size, by wire type.
 _FIXED = {1: 8, 5: 4}
 
 

@@ -99,7 +99,7 @@ def in_words(record: Happening) -> str:
 
 
 def proof(evidence: Evidence | None) -> str:
-    """Writes the tracks that had a say, and the evidence they gave of that which is needed."""
+    """Writes the number of tracks, with their evidence against the threshold."""
     if evidence is None:
         return "asked for"
     better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)
