@@ -42,11 +42,11 @@ def start(path):
 # One process a line of its input, each of them a fork: importing takes longer than the rest.
 WRITERS = """
 import asyncio, itertools, os, sys
-from monitor.pipeline.recalibrator_checkpoints import RecalibratorKeeper
+from monitor.pipeline.recalibrator_checkpoints import RecalibratorWriter
 from tests.kept_recalibrators import keep
 
 async def main() -> None:
-    keeper = RecalibratorKeeper(sys.argv[1])
+    keeper = RecalibratorWriter(sys.argv[1])
     for number in itertools.count(keeper.load().sequence + 1):
         keep(keeper, number)
         if number % 3 == 0:

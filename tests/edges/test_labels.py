@@ -42,7 +42,7 @@ def test_labels_come_by_sequence_and_class(table):
     assert rows(found["a"]["Car"]) == [(0, 7, 0.0, [1.0, 2.0]), (1, 7, 0.1, [1.5, 2.5])]
     assert rows(found["a"]["Person"]) == [(0, 8, 0.0, [3.0, 4.0])]
     assert rows(found["b"]["Car"]) == [(4, 7, 0.4, [5.0, 6.0])]
-    assert found["b"]["Person"].m == 0
+    assert found["b"]["Person"].frame.size == 0
     assert found["b"]["Person"].position.shape == (0, 2)
 
 
@@ -121,7 +121,7 @@ def test_a_broken_row_is_refused_with_place_value_and_remedy(table, row, sentenc
 
 def test_rows_of_what_is_not_played_may_hold_anything(table):
     table.write_text(TABLE + "a,?,,Tram,,,,,\nd,0,0,Car,1,nan,,,\n")
-    assert read(table)["a"]["Car"].m == 2
+    assert read(table)["a"]["Car"].frame.size == 2
 
 
 @pytest.mark.parametrize("column", ["frame", "t", "gt_id"])
