@@ -48,7 +48,7 @@ MUTATIONS = (
         text="acceleration_density: Density = 1.0 ",
         instead="acceleration_density: Density = 1.0000000001 ",
         document="live/1-alone/answers-lidar.json",
-        field=r"\.frame\.tracks\[\d+\]\.(state|covariance)\[\d+\]$",
+        field=r"\.frame\.tracks\[\d+\]\.(nis|(state|covariance)\[\d+\])$",
     ),
     Mutation(
         name="a text",
