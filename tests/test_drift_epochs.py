@@ -6,9 +6,8 @@ import numpy as np
 
 from monitor.frames.slices import Slice, SliceBy, SliceTable
 from monitor.frames.space import plain_space
-from monitor.pipeline import drift_watch
-from monitor.pipeline.drift_watch import DriftEpochs
-from monitor.pipeline.recalibrators import served_otherwise
+from monitor.pipeline import recalibrators
+from monitor.pipeline.recalibrators import DriftEpochs, served_otherwise
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.promotion.random_states import scaled
@@ -58,7 +57,7 @@ def test_where_no_recalibrator_could_be_applied_everything_is_current():
 
 
 def test_versions_that_are_long_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr(drift_watch, "_MOST", 3)
+    monkeypatch.setattr(recalibrators, "_MOST_VERSIONS", 3)
     epochs = DriftEpochs()
     for number in range(10):
         epochs.begin(str(number), [0])

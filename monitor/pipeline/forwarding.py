@@ -22,6 +22,7 @@ from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, R
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.recalibrators import applied, in_use
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.classes.probabilities import from_probabilities
@@ -194,12 +195,10 @@ def _attempt(
     what: str, make: Callable[[], Made], header: Header, counters: Counters
 ) -> Made | None:
     """Returns what `make` returns; None if it fails, which is logged and counted."""
-    try:
+    fault = "a frame of stream %s is answered without %s"
+    with contained(counters, log, fault, header.stream, what):
         return make()
-    except Exception:
-        log.exception("a frame of stream %s is answered without %s", header.stream, what)
-        counters.internal_errors += 1
-        return None
+    return None
 
 
 def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:

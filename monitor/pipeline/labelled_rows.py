@@ -18,6 +18,7 @@ from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.stored import StoredEstimates
 from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.promotion.tracks import LabelledRows
@@ -206,16 +207,14 @@ class MatchedCounting:
             self.live.count(matched)
         if record.replaces and not record.live:
             return  # drift and learning have the earlier label, which neither can retract
-        try:
+        # The statistics hold the rows already, so the ledger must hold them too.
+        fault = "matched detections were not counted for drift and recalibrators"
+        with contained(self.counters, log, fault):
             if parts.drift:
                 self.drift.add(matched, version, sequence)
             labelled = rows.labelled()
             if parts.learning and labelled is not None:
                 self.learning.take(labelled)
-        except Exception:
-            # The statistics hold the rows already, so the ledger must hold them too.
-            log.exception("matched detections were not counted for drift and recalibrators")
-            self.counters.internal_errors += 1
 
     def _count_classes(
         self,
@@ -232,16 +231,13 @@ class MatchedCounting:
         rows = record.class_rows
         if opinions is None or rows.size == 0:
             return
-        try:
+        with contained(self.counters, log, "matched class probabilities were not counted"):
             place = opinions.index
             if place is None or self.live.class_slices.slices[place].overflow:
                 self.counters.overflow_classified += rows.size
             matched = opinions.matched(rows, record.true_class, stamp_ns)
             if matched is not None:
                 self.live.count_classes(replace(matched, retracts=retracts))
-        except Exception:
-            log.exception("matched class probabilities were not counted")
-            self.counters.internal_errors += 1
 
 
 def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +35,9 @@ from monitor.recalibration.selection import IDENTITY, Chain, Selection
 
 log = logging.getLogger(__name__)
 Kind = type[AnySelection]
+
+# Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
+_MOST_VERSIONS = 4096
 
 # Recalibrators that are known at a time.
 MOST_KNOWN = 1000
@@ -206,8 +209,60 @@ def _digest(document: str) -> bytes:
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
 
 
+@dataclass(slots=True)
+class DriftEpochs:
+    """Versions in the order in which they became active, and where the epoch of a slice begins."""
+
+    _number: dict[str, int] = field(default_factory=dict)
+    _begins: dict[int, int] = field(default_factory=dict)
+    _latest: int = 0
+
+    def begin(self, version: str, slices: Collection[int]) -> None:
+        """Makes a version the latest; it serves some slices otherwise than the one before."""
+        self._latest += 1
+        # Last in the order: the oldest is forgotten first.
+        self._number.pop(version, None)
+        self._number[version] = self._latest
+        if len(self._number) > _MOST_VERSIONS:
+            del self._number[next(iter(self._number))]
+        self._begins |= dict.fromkeys(slices, self._latest)
+
+    def state(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the number of each version, and by name of a slice where its epoch begins."""
+        begins = {names[i]: n for i, n in self._begins.items() if i < len(names)}
+        return dict(self._number), begins
+
+    def restore(
+        self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
+    ) -> None:
+        """Continues from saved epochs, unless another version was active when they were saved."""
+        latest = max(numbers, key=numbers.__getitem__, default=None)
+        ours = max(self._number, key=self._number.__getitem__, default=latest)
+        if latest is None or ours != latest:
+            return
+        self._number, self._latest = dict(numbers), numbers[latest]
+        place = {name: i for i, name in enumerate(names)}
+        self._begins = {place[name]: n for name, n in begins.items() if name in place}
+
+    def current(self, slices: IntArray, version: str | None) -> BoolArray:
+        """Tells which detections, made by a version, are of the present epoch of their slices.
+
+        slices   (n,) slice of each detection
+        version  None: no recalibrator could be applied
+        returns  (n,)
+        """
+        if version is None or not self._begins:
+            return np.ones(slices.size, bool)
+        number = self._number.get(version, 0)
+        if number == self._latest:
+            return np.ones(slices.size, bool)
+        found, place = np.unique(slices, return_inverse=True)
+        present = [number >= self._begins.get(slice, 0) for slice in found.tolist()]
+        return np.array(present, bool)[place]
+
+
 def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> list[int]:
-    """Slices that another recalibrator serves than before."""
+    """Lists the slices that another recalibrator serves than before."""
     return [
         i
         for i, (entry, chain) in enumerate(zip(slices.slices, slices.chains, strict=True))

@@ -18,6 +18,7 @@ from monitor.frames.frame import EgoMotion, Header, ReceivedFrame, ReportedTrack
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import Dimension, IntArray
+from monitor.pipeline.housekeeping import contained
 from monitor.tracking.ego import InvalidEgoMotion, checked_motion
 from monitor.tracking.kalman import InnovationSums, TrackerSettings, no_innovations
 from monitor.tracking.rewind import Order, Tracker, follow
@@ -163,12 +164,10 @@ def tracker_of(
     """
     if settings is None:
         return None
-    try:
+    fault = "stream %s is not tracked: its tracker could not be made"
+    with contained(counters, log, fault, header.stream):
         return stream_tracker(header, settings, numbered)
-    except Exception:
-        log.exception("stream %s is not tracked: its tracker could not be made", header.stream)
-        counters.internal_errors += 1
-        return None
+    return None
 
 
 @dataclass(frozen=True, slots=True)

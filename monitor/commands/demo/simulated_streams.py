@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -110,7 +111,7 @@ async def open_lanes(client: Client, plan: Plan) -> dict[str, Lane]:
 
 
 @dataclass(slots=True)
-class Player(Generic[Kept]):
+class Player(ABC, Generic[Kept]):
     """Open streams: frames go out, answers come in, labels follow when they are due.
 
     to_label  frames that were answered, with what is kept of each until its label is answered
@@ -127,20 +128,20 @@ class Player(Generic[Kept]):
         init=False, default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
     )
 
+    @abstractmethod
     async def until_due(self, stamp_ns: int, later_s: float = 0.0) -> None:
         """Waits until so many seconds of event time after a stamp."""
-        raise NotImplementedError
 
     def sending(self, frame: SimulatedFrame) -> None:
         """Notes that a frame is about to be sent."""
 
+    @abstractmethod
     def answered(self, frame: SimulatedFrame, data: bytes, seconds: float) -> Kept | None:
         """Takes an answer, that many seconds after its frame; None where no labels shall follow."""
-        raise NotImplementedError
 
+    @abstractmethod
     def labelled(self, kept: Kept, data: bytes) -> None:
         """Takes the answer to the labels of a frame."""
-        raise NotImplementedError
 
     async def finish(self) -> None:
         """Queues the end of each stream: play() ends when all is answered and labelled."""
