@@ -181,11 +181,14 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
     piece, place = np.empty(n, np.int64), np.empty(n, np.int64)
     for i, (rows, _) in enumerate(pieces):
         piece[rows], place[rows] = i, np.arange(rows.size)
-    # A run of rows of one piece is a slice of it: there are few runs, and each is copied whole.
-    begin = np.concatenate([[0], np.flatnonzero(np.diff(piece)) + 1])
-    first, size = place[begin], np.diff(begin, append=n)
-    runs = zip(piece[begin].tolist(), first.tolist(), (first + size).tolist(), strict=True)
-    return b"".join(pieces[i][1][at:end].tobytes() for i, at, end in runs)
+    # A run of rows of one piece is a slice of its bytes: there are few runs, each is copied whole.
+    begin = np.concatenate([[0], np.flatnonzero(piece[1:] != piece[:-1]) + 1])
+    end = np.append(begin[1:], n) - 1
+    length = np.array([data.shape[1] for _, data in pieces])[piece[begin]]
+    first, last = place[begin] * length, (place[end] + 1) * length
+    views = [memoryview(data).cast("B") for _, data in pieces]
+    runs = zip(piece[begin].tolist(), first.tolist(), last.tolist(), strict=True)
+    return b"".join([views[i][at:stop] for i, at, stop in runs])
 
 
 def build_partial(
@@ -200,19 +203,18 @@ def build_partial(
     differing = [counts for counts in given if (counts != counts[0]).any()]
     if not differing and not apart:
         return build(number, _written(fields, slice(None), 0), n).tobytes()
-    apart, kind_of = apart or {}, np.zeros(n, np.int64)
-    for counts in differing:
-        joined = kind_of * (int(counts.max()) + 1) + counts
-        kind_of = np.unique(joined, return_inverse=True)[1]
-    kind_of[list(apart)] = -1
+    apart = apart or {}
     pieces = [
         (np.array([row]), np.frombuffer(framed(number, record), np.uint8).reshape(1, -1))
         for row, record in apart.items()
     ]
-    for which in range(int(kind_of.max()) + 1):
-        rows = np.flatnonzero(kind_of == which)
-        if rows.size:
-            pieces.append((rows, build(number, _written(fields, rows, int(rows[0])), rows.size)))
+    left = np.delete(np.arange(n), list(apart))
+    while left.size:
+        alike = np.ones(left.size, bool)
+        for counts in differing:
+            alike &= counts[left] == counts[left[0]]
+        rows, left = left[alike], left[~alike]
+        pieces.append((rows, build(number, _written(fields, rows, int(rows[0])), rows.size)))
     return interleave(n, pieces)
 
 
