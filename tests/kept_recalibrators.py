@@ -8,9 +8,9 @@ from pathlib import Path
 
 from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorWriter
 from monitor.promotion.records import Happened
-from monitor.promotion.register_json import RegisterState
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.selection import IDENTITY
+from monitor.store.recalibrator_folder import RegisterState
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled, state
 

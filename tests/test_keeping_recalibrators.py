@@ -11,8 +11,7 @@ import pytest
 
 from monitor.pipeline.recalibrator_checkpoints import MOST_RECORDS, MOST_WAITING, Kept
 from monitor.promotion.records import Happened
-from monitor.promotion.register_json import RegisterState, register_to_json
-from monitor.store.recalibrator_folder import RecalibratorFolder
+from monitor.store.recalibrator_folder import REGISTER_CODEC, RecalibratorFolder, RegisterState
 from tests.kept_recalibrators import Keepers, flush, keep, promoted, sequences, warnings
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled
@@ -49,7 +48,7 @@ def test_all_of_it_survives_a_restart(start):
     first.close()
     _, kept = start()
     assert kept.state is not None
-    assert register_to_json(kept.state) == register_to_json(promoted(3))
+    assert REGISTER_CODEC.write(kept.state) == REGISTER_CODEC.write(promoted(3))
     # Those that either generation of the state names.
     assert kept.documents == {scaled(n).version: scaled(n) for n in (2, 3)}
     assert sequences(kept) == [1, 2, 3]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from monitor.pipeline.recalibrator_checkpoints import MOST_RECORDS
-from monitor.promotion.register_json import RegisterState, register_to_json
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
+from monitor.store.recalibrator_folder import REGISTER_CODEC, RegisterState
 from tests.kept_recalibrators import Keepers, flush, keep, promoted, sequences, warnings
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled, state
@@ -102,7 +102,7 @@ def test_whenever_a_sidecar_is_killed_what_is_left_fits_together(start, path, ki
         assert kept.state.named <= {*kept.documents, CLASS_IDENTITY.version}
         number = next(n for n in range(kept.sequence, 0, -1) if is_of(kept.state, n))
         assert number >= acknowledged
-        assert register_to_json(kept.state) == register_to_json(
+        assert REGISTER_CODEC.write(kept.state) == REGISTER_CODEC.write(
             state(number, scaled(number).version, CLASS_IDENTITY.version, sequence=kept.sequence)
         )
         assert all(one.version == version for version, one in kept.documents.items())
@@ -176,7 +176,7 @@ def test_from_a_folder_that_cannot_be_written_all_is_read(start, path, monkeypat
         patched.setattr("monitor.store.snapshot.private", read_only)
         keeper, kept = start()
         assert kept.state is not None
-        assert register_to_json(kept.state) == register_to_json(promoted(1))
+        assert REGISTER_CODEC.write(kept.state) == REGISTER_CODEC.write(promoted(1))
         assert sequences(kept) == [1]
         (complaint,) = kept.complaints
         assert "Read-only file system" in complaint

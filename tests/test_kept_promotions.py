@@ -12,9 +12,9 @@ from monitor.config import Config, InvalidConfiguration
 from monitor.pipeline.recalibrator_checkpoints import RegisterCheckpoints, configured
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import Happened
-from monitor.promotion.register_json import ConfiguredVersions
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.selection import IDENTITY
+from monitor.store.recalibrator_folder import ConfiguredVersions
 from tests.learnt import begin, happened, in_force, known, promoted, teach
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks

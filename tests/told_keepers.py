@@ -9,7 +9,6 @@ from typing import Any, cast
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorWriter, RegisterCheckpoints
 from monitor.promotion.records import Record
-from monitor.promotion.register_json import ConfiguredVersions, RegisterState
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
@@ -17,6 +16,7 @@ from monitor.recalibration.classes.class_selection import (
     ClassSelection,
 )
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.store.recalibrator_folder import ConfiguredVersions, RegisterState
 from tests.learnt import document, promotions_of
 
 ONE, OTHER = document(2.0), document(3.0)

@@ -20,11 +20,10 @@ from monitor.pipeline.housekeeping import contained, set_within
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
-from monitor.promotion.register_json import ConfiguredVersions, RegisterState
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
-from monitor.store.recalibrator_folder import RecalibratorFolder
+from monitor.store.recalibrator_folder import ConfiguredVersions, RecalibratorFolder, RegisterState
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Len
 
+from monitor.frames.forms import Count, NotNegative, Positive
 from monitor.frames.space import FloatArray, IntArray
 
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
+_BY_BETTOR = Len(len(FRACTIONS), len(FRACTIONS))
 
 # Wealth that is left to a bettor who loses all. Not zero, so that its logarithm is finite.
 _RUIN = 1e-300
@@ -61,10 +65,17 @@ class Clip:
     rows  detections of a track that has a full say; a shorter track has its share of one
     """
 
-    most: float = 1.0
-    loss: float = 1.0
-    gain: float = 1.0
-    rows: float = 1.0
+    most: Positive = 1.0
+    loss: Positive = 1.0
+    gain: Positive = 1.0
+    rows: Annotated[float, Ge(1.0)] = 1.0
+
+    def __post_init__(self) -> None:
+        if max(self.loss, self.gain) > self.most:
+            raise ValueError(
+                f"'loss' is {self.loss} and 'gain' {self.gain}: they must be at most 'most', "
+                f"{self.most}"
+            )
 
     def shares(self, counts: IntArray) -> FloatArray:
         """Gives each track its share of a full say, by its detections; (T,).
@@ -143,10 +154,10 @@ class Bets:
     worse   log wealth of those who bet on −D
     """
 
-    tracks: int = 0
+    tracks: Count = 0
     total: float = 0.0
-    better: tuple[float, ...] = (0.0,) * len(FRACTIONS)
-    worse: tuple[float, ...] = (0.0,) * len(FRACTIONS)
+    better: Annotated[tuple[float, ...], _BY_BETTOR] = (0.0,) * len(FRACTIONS)
+    worse: Annotated[tuple[float, ...], _BY_BETTOR] = (0.0,) * len(FRACTIONS)
 
     def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Bets:
         """Returns the bets after more tracks: (T,) differences, (T,) detections of each."""
@@ -211,9 +222,9 @@ class Run:
     total       sum of what they said, no less than −B each
     """
 
-    statistic: float = 0.0
-    cumulative: float = 1.0
-    tracks: int = 0
+    statistic: NotNegative = 0.0
+    cumulative: NotNegative = 1.0
+    tracks: Count = 0
     total: float = 0.0
 
     def taken(self, multiple: float, said: float) -> Run:
@@ -236,7 +247,7 @@ class Watch:
     runs  by bettor
     """
 
-    runs: tuple[Run, ...] = (Run(),) * len(FRACTIONS)
+    runs: Annotated[tuple[Run, ...], _BY_BETTOR] = (Run(),) * len(FRACTIONS)
 
     def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Watch:
         """Returns the watch after more tracks, in order; arguments as for Bets."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from monitor.frames.forms import Count, CountFrom1, MaybeNan, Nanoseconds
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.documents import Document
@@ -167,11 +168,11 @@ class Evidence:
     log10_threshold  wealth at which a bet is won
     """
 
-    tracks: int
-    gain: float
-    log10_better: float
-    log10_worse: float
-    log10_threshold: float
+    tracks: Count
+    gain: MaybeNan
+    log10_better: MaybeNan
+    log10_worse: MaybeNan
+    log10_threshold: MaybeNan
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,9 @@ class Factor:
     """
 
     dimension: str
-    lowest: float
-    typical: float
-    highest: float
+    lowest: MaybeNan
+    typical: MaybeNan
+    highest: MaybeNan
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +204,8 @@ class Record:
     event_ns  event time of the latest ground truth; None where none has come
     """
 
-    sequence: int
-    time_ns: int
+    sequence: CountFrom1
+    time_ns: Nanoseconds
     what: Happened
     slice: str
     version: str
@@ -212,7 +213,7 @@ class Record:
     after: str
     actor: str
     reason: str
-    event_ns: int | None = None
+    event_ns: Nanoseconds | None = None
     evidence: Evidence | None = None
     factors: tuple[Factor, ...] = ()
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from monitor.frames.detections import Estimates, Limits
+from monitor.frames.forms import Share
 from monitor.promotion.betting import full_say
 from monitor.promotion.records import (
     SWAPS,
@@ -42,8 +45,9 @@ from monitor.promotion.trial import (
     ratios_made,
 )
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
+from monitor.recalibration.documents import FactorOnDeviation
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.selection import Chain
+from monitor.recalibration.selection import Chain, RecalibratorForm
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
 _MOST_LATE = 0.05
@@ -167,12 +171,24 @@ class Follower:
     too_late   why that is too much; '' where it is not
     """
 
-    scaling: AdaptiveScaling
-    in_force: tuple[float, ...]
-    approved: tuple[float, ...]
-    full: float
-    late: float = 0.0
+    scaling: Annotated[AdaptiveScaling, RecalibratorForm()]
+    in_force: tuple[FactorOnDeviation, ...]
+    approved: tuple[FactorOnDeviation, ...]
+    full: Annotated[float, Ge(1.0)]
+    late: Share = 0.0
     too_late: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scaling, AdaptiveScaling):
+            raise ValueError(
+                f"'scaling.method' is {self.scaling.method!r}: "
+                f"it must be {AdaptiveScaling.method!r}"
+            )
+        if not len(self.in_force) == len(self.approved) == self.scaling.k:
+            raise ValueError(
+                f"'in_force' and 'approved' have {len(self.in_force)} and {len(self.approved)} "
+                f"factors: they must have {self.scaling.k}, as 'scaling' has"
+            )
 
     @classmethod
     def of(cls, champion: AdaptiveScaling, full: float, late: float = 0.0) -> Follower:

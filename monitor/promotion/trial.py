@@ -15,6 +15,7 @@ import numpy as np
 
 from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates, Limits
+from monitor.frames.forms import CountFrom1, NotNegative, Share
 from monitor.frames.space import FloatArray, Space
 from monitor.promotion.betting import Bets, Clip, Watch, full_say, log10_threshold
 from monitor.promotion.records import Evidence, Factor, TrialSettings, Verdict
@@ -28,6 +29,7 @@ from monitor.recalibration.recalibrator import (
     sound_rows,
 )
 from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import AnyRecalibrator
 
 # For estimates of any size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
@@ -194,8 +196,8 @@ class Trial:
     """
 
     slice: str
-    recalibrator: Recalibrator
-    number: int
+    recalibrator: AnyRecalibrator
+    number: CountFrom1
     clip: Clip
     bets: Bets = field(default_factory=Bets)
     unsound: str = ""
@@ -300,7 +302,7 @@ class Guard:
     """
 
     slice: str
-    recalibrator: Recalibrator
+    recalibrator: AnyRecalibrator
     clip: Clip
     watch: Watch = field(default_factory=Watch)
 
@@ -351,7 +353,7 @@ class Candidate:
     factors: tuple[Factor, ...]
     shrinks: bool
     proven: bool = False
-    late: float = 0.0
+    late: Share = 0.0
     doubt: Guard | None = None
 
     def anew(self) -> Candidate:
@@ -378,5 +380,5 @@ class AwaitingGuard:
     """
 
     slice: str
-    recalibrator: Recalibrator
-    rows: float = 0.0
+    recalibrator: AnyRecalibrator
+    rows: NotNegative = 0.0

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, ClassVar, ParamSpec, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
+from annotated_types import Interval
 
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import FloatArray
@@ -31,6 +32,7 @@ LARGEST, LEAST_POSITIVE = float(_FLOAT.max), float(_FLOAT.tiny)
 
 # Factors on σ beyond these are of a wrong unit, and would overflow when squared twice.
 LEAST_FACTOR, LARGEST_FACTOR = 1e-12, 1e12
+FactorOnDeviation = Annotated[float, Interval(ge=LEAST_FACTOR, le=LARGEST_FACTOR)]
 
 # Least eigenvalue of a matrix whose diagonal is made 1.
 _NEAREST_SINGULAR = 1e-14

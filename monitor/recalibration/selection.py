@@ -15,11 +15,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from monitor.frames.detections import Estimates
+from monitor.frames.forms import Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
@@ -66,6 +67,20 @@ METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
     GpCauchy.method: GpCauchy.from_parameters,
 }
 
+
+@dataclass(frozen=True, slots=True)
+class RecalibratorForm:
+    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        return between(_of_method, lambda one: _one(one, None), {"type": "dict"})
+
+
+def _of_method(content: Document) -> Recalibrator:
+    return read_method(content, "recalibrator", METHODS)
+
+
+AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
 Made = TypeVar("Made")
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SLICES = 4096

@@ -18,21 +18,14 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from monitor.frames.forms import Count
 from monitor.promotion.records import Record
-from monitor.promotion.register_json import (
-    InvalidRecord,
-    InvalidRegister,
-    OtherRegister,
-    RegisterState,
-    from_line,
-    register_from_json,
-    register_to_json,
-    to_line,
-)
+from monitor.promotion.register import Follower
+from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     AnySelection,
@@ -40,6 +33,8 @@ from monitor.recalibration.classes.class_selection import (
 )
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
+from monitor.store.codec import Codec, Content, InvalidDocument
+from monitor.store.codec import OtherFormat as OtherRegister
 from monitor.store.snapshot import (
     Claim,
     Kind,
@@ -52,6 +47,83 @@ from monitor.store.snapshot import (
     sync_path,
     temporary_beside,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredVersions:
+    """Versions that the configuration named when this was written; '' where it named none."""
+
+    recalibrator: str = ""
+    class_recalibrator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """Recalibrators that are active and on trial at one moment.
+
+    selection, class_selection
+               active versions
+    previous, class_previous
+               versions that a rollback goes back through, the latest last
+    sent       versions of documents that people have sent
+    pinned     nothing acts by itself
+    sequence   of the latest record
+    spent      trials begun since the last change, by slice name
+    befores    recalibrators of before, where no track has come since
+    followers  of adaptive champions, by slice name
+    entry      position in the ledger that tracks have reached; None where that is not known
+    """
+
+    selection: str
+    class_selection: str
+    previous: tuple[str, ...] = ()
+    class_previous: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
+    configured: ConfiguredVersions = ConfiguredVersions()
+    pinned: bool = False
+    sequence: Count = 0
+    spent: Mapping[str, Count] = field(default_factory=dict)
+    trials: tuple[Candidate, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    befores: tuple[AwaitingGuard, ...] = ()
+    followers: Mapping[str, Follower] = field(default_factory=dict)
+    entry: Count | None = None
+
+    @property
+    def in_force(self) -> frozenset[str]:
+        """Versions without which the state cannot be used."""
+        return frozenset((self.selection, self.class_selection))
+
+    @property
+    def named(self) -> frozenset[str]:
+        """All versions that somebody may ask for because of it."""
+        return self.in_force.union(self.previous, self.class_previous, self.sent)
+
+
+def _nested(state: Content) -> Content:
+    """Makes the content of a register/2 of a register/1, in which trials and guards were flat."""
+    return {
+        **state,
+        "trials": [_within(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
+        "guards": [_within(one, "watch", ("runs",)) for one in state.get("guards", ())],
+    }
+
+
+def _within(content: Content, name: str, fields: Sequence[str]) -> Content:
+    inner = {field: content.pop(field) for field in fields if field in content}
+    return {**content, name: inner}
+
+
+_OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
+
+REGISTER_CODEC = Codec(
+    RegisterState,
+    "register",
+    "Use the state of before, or promote anew.",
+    "calibration-monitor/register/2",
+    {"calibration-monitor/register/1": _nested},
+)
+RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)
 
 # Bytes of one of the two files: 5,000 records with evidence and the factors of three dimensions,
 # 12,000 of a few words. So much is kept at least, and up to twice as much.
@@ -126,21 +198,21 @@ class AuditLog:
 
 
 def _line(record: Record) -> bytes:
-    text = to_line(record).encode("ascii").removesuffix(b"}")
+    text = RECORD_CODEC.write(record).removesuffix(b"}")
     return b'%b%b%08x"}\n' % (text, _MARK, zlib.crc32(text))
 
 
 def _read_history(data: bytes, path: Path) -> History:
     *lines, rest = data.split(b"\n")
     records: list[Record] = []
-    damaged: dict[int, InvalidRecord] = {}
+    damaged: dict[int, InvalidDocument] = {}
     for number, line in enumerate(lines, 1):
         try:
             text, mark, crc = line.rpartition(_MARK)
             if not mark or crc != b'%08x"}' % zlib.crc32(text):
-                raise InvalidRecord("its text is not what its crc32 was made of.")
-            records.append(from_line(line))
-        except InvalidRecord as error:
+                raise InvalidDocument("its text is not what its crc32 was made of.")
+            records.append(RECORD_CODEC.read(line))
+        except InvalidDocument as error:
             damaged[number] = error
     complaints = []
     if damaged:
@@ -259,11 +331,11 @@ class RecalibratorFolder:
 
     def _decoded(self, body: bytes) -> RegisterState:
         try:
-            state = register_from_json(body)
+            state = REGISTER_CODEC.read(body)
         except OtherRegister as error:
             raise OtherFormat(f"{self._state.path}: {error}") from None
-        except InvalidRegister as error:
-            raise InvalidRegister(f"{self._state.path}: {error}") from None
+        except InvalidDocument as error:
+            raise InvalidDocument(f"{self._state.path}: {error}") from None
         self._check_there(state.in_force)
         return state
 
@@ -308,7 +380,7 @@ class RecalibratorFolder:
     def write(self, state: RegisterState) -> None:
         """Replace the state. Raises NotKept, OSError."""
         self._check_there(state.named)
-        self._state.write([register_to_json(state).encode()])
+        self._state.write([REGISTER_CODEC.write(state)])
         self._named = (state.named, self._named[0])
 
     def prune(self) -> None:

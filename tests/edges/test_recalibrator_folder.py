@@ -13,11 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.promotion.register_json import RegisterState, register_to_json
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY
-from monitor.store.recalibrator_folder import REGISTER, NotKept, RecalibratorFolder
+from monitor.store.recalibrator_folder import (
+    REGISTER,
+    REGISTER_CODEC,
+    NotKept,
+    RecalibratorFolder,
+    RegisterState,
+)
 from monitor.store.snapshot import SnapshotFile
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled, state
@@ -119,7 +124,7 @@ def test_a_state_is_read_to_the_last_bit(folder, seed):
     folder.write(written)
     _, found, complaints = read(folder)
     assert found is not None
-    assert register_to_json(found) == register_to_json(written)
+    assert REGISTER_CODEC.write(found) == REGISTER_CODEC.write(written)
     assert complaints == []
 
 
@@ -251,11 +256,11 @@ def test_a_state_that_ends_anywhere_too_early_is_found(written, data):
 
 def test_a_state_of_a_newer_monitor_is_kept_for_it(folder):
     folder.write(in_force(IDENTITY.version))
-    newer = register_to_json(in_force(IDENTITY.version)).replace("register/1", "register/2")
-    SnapshotFile(folder.path / "state", REGISTER).write([newer.encode()])
+    newer = REGISTER_CODEC.write(in_force(IDENTITY.version)).replace(b"register/2", b"register/3")
+    SnapshotFile(folder.path / "state", REGISTER).write([newer])
     _, found, complaints = read(folder)
     assert found == in_force(IDENTITY.version)
-    assert "register/2" in complaints[0]
+    assert "register/3" in complaints[0]
     assert (folder.path / "state.incompatible").exists()
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from monitor.promotion.betting import Bets, Clip, Watch
 from monitor.promotion.records import Factor
 from monitor.promotion.register import Follower
-from monitor.promotion.register_json import ConfiguredVersions, RegisterState
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import Selection
+from monitor.store.recalibrator_folder import ConfiguredVersions, RegisterState
 
 SLICES = ("car", "car, 0-30 m", "bus (u,v)", "Straße")
 

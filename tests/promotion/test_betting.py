@@ -260,7 +260,7 @@ def test_mixtures_and_shares_gain_no_more_than_what_they_are_of(a, b, part):
 def test_what_averages_nothing_when_cut_at_most_gains_nothing_by_its_tails(most, gain, beyond):
     gain, loss = gain * most, -most * (1 + beyond)
     chance = most / (most + gain)
-    won, lost = Clip(most).multiples(np.array([gain, loss]), np.ones(2), most)
+    won, lost = Clip(most, most, most).multiples(np.array([gain, loss]), np.ones(2), most)
     assert (chance * won + (1 - chance) * lost <= 1 + 1e-9).all()
 
 
