@@ -264,20 +264,20 @@ class Family:
             self.left = {key: state.without_tracks() for key, state in self.left.items()}
         self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
-        of_tracks = rows.slices[:0] if finished is None else finished.slices
-        chosen, lookup = _of_slices(len(self.names), rows.slices, blocks.slices, of_tracks)
+        there = np.zeros(len(self.names), bool)
+        for some in (rows, blocks) if finished is None else (rows, blocks, finished):
+            there[some.slices] = True
+        chosen = np.flatnonzero(there)
         everything = self.evidence.by_chart(self.evidence.weights)
         everything[chosen] = 0.0
         chunk = Chunk(
             k=k,
             first_frame=self.frames,
             rows=rows,
-            place=lookup[rows.slices],
             blocks=blocks,
-            block_place=lookup[blocks.slices],
+            place=np.cumsum(there) - 1,
             common_level=np.zeros((len(Stage), blocks.m)),
             finished=finished,
-            finished_place=lookup[of_tracks],
             usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
             aims=self._aims,
             board=self.evidence.take(chosen),
@@ -307,8 +307,8 @@ class Family:
             # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
             # none of its tracks.
             end = begin + stretch.seconds.size
-            some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
-            self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
+            part = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
             begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
             for crossing in judging.crossings(stretch):
@@ -351,10 +351,9 @@ class Family:
             stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
             if self.epochs[slice] != taken.epochs[slice]:
                 stages = [stage for stage in stages if stage is Stage.RAW]
-            fed = float(self.fed[slice])
-            self.usual.begin(slice, stages, float(taken.fed[slice]))
+            fed = float(taken.fed[slice]), float(self.fed[slice])
             before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
-            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, fed):
+            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, *fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
@@ -391,14 +390,6 @@ def _shares(reference: Reference, unit: Unit) -> Shares:
     if reference.origin is Origin.SHIPPED:
         return NO_REFERENCE if of_tracks else ONLY_COVERAGE
     return WITH_TRACKS if of_tracks else WITHOUT_TRACKS
-
-
-def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """Lists the slices that are in any of these, (P,), and the place of each among them, (G,)."""
-    there = np.zeros(slices, bool)
-    for some in chosen:
-        there[some] = True
-    return np.flatnonzero(there), np.cumsum(there) - 1
 
 
 # ---- how all slices stand
