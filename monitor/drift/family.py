@@ -38,7 +38,7 @@ from monitor.drift.evidence import (
     scale_of,
     without_coverage,
 )
-from monitor.drift.judging import MOST, MOST_SEEN, Crossing, Judging, RecentTracks
+from monitor.drift.judging import MOST, MOST_SEEN, Judging, RecentTracks
 from monitor.drift.observed import Chunk, likelihood_of_rows
 from monitor.drift.reference import Origin, Reference
 from monitor.drift.reference_json import reference_to_json
@@ -311,8 +311,13 @@ class Family:
             self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
             begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for crossing in judging.crossings(stretch):
-                changes += self._raised(crossing, stretch.driven)
+            for alarm, of, concerned in judging.crossings(stretch):
+                driven = stretch.driven
+                if of is not None:
+                    # It may be learning from the fault.
+                    self.usual.forget(of, alarm.stage)
+                    driven = float(self.fed[of])
+                changes += self.alarms.raised(alarm, driven, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(blocks, chunk.common_level)
         for number in chosen.tolist():
@@ -320,14 +325,6 @@ class Family:
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
         return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
-
-    def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
-        alarm, slice = crossing.alarm, crossing.slice
-        if slice is None:
-            return self.alarms.raised(alarm, driven, crossing.concerned)
-        # It may be learning from the fault.
-        self.usual.forget(slice, alarm.stage)
-        return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
 
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
         """Returns whole tracks that are over, in the strict unit."""
