@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest
 
-from monitor.drift.reference import Origin, Reference, mapped, shipped
+from monitor.drift.reference import Origin, Reference, shipped
 from monitor.drift.usual import ReferenceLearner
 from tests.calibration.drift.correlated import correlated
+from tests.calibration.drift.drives import mapped
 
 quick = settings(deadline=None, max_examples=30)
 
