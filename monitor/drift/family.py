@@ -331,7 +331,7 @@ class Family:
         if self.whole is None:
             return None
         usual = {stage: self.usual.arrays(stage) for stage in Stage}
-        likelihood = likelihood_of_rows(k, rows, rows.slices, usual, self._aims)
+        likelihood = likelihood_of_rows(k, rows, usual, self._aims)
         return self.whole.take(rows, likelihood)
 
     def learn(self, taken: TakenFrames) -> Generator[None, None, None]:

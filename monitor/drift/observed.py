@@ -36,7 +36,6 @@ from monitor.statistics.clusters import ALONE, LARGEST
 def likelihood_of_rows(
     k: int,
     rows: WatchedRows,
-    place: IntArray,
     usual: Mapping[Stage, UsualArrays],
     aims: Mapping[Stage, Sequence[Aim]],
 ) -> FloatArray:
@@ -44,15 +43,15 @@ def likelihood_of_rows(
 
     Last, whether a recalibrator has changed it.
 
-    place  (n,) of each row among the slices of `usual`
+    usual  of all slices, by stage
     """
     found = np.ones((rows.n, len(CHARTS), BETS))
     for stage in Stage:
         heeded = np.ones(rows.n, bool) if stage is Stage.RECALIBRATED else rows.changed[rows.frame]
         if heeded.any():
-            nees, number = rows.nees[stage, heeded], usual[stage].number[place[heeded]]
-            mapped = usual[stage].map.mapped(nees, number)
-            anchors = [usual[stage].anchor(aim.direction)[place[heeded]] for aim in aims[stage]]
+            nees, slices = rows.nees[stage, heeded], rows.slices[heeded]
+            mapped = usual[stage].map.mapped(nees, usual[stage].number[slices])
+            anchors = [usual[stage].anchor(aim.direction)[slices] for aim in aims[stage]]
             said = row_log_likelihoods(k, nees, mapped, aims[stage], anchors)
             found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
     changed = rows.changed[rows.frame].astype(np.float64)
