@@ -253,7 +253,7 @@ def learn_references(
                         rows.track[of_class],
                         rows.frame[of_class] + frames,
                     )
-                    learner.add_blocks(
+                    learner.seconds.add(
                         seconds.level[stage, second],
                         seconds.count[second],
                         seconds.before[second],
