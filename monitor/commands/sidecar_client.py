@@ -377,20 +377,6 @@ async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
         return await question(client)
 
 
-@dataclass(frozen=True, slots=True)
-class _Direct(Access):
-    """Access past any proxy that is set for the web, wherever the sidecar is."""
-
-    def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        # No super(): a class with slots is made twice, and it would be that of the first.
-        return Access.channel(self, address, [*options, ("grpc.enable_http_proxy", 0)])
-
-
-def direct(access: Access) -> Access:
-    """Access without a proxy: doctor must reach the sidecar itself, as it does by HTTP."""
-    return _Direct(access.certificate_authority, access.certificate, access.key, access.token_file)
-
-
 @dataclass(slots=True)
 class StatusClient(Client):
     """A connection that can tell why it got no answer; it is opened with the first call.
