@@ -96,17 +96,19 @@ class InvalidAccess(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Certificates and token of a client, each the path of a file, or '': none.
+    """The way to a sidecar: certificates and token, each the path of a file, or '': none.
 
     certificate_authority  PEM; the sidecar must have a certificate of one of these. '': plain text
     certificate, key       PEM; of the client, if the sidecar asks for one
     token_file             its first line is the bearer token
+    direct                 past any proxy that is set for the web; MonitorClient always goes so
     """
 
     certificate_authority: str = ""
     certificate: str = ""
     key: str = ""
     token_file: str = ""
+    direct: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidAccess."""
@@ -149,7 +151,7 @@ class Access:
 
     def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
         """Opens a channel to a sidecar. Raises InvalidAccess."""
-        if is_loopback(address.rpartition(":")[0].strip("[]")):
+        if self.direct or is_loopback(address.rpartition(":")[0].strip("[]")):
             # A proxy that is set for the web is not meant for the sidecar on this machine.
             options = [*options, ("grpc.enable_http_proxy", 0)]
         credentials = self.credentials()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from monitor.config import Config, PendingConfig
 from monitor.drift.alarms import (
     AlarmCount,
     Counted,
@@ -19,11 +20,14 @@ from monitor.drift.alarms import (
 from monitor.drift.bets import SEVERITIES, Detector, Direction, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
-from monitor.frames.counters import Counters
 from monitor.frames.slices import TOTAL
-from monitor.pipeline.stream_tracker import read_tracks
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.restart import Resumption
+from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
+from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
+from monitor.store.ledger.journal import Journal
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
 STAGES = ("raw", "recalibrated")
@@ -101,18 +105,22 @@ def slice_bins(counts: Counts, k) -> tuple[SliceBins, ...]:
     )
 
 
-def snapshot(bins: tuple[SliceBins, ...], edges: ExportEdges | None, **others) -> Snapshot:
+def snapshot(
+    bins: tuple[SliceBins, ...],
+    edges: ExportEdges | None,
+    pipeline: Pipeline | None = None,
+    **others,
+) -> Snapshot:
     """Of a sidecar that has nothing else to tell."""
+    pipeline = pipeline or Pipeline(Config())
     return Snapshot(
         **{
-            "counters": Counters(),
-            "readings": (),
-            "pending_bytes": 0,
-            "pending_detections": 0,
-            "streams": 0,
-            "recalibrators": (),
-            "mode": "apply",
-            "tracks": read_tracks((), ()),
+            "pipeline": pipeline,
+            "counters": pipeline.counters,
+            "journal": Journal(PendingConfig(folder=""), list[str]().append),
+            "resumed": Resumption(pipeline),
+            "reloads": Reloads(),
+            "logs": LogCounts(),
             "bins": bins,
             "edges": edges,
             **others,

@@ -362,6 +362,19 @@ def test_our_client_says_when_the_sidecar_is_gone(start):
     asyncio.run(asyncio.wait_for(talk(), PATIENCE))
 
 
+def test_a_stream_that_breaks_off_ends_the_further_answers_in_our_own_words(start):
+    sidecar = start()
+
+    async def talk():
+        async with Client(sidecar.grpc) as client:
+            conversation = await client.open(Header("client", SPACE, ("car",)))
+            sidecar.process.kill()
+            with pytest.raises(SidecarUnavailable, match=r"^the stream ended: "):
+                assert [answer async for answer in conversation.answers()] == []
+
+    asyncio.run(asyncio.wait_for(talk(), PATIENCE))
+
+
 # ---- a fault of ours
 
 

@@ -151,7 +151,7 @@ def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage
     waiting = dict.fromkeys((4, 5, 6, 7, 8, 9, 10), 1)
     sidecar = resumed(tmp_path / "pending", waiting, now_ns=9 * half_hour)
     assert sidecar.journal.drops == {"expired": 1, "budget": 1, "vanished": 1}
-    assert sidecar.exporting.disk().refused["partition"] == 1
+    assert sidecar.journal.refused == 1
     account = sidecar.pipeline.ledger.fates.account
     assert account.unlabelled == 1
     assert (account.dropped[Dropped.BUDGET], account.dropped[Dropped.CORRUPT]) == (1, 1)
@@ -175,7 +175,7 @@ def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_aga
     ledger = sidecar.pipeline.ledger
     assert ledger.next_sequence() > 1 << 32
     # It is there: what waits in it goes on to wait.
-    assert (ledger.fates.waiting[9], sidecar.exporting.disk().refused["partition"]) == (1, 1)
+    assert (ledger.fates.waiting[9], sidecar.journal.refused) == (1, 1)
 
 
 def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):

@@ -184,9 +184,8 @@ def test_tracks_of_the_frame_come_with_its_answer():
             assert not answer.notices
         assert setting.ended == {Outcome.ANSWERED: 3}
         assert setting.tracker.line.sent == 3
-        reading = setting.tracker.reading()
-        assert reading.up
-        assert sum(reading.seconds.counts) == 3
+        assert setting.tracker.up
+        assert sum(setting.tracker.seconds.counts) == 3
 
     play(scene)
 

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.fit_methods import stands_for
 from monitor.commands.models import check_kind, read_any_model
 from monitor.commands.options import add_value, confidence_levels, output_file
-from monitor.commands.recordings import (
-    add_selection,
-    read_selected,
+from monitor.commands.recalibrated import (
     recalibrate_classes,
     recalibrate_gaussians,
-    refuse_options_of_gaussians,
     rejected_rows,
+    stands_for,
 )
+from monitor.commands.recordings import add_selection, read_selected, refuse_options_of_gaussians
 from monitor.frames.space import BoolArray
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output

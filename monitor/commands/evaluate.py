@@ -15,17 +15,20 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from monitor.commands.fit_methods import measured_under, model_as_json
 from monitor.commands.models import check_kind, read_any_model
 from monitor.commands.options import add_number, add_value, checked, confidence_levels, given, pair
-from monitor.commands.recordings import (
+from monitor.commands.recalibrated import (
     RecalibratedRecording,
+    measured_under,
+    model_as_json,
+    recalibrate_classes,
+    recalibrate_gaussians,
+)
+from monitor.commands.recordings import (
     add_selection,
     left_out,
     numbered_tracks,
     read_selected,
-    recalibrate_classes,
-    recalibrate_gaussians,
     refuse_options_of_gaussians,
     usable_truth,
 )

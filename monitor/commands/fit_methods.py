@@ -15,17 +15,13 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.models import check_dimensions, read_model
+from monitor.commands.recalibrated import opinions_of, recalibrate_gaussians
 from monitor.commands.recordings import (
-    RecalibratedRecording,
-    basis_of,
-    fit_rows,
+    estimates_of,
     left_out,
     numbered_tracks,
-    opinions_of,
     parts_of,
-    period_of,
     read_selected,
-    recalibrate_gaussians,
     refuse_options_of_gaussians,
     usable_truth,
 )
@@ -46,8 +42,14 @@ from monitor.recalibration.fitting import (
     fit_slices,
     prior_strength,
 )
-from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.recalibrator import Basis, Identity, Output, Recalibrator, UnfitData
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Clock,
+    Identity,
+    Period,
+    Recalibrator,
+    UnfitData,
+)
 from monitor.recalibration.rejection import RejectedBy, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import WIDE, Clamp, CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import Selection
@@ -166,6 +168,37 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
     if time_s is None:
         return rows, kept, late
     return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
+
+
+def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
+    """Takes some rows, all of them usable, to fit on."""
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    return FitRows(
+        recording.space,
+        estimates_of(recording).take(rows),
+        recording.space.error(recording.truth[rows], recording.mean[rows]),
+        np.full(rows.size, -1) if tracks is None else tracks[rows],
+    )
+
+
+def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period | None:
+    """Period from the first to the last of some rows; None where they have no times."""
+    if rows.size == 0:
+        return None
+    if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
+        stamps = recording.stamp_ns[rows]
+        return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
+    if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
+        return None
+    seconds = recording.time_s[rows]
+    return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
+
+
+def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:
+    """Basis of a fit on these rows; None without rows."""
+    if rows.n == 0:
+        return None
+    return Basis(rows.n, rows.tracks, rows.n * rows.weight, period, borrows_from)
 
 
 def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
@@ -314,49 +347,3 @@ def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
     tracks = numbered_tracks(recording.sequence_index, recording.track)
     track = None if tracks is None else tracks[kept]
     return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
-
-
-def stands_for(made: RecalibratedRecording) -> str:
-    """Says in a line what mean and covariance stand for."""
-    match made.output:
-        case Output.GAUSSIAN:
-            return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
-        case Output.MOMENTS:
-            return (
-                "mean and covariance: moments of a distribution of another shape (output: moments)"
-            )
-        case Output.SURROGATE:
-            levels = ", ".join(f"{level:.4g}" for level in _surrogate_levels(made))
-            return (
-                "mean and covariance: of a Gaussian that stands in for a Cauchy distribution, with "
-                f"the same\ncentral interval of {levels} (output: surrogate)"
-            )
-
-
-def measured_under(made: RecalibratedRecording) -> str:
-    """Says, above the measures, what they are measures of."""
-    lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
-    if made.output is not Output.GAUSSIAN:
-        lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
-    return "\n".join(lines)
-
-
-def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
-    """The object `model` of `evaluate --json`."""
-    found: dict[str, object] = {
-        "version": made.selection.version,
-        "method": made.selection.method,
-        "output": str(made.output),
-    }
-    levels = _surrogate_levels(made)
-    if levels:
-        # Slices are fitted with one level; of a document made by hand the lowest is told.
-        found["surrogate_level"] = levels[0]
-    return found
-
-
-def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
-    """The levels of the recalibrators that served any row, ascending."""
-    shares = () if made.serving is None else made.serving.shares
-    serving = [recalibrator for recalibrator, _ in shares]
-    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})

@@ -22,12 +22,12 @@ import numpy as np
 
 from monitor.commands.alarms import STATES
 from monitor.commands.options import add_value, finite, shown, table, toml_section
+from monitor.commands.recalibrated import recalibrate_gaussians
 from monitor.commands.recordings import (
     add_condition,
     left_out,
     numbered_tracks,
     read_selected,
-    recalibrate_gaussians,
     usable_truth,
 )
 from monitor.commands.sending import RecordedSequence, sequences
@@ -253,7 +253,7 @@ def learn_references(
                         rows.track[of_class],
                         rows.frame[of_class] + frames,
                     )
-                    learner.add_blocks(
+                    learner.seconds.add(
                         seconds.level[stage, second],
                         seconds.count[second],
                         seconds.before[second],

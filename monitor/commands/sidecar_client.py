@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -125,13 +125,9 @@ class Conversation:
 
     async def receive(self) -> bytes:
         """Reads the next answer. Raises SidecarUnavailable when the stream is over."""
-        try:
-            reply = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise SidecarUnavailable(f"the stream ended: {error.details()}") from None
-        if reply is grpc.aio.EOF:
+        reply = await self._read()
+        if reply is None:
             raise SidecarUnavailable("the sidecar ended the stream")
-        assert isinstance(reply, bytes)
         return reply
 
     async def close(self) -> None:
@@ -139,9 +135,17 @@ class Conversation:
         await self._call.done_writing()
 
     async def answers(self) -> AsyncIterator[bytes]:
-        """Yields all further answers, to the end of the stream."""
-        while (reply := await self._call.read()) is not grpc.aio.EOF:
+        """Yields all further answers. Raises SidecarUnavailable when the stream breaks."""
+        while (reply := await self._read()) is not None:
             yield reply
+
+    async def _read(self) -> bytes | None:
+        """Reads the next answer; None at the end of the stream."""
+        try:
+            reply = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise SidecarUnavailable(f"the stream ended: {error.details()}") from None
+        return None if reply is grpc.aio.EOF else cast("bytes", reply)
 
 
 @dataclass(slots=True)
@@ -371,20 +375,6 @@ async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
     """Opens a connection for one question. Raises what the question raises, too."""
     async with client:
         return await question(client)
-
-
-@dataclass(frozen=True, slots=True)
-class _Direct(Access):
-    """Access past any proxy that is set for the web, wherever the sidecar is."""
-
-    def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        # No super(): a class with slots is made twice, and it would be that of the first.
-        return Access.channel(self, address, [*options, ("grpc.enable_http_proxy", 0)])
-
-
-def direct(access: Access) -> Access:
-    """Access without a proxy: doctor must reach the sidecar itself, as it does by HTTP."""
-    return _Direct(access.certificate_authority, access.certificate, access.key, access.token_file)
 
 
 @dataclass(slots=True)

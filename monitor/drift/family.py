@@ -38,7 +38,7 @@ from monitor.drift.evidence import (
     scale_of,
     without_coverage,
 )
-from monitor.drift.judging import MOST, MOST_SEEN, Crossing, Judging, RecentTracks
+from monitor.drift.judging import MOST, MOST_SEEN, Judging, RecentTracks
 from monitor.drift.observed import Chunk, likelihood_of_rows
 from monitor.drift.reference import Origin, Reference
 from monitor.drift.reference_json import reference_to_json
@@ -264,20 +264,20 @@ class Family:
             self.left = {key: state.without_tracks() for key, state in self.left.items()}
         self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
-        of_tracks = rows.slices[:0] if finished is None else finished.slices
-        chosen, lookup = _of_slices(len(self.names), rows.slices, blocks.slices, of_tracks)
+        there = np.zeros(len(self.names), bool)
+        for some in (rows, blocks) if finished is None else (rows, blocks, finished):
+            there[some.slices] = True
+        chosen = np.flatnonzero(there)
         everything = self.evidence.by_chart(self.evidence.weights)
         everything[chosen] = 0.0
         chunk = Chunk(
             k=k,
             first_frame=self.frames,
             rows=rows,
-            place=lookup[rows.slices],
             blocks=blocks,
-            block_place=lookup[blocks.slices],
+            place=np.cumsum(there) - 1,
             common_level=np.zeros((len(Stage), blocks.m)),
             finished=finished,
-            finished_place=lookup[of_tracks],
             usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
             aims=self._aims,
             board=self.evidence.take(chosen),
@@ -307,12 +307,17 @@ class Family:
             # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
             # none of its tracks.
             end = begin + stretch.seconds.size
-            some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
-            self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
+            part = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
             begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for crossing in judging.crossings(stretch):
-                changes += self._raised(crossing, stretch.driven)
+            for alarm, of, concerned in judging.crossings(stretch):
+                driven = stretch.driven
+                if of is not None:
+                    # It may be learning from the fault.
+                    self.usual.forget(of, alarm.stage)
+                    driven = float(self.fed[of])
+                changes += self.alarms.raised(alarm, driven, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(blocks, chunk.common_level)
         for number in chosen.tolist():
@@ -321,20 +326,12 @@ class Family:
         changes += self._calmed()
         return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
 
-    def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
-        alarm, slice = crossing.alarm, crossing.slice
-        if slice is None:
-            return self.alarms.raised(alarm, driven, crossing.concerned)
-        # It may be learning from the fault.
-        self.usual.forget(slice, alarm.stage)
-        return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
-
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
         """Returns whole tracks that are over, in the strict unit."""
         if self.whole is None:
             return None
         usual = {stage: self.usual.arrays(stage) for stage in Stage}
-        likelihood = likelihood_of_rows(k, rows, rows.slices, usual, self._aims)
+        likelihood = likelihood_of_rows(k, rows, usual, self._aims)
         return self.whole.take(rows, likelihood)
 
     def learn(self, taken: TakenFrames) -> Generator[None, None, None]:
@@ -351,10 +348,9 @@ class Family:
             stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
             if self.epochs[slice] != taken.epochs[slice]:
                 stages = [stage for stage in stages if stage is Stage.RAW]
-            fed = float(self.fed[slice])
-            self.usual.begin(slice, stages, float(taken.fed[slice]))
+            fed = float(taken.fed[slice]), float(self.fed[slice])
             before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
-            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, fed):
+            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, *fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
@@ -391,14 +387,6 @@ def _shares(reference: Reference, unit: Unit) -> Shares:
     if reference.origin is Origin.SHIPPED:
         return NO_REFERENCE if of_tracks else ONLY_COVERAGE
     return WITH_TRACKS if of_tracks else WITHOUT_TRACKS
-
-
-def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """Lists the slices that are in any of these, (P,), and the place of each among them, (G,)."""
-    there = np.zeros(slices, bool)
-    for some in chosen:
-        there[some] = True
-    return np.flatnonzero(there), np.cumsum(there) - 1
 
 
 # ---- how all slices stand

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -73,17 +74,9 @@ class RecentTracks:
         return sum(number >= since for number in self._latest[slice].values())
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Crossing:
-    """An alarm as it is raised.
-
-    slice      that it is of; None: of all together
-    concerned  names of slices that may be meant as well
-    """
-
-    alarm: Alarm
-    slice: int | None
-    concerned: tuple[str, ...]
+# An alarm as it is raised; the slice that it is of, None: of all together; and the names of slices
+# that may be meant as well.
+Crossing: TypeAlias = tuple[Alarm, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,44 +129,43 @@ class Judging:
             by_slice = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
             by_slice[self.chosen] = evidence[:, severity]
             concerned = self._concerned(by_slice, severity)
-            for place in alone.tolist():
-                if not self._held_back(self.board, place, int(self.chosen[place]), severity):
-                    most = float(evidence[place, severity])
-                    yield self._of_one(stretch, place, severity, most, concerned)
+            for slice in self.chosen[alone].tolist():
+                if not self._held_back(slice, severity):
+                    alarm = self._of_one(stretch, slice, severity, float(by_slice[slice]))
+                    yield alarm, slice, tuple(one for one in concerned if one != alarm.slice)
             if alone.size:
                 continue
             slice = int(by_slice.argmax())
-            board, place = self._at(slice)
-            if not self._held_back(board, place, slice, severity):
-                alarm = self._alarm(
-                    board, place, stretch, TOTAL, slice, severity, float(total[severity])
-                )
+            if not self._held_back(slice, severity):
+                alarm = self._alarm(stretch, TOTAL, slice, severity, float(total[severity]))
                 # It is told by the slice with most of it; all begin anew.
                 charts = np.equal(_SEVERITY_OF, severity)
                 for board in (self.board, self.evidence):
                     for slice in range(board.slices):
                         board.begin_anew(slice, charts)
                 self.others[severity] = 0.0
-                yield Crossing(alarm, None, concerned)
+                yield alarm, None, concerned
 
     def _at(self, slice: int) -> tuple[Evidence, int]:
         """Where the evidence of a slice is, and its place there."""
         at = np.flatnonzero(self.chosen == slice)
         return (self.board, int(at[0])) if at.size else (self.evidence, slice)
 
-    def _leading(self, board: Evidence, place: int, severity: int) -> tuple[int, int]:
-        """Numbers of the chart and of the detector with most of the evidence of a severity."""
+    def _leading(self, slice: int, severity: int) -> tuple[int, int]:
+        """Finds the chart and the detector with most evidence of a slice and severity; numbers."""
+        board, place = self._at(slice)
         parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
         chart, detector = np.unravel_index(int(parts.argmax()), parts.shape)
         return int(chart), int(detector)
 
-    def _held_back(self, board: Evidence, place: int, slice: int, severity: int) -> bool:
+    def _held_back(self, slice: int, severity: int) -> bool:
         """Tells whether too few tracks say so, and cuts the evidence to half the threshold then.
 
         One odd object is no drift: its evidence waits until other tracks say the same. Evidence
         may be any less than it is, and still keep its budget.
         """
-        chart, _ = self._leading(board, place, severity)
+        board, place = self._at(slice)
+        chart, _ = self._leading(slice, severity)
         levels = self.usual.references[slice][CHARTS[chart].stage].levels
         # Who says so is known of seconds of tracks alone.
         tracked = levels is not None and not self.usual.frame_size[slice]
@@ -195,42 +187,28 @@ class Judging:
         last = int(np.flatnonzero(enough).max(initial=-1))
         return tuple(self.names[slice] for slice in order[: last + 1].tolist())
 
-    def _of_one(
-        self,
-        stretch: FrameStretch,
-        place: int,
-        severity: int,
-        evidence: float,
-        concerned: tuple[str, ...],
-    ) -> Crossing:
+    def _of_one(self, stretch: FrameStretch, slice: int, severity: int, evidence: float) -> Alarm:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
-        slice = int(self.chosen[place])
-        name = self.names[slice]
-        alarm = self._alarm(self.board, place, stretch, name, slice, severity, evidence)
+        alarm = self._alarm(stretch, self.names[slice], slice, severity, evidence)
+        board, place = self._at(slice)
         # What else is wrong at another stage, or the other way, goes on with what is left.
-        chart, _ = self._leading(self.board, place, severity)
-        self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
-        rest = float(by_severity(self.board.by_chart(self.board.weights))[place, severity])
+        chart, _ = self._leading(slice, severity)
+        board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
+        rest = float(by_severity(board.by_chart(board.weights))[place, severity])
         left = evidence - float(self.thresholds[severity])
         if rest > left:
-            self.board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
-        return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
+            board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
+        return alarm
 
     def _alarm(
-        self,
-        board: Evidence,
-        place: int,
-        stretch: FrameStretch,
-        name: str,
-        slice: int,
-        severity: int,
-        evidence: float,
+        self, stretch: FrameStretch, name: str, slice: int, severity: int, evidence: float
     ) -> Alarm:
-        """Makes an alarm of the chart with most of the evidence at one place of a board."""
-        number, detector = self._leading(board, place, severity)
+        """Makes an alarm of this name, of the chart with most of the evidence of a slice."""
+        board, place = self._at(slice)
+        number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
         return Alarm(
             slice=name,

@@ -36,7 +36,6 @@ from monitor.statistics.clusters import ALONE, LARGEST
 def likelihood_of_rows(
     k: int,
     rows: WatchedRows,
-    place: IntArray,
     usual: Mapping[Stage, UsualArrays],
     aims: Mapping[Stage, Sequence[Aim]],
 ) -> FloatArray:
@@ -44,50 +43,31 @@ def likelihood_of_rows(
 
     Last, whether a recalibrator has changed it.
 
-    place  (n,) of each row among the slices of `usual`
+    usual  of all slices, by stage
     """
     found = np.ones((rows.n, len(CHARTS), BETS))
     for stage in Stage:
         heeded = np.ones(rows.n, bool) if stage is Stage.RECALIBRATED else rows.changed[rows.frame]
         if heeded.any():
-            nees, number = rows.nees[stage, heeded], usual[stage].number[place[heeded]]
-            mapped = usual[stage].map.mapped(nees, number)
-            anchors = [usual[stage].anchor(aim.direction)[place[heeded]] for aim in aims[stage]]
+            nees, slices = rows.nees[stage, heeded], rows.slices[heeded]
+            mapped = usual[stage].map.mapped(nees, usual[stage].number[slices])
+            anchors = [usual[stage].anchor(aim.direction)[slices] for aim in aims[stage]]
             said = row_log_likelihoods(k, nees, mapped, aims[stage], anchors)
             found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
     changed = rows.changed[rows.frame].astype(np.float64)
     return np.column_stack([found.reshape(rows.n, -1), changed])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SecondsOver:
-    """Seconds of tracks of one source that are over, to be taken in together.
+def seconds_over(blocks: Blocks) -> list[IntArray]:
+    """Groups blocks by source and second, in the order of the frames by which they are over.
 
-    frame   of the chunk after which they are over
-    second  number of the second
-    chosen  which of the blocks they are
+    Seconds of one group are over by one frame, and are to be taken in together.
     """
-
-    source: int
-    frame: int
-    second: int
-    chosen: IntArray
-
-
-def seconds_over(blocks: Blocks) -> list[SecondsOver]:
-    """Groups blocks by source and second, in the order of the frames by which they are over."""
     if blocks.m == 0:
         return []
     key = np.stack([blocks.source, blocks.frame, blocks.second])
     start = np.flatnonzero((key[:, 1:] != key[:, :-1]).any(axis=0)) + 1
-    found = [
-        SecondsOver(source, frame, second, chosen)
-        for (source, frame, second), chosen in zip(
-            key[:, [0, *start]].T.tolist(), np.split(np.arange(blocks.m), start), strict=True
-        )
-    ]
-    found.sort(key=lambda one: one.frame)
-    return found
+    return sorted(np.split(np.arange(blocks.m), start), key=lambda group: blocks.frame[group[0]])
 
 
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
@@ -107,8 +87,7 @@ class Chunk:
 
     first_frame
               number of the first of them, of all frames
-    place, block_place, finished_place
-              of rows, blocks and whole tracks among the slices
+    place     (G,) of each slice among the P
     common_level
               (2, m) common level in the second of each block, by Stage; stretches() fills it
     finished  whole tracks, where these alone say anything; None: detections and seconds do
@@ -119,12 +98,10 @@ class Chunk:
     k: int
     first_frame: int
     rows: WatchedRows
-    place: IntArray
     blocks: Blocks
-    block_place: IntArray
+    place: IntArray
     common_level: FloatArray
     finished: Finished | None
-    finished_place: IntArray
     usual: Mapping[Stage, UsualArrays]
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
@@ -163,7 +140,7 @@ class Chunk:
             self.clock.wait(source, float(seconds[frame]))
             for stage in () if silent else stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], likelihood[stage][frame])
-            while over and over[-1].frame == frame:
+            while over and self.blocks.frame[over[-1][0]] == frame:
                 self._seconds(over.pop())
             last = frame == frames - 1
             if last:
@@ -189,12 +166,12 @@ class Chunk:
     def _likelihood(self, stage: Stage) -> FloatArray:
         """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
         rows, usual, aims = self.rows, self.usual[stage], self.aims[stage]
-        frames, slices = rows.stamp_ns.size, self.board.slices
+        frames, slices, place = rows.stamp_ns.size, self.board.slices, self.place[rows.slices]
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
-            usual.map.mapped(rows.nees[stage], usual.number[self.place]),
-            rows.frame * slices + self.place,
+            usual.map.mapped(rows.nees[stage], usual.number[place]),
+            rows.frame * slices + place,
             rows.track != ALONE,
             frames * slices,
             np.tile(usual.tempering, frames),
@@ -208,7 +185,7 @@ class Chunk:
         """Counts detections, Σ x and Σ x² of each cell, a slice in a frame: (F, P, 3)."""
         x = np.minimum(self.rows.nees[stage] / self.k, LARGEST)
         frames, slices = self.rows.stamp_ns.size, self.board.slices
-        cell, count = self.rows.frame * slices + self.place, frames * slices
+        cell, count = self.rows.frame * slices + self.place[self.rows.slices], frames * slices
         sums = [np.bincount(cell, one, count) for one in (np.ones_like(x), x, x * x)]
         said = np.stack(sums, axis=1).reshape(frames, slices, 3)
         return said.astype(np.float64, copy=False)
@@ -219,7 +196,7 @@ class Chunk:
             return
         for source in np.unique(self.finished.source).tolist():
             ours = self.finished.source == source
-            log_mean, place = self.finished.log_mean[ours], self.finished_place[ours]
+            log_mean, place = self.finished.log_mean[ours], self.place[self.finished.slices[ours]]
             by_chart = log_mean[:, :-1].reshape(-1, len(CHARTS), BETS)
             # The mean of what is 1 for a detection that a recalibrator has changed, else 0.
             changed = log_mean[:, -1] > np.log(1 / (2 * _MOST_DETECTIONS))
@@ -233,24 +210,26 @@ class Chunk:
                     given = hours * counts / counts.sum()
                     self.board.add_detections(charts, given, bounded_likelihood(total))
 
-    def _seconds(self, over: SecondsOver) -> None:
-        """Gives seconds of tracks the hours driven since the last ones of their source."""
-        hours = self.clock.waited(over.source) / HOUR
+    def _seconds(self, over: IntArray) -> None:
+        """Gives a group of seconds_over() the hours driven since the last one of its source."""
+        blocks = self.blocks
+        hours = self.clock.waited(int(blocks.source[over[0]])) / HOUR
         for stage in Stage:
-            heeded = self.usual[stage].levels[self.block_place[over.chosen]]
+            heeded = self.usual[stage].levels[self.place[blocks.slices[over]]]
             if stage is Stage.RAW:
-                heeded = heeded & self.blocks.changed[over.chosen]
+                heeded = heeded & blocks.changed[over]
             if heeded.any():
-                self._seconds_of(stage, over.second, over.chosen[heeded], hours)
+                self._seconds_of(stage, over[heeded], hours)
 
-    def _seconds_of(self, stage: Stage, second: int, chosen: IntArray, hours: float) -> None:
-        """Takes in the seconds of m tracks that are over, at one stage.
+    def _seconds_of(self, stage: Stage, chosen: IntArray, hours: float) -> None:
+        """Takes in the same second of m tracks of a source, which is over, at one stage.
 
         chosen  (m,) which of the blocks they are
         hours   of driving that they stand for
         """
         blocks, board, usual = self.blocks, self.board, self.usual[stage]
-        at, before = self.block_place[chosen], blocks.before[chosen]
+        second = int(blocks.second[chosen[0]])
+        at, before = self.place[blocks.slices[chosen]], blocks.before[chosen]
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._band(stage)
         found = residuals(

@@ -293,10 +293,27 @@ class ReferenceMap:
     cap: FloatArray
 
     def mapped(self, nees: FloatArray, slices: IntArray) -> FloatArray:
-        """e' of each row, (n,) in the order of the rows; see mapped().
+        """e' = F_χ²^-1(F_reference(e)): χ²_K for rows of the law that a reference was learned from.
 
-        nees    (n,) ≥ 0, finite
-        slices  (n,) number of the slice, 0 … G − 1
+        ln e → ln e' is linear between knots, but for a cell around each, and has slope 1 beyond
+        them: a factor stays a factor.
+        But e' stays between the quantiles of 1/(2m) and 1 − 1/(2m), m = detections · tempering, as
+        many independent ones as the reference is worth.
+
+        What keeps E[L] ≤ 1 for a bet L that is monotone in e', on the average over references: the
+        rank of a new row among m independent ones of the same law is uniform, so that it comes
+        above all of them with 1/(m + 1), where it may be anything; there L is at most L(cap). For
+        L(e') that grows as p^-b in the upper probability p of χ²_K, 0 ≤ b < 1, that is (2m)^b / m,
+        and χ²_K itself has m^b / (m (1 − b)), more for every b. Between ranks e' is off by less
+        than one rank. One single reference may be off by more, as quantiles of m rows are: that is
+        what the tolerance is for. Simulated (K = 3 and 4, 2000 detections, AR(1) up to ρ = 0.9,
+        t5): on the average over references E[L] ≤ 1.02 for scale bets at tolerance 1, and 0.83 is
+        the most that any reference gave at tolerance √2.
+
+        nees     (n,) ≥ 0, finite
+        slices   (n,) number of the slice of each row, 0 … G − 1
+        returns  (n,) > 0 in the order of the rows, monotone in nees; nees itself where the
+                 reference knows no quantiles
         """
         found = np.log(np.maximum(nees, _SMALLEST))
         low = self.low[slices]
@@ -339,30 +356,6 @@ def reference_map(references: Sequence[Reference]) -> ReferenceMap:
         floor=bounds[:, 0],
         cap=bounds[:, 1],
     )
-
-
-def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
-    """e' = F_χ²^-1(F_reference(e)): χ²_K for rows of the law that the reference was learned from.
-
-    ln e → ln e' is linear between knots, but for a cell around each, and has slope 1 beyond them: a
-    factor stays a factor.
-    But e' stays between the quantiles of 1/(2m) and 1 − 1/(2m), m = detections · tempering, as
-    many independent ones as the reference is worth.
-
-    What keeps E[L] ≤ 1 for a bet L that is monotone in e', on the average over references: the
-    rank of a new row among m independent ones of the same law is uniform, so that it comes above
-    all of them with 1/(m + 1), where it may be anything; there L is at most L(cap). For L(e')
-    that grows as p^-b in the upper probability p of χ²_K, 0 ≤ b < 1, that is (2m)^b / m, and
-    χ²_K itself has m^b / (m (1 − b)), more for every b. Between ranks e' is off by less than one
-    rank. One single reference may be off by more, as quantiles of m rows are: that is what the
-    tolerance is for. Simulated (K = 3 and 4, 2000 detections, AR(1) up to ρ = 0.9, t5): on the
-    average over references E[L] ≤ 1.02 for scale bets at tolerance 1, and 0.83 is the most that
-    any reference gave at tolerance √2.
-
-    nees     (n,) ≥ 0, finite
-    returns  (n,) > 0, monotone in nees; nees itself where the reference knows no quantiles
-    """
-    return reference_map((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
 
 
 def _bounds(reference: Reference) -> tuple[float, float]:

@@ -17,7 +17,7 @@ class Held(Generic[T]):
     """An item as it was put into the buffer.
 
     order  among items of the same source and stamp, where the sender has one
-    rows   what it takes of the capacity
+    rows   that it counts for
     late   it came after a newer one of its source was given out
     """
 
@@ -61,15 +61,13 @@ class ReorderBuffer(Generic[T]):
     for nothing. Per source, items that come less far behind the newest than one has before are
     given out in one order, whatever order they came in: by stamp, then `order`; only what is
     alike in both stays as it came. One that comes too late goes out at once. Stamps must be
-    believable: one far ahead makes all that follow late, until `restart`.
+    believable: one far ahead makes all that follow late, until `begin_anew`.
 
     disorder_ns  what is farther behind the newest of its source is not waited for
-    capacity     rows held; beyond them the oldest are given out early
     rows         held now
     """
 
     disorder_ns: int
-    capacity: int = 1 << 17
     rows: int = 0
     _held: dict[int, list[_Entry[T]]] = field(default_factory=dict)
     _newest: dict[int, int] = field(default_factory=dict)
@@ -77,10 +75,6 @@ class ReorderBuffer(Generic[T]):
     _seen: dict[int, int] = field(default_factory=dict)
     _out: list[Held[T]] = field(default_factory=list)
     _arrived: int = 0
-
-    def __len__(self) -> int:
-        """Items held or not yet asked for."""
-        return len(self._out) + sum(map(len, self._held.values()))
 
     def put(
         self,
@@ -105,14 +99,11 @@ class ReorderBuffer(Generic[T]):
             self._out.append(held)
             return
         self._keep(held)
-        while self.rows > self.capacity:
-            oldest = min(self._held, key=lambda source: (self._held[source][0][0], source))
-            self._out.append(self._pop(oldest))
 
     def ready(self, now_ns: int | None = None) -> list[Held[T]]:
         """Gives out, each once, the items that none can overtake any more.
 
-        First those that went out late or early, then by stamp, source and order.
+        First those that came late or before time began anew, then by stamp, source and order.
 
         now_ns  event time of all sources: what has waited disorder_ns of it waits no longer, or a
                 source that falls silent would keep its last for ever
@@ -131,17 +122,13 @@ class ReorderBuffer(Generic[T]):
             return False
         return now_ns - held.at_ns >= self.disorder_ns
 
-    def restart(self, source: int) -> None:
-        """Forgets a source whose time began anew; what is held of it is given out next."""
-        while source in self._held:
-            self._out.append(self._pop(source))
-        for known in (self._newest, self._given, self._seen):
-            known.pop(source, None)
-
     def begin_anew(self) -> None:
-        """Forgets all sources: their time began anew."""
-        for source in list(self._newest):
-            self.restart(source)
+        """Forgets all sources, whose time began anew; what is held of them is given out next."""
+        for source in self._newest:
+            while source in self._held:
+                self._out.append(self._pop(source))
+        for known in (self._newest, self._given, self._seen):
+            known.clear()
 
     # ---- to go on from
 
@@ -157,7 +144,7 @@ class ReorderBuffer(Generic[T]):
         )
 
     def restore(self, state: ReorderState[T]) -> None:
-        """Goes on where another one of the same disorder and capacity stopped; in place of all."""
+        """Goes on where another one of the same disorder stopped; in place of all."""
         self.rows = 0
         self._newest, self._given = dict(state.newest), dict(state.given)
         self._seen = dict(state.seen)

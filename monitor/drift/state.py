@@ -187,7 +187,6 @@ def _open_slices(family: Family) -> list[OpenSlice]:
 
 
 def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSlice) -> SliceState:
-    own = (getattr(evidence, name)[slice : slice + 1] for name in evidence.__dataclass_fields__)
     return SliceState(
         name=family.names[slice],
         k=family.degrees[slice],
@@ -195,7 +194,7 @@ def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSli
         labelled=int(family.labelled[slice]),
         fed=float(family.fed[slice]),
         known=family.known[slice],
-        evidence=Evidence(*own),
+        evidence=evidence.take(np.array([slice])),
         references=tuple(family.usual.references[slice]),
         learners=tuple(family.usual.learners[slice]),
         open=opened,

@@ -58,11 +58,6 @@ class Finished:
     source: IntArray
     count: IntArray
 
-    @property
-    def m(self) -> int:
-        """Counts the tracks."""
-        return int(self.slices.size)
-
 
 @dataclass(slots=True)
 class TrackMeans:

@@ -131,11 +131,6 @@ class ReferenceLearner:
         self.take_in()
         return self.along_tracks.tracks
 
-    @property
-    def tracked(self) -> bool:
-        """Tells whether the track of any detection was known."""
-        return self.tracks > 0
-
     def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
         """Returns NEES, track and frame of rows that are not taken in yet, as `add` has them."""
         nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
@@ -171,12 +166,6 @@ class ReferenceLearner:
         self.histogram.add(nees)
         self.along_tracks.add(x, track)
         self.along_frames.add(x, frame)
-
-    def add_blocks(
-        self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray
-    ) -> None:
-        """Adds m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
-        self.seconds.add(level, count, before, mean)
 
     def learned(self, origin: Origin, shortest_reference: int) -> Reference:
         """Returns what is usual, as far as it is known; what is not known is as shipped.
@@ -342,15 +331,6 @@ class Usual:
         """Tells whether anything is being learned."""
         return any(one is not None for of_slice in self.learners for one in of_slice)
 
-    def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
-        """Notes that learning has begun by now, where it had not.
-
-        fed  s of driving with truth of the slice, so far
-        """
-        for stage in stages:
-            if self.learners[slice][stage] is not None:
-                self.began.setdefault((slice, stage), fed)
-
     def learn(
         self,
         slice: int,
@@ -358,12 +338,14 @@ class Usual:
         rows: WatchedRows,
         blocks: Blocks,
         first_frame: int,
+        fed_before: float,
         fed: float,
     ) -> Iterator[Stage]:
         """Takes in what there is of a slice; yields the stages that are frozen by it.
 
         stages       that anything is to be learned of
         first_frame  number of the first of the rows' frames, of all
+        fed_before   s of driving with truth of the slice, before these rows: learning begins there
         fed          s of driving with truth of the slice, so far
         """
         learners = self.learners[slice]
@@ -376,9 +358,9 @@ class Usual:
             learner = learners[stage]
             if learner is None:
                 continue
-            began = self.began.setdefault((slice, stage), fed)
+            began = self.began.setdefault((slice, stage), fed_before)
             learner.add(rows.nees[stage, chosen], track, frame)
-            learner.add_blocks(
+            learner.seconds.add(
                 blocks.level[stage, seconds],
                 blocks.count[seconds],
                 blocks.before[seconds],
@@ -400,7 +382,7 @@ def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
     if detections < settings.reference_detections:
         return False
     waited = detections >= _PATIENCE * settings.reference_detections
-    return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
+    return waited or learner.tracks == 0 or learner.tracks >= settings.reference_tracks
 
 
 _NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)

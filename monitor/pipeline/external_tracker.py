@@ -8,7 +8,6 @@ that reads; how a call is dialled is in tracker_client.py.
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -154,23 +153,6 @@ Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardingReading:
-    """Counts what has been forwarded so far.
-
-    sent      frames that were written to the tracker
-    ended     frames by how it ended; together with those still under way, all of them
-    seconds   from a frame to its answer, of those answered in time
-    unusable  answers that were none
-    """
-
-    up: bool
-    sent: int
-    ended: dict[Outcome, int]
-    seconds: Histogram
-    unusable: int
-
-
 @dataclass(slots=True)
 class ExternalTracker:
     """Forwards frames to the tracker while it is there.
@@ -179,6 +161,8 @@ class ExternalTracker:
     trouble        how it was when it was last found not to serve; empty: never was
     heard          whether it has answered anything in this call
     unheard_since  when the first frame was sent after what it answered last; None: none was
+    unusable       answers that were none
+    seconds        from a frame to its answer, of those answered in time
     """
 
     config: TrackerConfig
@@ -196,11 +180,6 @@ class ExternalTracker:
 
     def __post_init__(self) -> None:
         self.line = FrameLine(self.config.queue_frames)
-
-    def reading(self) -> ForwardingReading:
-        """Copies the counts as of now."""
-        line, seconds = self.line, copy.deepcopy(self.seconds)
-        return ForwardingReading(self.up, line.sent, dict(line.ended), seconds, self.unusable)
 
     # ---- the frame path
 

@@ -134,7 +134,7 @@ def judge(
         made = estimates
         reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
     change = ratios_made(made, forwarded(champion, estimates, limits))
-    smaller = _shrinks(change, policy.hysteresis)
+    smaller = shrinks(change, policy.hysteresis)
     if not smaller and not (change.highest > policy.hysteresis).any():
         same = f"none changes by more than {policy.hysteresis:g} against what is in force"
         why = "nothing to correct" if home else same
@@ -143,17 +143,13 @@ def judge(
     return Judgement(candidate, reason, found, smaller)
 
 
-def shrinks(
-    candidate: Recalibrator, champion: Recalibrator, estimates: Estimates, hysteresis: float
-) -> bool:
-    """Tells whether the candidate makes a variance smaller than the champion does.
+def shrinks(change: Ratios, hysteresis: float) -> bool:
+    """Tells whether a candidate makes a variance smaller than the champion does.
 
-    That is in some dimension, by more than the hysteresis, on more than 5 % of n ≥ 1 estimates.
+    That is in some dimension, by more than the hysteresis, on more than 5 % of the estimates.
+
+    change  the candidate's variances over the champion's
     """
-    return _shrinks(ratios(candidate, champion, estimates), hysteresis)
-
-
-def _shrinks(change: Ratios, hysteresis: float) -> bool:
     return bool((change.lowest < 1 / hysteresis).any())
 
 
@@ -457,7 +453,7 @@ class Register:
         return replace(
             entry,
             factors=factors(candidate, rows.sent, rows.space.names),
-            shrinks=entry.shrinks or shrinks(candidate, champion, rows.sent, hysteresis),
+            shrinks=entry.shrinks or shrinks(ratios(candidate, champion, rows.sent), hysteresis),
         )
 
     def _waits(self, entry: Candidate, tracks: Sequence[WholeTrack]) -> str:

@@ -153,12 +153,6 @@ class Reservoir:
 
     settings: TrackSettings
     _kept: dict[int, _Kept] = field(default_factory=dict)
-    _nbytes: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays of all tracks."""
-        return self._nbytes
 
     def add(self, tracks: Sequence[WholeTrack]) -> None:
         """Adds tracks; in each slice the oldest make room."""
@@ -166,7 +160,6 @@ class Reservoir:
             kept = self._kept.setdefault(track.slice, _Kept())
             kept.tracks.append(track)
             kept.new += 1
-            self._nbytes += _nbytes(track)
             self._trim(kept, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
@@ -195,11 +188,5 @@ class Reservoir:
 
     def _trim(self, kept: _Kept, most: int) -> None:
         while len(kept.tracks) > most:
-            self._nbytes -= _nbytes(kept.tracks.popleft())
+            kept.tracks.popleft()
         kept.new = min(kept.new, len(kept.tracks))
-
-
-def _nbytes(track: WholeTrack) -> int:
-    sent = track.sent
-    arrays = (sent.mean, sent.covariance, sent.diagonal, track.truth, track.stamp_ns)
-    return sum(array.nbytes for array in arrays)

@@ -22,13 +22,7 @@ from monitor.service.exposition import build, process
 from monitor.service.http import Published, page
 from monitor.service.log import LogCounts
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
-from monitor.service.readings import (
-    DiskReading,
-    OperationReading,
-    RecalibrationReader,
-    ledger_reading,
-    stamp_lag,
-)
+from monitor.service.readings import RecalibrationReader, stamp_lag
 from monitor.service.reload import Reloads
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
 from monitor.store.ledger.journal import Journal
@@ -100,49 +94,35 @@ class Exporting:
         if pipeline.config.drift.watch:
             drift = await in_steps(pipeline.drift.reading(self.drift.file.failures))
         snapshot = Snapshot(
+            pipeline=pipeline,
             counters=counters,
+            journal=self.journal,
+            resumed=self.resumed,
+            reloads=self.reloads,
+            logs=self.logs,
             readings=readings,
-            pending_bytes=pipeline.ledger.fates.store.bytes,
-            pending_detections=pipeline.ledger.fates.pending,
-            streams=len(pipeline.streams),
-            recalibrators=pipeline.recalibrators.in_force(),
-            mode=str(pipeline.config.recalibration.mode),
-            tracks=pipeline.tracks(),
             bins=tuple(pipeline.live.export_bins()),
             edges=pipeline.live.accumulator.edges,
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
-            time_jumps=pipeline.live.clock.jumps,
             checkpoint_age=self.keeper.age_seconds,
             checkpoint_failures=self.keeper.file.failures,
             recalibration=await in_steps(self._recalibration.read(store_failures)),
             drift=drift,
-            forwarding=None if self.tracker is None else self.tracker.reading(),
-            ledger=ledger_reading(pipeline.ledger, self.disk()),
-            operation=self._operation(),
+            tracker=self.tracker,
+            refused={
+                "statistics": self.keeper.file.refused,
+                "drift": self.drift.file.refused,
+                "partition": self.journal.refused,
+            },
+            build=self._build,
+            lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))
         self.published.content_type = CONTENT_TYPE
         self.published.metrics = text + process()
         self.published.page = page(snapshot)
         pipeline.counters.loop_lag_seconds = 0.0
-
-    def disk(self) -> DiskReading:
-        """How what is kept does on the disk."""
-        journal = self.journal
-        return DiskReading(
-            bytes=journal.bytes,
-            partitions=journal.partitions,
-            waiting=journal.waiting,
-            failures=journal.failures,
-            replayed=self.resumed.entries,
-            not_replayed=self.resumed.failed,
-            refused={
-                "statistics": self.keeper.file.refused,
-                "drift": self.drift.file.refused,
-                "partition": journal.refused,
-            },
-        )
 
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []
@@ -151,14 +131,3 @@ class Exporting:
             readings = await in_steps(cache.read(statistics))
             found += [WindowReading(name, reading) for reading in readings]
         return tuple(found)
-
-    def _operation(self) -> OperationReading:
-        reloads, streams = self.reloads, self.pipeline.streams.values()
-        return OperationReading(
-            build=self._build,
-            reloads={str(outcome): count for outcome, count in reloads.outcomes.items()},
-            waiting=len(reloads.waiting),
-            lag=stamp_lag(streams, time.time_ns(), time.monotonic_ns()),
-            lines=dict(self.logs.lines),
-            left_out=self.logs.left_out,
-        )

@@ -80,6 +80,16 @@ def counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) 
     return _text(family)
 
 
+def gauge_by(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> str:
+    """Writes a family of gauges with one label, from pairs of its value and the number."""
+    return gauge(name, text, (label,), (((of,), value) for of, value in values))
+
+
+def counter_by(name: str, text: str, label: str, counts: Iterable[tuple[str, float]]) -> str:
+    """Writes a family of counters with one label, named without `_total`, as gauge_by does."""
+    return counter(name, text, (label,), (((of,), count) for of, count in counts))
+
+
 def one_gauge(name: str, text: str, value: float) -> str:
     """Writes a gauge without labels."""
     return gauge(name, text, (), [((), value)])
@@ -98,9 +108,9 @@ def histogram(name: str, text: str, counted: Histogram) -> str:
     return _text(family)
 
 
-def outcomes(account: DataclassInstance) -> Iterator[Row]:
-    """Yields the rows of a family with a label `outcome`: one a field of the account."""
-    return (((each.name,), getattr(account, each.name)) for each in fields(account))
+def outcomes(account: DataclassInstance) -> Iterator[tuple[str, float]]:
+    """Yields the counts of a family with a label `outcome`: one a field of the account."""
+    return ((each.name, getattr(account, each.name)) for each in fields(account))
 
 
 # Metrics of this process; the collector registers nowhere and reads /proc when it is asked.
@@ -151,7 +161,7 @@ def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[s
     An empty bin is written as 0, because PromQL sees no increase in the first value of a series.
     """
     tau = () if edges is None else tuple(f"{level!r}" for level in edges.binning.tau)
-    yield gauge("tau", "The level itself, for queries.", ("tau",), (((t,), float(t)) for t in tau))
+    yield gauge_by("tau", "The level itself, for queries.", "tau", ((t, float(t)) for t in tau))
     yield gauge(
         "bin_info",
         "Edges of each bin of the predicted deviation; 1.",

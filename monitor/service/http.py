@@ -205,15 +205,16 @@ def page(snapshot: Snapshot) -> bytes:
         f"<td>{reading.raw.joint.qce:.3f}<td>{reading.recalibrated.joint.qce:.3f}"
         for reading in snapshot.readings
     )
-    counters = snapshot.counters
-    versions = ", ".join(f"recalibrator {entry.version}" for entry in snapshot.recalibrators)
+    counters, pipeline = snapshot.counters, snapshot.pipeline
+    active = pipeline.recalibrators.in_force()
+    versions = ", ".join(f"recalibrator {entry.version}" for entry in active)
     text = (
         "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
         "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
         "td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}</style>"
         f"<h1>calibration monitor {__version__}</h1>"
         f"<p>{counters.frames} frames, {counters.detections} detections, "
-        f"{counters.truth.matched} with ground truth; mode {html.escape(snapshot.mode)}, "
+        f"{counters.truth.matched} with ground truth; mode {pipeline.config.recalibration.mode}, "
         f"{html.escape(versions)}; <a href=/metrics>metrics</a></p>"
         "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
         f"{rows}</table>"

@@ -1,39 +1,41 @@
 """Writes the text of /metrics from one snapshot, family by family, so that frames pass in between.
 
-Families with a series for each slice are written by slice_metrics. Nothing here touches live state.
+Families with a series for each slice are written by slice_metrics. Nothing here changes live state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
 from monitor.drift.alarms import DriftReading
-from monitor.frames.counters import Counters
+from monitor.frames.counters import Counters, Histogram
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
-from monitor.pipeline.external_tracker import ForwardingReading
-from monitor.pipeline.recalibrators import ActiveRecalibrator
+from monitor.matching.pending import Dropped
+from monitor.pipeline.external_tracker import ExternalTracker
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.restart import Resumption
 from monitor.pipeline.stream_tracker import TrackReading
+from monitor.pipeline.truth import TruthLedger
 from monitor.service.exposition import (
     bins,
-    counter,
+    counter_by,
     gauge,
+    gauge_by,
     histogram,
     one_counter,
     one_gauge,
     outcomes,
 )
-from monitor.service.readings import (
-    DiskReading,
-    LedgerReading,
-    OperationReading,
-    RecalibrationReading,
-)
+from monitor.service.log import LogCounts
+from monitor.service.readings import RecalibrationReading
+from monitor.service.reload import Reloads
 from monitor.service.slice_metrics import classes, drift, measures, recalibrators, windows
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
+from monitor.store.ledger.journal import Journal
 from monitor.tracking.rewind import Order
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,154 +46,160 @@ _REFUSING = tuple(
 )
 
 
-def operation(reading: OperationReading) -> Iterator[str]:
+def operation(snapshot: Snapshot) -> Iterator[str]:
     """Yields the families of the sidecar as a program: build, configuration, log and clock."""
+    build, reloads, logs = snapshot.build, snapshot.reloads, snapshot.logs
     yield gauge(
         "build_info",
         "Which build this is; always 1.",
-        tuple(reading.build),
-        [(tuple(reading.build.values()), 1.0)] if reading.build else [],
+        tuple(build),
+        [(tuple(build.values()), 1.0)] if build else [],
     )
-    yield counter(
+    yield counter_by(
         "configuration_reloads",
         "Configurations that were read again (SIGHUP), by outcome.",
-        ("outcome",),
-        (((str(outcome),), count) for outcome, count in reading.reloads.items()),
+        "outcome",
+        reloads.outcomes.items(),
     )
     yield one_gauge(
         "configuration_waiting_keys",
         "Keys of the configuration, as last read again, that only a restart brings in force.",
-        reading.waiting,
+        len(reloads.waiting),
     )
-    yield gauge(
+    yield gauge_by(
         "stamp_lag_seconds",
         "Wall clock at arrival minus capture stamp of the streams of the last minute.",
-        ("of",),
-        (((of,), seconds) for of, seconds in reading.lag.items()),
+        "of",
+        snapshot.lag.items(),
     )
-    yield counter(
-        "log_lines",
-        "Lines of the log, by level.",
-        ("level",),
-        (((level,), count) for level, count in reading.lines.items()),
-    )
+    yield counter_by("log_lines", "Lines of the log, by level.", "level", logs.lines.items())
     yield one_counter(
         "log_lines_left_out",
         "Lines that were left out of the log, being too many of their kind.",
-        reading.left_out,
+        logs.left_out,
     )
 
 
-def forwarding(reading: ForwardingReading) -> Iterator[str]:
+def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     """Yields the families of frames forwarded to a tracker elsewhere."""
     yield one_gauge(
         "tracker_up",
         "Whether the tracker elsewhere is there and says that it serves.",
-        reading.up,
+        tracker.up,
     )
     yield one_counter(
         "tracker_sent",
         "Frames that were written to the tracker elsewhere, whatever became of them then.",
-        reading.sent,
+        tracker.line.sent,
     )
-    yield counter(
+    yield counter_by(
         "tracker_forwarded",
         "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
-        ("outcome",),
-        (((str(outcome),), count) for outcome, count in reading.ended.items()),
+        "outcome",
+        tracker.line.ended.items(),
     )
     yield one_counter(
         "tracker_unusable_answers",
         "Answers of the tracker elsewhere that were none; the log says what was wrong.",
-        reading.unusable,
+        tracker.unusable,
     )
     yield histogram(
         "tracker_seconds",
         "Time from a frame to the tracker's answer, of those answered in time.",
-        reading.seconds,
+        tracker.seconds,
     )
 
 
-def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
-    """Yields the families of the ledger: fates of detections, delays of labels, the disk."""
-    yield gauge(
+def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
+    """Yields the families of what became of detections and labels; delay is of the labels."""
+    counts, shares = ledger.fates.account.counts(), ledger.fates.shares
+    retracted = counts.pop("retracted")
+    counts.pop("predicted")
+    counts["waiting"] = ledger.fates.pending
+    yield gauge_by(
         "detection_fates",
         "Detections that came since the ledger began, by what became of them: they add up to all. "
         "A later revision of a label may change one.",
-        ("fate",),
-        (((fate,), count) for fate, count in reading.fates.items()),
+        "fate",
+        counts.items(),
     )
+    unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
+    known = sum(count for fate, count in counts.items() if fate not in unusable)
     yield one_gauge(
         "match_ratio",
         "Matched detections among the usable ones whose fate is known.",
-        reading.match_ratio,
+        _ratio(counts.get("matched", 0), known),
     )
     yield one_counter(
         "retracted_detections",
         "Detections whose labels a later revision took back.",
-        reading.retracted,
+        retracted,
     )
-    yield gauge(
+    yield gauge_by(
         "labelled_ratio",
         "Share of a slice's detections of which labels told anything.",
-        ("slice",),
-        (((slice,), labelled) for slice, labelled in reading.shares),
+        "slice",
+        (
+            (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
+            for index, entry in enumerate(ledger.counting.slices.slices)
+        ),
     )
-    yield one_gauge(
-        "gated_matches",
-        "Matches that the gate of [matching] decided.",
-        reading.gated,
-    )
+    gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
+    yield one_gauge("gated_matches", "Matches that the gate of [matching] decided.", gated)
     yield one_gauge(
         "near_gate_ratio",
         "Share of them near the gate: it cuts the tail of the errors off.",
-        reading.near_gate,
+        _ratio(near, gated),
     )
     yield histogram(
         "ground_truth_delay_seconds",
         "Event time from a frame to its labels, by message.",
-        counters.truth_delay,
+        delay,
     )
-    yield from _disk(reading.disk)
 
 
-def _disk(disk: DiskReading) -> Iterator[str]:
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
+def _disk(snapshot: Snapshot) -> Iterator[str]:
+    journal, resumed = snapshot.journal, snapshot.resumed
     for name, text, value in (
-        ("ledger_bytes", "Bytes of frames and labels on disk.", disk.bytes),
-        ("ledger_partitions", "Files they are in.", disk.partitions),
-        ("ledger_waiting", "Entries that wait for the disk.", disk.waiting),
+        ("ledger_bytes", "Bytes of frames and labels on disk.", journal.bytes),
+        ("ledger_partitions", "Files they are in.", journal.partitions),
+        ("ledger_waiting", "Entries that wait for the disk.", journal.waiting),
         (
             "ledger_replayed_entries",
             "Entries that were done again at the start.",
-            disk.replayed,
+            resumed.entries,
         ),
         (
             "ledger_lost_entries",
             "Entries that could not be done again at the start.",
-            disk.not_replayed,
+            resumed.failed,
         ),
     ):
         yield one_gauge(name, text, value)
     yield one_counter(
         "ledger_failures",
         "Writes to the disk that came to nothing; the log says why.",
-        disk.failures,
+        journal.failures,
     )
-    yield counter(
+    yield counter_by(
         "files_refused",
         "Files that could not be used, by what they hold; the log says why.",
-        ("of",),
-        (((of,), count) for of, count in disk.refused.items()),
+        "of",
+        snapshot.refused.items(),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The exported state of a sidecar, as of one moment.
+    """The exported state of a sidecar: its live parts, and readings that took several steps.
 
+    pipeline, journal, resumed, reloads, logs, tracker  are live, and read family by family
+    counters             of the pipeline, as of one moment
     readings             measures of every slice since epoch
-    recalibrators        active recalibrators
-    recalibration        swaps, fits and trials of recalibrators
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
     edges                of the export bins; known without any slice, so that labels are complete
@@ -199,33 +207,33 @@ class Snapshot:
     classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often the write failed
-    time_jumps           how often event time began anew or jumped ahead
+    recalibration        swaps, fits and trials of recalibrators
     drift                None: nothing is watched, and drift has no families
-    forwarding           None: there is no tracker elsewhere, and forwarding has no families
-    ledger               fates of all detections, and the ledger on disk
-    operation            the sidecar as a program
+    tracker              None: there is no tracker elsewhere, and forwarding has no families
+    refused              files that could not be used, by what they hold
+    build                versions of the sidecar and of the libraries below it, by label
+    lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
+    pipeline: Pipeline
     counters: Counters
-    readings: tuple[SliceReading, ...]
-    pending_bytes: int
-    pending_detections: int
-    streams: int
-    recalibrators: tuple[ActiveRecalibrator, ...]
-    mode: str
-    tracks: TrackReading
+    journal: Journal
+    resumed: Resumption
+    reloads: Reloads
+    logs: LogCounts
+    readings: tuple[SliceReading, ...] = ()
     bins: tuple[SliceBins, ...] = ()
     edges: ExportEdges | None = None
     windows: tuple[WindowReading, ...] = ()
     classes: tuple[ClassReading, ...] = ()
     checkpoint_age: float = float("nan")
     checkpoint_failures: int = 0
-    time_jumps: int = 0
     recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
     drift: DriftReading | None = None
-    forwarding: ForwardingReading | None = None
-    ledger: LedgerReading = field(default_factory=LedgerReading)
-    operation: OperationReading = field(default_factory=OperationReading)
+    tracker: ExternalTracker | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+    build: Mapping[str, str] = field(default_factory=dict)
+    lag: Mapping[str, float] = field(default_factory=dict)
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -240,10 +248,11 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _recalibration(snapshot),
         drift(snapshot.drift) if snapshot.drift is not None else (),
         _labels(snapshot.counters),
-        ledger(snapshot.ledger, snapshot.counters),
-        _tracks(snapshot.tracks),
-        forwarding(snapshot.forwarding) if snapshot.forwarding is not None else (),
-        operation(snapshot.operation),
+        _ledger(snapshot.pipeline.ledger, snapshot.counters.truth_delay),
+        _disk(snapshot),
+        _tracks(snapshot.pipeline.tracks()),
+        forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
+        operation(snapshot),
     ):
         pieces.append(piece.encode())
         yield
@@ -251,34 +260,33 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
 
 
 def _service(snapshot: Snapshot) -> Iterator[str]:
-    counters = snapshot.counters
+    counters, pipeline = snapshot.counters, snapshot.pipeline
+    pending = pipeline.ledger.fates
     yield one_counter("frames", "Frames answered.", counters.frames)
-    yield counter(
+    made = ("recalibrated", "passed_through", "refused")
+    yield counter_by(
         "detections",
         "Detections by what became of them; each time their frame comes.",
-        ("outcome",),
-        (
-            ((outcome,), getattr(counters, outcome))
-            for outcome in ("recalibrated", "passed_through", "refused")
-        ),
+        "outcome",
+        ((outcome, getattr(counters, outcome)) for outcome in made),
     )
-    yield counter(
+    yield counter_by(
         "passed_through",
         "Valid detections returned as they came.",
-        ("reason",),
-        (((reason.label,), counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
+        "reason",
+        ((reason.label, counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
     )
-    yield counter(
+    yield counter_by(
         "rejected",
         "Detections, messages and further fields that were refused.",
-        ("reason",),
-        (((reason.label,), _refused(counters, reason)) for reason in _REFUSING),
+        "reason",
+        ((reason.label, _refused(counters, reason)) for reason in _REFUSING),
     )
-    yield counter(
+    yield counter_by(
         "calls_refused",
         "Calls that showed no token that is known, or one of another right.",
-        ("why",),
-        (((why,), count) for why, count in counters.calls_refused.items()),
+        "why",
+        counters.calls_refused.items(),
     )
     yield histogram(
         "frame_seconds",
@@ -307,13 +315,9 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             "Of the wall clock; goes up by one when it is set.",
             counters.clock_epoch,
         ),
-        ("pending_bytes", "Bytes of frames that wait for their truth.", snapshot.pending_bytes),
-        (
-            "pending_detections",
-            "Detections that wait for their truth.",
-            snapshot.pending_detections,
-        ),
-        ("streams", "Streams registered.", snapshot.streams),
+        ("pending_bytes", "Bytes of frames that wait for their truth.", pending.store.bytes),
+        ("pending_detections", "Detections that wait for their truth.", pending.pending),
+        ("streams", "Streams registered.", len(pipeline.streams)),
         (
             "checkpoint_age_seconds",
             "Since the statistics were last written to disk; NaN: not yet, or never.",
@@ -329,7 +333,7 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
     yield one_counter(
         "event_time_jumps",
         "How often event time began anew or jumped ahead.",
-        snapshot.time_jumps,
+        pipeline.live.clock.jumps,
     )
     for name, text in (
         ("late_frames", "Frames that came behind their stream's watermark."),
@@ -348,24 +352,26 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
 
 def _recalibration(snapshot: Snapshot) -> Iterator[str]:
     counters = snapshot.counters
-    yield counter(
+    yield counter_by(
         "uncertain_detections",
         "Detections flagged as too uncertain, by what shows it; each time their frame comes.",
-        ("by",),
+        "by",
         (
-            ((by.name.lower(),), counters.uncertain[by - 1])
+            (by.name.lower(), counters.uncertain[by - 1])
             for by in UncertainBy
             if by is not UncertainBy.NEITHER
         ),
     )
-    yield counter(
+    yield counter_by(
         "class_recalibrations",
         "Detections by what the recalibrator of class probabilities in force made of theirs; "
         "each time their frame comes.",
-        ("outcome",),
+        "outcome",
         outcomes(counters.class_recalibrations),
     )
-    yield from recalibrators(snapshot.recalibrators, snapshot.mode, snapshot.recalibration)
+    pipeline = snapshot.pipeline
+    mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.in_force()
+    yield from recalibrators(active, mode, snapshot.recalibration)
 
 
 def _refused(counters: Counters, reason: Reason) -> int:
@@ -374,12 +380,8 @@ def _refused(counters: Counters, reason: Reason) -> int:
 
 
 def _labels(counters: Counters) -> Iterator[str]:
-    yield counter(
-        "ground_truth",
-        "Labels by what became of them.",
-        ("outcome",),
-        outcomes(counters.truth),
-    )
+    labels = outcomes(counters.truth)
+    yield counter_by("ground_truth", "Labels by what became of them.", "outcome", labels)
     yield one_counter(
         "unmatched_detections",
         "Detections of completely labelled frames without a label.",
@@ -393,11 +395,11 @@ def _labels(counters: Counters) -> Iterator[str]:
 
 
 def _tracks(reading: TrackReading) -> Iterator[str]:
-    yield counter(
+    yield counter_by(
         "tracker_frames",
         "Frames by how they came to the tracker.",
-        ("order",),
-        (((str(order),), reading.orders[order]) for order in Order),
+        "order",
+        ((order, reading.orders[order]) for order in Order),
     )
     yield gauge(
         "tracks",
@@ -427,5 +429,5 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
             "reject_ratio",
         ),
     ):
-        rows = (((entry.name,), getattr(entry, measure)) for entry in reading.slices)
-        yield gauge(name, text, ("slice",), rows)
+        values = ((entry.name, getattr(entry, measure)) for entry in reading.slices)
+        yield gauge_by(name, text, "slice", values)

@@ -1,46 +1,24 @@
-"""Readings of a running sidecar: the values of one moment that metrics are written from.
+"""Readings of streams and recalibrators that metrics are written from; nothing here writes text.
 
-Nothing here writes text.
+A value that its owner has at hand is read by the family that shows it, in `metrics`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from monitor.matching.pending import Dropped
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.promotions import Promotions, RecalibrationCounters
 from monitor.pipeline.streams import Stream
-from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialStanding
 from monitor.promotion.trial import factors_made
 
 # ns after which a silent stream says nothing of clocks any more.
 _RECENT_NS = 60 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class OperationReading:
-    """The sidecar as a program.
-
-    build     by label: its version, its revision, and versions of the libraries below it
-    reloads   configurations that were read again, by outcome
-    waiting   keys that only a restart makes active
-    lag       by "least" and "most" of all streams, in s; empty if no stamp has come lately
-    lines     of the log, by level
-    left_out  lines that were too many of their kind
-    """
-
-    build: Mapping[str, str] = field(default_factory=dict)
-    reloads: Mapping[str, int] = field(default_factory=dict)
-    waiting: int = 0
-    lag: Mapping[str, float] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
-    left_out: int = 0
 
 
 def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dict[str, float]:
@@ -55,73 +33,6 @@ def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dic
         if seen.stamp_ns is not None and monotonic_ns - seen.stamped_ns < _RECENT_NS
     ]
     return {"least": min(lags), "most": max(lags)} if lags else {}
-
-
-@dataclass(frozen=True, slots=True)
-class DiskReading:
-    """The ledger on disk.
-
-    partitions    files of the ledger
-    waiting       entries that wait for the disk
-    failures      writes that failed
-    replayed      entries done again at the start
-    not_replayed  entries that could not be done again
-    refused       files that could not be used, by what they hold
-    """
-
-    bytes: int = 0
-    partitions: int = 0
-    waiting: int = 0
-    failures: int = 0
-    replayed: int = 0
-    not_replayed: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerReading:
-    """The ledger of detections and labels.
-
-    fates      detections by fate, waiting ones included: they add up to all that came
-    retracted  detections whose labels a later revision took back
-    shares     of the detections of each slice, the share that labels told anything of; NaN if no
-               detection came
-    gated      matches that a gate decided
-    near_gate  share of the gated matches that lie near the gate; NaN without any
-    """
-
-    fates: Mapping[str, int] = field(default_factory=dict)
-    retracted: int = 0
-    shares: Sequence[tuple[str, float]] = ()
-    disk: DiskReading = DiskReading()
-    gated: int = 0
-    near_gate: float = float("nan")
-
-    @property
-    def match_ratio(self) -> float:
-        """Share of matched detections among usable ones of known fate; NaN without any."""
-        unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
-        known = sum(count for fate, count in self.fates.items() if fate not in unusable)
-        return _ratio(self.fates.get("matched", 0), known)
-
-
-def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
-    """Reads fates and shares off a ledger; the reading of its disk is given."""
-    counts = ledger.fates.account.counts()
-    retracted = counts.pop("retracted")
-    counts.pop("predicted")
-    shares = ledger.fates.shares
-    labelled = [
-        (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
-        for index, entry in enumerate(ledger.counting.slices.slices)
-    ]
-    gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
-    fates = counts | {"waiting": ledger.fates.pending}
-    return LedgerReading(fates, retracted, labelled, disk, gated, _ratio(near, gated))
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

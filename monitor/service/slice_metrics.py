@@ -13,7 +13,16 @@ from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageS
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.promotion.records import TrialStanding, TrialState
-from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge
+from monitor.service.exposition import (
+    JOINT,
+    Row,
+    counter,
+    counter_by,
+    gauge,
+    gauge_by,
+    one_counter,
+    one_gauge,
+)
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
@@ -27,11 +36,11 @@ _BY_SEVERITY = ("slice", "severity")
 def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
     """Yields the families of measures since epoch."""
     # A gauge, not a counter: after a restart it may be a little less than it was.
-    yield gauge(
+    yield gauge_by(
         "matched_detections",
         "Detections with ground truth behind the measures; slice total is the sum of the others.",
-        ("slice",),
-        (((reading.name,), reading.raw.rows) for reading in readings),
+        "slice",
+        ((reading.name, reading.raw.rows) for reading in readings),
     )
     stages = [
         ((reading.name, stage), found) for reading in readings for stage, found in reading.stages
@@ -120,11 +129,11 @@ def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
 
 def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
     """Yields the families of class probabilities."""
-    yield gauge(
+    yield gauge_by(
         "classified_detections",
         "Detections with class probabilities and a true class.",
-        ("slice",),
-        (((each.name,), each.evaluation.n) for each in readings),
+        "slice",
+        ((each.name, each.evaluation.n) for each in readings),
     )
     for field, text in (
         ("accuracy", "Share of detections whose likeliest class is the true one."),
@@ -136,12 +145,8 @@ def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
         ("overconfidence", "Mean confidence of what is wrong."),
         ("underconfidence", "Mean lack of confidence of what is right."),
     ):
-        yield gauge(
-            f"class_{field}",
-            text,
-            ("slice",),
-            (((each.name,), getattr(each.evaluation, field)) for each in readings),
-        )
+        values = ((each.name, getattr(each.evaluation, field)) for each in readings)
+        yield gauge_by(f"class_{field}", text, "slice", values)
 
 
 def drift(reading: DriftReading) -> Iterator[str]:
@@ -163,11 +168,11 @@ def drift(reading: DriftReading) -> Iterator[str]:
     )
     driven = 3600 * reading.driven
     yield one_counter("drift_driving_seconds", "Driving that was watched.", driven)
-    yield counter(
+    yield counter_by(
         "drift_left_out",
         "Detections with truth that were not watched, or not by all bets, by why.",
-        ("reason",),
-        (((reason,), detections) for reason, detections in reading.left_out),
+        "reason",
+        reading.left_out,
     )
     yield one_counter(
         "drift_store_failures",
@@ -187,12 +192,12 @@ def _standings(reading: DriftReading) -> Iterator[str]:
         _BY_SEVERITY,
         (((each.slice, each.severity), _log10(each.peak)) for each in standings),
     )
-    thresholds = {each.severity: each.threshold for each in standings}
-    yield gauge(
+    thresholds = {each.severity: _log10(each.threshold) for each in standings}
+    yield gauge_by(
         "drift_log10_threshold",
         "Evidence at which there is an alarm: log10 of the stated hours between two false ones.",
-        ("severity",),
-        (((severity,), _log10(hours)) for severity, hours in thresholds.items()),
+        "severity",
+        thresholds.items(),
     )
     yield gauge(
         "drift_state",
@@ -235,11 +240,11 @@ def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding])
 
 def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
     forwarded = [each for each in stages if each.stage is Stage.RECALIBRATED]
-    yield gauge(
+    yield gauge_by(
         "drift_effective_sample_ratio",
         "How many independent detections one of the slice is worth, as forwarded; at most 1.",
-        ("slice",),
-        (((each.slice,), each.effective_ratio) for each in forwarded),
+        "slice",
+        ((each.slice, each.effective_ratio) for each in forwarded),
     )
     yield gauge(
         "drift_reference_tracks",
@@ -261,24 +266,16 @@ def recalibrators(
         (((entry.version, entry.method, mode, entry.output), 1) for entry in in_force),
     )
     counters = reading.counters
-    yield counter(
-        "recalibrator_swaps",
-        "Changes of the recalibrator, by why another one came in force.",
-        ("outcome",),
-        (((name,), count) for name, count in counters.swaps.items()),
-    )
-    yield counter(
-        "recalibrator_fits",
-        "Slices by what came of their fit beside the stream.",
-        ("outcome",),
-        (((name,), count) for name, count in counters.fits.items()),
-    )
-    yield counter(
-        "recalibrator_trials",
-        "Candidates by what became of them; one that began and was proven is in both.",
-        ("outcome",),
-        (((name,), count) for name, count in counters.trials.items()),
-    )
+    for name, text, counts in (
+        ("swaps", "Changes of the recalibrator, by why another one came in force.", counters.swaps),
+        ("fits", "Slices by what came of their fit beside the stream.", counters.fits),
+        (
+            "trials",
+            "Candidates by what became of them; one that began and was proven is in both.",
+            counters.trials,
+        ),
+    ):
+        yield counter_by(f"recalibrator_{name}", text, "outcome", counts.items())
     yield gauge(
         "recalibration_factor",
         "Typical factor on the variance that was sent, as last forwarded; 1 leaves it alone.",

@@ -199,8 +199,8 @@ class ArrayGaussians:
         if skewed.any():
             row = rows[int(np.argmax(skewed))]
             raise RecordingError(
-                f"{self.columns.path}: cov[{row}] is not symmetric, as are "
-                f"{np.count_nonzero(skewed) - 1} others. Save (cov + cov transposed) / 2."
+                f"{self.columns.path}: cov[{row}] is not symmetric ({np.count_nonzero(skewed)} of "
+                f"{rows.size} rows). Save (cov + cov transposed) / 2."
             )
         covariance += transposed.copy()
         covariance /= 2

@@ -186,7 +186,7 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
     end = np.append(begin[1:], n) - 1
     length = np.array([data.shape[1] for _, data in pieces])[piece[begin]]
     first, last = place[begin] * length, (place[end] + 1) * length
-    views = [memoryview(data).cast("B") for _, data in pieces]
+    views = [data.data.cast("B") for _, data in pieces]
     runs = zip(piece[begin].tolist(), first.tolist(), last.tolist(), strict=True)
     return b"".join([views[i][at:stop] for i, at, stop in runs])
 

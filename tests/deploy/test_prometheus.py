@@ -95,7 +95,7 @@ class Vehicle:
         self.published += 1
         path = self.folder / f"{self.name}-{self.published}.txt"
         bins = slice_bins(self.counts, K)
-        path.write_text(text_of(snapshot(bins, EDGES, pending_bytes=self.published)), "utf-8")
+        path.write_text(text_of(snapshot(bins, EDGES, checkpoint_age=self.published)), "utf-8")
         return path
 
 
@@ -134,7 +134,7 @@ class Drive:
 
     def seen(self, vehicle: Vehicle, after: float = 0) -> float:
         """When what the vehicle published last was seen."""
-        marker = f'calibration_pending_bytes{{instance="{vehicle.name}"}}'
+        marker = f'calibration_checkpoint_age_seconds{{instance="{vehicle.name}"}}'
         return self.prometheus.seen(vehicle.name, marker, vehicle.published, after)
 
     def count(self, per_bin) -> float:

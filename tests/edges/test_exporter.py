@@ -31,14 +31,9 @@ from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.exposition import build
-from monitor.service.metrics import Snapshot, render
-from monitor.service.readings import (
-    DiskReading,
-    OperationReading,
-    RecalibrationReading,
-    ledger_reading,
-)
-from monitor.service.reload import Outcome
+from monitor.service.log import LogCounts
+from monitor.service.metrics import render
+from monitor.service.readings import RecalibrationReading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
@@ -255,18 +250,12 @@ def text_of(pipeline: Pipeline) -> str:
     """All that is exported; windows are of no length, class probabilities and trials made up."""
     readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
     single = [reading for reading in readings if not reading.name.startswith("total")]
-    found = Snapshot(
-        counters=pipeline.counters,
+    found = exported.snapshot(
+        tuple(pipeline.live.export_bins()),
+        ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
+        pipeline,
         readings=readings,
-        pending_bytes=pipeline.ledger.fates.store.bytes,
-        pending_detections=pipeline.ledger.fates.pending,
-        ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
-        streams=len(pipeline.streams),
-        recalibrators=pipeline.recalibrators.in_force(),
-        mode=str(pipeline.config.recalibration.mode),
-        tracks=pipeline.tracks(),
-        bins=tuple(pipeline.live.export_bins()),
-        edges=ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
+        refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
         recalibration=RecalibrationReading(
@@ -281,12 +270,9 @@ def text_of(pipeline: Pipeline) -> str:
             ),
         ),
         drift=at_once(pipeline.drift.reading()),
-        operation=OperationReading(
-            build=build(),
-            reloads=dict.fromkeys(map(str, Outcome), 0),
-            lag={"least": 0.1, "most": 0.2},
-            lines={"info": 0},
-        ),
+        build=build(),
+        lag={"least": 0.1, "most": 0.2},
+        logs=LogCounts(lines={"info": 0}),
     )
     return at_once(render(found)).decode()
 
@@ -341,7 +327,9 @@ def test_there_are_these_families_with_these_labels_and_no_others(mode):
 
 
 def test_jumps_of_event_time_are_counted():
-    text = exported.text_of(exported.snapshot((), None, time_jumps=3))
+    pipeline = Pipeline(Config())
+    pipeline.live.clock.jumps = 3
+    text = exported.text_of(exported.snapshot((), None, pipeline))
     assert "\ncalibration_event_time_jumps_total 3" in text
 
 

@@ -286,7 +286,7 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
         (gaussians(extra=OBJECTS), "array 'extra' cannot be read (Object arrays cannot be"),
         (
             gaussians(cov=np.array([np.eye(2), [[1.0, 0.1], [0.2, 1.0]], np.eye(2)])),
-            "cov[1] is not symmetric, as are 0 others. Save (cov + cov transposed) / 2.",
+            "cov[1] is not symmetric (1 of 3 rows). Save (cov + cov transposed) / 2.",
         ),
     ],
 )

@@ -2,13 +2,14 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.frames.counters import Histogram
-from monitor.pipeline.external_tracker import ForwardingReading, Outcome
+from monitor.config import Config
+from monitor.pipeline.external_tracker import ExternalTracker, Outcome
+from monitor.pipeline.frame_path import Pipeline
 from monitor.service.metrics import forwarding
 
 
-def samples(reading: ForwardingReading) -> dict[tuple[str, str], float]:
-    text = "".join(forwarding(reading))
+def samples(tracker: ExternalTracker) -> dict[tuple[str, str], float]:
+    text = "".join(forwarding(tracker))
     return {
         (sample.name, "/".join(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -16,15 +17,25 @@ def samples(reading: ForwardingReading) -> dict[tuple[str, str], float]:
     }
 
 
-def reading(up: bool) -> ForwardingReading:
-    seconds = Histogram()
+def tracker(up: bool) -> ExternalTracker:
+    pipeline = Pipeline(Config())
+    found = ExternalTracker(
+        pipeline.config.tracker,
+        pipeline.counters,
+        pipeline.track_elsewhere,
+        pipeline.track_instead,
+        up=up,
+        unusable=5,
+    )
     for value in (0.0002, 0.003, 0.003, 7.0):
-        seconds.observe(value)
-    return ForwardingReading(up, 9, {o: i for i, o in enumerate(Outcome, 1)}, seconds, 5)
+        found.seconds.observe(value)
+    found.line.sent = 9
+    found.line.ended = {outcome: count for count, outcome in enumerate(Outcome, 1)}
+    return found
 
 
 def test_frames_are_counted_by_how_it_ended_with_them_and_those_sent_beside():
-    found = samples(reading(True))
+    found = samples(tracker(True))
     name = "calibration_tracker_forwarded_total"
     assert {label: value for (n, label), value in found.items() if n == name} == {
         "answered": 1,
@@ -41,5 +52,5 @@ def test_frames_are_counted_by_how_it_ended_with_them_and_those_sent_beside():
 
 
 def test_the_tracker_is_up_or_it_is_not():
-    assert samples(reading(True))["calibration_tracker_up", ""] == 1
-    assert samples(reading(False))["calibration_tracker_up", ""] == 0
+    assert samples(tracker(True))["calibration_tracker_up", ""] == 1
+    assert samples(tracker(False))["calibration_tracker_up", ""] == 0

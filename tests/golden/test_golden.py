@@ -35,8 +35,10 @@ from monitor.pipeline.promotions import RecalibrationCounters
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.service.metrics import Snapshot, render
-from monitor.service.readings import DiskReading, RecalibrationReading, ledger_reading
+from monitor.service.log import LogCounts
+from monitor.service.metrics import render
+from monitor.service.readings import RecalibrationReading
+from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
@@ -60,7 +62,7 @@ from monitor.wire.requests import (
     detection_tail,
 )
 from tests.administered import FACTORS, TRIALS
-from tests.exported import watched
+from tests.exported import snapshot, watched
 from tests.piped import statistics_of
 
 FOLDER = Path(__file__).parent
@@ -287,18 +289,14 @@ def exposition() -> str:
         if seed < 3:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
     readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
-    snapshot = Snapshot(
-        counters=pipeline.counters,
+    found = snapshot(
+        tuple(pipeline.live.export_bins()),
+        ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
+        pipeline,
         readings=readings,
-        pending_bytes=pipeline.ledger.fates.store.bytes,
-        pending_detections=pipeline.ledger.fates.pending,
-        ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
-        streams=len(pipeline.streams),
-        recalibrators=pipeline.recalibrators.in_force(),
-        mode=str(pipeline.config.recalibration.mode),
-        tracks=pipeline.tracks(),
-        bins=tuple(pipeline.live.export_bins()),
-        edges=ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
+        refused={"drift": 0},
+        reloads=Reloads(outcomes={}),
+        logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),
         classes=(ClassReading("car", class_evaluation()),),
         recalibration=RecalibrationReading(
@@ -308,7 +306,7 @@ def exposition() -> str:
         ),
         drift=watched("car"),
     )
-    return at_once(render(snapshot)).decode()
+    return at_once(render(found)).decode()
 
 
 def class_evaluation() -> ClassEvaluation:

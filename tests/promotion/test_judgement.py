@@ -6,7 +6,7 @@ import pytest
 from monitor.frames.detections import Limits
 from monitor.promotion.records import PolicySettings
 from monitor.promotion.register import judge, shrinks
-from monitor.promotion.trial import in_words
+from monitor.promotion.trial import in_words, ratios
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
@@ -109,6 +109,6 @@ def test_a_champion_that_fails_is_judged_as_what_is_sent():
 def test_it_shrinks_where_any_variance_becomes_smaller_by_more_than_the_hysteresis(
     candidate, champion, expected
 ):
-    assert shrinks(candidate, champion, SENT, POLICY.hysteresis) is expected
+    assert shrinks(ratios(candidate, champion, SENT), POLICY.hysteresis) is expected
     judgement = judged(candidate, champion)
     assert judgement.shrinks is expected

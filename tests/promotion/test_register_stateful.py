@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from monitor.promotion.records import SWAPS, Happened, PromotionMode, TrialSettings
 from monitor.promotion.register import shrinks
 from monitor.promotion.tracks import rows_of
+from monitor.promotion.trial import ratios
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.statistics.observations import finished
 from tests.promotion import owned_registers
@@ -72,9 +73,8 @@ class Lives(RuleBasedStateMachine):
                 self.held.add(chain[0])
             if decision.what is Happened.PROMOTED:
                 assert self.policy.mode is PromotionMode.AUTOMATIC
-                assert self.policy.allow_shrinking or not shrinks(
-                    decision.recalibrator, served, rows_of(some).sent, self.policy.hysteresis
-                )
+                change = ratios(decision.recalibrator, served, rows_of(some).sent)
+                assert self.policy.allow_shrinking or not shrinks(change, self.policy.hysteresis)
             if decision.what is Happened.ADAPTED:
                 assert isinstance(served, AdaptiveScaling)
             if decision.what is Happened.DISCARDED:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from monitor.client import Access
 from monitor.commands.doctor.look import limits_of, samples_of
 from monitor.commands.doctor.observation import Limits
-from monitor.commands.sidecar_client import direct
 from monitor.service.exposition import gauge
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -38,16 +37,6 @@ def test_limits_are_those_of_the_file_or_the_defaults(tmp_path):
 def test_no_channel_of_doctor_takes_the_proxy(monkeypatch, address):
     seen = []
     monkeypatch.setattr(grpc.aio, "insecure_channel", lambda _, options: seen.append(options))
-    direct(Access()).channel(address, [("grpc.max_receive_message_length", -1)])
+    Access(direct=True).channel(address, [("grpc.max_receive_message_length", -1)])
     assert ("grpc.enable_http_proxy", 0) in seen[0]
     assert ("grpc.max_receive_message_length", -1) in seen[0]
-
-
-def test_the_direct_way_shows_the_same():
-    for access in (Access(), Access("ca", "pem", "key", "token")):
-        found = direct(access)
-        assert (found.certificate_authority, found.token_file) == (
-            access.certificate_authority,
-            access.token_file,
-        )
-        assert (found.certificate, found.key) == (access.certificate, access.key)

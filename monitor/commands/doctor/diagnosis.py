@@ -11,6 +11,7 @@ import json
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from monitor import __version__
 from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
@@ -24,7 +25,7 @@ from monitor.commands.doctor.recalibration import drift, recalibration, tracker
 from monitor.commands.doctor.streams import clock, streams
 from monitor.commands.doctor.words import be, count, duration
 from monitor.commands.options import add_value, plain, seconds_above_zero, shown
-from monitor.commands.sidecar_client import access_of, add_sidecar, direct
+from monitor.commands.sidecar_client import access_of, add_sidecar
 from monitor.config import split_address
 
 EXAMPLE = """examples:
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     """
     split_address(options.address, "--address")
     split_address(options.http_address, "--http-address")
-    access = direct(access_of(options))
+    # Doctor must reach the sidecar itself, as it does by HTTP.
+    access = replace(access_of(options), direct=True)
     seen = Observation(
         options.address,
         options.http_address,

@@ -13,7 +13,8 @@ from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
-from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots
+from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, reference_map
+from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
 from tests.calibration.drift.watched_rows import Frame, watched
 
@@ -26,6 +27,11 @@ Factor = Callable[[float], float]
 def usual(_: float) -> float:
     """No fault."""
     return 1.0
+
+
+def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
+    """NEES (n,) through one reference."""
+    return reference_map((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
 
 
 def from_ten(factor: float) -> Factor:

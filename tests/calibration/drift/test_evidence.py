@@ -27,9 +27,10 @@ from monitor.drift.evidence import (
     Shares,
     by_severity,
 )
-from monitor.drift.reference import Origin, Reference, mapped
+from monitor.drift.reference import Origin, Reference
 from monitor.drift.usual import ReferenceLearner
 from monitor.frames.space import FloatArray
+from tests.calibration.drift.drives import mapped
 
 K = 4
 FORWARDED = slice(0, 2)

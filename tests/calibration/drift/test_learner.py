@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest
 
-from monitor.drift.reference import Origin, Reference, mapped, shipped
+from monitor.drift.reference import Origin, Reference, shipped
 from monitor.drift.usual import ReferenceLearner
 from tests.calibration.drift.correlated import correlated
+from tests.calibration.drift.drives import mapped
 
 quick = settings(deadline=None, max_examples=30)
 
@@ -32,7 +33,7 @@ def taught(nees, tracks, k=4, frames_a_call=16, seconds=True) -> ReferenceLearne
             if of_track.size < 5:
                 continue
             y = float(np.log(of_track).mean())
-            learner.add_blocks(
+            learner.seconds.add(
                 np.array([y]),
                 np.array([of_track.size]),
                 np.array([len(earlier)]),
@@ -83,7 +84,7 @@ def test_all_of_it_is_known_of_a_stream_with_tracks():
     nees, tracks = correlated(3, 4, 0.6, 600)
     learner = taught(nees, tracks)
     reference = learned(learner)
-    assert learner.tracked
+    assert learner.tracks > 0
     assert learner.tracks == np.unique(tracks).size
     assert learner.detections == reference.detections == nees.size
     assert reference.levels is not None
@@ -95,7 +96,7 @@ def test_a_stream_without_tracks_knows_frames_and_assumes_the_rest():
     nees, tracks = correlated(3, 4, 0.6, 600)
     learner = taught(nees, np.zeros_like(tracks), seconds=False)
     reference = learned(learner)
-    assert not learner.tracked
+    assert learner.tracks == 0
     assert reference.levels is None
     assert reference.tempering == shipped(4).tempering
     assert 0.2 < reference.frame_tempering < 0.5

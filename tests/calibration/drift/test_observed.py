@@ -19,7 +19,10 @@ def over_after(frames: list[Frame]) -> list[tuple[int, int, int]]:
     """Frame, source and second."""
     rows = watched(frames)
     blocks = TrackSeconds(DriftSettings()).take(rows)
-    return [(one.frame, one.source, one.second) for one in seconds_over(blocks)]
+    columns = blocks.frame.tolist(), blocks.source.tolist(), blocks.second.tolist()
+    of_each = list(zip(*columns, strict=True))
+    groups = [{of_each[block] for block in group.tolist()} for group in seconds_over(blocks)]
+    return [alike for (alike,) in groups]
 
 
 def test_a_second_is_over_with_the_first_frame_of_a_later_one():

@@ -39,7 +39,7 @@ def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
     learner.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(frames), 8))
     for before in range(4):
         level, mean = random.standard_normal((2, 20))
-        learner.add_blocks(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+        learner.seconds.add(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
     learner.take_in()
     return learner
 

@@ -14,10 +14,10 @@ from monitor.drift.reference import (
     Reference,
     chi_square_knots,
     knot_levels,
-    mapped,
     reference_map,
     shipped,
 )
+from tests.calibration.drift.drives import mapped
 
 quick = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)

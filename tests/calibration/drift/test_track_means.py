@@ -177,7 +177,7 @@ def test_the_mean_over_a_track_of_a_length_given_in_advance_is_one_on_average():
     scale = 1.2
     likelihood = np.exp(rows.nees[1] * (1 - 1 / scale**2) / 2)[:, None] / scale**3
     finished = TrackMeans(DriftSettings(), 1).take(rows, likelihood)
-    assert finished.m == tracks
+    assert finished.slices.size == tracks
     assert np.exp(finished.log_mean).mean() == pytest.approx(1.0, abs=0.05)
 
 

@@ -28,7 +28,7 @@ def usual_of(wanted: DriftSettings = WANTED, names=("car",), **given) -> Usual:
 def taught(usual: Usual, frames: list[Frame], slice: int = 0) -> list[Stage]:
     rows = watched(frames)
     seconds = TrackSeconds(usual.settings).take(rows)
-    return list(usual.learn(slice, tuple(Stage), rows, seconds, 0, 100.0))
+    return list(usual.learn(slice, tuple(Stage), rows, seconds, 0, 100.0, 100.0))
 
 
 def test_what_was_given_is_usual_at_once_and_in_every_epoch():
@@ -115,7 +115,8 @@ def test_a_reference_is_learned_over_so_much_driving_at_least():
     rows = watched(drive(20))
     seconds = TrackSeconds(usual.settings).take(rows)
     found = [
-        list(usual.learn(0, tuple(Stage), rows, seconds, 0, fed)) for fed in (500.0, 559.0, 561.0)
+        list(usual.learn(0, tuple(Stage), rows, seconds, 0, before, fed))
+        for before, fed in ((500.0, 510.0), (510.0, 559.0), (559.0, 561.0))
     ]
     assert found == [[], [], list(Stage)]
 
@@ -124,7 +125,7 @@ def test_of_one_stage_is_learned_what_is_not_of_the_other():
     usual = usual_of()
     rows = watched(drive(20))
     seconds = TrackSeconds(usual.settings).take(rows)
-    assert list(usual.learn(0, [Stage.RECALIBRATED], rows, seconds, 0, 100.0)) == [
+    assert list(usual.learn(0, [Stage.RECALIBRATED], rows, seconds, 0, 100.0, 100.0)) == [
         Stage.RECALIBRATED
     ]
     assert usual.references[0][Stage.RAW].origin is Origin.SHIPPED
