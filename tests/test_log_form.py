@@ -17,7 +17,7 @@ from monitor.service.log import (
     traceback_lines,
 )
 
-KIND = LineKind("monitor.pipeline", "warning", "", "", "", "stream %s")
+KIND = LineKind("monitor.pipeline", "warning", (), "stream %s")
 LINE = LogLine(1769860800.1239, KIND, "stream lidar")
 # All of Unicode, halves of surrogates too, as they come from names of files.
 anything = st.text(st.characters(codec=None))

@@ -17,7 +17,7 @@ def rate_of(lines_a_minute: int = 12, burst: int = 6, most_kinds: int = 1024) ->
 
 
 def kind_of(name: str) -> LineKind:
-    return LineKind("monitor.tried", "info", name, "", "", name)
+    return LineKind("monitor.tried", "info", (name,), name)
 
 
 def passing(rate: LineRate, name: str, times: list[int]) -> list[int | None]:

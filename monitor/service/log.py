@@ -64,17 +64,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LineKind:
-    """Identity of lines that are alike: one place in the program, one error, one matter.
+    """Identity of lines that are alike.
 
     level     debug, info, warning or error
+    subject   one place in the program, one type of error, one matter
     template  the message before its arguments were put in
     """
 
     logger: str
     level: str
-    place: str
-    error: str
-    of: str
+    subject: tuple[object, ...]
     template: str = field(compare=False)
 
 
@@ -168,7 +167,7 @@ def _stamp(time_s: float) -> str:
 
 
 # Kinds for which there is no room are told of, and limited, as one.
-OTHERS = LineKind("monitor", "warning", "", "", "", "any other")
+OTHERS = LineKind("monitor", "warning", (), "any other")
 
 
 @dataclass(slots=True)
@@ -283,15 +282,11 @@ class Logs(logging.Handler):
     """
 
     def __init__(
-        self,
-        config: LogConfig,
-        sink: Sink | None,
-        counts: LogCounts,
-        clock: Callable[[], int] = time.monotonic_ns,
+        self, config: LogConfig, sink: Sink | None, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         super().__init__()
-        self.counts, self._config, self._clock = counts, config, clock
-        self._sink = sink
+        self.counts = LogCounts()
+        self._config, self._sink, self._clock = config, sink, clock
         # Not the handler's own lock, which is held while the end waits for the writer.
         self._ours = threading.RLock()
         self._rate = LineRate(config.lines_a_minute, config.burst)
@@ -385,7 +380,7 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
 
     sink  None: lines are counted and not written
     """
-    logs, root = Logs(config, sink, LogCounts()), logging.getLogger()
+    logs, root = Logs(config, sink), logging.getLogger()
     level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
     root.addHandler(logs)
     logs.apply(config)
@@ -415,15 +410,10 @@ def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
 def _kind_of(record: logging.LogRecord) -> LineKind:
     """Returns the kind: by template, or by place in the source for messages without arguments."""
     template = bounded(str(record.msg), LONGEST_TEMPLATE)
+    place = template if record.args else f"{record.pathname}:{record.lineno}"
     error = record.exc_info[0] if record.exc_info else None
-    return LineKind(
-        logger=record.name,
-        level=_level(record.levelno),
-        place=template if record.args else f"{record.pathname}:{record.lineno}",
-        error=error.__name__ if error else "",
-        of=str(getattr(record, "of", ""))[:LONGEST_TEMPLATE],
-        template=template,
-    )
+    of = str(getattr(record, "of", ""))[:LONGEST_TEMPLATE]
+    return LineKind(record.name, _level(record.levelno), (place, error, of), template)
 
 
 def _level(number: int) -> str:

@@ -151,10 +151,9 @@ class Tokens:
 
     def _read(self, right: Right) -> tuple[bytes, ...]:
         path, key = self._path(right), _key(right)
+        data = read_private(path, key)
         try:
-            tokens = read_tokens(read_private(path, key), path)
-        except InvalidConfiguration:
-            raise
+            tokens = read_tokens(data, path)
         except ValueError as error:
             raise InvalidConfiguration(f"[security] {key} = {error}") from None
         return tuple(hashlib.sha256(token).digest() for token in tokens)

@@ -16,7 +16,6 @@ from monitor.config import LogConfig, LogFormat, LogLevel
 from monitor.service import log as log_module
 from monitor.service.log import (
     MOST_WAITING,
-    LogCounts,
     Logs,
     Sink,
     standard_error,
@@ -71,8 +70,9 @@ class Desk:
     """A logger of its own, and where its lines go."""
 
     def __init__(self, config: LogConfig, sink: Sink | None = None) -> None:
-        self.kept, self.clock, self.counts = Kept(), Clock(), LogCounts()
-        self.logs = Logs(config, sink or self.kept.write, self.counts, self.clock)
+        self.kept, self.clock = Kept(), Clock()
+        self.logs = Logs(config, sink or self.kept.write, self.clock)
+        self.counts = self.logs.counts
         self.log = logging.Logger("monitor.tried", logging.DEBUG)
         self.log.addHandler(self.logs)
 
