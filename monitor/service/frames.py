@@ -72,8 +72,8 @@ STATUS_OF_REASON = {
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Answers a message of a stream by its position; a Refusal stands for a message that broke us.
-Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
+# Answers a message of a stream by its position.
+Answer = Callable[[bytes, int], Awaitable[bytes]]
 
 
 @dataclass(slots=True)
@@ -106,11 +106,9 @@ class Service:
         stream: Stream | None = None
         tail = detection_tail()
 
-        async def answer(data: bytes | Refusal, index: int) -> bytes:
+        async def answer(data: bytes, index: int) -> bytes:
             nonlocal stream
             began = time.perf_counter()
-            if isinstance(data, Refusal):
-                return encode_process_response(data, index)
             message = decode_process_request(data, self.limits, tail)
             if isinstance(message, Header):
                 registered = self.pipeline.register(message)
@@ -264,7 +262,7 @@ class Service:
         counters = self.pipeline.counters
         with contained(counters, log, "message %d of a stream was not answered", index):
             return await answer(data, index)
-        return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
+        return encode_process_response(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""
