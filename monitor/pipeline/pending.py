@@ -182,7 +182,8 @@ class PendingStore:
             self.unkept += times * frame.waiting
 
     def _note_settled(self, frame: PendingFrame) -> None:
-        if frame.waiting == 0 and not frame.released:
+        settled = np.count_nonzero(frame.outcome) == frame.outcome.size
+        if settled and not frame.released:
             self._settled[frame.key] = None
         else:
             self._settled.pop(frame.key, None)
