@@ -569,20 +569,21 @@ def partitioned() -> tuple[PendingStore, list[PendingFrame]]:
 def test_what_memory_has_of_a_partition_that_is_gone_is_all_there_is():
     store, frames = partitioned()
     size = store.bytes
-    assert store.unkept_from(1, forget=False) == frames[:2]
+    assert store.unkept_from(1) == frames[:2]
     assert [frame.kept for frame in frames] == [False, False, True, False]
     assert (len(store), store.bytes) == (4, size)
     assert store.unkept == 5 + 2 + 2
     found = [store.gone(("s", 10 + i)) for i in range(3)]
     assert found == [DroppedFrame(0, 1, False), DroppedFrame(0, 2, True), DroppedFrame(0, 1, False)]
     # There is no second time.
-    assert store.unkept_from(1, forget=False) == []
+    assert store.unkept_from(1) == []
     assert store.unkept == 9
 
 
 def test_an_expired_partition_goes_from_memory_too_and_its_frames_are_remembered():
     store, frames = partitioned()
-    assert store.unkept_from(1, forget=True) == frames[:2]
+    for frame in store.unkept_from(1):
+        store.take_out(frame.key)
     assert [frame.key in store for frame in frames] == [False, False, True, True]
     assert [store.gone(("s", i)) for i in (0, 1)] == [DroppedFrame(0, 1, False)] * 2
     assert store.bytes == frames[2].nbytes + frames[3].nbytes

@@ -23,7 +23,7 @@ from monitor.matching.pending import (
     Outcome,
     PendingFrame,
 )
-from monitor.pipeline.pending import DroppedFrame, PendingStore
+from monitor.pipeline.pending import PendingStore
 
 # Counts of a DetectionAccount, but for those of `dropped`.
 _NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
@@ -244,14 +244,10 @@ class Fates:
         lost = self.waiting.pop(partition, 0)
         expired = why == "expired"
         reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
-        for frame in self.store.unkept_from(partition, forget=expired):
-            if expired:
-                continue
-            if any(record.revision >= 0 for record in frame.records):
+        for frame in self.store.unkept_from(partition):
+            if expired or any(record.revision >= 0 for record in frame.records):
                 # Its labels are lost too: written again without them, they would be counted twice.
-                self.store.discard(frame.key)
-                gone = DroppedFrame(frame.stored.stamp_ns, partition, False)
-                self.store.remember(frame.key, gone)
+                self.store.take_out(frame.key)
                 continue
             frame.why_not = reason
             lost -= frame.waiting

@@ -146,17 +146,12 @@ class PendingStore:
         """Remembers a frame that has left memory."""
         _remember(self._gone, key, gone, REMEMBERED)
 
-    def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
-        """Notes that the disk has lost a partition; returns its frames in memory.
-
-        forget  True: these frames leave memory too
-        """
+    def unkept_from(self, partition: int) -> list[PendingFrame]:
+        """Notes that the disk has lost a partition; returns its frames in memory."""
         found = [f for f in self._frames.values() if f.kept and f.partition == partition]
         for frame in found:
             frame.kept = False
             self.unkept += frame.waiting
-            if forget:
-                self._take_out(frame.key)
         for key, gone in list(self._gone.items()):
             if gone.kept and gone.partition == partition:
                 self._gone[key] = replace(gone, kept=False)
@@ -204,10 +199,11 @@ class PendingStore:
             key = next(iter(self._frames))
             if key == wanted:
                 break
-            out.append(self._take_out(key))
+            out.append(self.take_out(key))
         return out
 
-    def _take_out(self, key: FrameKey) -> PendingFrame:
+    def take_out(self, key: FrameKey) -> PendingFrame:
+        """Lets a frame go from memory, and remembers it."""
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
         self._weigh(frame, -1)
@@ -218,7 +214,7 @@ class PendingStore:
         """Forgets a frame, and returns it if it was there."""
         if key not in self._frames:
             return None
-        frame = self._take_out(key)
+        frame = self.take_out(key)
         self._gone.pop(key, None)
         return frame
 
