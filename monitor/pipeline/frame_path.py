@@ -34,7 +34,7 @@ from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_fram
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey, StoredOpinions
-from monitor.matching.labels import inline_record, inline_truth, labels_sent
+from monitor.matching.labels import inline_record, labels_sent
 from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
@@ -430,14 +430,13 @@ class Pipeline:
         opinions = self._opinions(stream, batch)
         acted, sequence = recalibrated.acted, self.ledger.next_sequence()
         version = None if acted is None else acted.version
-        truth = inline_truth(frame.detections, examined, opinions)
-        record = None
-        if truth is not None:
-            self.counters.truth.add(truth.account)
-            live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
-            record = inline_record(truth, batch, stamp_ns, live.clock.now_ns, live.generation)
-            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, truth.rows))
-            rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
+        live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
+        now = stamp_ns, live.clock.now_ns, live.generation
+        record = inline_record(frame.detections, examined, opinions, *now)
+        if record is not None:
+            self.counters.truth.add(record.account)
+            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, record.rows))
+            rows = inline_rows(batch, record.rows, slices, recalibrated.made, origin)
             self.counting.count_inline(rows, version, opinions, record, sequence)
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:

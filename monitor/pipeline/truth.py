@@ -383,7 +383,7 @@ class TruthLedger:
         """Count what labels tell of a frame; detections whose fate they take back."""
         if record.replaces:
             for earlier in frame.records:
-                self.counting.take_back(frame, earlier, self.counting.live.generation)
+                self.counting.take_back(frame, earlier)
         self.counting.count(frame, record, sequence, parts)
         self._recent.told(frame.key, sequence)
         return self.fates.tell(frame, record)
