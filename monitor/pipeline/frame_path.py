@@ -33,7 +33,6 @@ from monitor.frames.logits import in_words_of_logits, with_softmax
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
-from monitor.frames.stored import SliceKey, StoredOpinions
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
@@ -43,7 +42,7 @@ from monitor.pipeline.housekeeping import Overload, contained
 from monitor.pipeline.labelled_rows import MatchedCounting, Origin, inline_rows, tracks_of_rows
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.pipeline.pending import stored_frame, tracks_of
+from monitor.pipeline.pending import tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.stream_tracker import (
     Tracked,
@@ -438,35 +437,14 @@ class Pipeline:
             origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, record.rows))
             rows = inline_rows(batch, record.rows, slices, recalibrated.made, origin)
             self.counting.count_inline(rows, version, opinions, record, sequence)
-        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:
+            bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
             self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)
             return
-        stored = stored_frame(
-            stream.header,
-            frame.frame_id,
-            frame.stamp_ns,
-            frame.detections,
-            batch,
-            slices,
-            self.slices,
-            bare=bare,
-            made=None if recalibrated.made is recalibrated.sent else recalibrated.made,
-            version=version,
-            tracks=tracks,
-            source=stream.number,
-            opinions=self._stored_opinions(opinions),
-            epoch=self.ledger.epoch,
+        stored = self.ledger.places.stored(
+            stream, frame, examined, recalibrated, tracks, opinions, self.ledger.epoch
         )
         self.ledger.enter(stored, slices, opinions, record, sequence)
-
-    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
-        if opinions is None:
-            return None
-        index = opinions.index
-        entry = None if index is None else self.live.class_slices.slices[index]
-        key = None if entry is None else SliceKey(entry.name, entry.overflow)
-        return StoredOpinions(key, opinions.rows, opinions.values)
 
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
         """Pairs the class probabilities of a frame with the slice that they belong to."""
