@@ -458,9 +458,7 @@ class Pipeline:
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is None:
             return
-        generation = self.live.generation
-        self.live.see(stamp_ns)
-        if generation != self.live.generation:
+        if self.live.see(stamp_ns):
             self.drift.begin_anew()
         if self.live.believed(stamp_ns) is not None:
             # One wild stamp would make all that follow late.

@@ -46,10 +46,7 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> P
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
     if parts.statistics:
         frame.kept = True
-        live = ledger.counting.live
-        generation = live.generation
-        live.see(entry.frame.stamp_ns)
-        if generation != live.generation:
+        if ledger.counting.live.see(entry.frame.stamp_ns):
             ledger.counting.drift.begin_anew()
         if inline is not None:
             _come_to(ledger.counting, inline)
