@@ -190,9 +190,12 @@ class Sidecar:
         begin_ledger(ledger, journal, opened)
         self.kept.begin()
         self.drift.begin()
-        # Statistics without a position in the ledger count as up to date; drift and labelled
-        # tracks without one take the position of the statistics.
-        statistics = opened.sequence if self.keeper.entry is None else self.keeper.entry
+        # Statistics without a position in the ledger count as up to date, and no frame before is in
+        # the account; drift and labelled tracks without one take the position of the statistics.
+        statistics = self.keeper.entry
+        if statistics is None:
+            statistics = opened.sequence
+            ledger.begins = ledger.sequence + 1
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
         self.resumed.run(journal, statistics, drift, learning)

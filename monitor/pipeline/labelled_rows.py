@@ -156,29 +156,24 @@ class MatchedCounting:
 
     def count_inline(
         self,
-        rows: RowsWithTruth | None,
+        rows: RowsWithTruth,
         version: str | None,
         opinions: Opinions | None,
         record: LabelRecord,
         sequence: int,
     ) -> None:
-        """Counts labels that came with their frame.
-
-        rows  None: no detection has ground truth
-        """
-        if rows is not None and rows.slices.size:
+        """Counts labels that came with their frame."""
+        if rows.slices.size:
             self._take(rows, version, record, sequence, ALL)
         self._count_classes(opinions, record, record.stamp_ns)
 
-    def take_back(self, frame: PendingFrame, record: LabelRecord, generation: int) -> None:
+    def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.
 
         Evidence of drift and the tracks for fits stay: neither can be retracted.
-
-        generation  how often event time has begun anew by now
         """
         # Rows that were counted before event time began anew are older than every window.
-        stamp_ns = record.stamp_ns if record.generation == generation else None
+        stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
         if record.rows.size:
             rows = self._rows(frame, record).matched()
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))

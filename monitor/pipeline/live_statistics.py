@@ -74,11 +74,13 @@ class LiveStatistics:
 
     # ---- counting
 
-    def see(self, stamp_ns: int | None) -> None:
-        """Moves event time forward to the stamp of a frame."""
-        if stamp_ns is not None and self.clock.see(stamp_ns):
+    def see(self, stamp_ns: int | None) -> bool:
+        """Moves event time forward to the stamp of a frame; True if it began anew."""
+        anew = stamp_ns is not None and self.clock.see(stamp_ns)
+        if anew:
             self.generation += 1
             self._take_in(None)
+        return anew
 
     def come_to(self, generation: int, clock_ns: int | None) -> bool:
         """Sets event time to what an entry of the ledger says; True if it began anew."""
