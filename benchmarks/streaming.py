@@ -27,7 +27,7 @@ from monitor.service.http import Endpoint
 from monitor.statistics.bins import Binning, ExportEdges
 from monitor.statistics.class_statistics import ClassBinning, observe_classes
 from monitor.statistics.exact_engine import evaluate_rows
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.reading import read
 from monitor.statistics.stage import SliceStatistics, StageStatistics, observe
 from monitor.statistics.state import SliceState, StatisticsState

@@ -16,12 +16,8 @@ from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
-from monitor.statistics.panes import (
-    ClassAccumulator,
-    PaneAccumulator,
-    PaneChanges,
-    SliceAccumulator,
-)
+from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
+from monitor.statistics.panes import PaneAccumulator, PaneChanges
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import (

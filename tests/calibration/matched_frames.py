@@ -16,7 +16,7 @@ import numpy as np
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.stage import SliceStatistics, observe
 from monitor.statistics.windows import PaneKey, Windows, put
 from tests.states import bits

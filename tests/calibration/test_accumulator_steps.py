@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
 from tests.calibration.matched_frames import (
     SLICES,
     accumulated,
