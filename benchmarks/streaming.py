@@ -110,7 +110,7 @@ def window_case(rounds: int) -> str:
         evaluate_rows(space, mean, covariance, error)
 
     statistics = observe(space, BINNING, error, covariance)
-    ours, theirs = shortest(rounds, lambda: read(statistics, 20), again)
+    ours, theirs = shortest(rounds, lambda: read(statistics), again)
     return (
         f"window of 5000 rows in 4 dimensions, for each arrival: evaluated again {theirs * 1e3:.1f}"
         f" ms (netcal 1.4.0, ENCE, UCE and joint QCE, measured apart: {NETCAL_MS:g} ms), read from "

@@ -30,6 +30,7 @@ from monitor.service.readings import (
     stamp_lag,
 )
 from monitor.service.reload import Reloads
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
 from monitor.store.ledger.journal import Journal
 
@@ -69,8 +70,9 @@ class Exporting:
     def __post_init__(self) -> None:
         self._recalibration = RecalibrationReader(self.kept.promotions)
         settings = self.pipeline.config.statistics
-        self._cache = ReadingCache(settings.bins)
-        self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
+        cut = BinCut(settings.bins)
+        self._cache = ReadingCache(cut)
+        self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
 
     async def keep_fresh(self) -> None:
         """Makes the text again and again, until cancelled."""

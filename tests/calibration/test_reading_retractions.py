@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.frames.space import plain_space
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation
-from monitor.statistics.exact_engine import freeze_edges
-from monitor.statistics.reading import CellBinning, OccupiedCells, WidthRange, read
+from monitor.statistics.exact_engine import BinCut, freeze_edges
+from monitor.statistics.reading import OccupiedCells, read
 from monitor.statistics.stage import StageStatistics, no_statistics, observe
 from tests.calibration.matched_frames import BINNING as TRACKED
 from tests.calibration.matched_frames import XY, accumulated, matched
@@ -31,10 +32,14 @@ def read_in_every_way(statistics: StageStatistics) -> Evaluation:
     k = statistics.space.k
     covariance = spread[:, None, None] ** 2 * np.eye(k)
     frozen = freeze_edges(statistics.space, covariance, 5)
-    ways: tuple[CellBinning, ...] = (None, WidthRange(), WidthRange((0.1, 40.0)), frozen)
-    for binning in ways:
-        for fewest_rows in (1, 3):
-            found = read(statistics, 7, binning, fewest_rows)
+    for fewest_rows in (1, 3):
+        for cut in (
+            BinCut(7, fewest_rows=fewest_rows),
+            BinCut(7, "equal-width", None, None, fewest_rows),
+            BinCut(7, "equal-width", (0.1, 40.0), None, fewest_rows),
+            BinCut(7, "frozen", None, frozen, fewest_rows),
+        ):
+            found = read(statistics, cut)
             held = OccupiedCells.of(statistics).cells
             assert statistics.n <= 0 or (held.n > 0).all()
     return found
@@ -94,7 +99,22 @@ def test_a_correction_that_has_come_wholly_changes_no_measure():
     kept = observe(BOX, BINNING, error[:25], covariance[:25])
     gone = observe(BOX, BINNING, error[25:], covariance[25:])
     early = kept.retract(gone)
-    assert read(early.merge(gone), 7).dimensions["x"].ence == read(kept, 7).dimensions["x"].ence
+    whole, cut = early.merge(gone), BinCut(7)
+    assert read(whole, cut).dimensions["x"].ence == read(kept, cut).dimensions["x"].ence
+
+
+def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():
+    def of(*sigma: float) -> StageStatistics:
+        variance = np.square(sigma)[:, None, None]
+        return observe(plain_space(("x",)), BINNING, np.zeros((len(sigma), 1)), variance)
+
+    # What is left in [1, 1.19) has a root mean square of 1.4, beyond the micro-bin above it.
+    left = of(1.15, 1.15, 1.15, 1.2).retract(of(1.0, 1.0))
+    found = read(left, BinCut(4, "equal-width"))
+    bins = found.dimensions["x"].bins
+    assert (bins.n.tolist(), bins.below, bins.above) == ([1, 0, 0, 1], 0, 0)
+    lowest, highest, _ = found.joint.deviation
+    assert (lowest, highest) == pytest.approx((1.2, 1.4027), rel=1e-4)
 
 
 @quick

@@ -39,6 +39,7 @@ from monitor.service.metrics import Snapshot, render
 from monitor.service.readings import DiskReading, RecalibrationReading, ledger_reading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.v1 import perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
@@ -286,7 +287,7 @@ def exposition() -> str:
         pipeline.counters.frame_seconds.observe(0.0003)
         if seed < 3:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
-    readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
+    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     snapshot = Snapshot(
         counters=pipeline.counters,
         readings=readings,
