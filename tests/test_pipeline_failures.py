@@ -209,7 +209,7 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
             patched.setattr(frame_path, stage, fail)
         else:
             owner, method = {
-                "counting": (MatchedCounting, "count_inline"),
+                "counting": (MatchedCounting, "count_rows"),
                 "entering": (TruthLedger, "enter"),
                 "watermark": (Pipeline, "_advance_watermark"),
             }[stage]

@@ -438,7 +438,7 @@ class Pipeline:
             record = inline_record(truth, batch, stamp_ns, live.clock.now_ns, live.generation)
             origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, truth.rows))
             rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
-            self.counting.count_inline(rows, version, opinions, record, sequence)
+            self.counting.count_rows(rows, version, opinions, record, sequence)
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:
             self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)

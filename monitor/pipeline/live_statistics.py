@@ -88,12 +88,8 @@ class LiveStatistics:
             self.clock.now_ns = clock_ns if now_ns is None else max(clock_ns, now_ns)
         return anew
 
-    def count(self, rows: MatchedRows) -> None:
-        """Counts matched rows; cheap."""
-        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
-
-    def count_classes(self, rows: MatchedClasses) -> None:
-        """Counts rows of class probabilities with their true class; cheap."""
+    def count(self, rows: MatchedRows | MatchedClasses) -> None:
+        """Counts matched rows, or class probabilities with their true class; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def believed(self, stamp_ns: int | None) -> int | None:

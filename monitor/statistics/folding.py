@@ -34,7 +34,6 @@ from monitor.statistics.clusters import (
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.observations import (
     CHUNK,
-    Measured,
     SlotSums,
     axis_degrees,
     measure,
@@ -256,7 +255,14 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             # Both stages are of the same detections.
             slot, cluster = slot[sound], cluster[sound]
             raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
-        before = _before(space, raw, made, cluster, memory, back=retracts)
+        before = None
+        if cluster.any():
+            if space not in memory:
+                memory[space] = ClusterMemory(2 * (space.k + 1))
+            # The axes of the raw stage first, then those of the recalibrated one.
+            degrees = axis_degrees(space)
+            x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
+            before = memory[space].before(cluster, x, back=retracts)
         # The stages differ if an earlier detection of a track was recalibrated.
         axes = space.k + 1
         alike = before is None or np.array_equal(before.sums[:axes], before.sums[axes:])
@@ -282,29 +288,6 @@ def _groups(waiting: list[MatchedRows]) -> Iterator[list[MatchedRows]]:
         for rows in run:
             by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
         yield from by_kind.values()
-
-
-def _before(
-    space: Space,
-    raw: Measured,
-    made: Measured,
-    cluster: ClusterArray,
-    memory: dict[Space, ClusterMemory],
-    *,
-    back: bool,
-) -> EarlierRows | None:
-    """Sums up what came before each row in its cluster; None without clusters.
-
-    back     the rows came before, and are retracted
-    returns  the axes of the raw stage first, then those of the recalibrated one
-    """
-    if not cluster.any():
-        return None
-    if space not in memory:
-        memory[space] = ClusterMemory(2 * (space.k + 1))
-    degrees = axis_degrees(space)
-    x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
-    return memory[space].before(cluster, x, back=back)
 
 
 class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):

@@ -192,13 +192,6 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
                     self.panes = {**self.panes, index: older}
             self._aside.popleft()
 
-    def add_panes(self, index: int, panes: Mapping[PaneKey, S]) -> None:
-        """Adds what was counted elsewhere to a slice; its panes are moved on to our clock."""
-        changes = PaneChanges(self)
-        for _ in changes.put_all(index, panes, timely=True):
-            pass
-        self.take(changes)
-
 
 class PaneChanges(Generic[S]):
     """Additions of a fold or an import to the panes of slices, kept beside these.

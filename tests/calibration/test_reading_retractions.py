@@ -56,7 +56,11 @@ def test_any_merge_with_any_retraction_can_be_read(seed, added, taken):
         for part, statistics in held:
             if part.space != space:
                 continue
-            found = found.retract(statistics) if random.random() < 0.5 else found.merge(statistics)
+            found = (
+                found.merge(statistics.negated())
+                if random.random() < 0.5
+                else found.merge(statistics)
+            )
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
 
@@ -70,7 +74,7 @@ def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken, narro
     for statistics in plus.panes.get(0, {}).values():
         found = found.merge(statistics)
     for statistics in minus.panes.get(0, {}).values():
-        found = found.retract(statistics)
+        found = found.merge(statistics.negated())
     evaluation = read_in_every_way(found.recalibrated if narrow else found.raw)
     assert evaluation.rows == max(came - taken, 0)
 
@@ -83,7 +87,7 @@ def test_what_holds_no_rows_reads_as_nothing(taken):
         covariance = np.exp(random.normal(size=(n, 1, 1))) * np.eye(3)
         return observe(BOX, BINNING, random.normal(size=(n, 3)), covariance)
 
-    found = read_in_every_way(some(5).retract(some(taken)))
+    found = read_in_every_way(some(5).merge(some(taken).negated()))
     assert found.rows == 0
     for measures in found.dimensions.values():
         for field in fields(DimensionMeasures):
@@ -98,7 +102,7 @@ def test_a_correction_that_has_come_wholly_changes_no_measure():
     error = random.normal(size=(40, 3))
     kept = observe(BOX, BINNING, error[:25], covariance[:25])
     gone = observe(BOX, BINNING, error[25:], covariance[25:])
-    early = kept.retract(gone)
+    early = kept.merge(gone.negated())
     whole, cut = early.merge(gone), BinCut(7)
     assert read(whole, cut).dimensions["x"].ence == read(kept, cut).dimensions["x"].ence
 
@@ -109,7 +113,7 @@ def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():
         return observe(plain_space(("x",)), BINNING, np.zeros((len(sigma), 1)), variance)
 
     # What is left in [1, 1.19) has a root mean square of 1.4, beyond the micro-bin above it.
-    left = of(1.15, 1.15, 1.15, 1.2).retract(of(1.0, 1.0))
+    left = of(1.15, 1.15, 1.15, 1.2).merge(of(1.0, 1.0).negated())
     found = read(left, BinCut(4, "equal-width"))
     bins = found.dimensions["x"].bins
     assert (bins.n.tolist(), bins.below, bins.above) == ([1, 0, 0, 1], 0, 0)
@@ -124,7 +128,9 @@ def test_any_class_statistics_can_be_read(seed, n):
     (state,) = counted(random_rows(seed, n)).class_slices
     found = no_class_statistics(CLASS_BINNING, len(CLASSES))
     for statistics in state.panes.values():
-        found = found.retract(statistics) if random.random() < 0.4 else found.merge(statistics)
+        found = (
+            found.merge(statistics.negated()) if random.random() < 0.4 else found.merge(statistics)
+        )
     read_back = read_classes(found)
     assert read_back.n == max(found.n, 0) or found.n > 0
     assert {field.name for field in fields(ClassEvaluation)}
