@@ -208,7 +208,7 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     with monkeypatch.context() as patched:
         owner, method = {
             "storing": (LedgerFrames, "stored"),
-            "counting": (MatchedCounting, "count_inline"),
+            "counting": (MatchedCounting, "count_rows"),
             "entering": (TruthLedger, "enter"),
             "watermark": (Pipeline, "_advance_watermark"),
         }[stage]

@@ -41,6 +41,7 @@ from monitor.service.calls import (
 )
 from monitor.service.labels import Journal, Session, TruthStream
 from monitor.service.reload import Reloads
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.v1 import drift_pb2, perception_monitor_pb2, status_pb2
 from monitor.wire import messages
@@ -315,8 +316,8 @@ class Service:
                 standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
                 stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
             )
-        bins = request.bins or self.pipeline.config.statistics.bins
-        readings = await in_steps(ReadingCache(bins).read(statistics))
+        cut = BinCut(request.bins or self.pipeline.config.statistics.bins)
+        readings = await in_steps(ReadingCache(cut).read(statistics))
         classes = await in_steps(self.pipeline.live.classes_in_steps(level))
         answer = messages.calibration(
             readings,

@@ -31,7 +31,6 @@ from monitor.statistics.state import (
     SliceState,
     Slicing,
     StatisticsState,
-    gathered,
     unite,
     windows_described,
 )
@@ -462,7 +461,11 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             _check_unknown(unknown_bytes)
     if definitions is None:
         raise invalid("state", "no part of it came")
-    state = gathered(*definitions, clock_ns, slices.values(), class_slices.values())
+    binning, windows, slicing = definitions
+    regression, classes = tuple(slices.values()), tuple(class_slices.values())
+    read = StatisticsState(binning, windows, clock_ns, regression, classes, slicing)
+    # Parts that came before the last clock are brought up to it.
+    state = StatisticsState(binning, windows, slicing=slicing).merge(read)
     return StoredState(state, b"".join(unknown), progress)
 
 

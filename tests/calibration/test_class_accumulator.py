@@ -17,7 +17,7 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.panes import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
+from monitor.statistics.folding import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
 from monitor.statistics.windows import PaneKey, Windows
 from tests import laws
 from tests.states import bits
