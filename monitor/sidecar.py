@@ -114,7 +114,7 @@ class Sidecar:
         )
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
-        """Serve until SIGTERM or SIGINT; `listening` is called once the ports are open.
+        """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.
 
         Raises CannotListen.
         """
@@ -288,7 +288,7 @@ class Sidecar:
 
 
 def serve(config: Config, listening: Callable[[Sidecar], None], host: Host) -> Sidecar:
-    """Run a sidecar until it is told to stop; returns it for a last look.
+    """Runs a sidecar until it is told to stop; returns it for a last look.
 
     Raises InvalidConfiguration, CannotListen.
     """

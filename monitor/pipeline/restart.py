@@ -63,7 +63,7 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> P
 
 
 def _come_to(counting: MatchedCounting, record: LabelRecord) -> None:
-    """Let event time be what it was for a record: frames that moved it need not be kept."""
+    """Sets event time to what it was for a record: frames that moved it need not be kept."""
     if counting.live.come_to(record.generation, record.clock_ns):
         counting.drift.begin_anew()
 

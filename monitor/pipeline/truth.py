@@ -74,7 +74,7 @@ class Ahead:
     matched: LabelsMatched | None = None
 
     def run(self) -> None:
-        """Do it: on any thread, once."""
+        """Runs the search: on any thread, once."""
         self.matched = self.work()
 
     def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
@@ -234,7 +234,7 @@ class TruthLedger:
         self.fates.hold(frame)
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
-        """Remember that the disk has a frame."""
+        """Notes that the disk has a frame."""
         self.fates.store.remember((stream, frame_id), DroppedFrame(stamp_ns, partition, True))
 
     def dropped(self, partition: int, why: str) -> None:
@@ -257,7 +257,7 @@ class TruthLedger:
     def report(
         self, labels: ReceivedTruth, found: Kept | None = None, ahead: Ahead | None = None
     ) -> TruthAnswer | Search:
-        """Match labels to the detections of their frame, and count what matched.
+        """Matches labels to the detections of their frame, and counts what matched.
 
         ahead    the part that was done before
         found    what a Search has found; asked again with nothing found, it was in vain
@@ -380,7 +380,7 @@ class TruthLedger:
     def tell(
         self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
     ) -> int:
-        """Count what labels tell of a frame; detections whose fate they take back."""
+        """Counts what labels tell of a frame; returns the detections whose fate they take back."""
         if record.replaces:
             for earlier in frame.records:
                 self.counting.take_back(frame, earlier)

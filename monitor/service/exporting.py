@@ -80,7 +80,7 @@ class Exporting:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Make the exposition text, in steps that let frames pass in between."""
+        """Makes the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
         pipeline.remember_answered()
         statistics = await in_steps(pipeline.live.in_steps())

@@ -213,7 +213,7 @@ class Service:
             await asyncio.sleep(delay)
 
     async def _converse(self, context: Context, answer: Answer) -> None:
-        """Read, answer, write, until the client or the server has enough."""
+        """Reads, answers and writes until the client or the server ends the stream."""
 
         async def talk(session: Session) -> None:
             index, share = 0, Share()
@@ -240,7 +240,7 @@ class Service:
     async def _in_session(
         self, context: Context, talk: Callable[[Session], Awaitable[None]]
     ) -> None:
-        """Talk, as a stream that can be drained, and dropped where its client does not read."""
+        """Serves a stream that can be drained, and dropped where its client does not read."""
         task = asyncio.current_task()
         assert task is not None
         session = Session(task, draining=self._draining)
@@ -365,7 +365,7 @@ class Service:
     # ---- the end of streams
 
     def drain(self) -> None:
-        """End every stream after the frame it is at; idle ones at once."""
+        """Ends every stream after the frame it is at; idle ones at once."""
         self._draining = True
         for session in self._sessions:
             session.draining = True
@@ -373,13 +373,13 @@ class Service:
                 session.task.cancel()
 
     async def drained(self, grace: float) -> None:
-        """Wait until all streams and calls are answered, no longer than the grace."""
+        """Waits until all streams and calls are answered, no longer than the grace."""
         end = time.monotonic() + grace
         while (self._sessions or self.calls_in_work) and time.monotonic() < end:
             await asyncio.sleep(0.01)
 
     def drop_stuck(self, timeout: float) -> None:
-        """End streams whose client has read nothing for so long."""
+        """Ends streams whose client has read nothing for so long."""
         now = time.monotonic()
         for session in list(self._sessions):
             if session.writing_since is not None and now - session.writing_since > timeout:

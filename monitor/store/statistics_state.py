@@ -74,7 +74,7 @@ class NewerFields:
 
 
 def keep_unknown(message: Message, identity: Identity) -> bool:
-    """Take everything out of a message that we know; whether anything is left.
+    """Takes everything out of a message that we know; tells whether anything is left.
 
     Below it, messages stay where something unknown is in them, with their identity.
     """
@@ -238,7 +238,7 @@ def _panes(
 
 
 def check_panes(panes: Mapping[PaneKey, object], windows: Windows, field: str) -> None:
-    """Refuse more panes than a window can have: all of them are held before they are added.
+    """Refuses more panes than a window can have: all of them are held before they are added.
 
     A window has its whole panes and the one that is not yet full. In the shortest one, rows may
     lie ahead of the clock by as much as EventClock believes, its own length.
