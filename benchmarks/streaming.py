@@ -27,7 +27,7 @@ from monitor.service.http import Endpoint
 from monitor.statistics.bins import Binning, ExportEdges
 from monitor.statistics.class_statistics import ClassBinning, observe_classes
 from monitor.statistics.exact_engine import evaluate_rows
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.reading import read
 from monitor.statistics.stage import SliceStatistics, StageStatistics, observe
 from monitor.statistics.state import SliceState, StatisticsState
@@ -110,7 +110,7 @@ def window_case(rounds: int) -> str:
         evaluate_rows(space, mean, covariance, error)
 
     statistics = observe(space, BINNING, error, covariance)
-    ours, theirs = shortest(rounds, lambda: read(statistics, 20), again)
+    ours, theirs = shortest(rounds, lambda: read(statistics), again)
     return (
         f"window of 5000 rows in 4 dimensions, for each arrival: evaluated again {theirs * 1e3:.1f}"
         f" ms (netcal 1.4.0, ENCE, UCE and joint QCE, measured apart: {NETCAL_MS:g} ms), read from "
@@ -123,7 +123,7 @@ def reading_case(rounds: int) -> str:
     random = np.random.default_rng(1)
     raw = observe(SPACE, BINNING, *gaussians(random, 50_000, K))
     recalibrated = observe(SPACE, BINNING, *gaussians(random, 50_000, K))
-    (seconds,) = shortest(rounds, lambda: (read(raw, 20), read(recalibrated, 20)))
+    (seconds,) = shortest(rounds, lambda: (read(raw), read(recalibrated)))
     return (
         f"reading all measures of one slice, K = {K}, both stages, "
         f"{raw.cells.keys.size / (K + 1):.0f} micro-bins an axis: {seconds * 1e3:.2f} ms"
@@ -181,7 +181,7 @@ def _all_panes() -> Iterable[PaneKey]:
 
 def _copied(one: StageStatistics) -> StageStatistics:
     """The same with arrays of its own."""
-    return one.merge(one).retract(one)
+    return one.merge(one).merge(one.negated())
 
 
 def class_case(rounds: int) -> str:

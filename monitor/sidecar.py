@@ -114,7 +114,7 @@ class Sidecar:
         )
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
-        """Serve until SIGTERM or SIGINT; `listening` is called once the ports are open.
+        """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.
 
         Raises CannotListen.
         """
@@ -190,9 +190,12 @@ class Sidecar:
         begin_ledger(ledger, journal, opened)
         self.kept.begin()
         self.drift.begin()
-        # Statistics without a position in the ledger count as up to date; drift and labelled
-        # tracks without one take the position of the statistics.
-        statistics = opened.sequence if self.keeper.entry is None else self.keeper.entry
+        # Statistics without a position in the ledger count as up to date, and no frame before is in
+        # the account; drift and labelled tracks without one take the position of the statistics.
+        statistics = self.keeper.entry
+        if statistics is None:
+            statistics = opened.sequence
+            ledger.begins = ledger.sequence + 1
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
         self.resumed.run(journal, statistics, drift, learning)
@@ -285,7 +288,7 @@ class Sidecar:
 
 
 def serve(config: Config, listening: Callable[[Sidecar], None], host: Host) -> Sidecar:
-    """Run a sidecar until it is told to stop; returns it for a last look.
+    """Runs a sidecar until it is told to stop; returns it for a last look.
 
     Raises InvalidConfiguration, CannotListen.
     """

@@ -51,6 +51,11 @@ def zero_changes_nothing(merge: Merge[Value], zero: Value, a: Value) -> None:
     assert_same(merge(zero, zero), zero)
 
 
+def retracted(whole: Any, part: Any) -> Any:
+    """Takes out statistics that were added before, or will be."""
+    return whole.merge(part.negated())
+
+
 def retract_undoes_merge(
     merge: Merge[Value], retract: Merge[Value], zero: Value, a: Value, b: Value
 ) -> None:

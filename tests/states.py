@@ -115,7 +115,7 @@ def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
             wide = (factor * variance)[:, :, None] * np.eye(space.k)
             made = observe(space, BINNING, error, wide)
         more = SliceStatistics(raw, made)
-        put(panes, key, more if sign > 0 else no_statistics(space, BINNING).retract(more))
+        put(panes, key, more if sign > 0 else no_statistics(space, BINNING).merge(more.negated()))
     return SliceState(name, space, overflow, panes)
 
 
@@ -128,7 +128,7 @@ def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
             np.array([row.label for row in held]),
         )
         zero = no_class_statistics(CLASS_BINNING, len(CLASSES))
-        put(panes, key, more if sign > 0 else zero.retract(more))
+        put(panes, key, more if sign > 0 else zero.merge(more.negated()))
     return ClassSliceState("lidar", CLASSES, panes)
 
 

@@ -54,7 +54,7 @@ def see(statistics: LiveStatistics, stamp_ns: int, seed: int) -> None:
     assert place is not None
     random = np.random.default_rng(seed)
     opinions, label = random.dirichlet(np.ones(3), (3, 1)), random.integers(0, 3, 3)
-    statistics.count_classes(MatchedClasses(place, opinions, label, stamp_ns))
+    statistics.count(MatchedClasses(place, opinions, label, stamp_ns))
 
 
 def state_of(statistics: LiveStatistics) -> StatisticsState:

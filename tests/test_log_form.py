@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from monitor.service.log import (
     LONGEST_MESSAGE,
+    LineKind,
     LogLine,
     bounded,
     json_line,
@@ -16,7 +17,8 @@ from monitor.service.log import (
     traceback_lines,
 )
 
-LINE = LogLine(1769860800.1239, "warning", "monitor.pipeline", "stream %s", "stream lidar")
+KIND = LineKind("monitor.pipeline", "warning", (), "stream %s")
+LINE = LogLine(1769860800.1239, KIND, "stream lidar")
 # All of Unicode, halves of surrogates too, as they come from names of files.
 anything = st.text(st.characters(codec=None))
 TOKEN = "s3cr3t-" * 6
@@ -66,7 +68,8 @@ def test_what_a_client_names_its_stream_stays_in_its_line(name, shown):
 
 @given(anything, anything, st.lists(anything, max_size=4))
 def test_text_is_one_line_and_what_is_below_it_is_indented(message, logger, exception):
-    text = text_line(replace(LINE, message=message, logger=logger, exception=tuple(exception)))
+    kind = replace(KIND, logger=logger)
+    text = text_line(LogLine(LINE.time_s, kind, message, 0, tuple(exception)))
     text.encode("utf-8")
     first, *below = text.splitlines()
     assert first.startswith("2026-01-31T12:00:00.123Z WARNING ")
@@ -77,7 +80,7 @@ def test_text_is_one_line_and_what_is_below_it_is_indented(message, logger, exce
 
 @given(anything, anything, anything)
 def test_json_is_one_line_of_ascii_that_gives_the_words_back(message, logger, error):
-    text = json_line(replace(LINE, message=message, logger=logger, exception=(error,)))
+    text = json_line(LogLine(LINE.time_s, replace(KIND, logger=logger), message, 0, (error,)))
     assert text.isascii()
     assert text.isprintable()
     found = json.loads(text)

@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.frames.detections import Estimates, FrameBatch, Limits, ReceivedDetections, examine
-from monitor.frames.frame import Header, Opinions, ReportedTracks, TrackIds
-from monitor.frames.slices import SliceTable
+from monitor.frames.detections import (
+    Estimates,
+    FrameBatch,
+    Limits,
+    Reason,
+    ReceivedDetections,
+    examine,
+)
+from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, TrackIds
+from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
-from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions
+from monitor.frames.stored import SliceKey, StoredFrame
 from monitor.matching.pending import (
     FRAME_OVERHEAD,
     INLINE,
@@ -23,7 +30,16 @@ from monitor.matching.pending import (
     PendingFrame,
 )
 from monitor.pipeline import pending
-from monitor.pipeline.pending import DroppedFrame, PendingStore, slice_keys, stored_frame, tracks_of
+from monitor.pipeline.forwarding import Recalibrated
+from monitor.pipeline.pending import (
+    DroppedFrame,
+    LedgerFrames,
+    PendingStore,
+    slice_keys,
+    tracks_of,
+)
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.selection import IDENTITY
 from tests import laws
 from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
 
@@ -63,11 +79,38 @@ def doubled(batch: FrameBatch) -> Estimates:
     return Estimates(batch.mean + 1.0, 2.0 * batch.covariance, batch.diagonal)
 
 
-def stored_of(received, batch, *, k=3, number=0, stream="s", stamp_ns=0, **more) -> StoredFrame:
-    slices = np.zeros(batch.id.size, np.int64)
-    header = header_of(k, stream)
-    return stored_frame(
-        header, number, stamp_ns, received, batch, slices, table_of(k, "all"), **more
+def class_table() -> ClassSliceTable:
+    table = ClassSliceTable(False, 1)
+    table.place(header_of().classes, "all")
+    return table
+
+
+def stored_of(
+    received,
+    batch,
+    *,
+    k=3,
+    number=0,
+    stream="s",
+    stamp_ns=0,
+    made=None,
+    tracks=None,
+    source=0,
+    opinions=None,
+    epoch=0,
+) -> StoredFrame:
+    header, table = header_of(k, stream), table_of(k, "all")
+    sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
+    slices, sound = np.zeros(batch.id.size, np.int64), np.ones(batch.id.size, bool)
+    by = StreamSlices(table, header.space, stream, header.classes)
+    return LedgerFrames(table, class_table(), False).stored(
+        Stream(header, by, source),
+        ReceivedFrame(number, stamp_ns, received),
+        replace(examine(received, header.space, 2, Limits()), batch=batch),
+        Recalibrated(IDENTITY, sent, slices, (), made or sent, sound, True, Reason.NONE),
+        tracks,
+        opinions,
+        epoch,
     )
 
 
@@ -76,20 +119,12 @@ def waiting(
 ) -> PendingFrame:
     received = received_of([form] * n, k)
     batch = examined(received, k)
-    stored_opinions = here = None
+    here = None
     if len(opinions):
         rows = np.array(opinions, np.int64)
-        values = np.full((rows.size, 4, 2), 0.5)
-        here = Opinions(0, rows, values)
-        stored_opinions = StoredOpinions(SliceKey("all"), rows, values)
-    stored = stored_of(
-        received,
-        batch,
-        k=k,
-        made=doubled(batch) if made else None,
-        opinions=stored_opinions,
-        **more,
-    )
+        here = Opinions(0, rows, np.full((rows.size, 4, 2), 0.5))
+    changed = doubled(batch) if made else None
+    stored = stored_of(received, batch, k=k, made=changed, opinions=here, **more)
     frame = PendingFrame(stored, np.zeros(n, np.int64), here, partition)
     frame.kept = kept
     return frame
@@ -158,9 +193,8 @@ def test_nothing_of_the_received_buffers_is_kept_alive():
     received = received_of([FULL] * 4)
     batch = examined(received)
     made = doubled(batch)
-    slices = np.zeros(4, np.int64)
-    stored = stored_frame(header_of(), 1, 5, received, batch, slices, table_of(3, "all"), made=made)
-    frame = PendingFrame(stored, slices)
+    stored = stored_of(received, batch, made=made)
+    frame = PendingFrame(stored, np.zeros(4, np.int64))
     every = np.arange(4)
     before = [frame.stored.sent.estimates(every), frame.made.estimates(every), stored.id.copy()]
     theirs = (batch.mean, batch.covariance, batch.diagonal, batch.id, batch.class_index)
@@ -225,7 +259,7 @@ def test_ids_beside_are_those_of_detections_with_nothing_to_compare():
     rows = [Sent(id, (0.0,) * 3, (1.0,) * 3 if id % 2 else ()) for id in (8, 3, 2, 7)]
     received = detections(rows)
     batch = examined(received)
-    stored = stored_of(received, batch, bare=2)
+    stored = stored_of(received, batch)
     assert stored.unusable.tolist() == [2, 8]
     assert (stored.received, stored.n, stored.bare) == (4, 2, 2)
     frame = PendingFrame(stored, np.zeros(2, np.int64))
@@ -569,20 +603,21 @@ def partitioned() -> tuple[PendingStore, list[PendingFrame]]:
 def test_what_memory_has_of_a_partition_that_is_gone_is_all_there_is():
     store, frames = partitioned()
     size = store.bytes
-    assert store.unkept_from(1, forget=False) == frames[:2]
+    assert store.unkept_from(1) == frames[:2]
     assert [frame.kept for frame in frames] == [False, False, True, False]
     assert (len(store), store.bytes) == (4, size)
     assert store.unkept == 5 + 2 + 2
     found = [store.gone(("s", 10 + i)) for i in range(3)]
     assert found == [DroppedFrame(0, 1, False), DroppedFrame(0, 2, True), DroppedFrame(0, 1, False)]
     # There is no second time.
-    assert store.unkept_from(1, forget=False) == []
+    assert store.unkept_from(1) == []
     assert store.unkept == 9
 
 
 def test_an_expired_partition_goes_from_memory_too_and_its_frames_are_remembered():
     store, frames = partitioned()
-    assert store.unkept_from(1, forget=True) == frames[:2]
+    for frame in store.unkept_from(1):
+        store.take_out(frame.key)
     assert [frame.key in store for frame in frames] == [False, False, True, True]
     assert [store.gone(("s", i)) for i in (0, 1)] == [DroppedFrame(0, 1, False)] * 2
     assert store.bytes == frames[2].nbytes + frames[3].nbytes

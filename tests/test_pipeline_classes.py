@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Reason
+from monitor.frames.frame import Opinions
 from monitor.frames.slices import TOTAL
 from monitor.matching.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
 from monitor.pipeline.live_statistics import LiveStatistics
@@ -265,7 +266,7 @@ def test_only_probabilities_that_came_take_room_until_memory_is_short():
 # ---- failures of ours
 
 
-@pytest.mark.parametrize("stage", ["count_classes", "see"])
+@pytest.mark.parametrize("stage", ["matched", "see"])
 def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(stage, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -274,16 +275,16 @@ def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(stage, monkeyp
     rows = [sent(1, 1, truth=GOOD_TRUTH), sent(2), sent(3)]
     stream = opened(pipeline)
     with monkeypatch.context() as patched:
-        patched.setattr(LiveStatistics, stage, fail)
+        patched.setattr(LiveStatistics if stage == "see" else Opinions, stage, fail)
         answer = pipeline.process(stream, frame(rows))
-        if stage == "count_classes":
+        if stage == "matched":
             late = reported(pipeline, labels([Label(2, GOOD_TRUTH, class_index=1)]))
             assert account_of(late.account) == {"matched": 1}
     expected = whole.process(opened(whole), frame(rows))
     assert answer.reason.tolist() == expected.reason.tolist()
     assert answer.notices == expected.notices
     assert counted(pipeline) == {}
-    if stage == "count_classes":
+    if stage == "matched":
         assert pipeline.counters.internal_errors == 2
         assert gaussians(pipeline) == 2
         assert pipeline.ledger.fates.pending == 1

@@ -11,6 +11,7 @@ from monitor.frames.slices import TOTAL
 from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.labelled_rows import MatchedCounting
+from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.truth import TruthLedger
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.selection import Selection
@@ -196,7 +197,7 @@ def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
     assert answer.reason[0] == Reason.NONE
 
 
-@pytest.mark.parametrize("stage", ["stored_frame", "counting", "entering", "watermark"])
+@pytest.mark.parametrize("stage", ["storing", "counting", "entering", "watermark"])
 def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("broken")
@@ -205,15 +206,13 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     stream = opened(pipeline)
     rows = [sent(1, truth=True), BAD, sent(2)]
     with monkeypatch.context() as patched:
-        if stage == "stored_frame":
-            patched.setattr(frame_path, stage, fail)
-        else:
-            owner, method = {
-                "counting": (MatchedCounting, "count_inline"),
-                "entering": (TruthLedger, "enter"),
-                "watermark": (Pipeline, "_advance_watermark"),
-            }[stage]
-            patched.setattr(owner, method, fail)
+        owner, method = {
+            "storing": (LedgerFrames, "stored"),
+            "counting": (MatchedCounting, "count_rows"),
+            "entering": (TruthLedger, "enter"),
+            "watermark": (Pipeline, "_advance_watermark"),
+        }[stage]
+        patched.setattr(owner, method, fail)
         answer = pipeline.process(stream, frame(rows))
     expected = whole.process(opened(whole), frame(rows))
     assert answer.reason.tolist() == expected.reason.tolist()

@@ -1,5 +1,5 @@
 """A process that goes on with less than there was: with a partition that was dropped and written
-anew, or with no checkpoint. What the disk has all the same is counted when labels tell of it.
+anew, or with no position in the ledger. The account never has frames from before it began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from monitor.pipeline.restart import Resumption
 from tests.journals import ListJournal, Written
 from tests.ledger_oracle import HEADERS, Came, Message, Named, tell
 from tests.piped import DOUBLE, account_of, opened
-from tests.test_resuming import a_pipeline, checkpoint_of, done, named_frames, resumed
+from tests.states import assert_same_state
+from tests.test_resuming import (
+    a_pipeline,
+    checkpoint_of,
+    done,
+    named_frames,
+    resumed,
+    state_of,
+)
 from tests.test_truth_ledger import messages
 
 
@@ -48,13 +56,14 @@ def moved(pipeline: Pipeline, journal: ListJournal, move: Came | Message | Anew)
 
 
 def begun_anew(journal: ListJournal, **pending: int) -> Pipeline:
-    """A pipeline whose checkpoint is lost."""
+    """A pipeline whose account begins now: its checkpoint has no position in the ledger."""
     fresh = a_pipeline(DOUBLE, journal, **pending)
     for one in journal.entries:
         frame = one.frame_entry()
         if frame is not None:
             fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
     fresh.ledger.sequence = max((one.sequence for one in journal.entries), default=0)
+    fresh.ledger.begins = fresh.ledger.sequence + 1
     for header in HEADERS.values():
         opened(fresh, header)
     return fresh
@@ -101,47 +110,37 @@ def test_a_frame_that_was_written_anew_is_not_lost_any_more_when_labels_tell_of_
     assert again.ledger.fates.account.dropped[why] == 0
 
 
-def test_without_a_checkpoint_detections_come_into_the_account_with_their_labels():
+def test_without_a_checkpoint_no_detection_that_came_before_is_ever_in_the_account():
     journal = ListJournal()
     pipeline = a_pipeline(DOUBLE, journal)
     for number in (1, 2):
-        moved(pipeline, journal, Came("lidar", number, 0))
+        moved(pipeline, journal, Came("lidar", number, 0, refused=1))
+    tell(pipeline, journal, replace(ALL, number=2))
     again = begun_anew(journal)
-    tell(again, journal, ALL)
+    moved(again, journal, Came("lidar", 3, 0, refused=1))
+    for told in (replace(ALL, number=3), ALL, Message("lidar", 2, (Named(0),), revision=1)):
+        answer = tell(again, journal, told)
+        assert account_of(answer.account) == {"matched": len(told.named)}
+        assert_adds_up(again)
+    assert answer.retracted == 3
+    moved(again, journal, Anew(0, 0))
     assert_adds_up(again)
     account = again.ledger.fates.account
-    assert (account.predicted, account.matched, again.ledger.fates.pending) == (3, 3, 0)
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (4, 3, 0)
+    assert (account.dropped[Dropped.REFUSED], account.settled, account.retracted) == (1, 4, 0)
 
 
-def test_without_a_checkpoint_what_is_taken_back_comes_into_the_account_first():
+@pytest.mark.parametrize("max_bytes", [2**28, 1])
+def test_without_a_checkpoint_the_statistics_have_what_labels_tell_of_frames_before(max_bytes):
+    told = ALL, Message("lidar", 1, (Named(0),), revision=1)
     journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    moved(pipeline, journal, Came("lidar", 1, 0))
-    tell(pipeline, journal, ALL)
-    again = begun_anew(journal)
-    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
-    assert_adds_up(again)
-    account = again.ledger.fates.account
-    assert (account.predicted, account.matched, again.ledger.fates.pending) == (3, 1, 2)
-
-
-def test_without_a_checkpoint_nothing_is_taken_from_what_others_have_become():
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    moved(pipeline, journal, Came("lidar", 1, 0, refused=1))
-    tell(pipeline, journal, ALL)
-    again = begun_anew(journal)
-    moved(again, journal, Came("lidar", 2, 0))
-    tell(again, journal, replace(ALL, number=2))
-    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
-    assert_adds_up(again)
-    account = again.ledger.fates.account
-    assert (account.predicted, account.matched, again.ledger.fates.pending) == (7, 4, 2)
-    assert again.ledger.fates.shares.predicted.sum() == 6
-    # What has come into the account is in it, wherever it is found again.
-    tell(again, journal, Message("lidar", 1, (Named(1),), revision=2))
-    assert_adds_up(again)
-    assert (account.predicted, account.matched, again.ledger.fates.pending) == (7, 4, 2)
+    alive = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
+    moved(alive, journal, Came("lidar", 1, 0))
+    again = begun_anew(journal.copy(), max_bytes=max_bytes)
+    for move in (Came("lidar", 2, 0), *told):
+        for pipeline in (alive, again):
+            moved(pipeline, journal, move)
+    assert_same_state(state_of(alive), state_of(again))
 
 
 def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_no_second_time():
@@ -159,17 +158,21 @@ def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_n
     assert (account.predicted, account.matched, again.ledger.fates.pending) == (6, 1, 5)
 
 
-def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_its_partition():
+def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
     journal = ListJournal()
     moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
     again = begun_anew(journal)
     tell(again, journal, Message("lidar", 1, (Named(0, "wrong"),)))
     moved(again, journal, Anew(0, 0))
     assert_adds_up(again)
-    assert (again.ledger.fates.account.predicted, again.ledger.fates.pending) == (3, 3)
-    tell(again, journal, ALL)
+    answer = tell(again, journal, ALL)
+    assert account_of(answer.account) == {"matched": 3}
     assert_adds_up(again)
-    assert again.ledger.fates.account.matched == 3
+    last = gone_on(again, journal)
+    tell(last, journal, Message("lidar", 1, (Named(0),), revision=1))
+    for pipeline in (again, last):
+        account = pipeline.ledger.fates.account
+        assert (account.predicted, account.matched, pipeline.ledger.fates.pending) == (0, 0, 0)
 
 
 anew = st.builds(Anew, st.integers(0, 5), st.integers(0, 3))
@@ -221,4 +224,4 @@ def test_who_goes_on_from_an_account_that_began_anew_knows_what_is_not_in_it():
     tell(last, journal, Message("lidar", 2, (Named(0),), revision=1))
     assert_adds_up(last)
     account = last.ledger.fates.account
-    assert (account.predicted, account.matched, last.ledger.fates.pending) == (9, 5, 4)
+    assert (account.predicted, account.matched, last.ledger.fates.pending) == (3, 3, 0)

@@ -12,6 +12,7 @@ import pytest
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.statistics.evaluation import Evaluation
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.measures import ReliabilityBins
 from monitor.statistics.reading import read
 from monitor.statistics.stage import SliceStatistics
@@ -179,7 +180,7 @@ def test_every_field_is_what_is_read_off_the_statistics_of_the_window(driven, wi
     for name, statistics in expected.items():
         stages = (statistics.raw, statistics.recalibrated)
         for stage, held_there in zip(found[name].stages, stages, strict=True):
-            assert_reading(stage, read(held_there, 7))
+            assert_reading(stage, read(held_there, BinCut(7)))
     assert total.stages[0].n == sum(one.raw.n for one in expected.values())
 
 

@@ -5,6 +5,8 @@ import socket
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from monitor.config import (
     Config,
     PendingConfig,
@@ -116,10 +118,11 @@ def test_the_limits_are_those_of_the_configuration():
 # ---- what the disk has at start
 
 
-def resumed(folder: Path, waiting: dict[int, int], now_ns: int | None = None) -> Sidecar:
+def resumed(folder: Path, waiting: dict[int, int] | None, now_ns: int | None = None) -> Sidecar:
     """One that found frames 1 to 4 in partitions 6 to 9, of 30 min, and kept for 2 h.
 
-    waiting  detections that its snapshot says wait, by partition
+    waiting  detections that its snapshot says wait, by partition; None: the snapshot has no
+             position in the ledger
     """
     pending = PendingConfig(folder=str(folder), keep_hours=2, partition_minutes=30)
     quiet = Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder=""))
@@ -133,12 +136,15 @@ def resumed(folder: Path, waiting: dict[int, int], now_ns: int | None = None) ->
         there = sum(file.stat().st_size for file in folder.iterdir())
         almost_full = pending.model_copy(update={"disk_bytes": there + there // 4})
         sidecar = Sidecar(quiet.model_copy(update={"pending": almost_full}))
-        progress = Progress(
-            4, now_ns, detections={f"waiting_in_{number}": n for number, n in waiting.items()}
-        )
-        with patch.object(
-            StatisticsCheckpoints, "load", lambda _: restore_progress(sidecar.pipeline, progress)
-        ):
+
+        def load(keeper: StatisticsCheckpoints) -> None:
+            if waiting is None:
+                keeper.entry = None
+                return
+            counts = {f"waiting_in_{number}": n for number, n in waiting.items()}
+            restore_progress(sidecar.pipeline, Progress(4, now_ns, detections=counts))
+
+        with patch.object(StatisticsCheckpoints, "load", load):
             sidecar._resume()
         await sidecar.journal.close()
         return sidecar
@@ -156,6 +162,15 @@ def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage
     assert account.unlabelled == 1
     assert (account.dropped[Dropped.BUDGET], account.dropped[Dropped.CORRUPT]) == (1, 1)
     assert sidecar.pipeline.ledger.sequence == 4
+
+
+@pytest.mark.parametrize(("waiting", "begins"), [(None, 5), ({}, 0)])
+def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
+    tmp_path, waiting, begins
+):
+    ledger = resumed(tmp_path / "pending", waiting).pipeline.ledger
+    assert (ledger.begins, ledger.sequence) == (begins, 4)
+    assert ledger.fates.account.waiting == ledger.fates.pending
 
 
 def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_again(

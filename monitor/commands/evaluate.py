@@ -32,7 +32,7 @@ from monitor.commands.recordings import (
     refuse_options_of_gaussians,
     usable_truth,
 )
-from monitor.frames.space import BoolArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
@@ -55,12 +55,12 @@ from monitor.statistics.evaluation import (
     class_as_json,
 )
 from monitor.statistics.exact_engine import (
-    FrozenEdges,
+    BinCut,
     OwnDistributions,
     evaluate_rows,
     freeze_edges,
 )
-from monitor.statistics.reading import CellBinning, WidthRange, read
+from monitor.statistics.reading import read
 from monitor.statistics.stage import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import Recording
@@ -231,6 +231,7 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
     if made is not None:
         recording, shaped = made.recording, made.shaped
     edges = _frozen(recording, options, model)
+    cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
     if options.engine == "streaming" and made is not None and shaped is not None:
         raise EvaluationError(
             f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
@@ -243,15 +244,15 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
         )
     refused = labelled & ~usable
     if options.engine == "exact":
-        return _exact(recording, options, edges, refused, shaped), made
+        return _exact(recording, options, cut, refused, shaped), made
     unlabelled, refusals = int(np.count_nonzero(~labelled)), int(np.count_nonzero(refused))
-    evaluation = _streamed(recording, options, edges, np.flatnonzero(usable))
+    evaluation = _streamed(recording, options, cut, np.flatnonzero(usable))
     return replace(evaluation, without_truth=unlabelled, refused=refusals), made
 
 
 def _frozen(
     recording: Recording, options: argparse.Namespace, model: Selection | None
-) -> FrozenEdges | None:
+) -> tuple[FloatArray, ...] | None:
     """Edges of the reference, which is selected and recalibrated alike, but without the fault."""
     if options.edges_from is None:
         return None
@@ -271,7 +272,7 @@ def _frozen(
 def _exact(
     recording: Recording,
     options: argparse.Namespace,
-    edges: FrozenEdges | None,
+    cut: BinCut,
     refused: BoolArray,
     shaped: OwnDistributions | None,
 ) -> Evaluation:
@@ -283,18 +284,14 @@ def _exact(
         recording.covariance,
         recording.truth,
         tau=options.tau,
-        bins=options.bins,
-        binning=options.binning,
-        value_range=options.range,
-        edges=edges,
-        fewest_rows=options.min_bin_rows,
+        cut=cut,
         cluster=numbered_tracks(recording.sequence_index, recording.track),
         shaped=shaped,
     )
 
 
 def _streamed(
-    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None, kept: IntArray
+    recording: Recording, options: argparse.Namespace, cut: BinCut, kept: IntArray
 ) -> Evaluation:
     """Measures some rows from micro-bins."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
@@ -313,8 +310,7 @@ def _streamed(
         recording.covariance[kept],
         clusters,
     )
-    width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
-    return replace(read(statistics, options.bins, width, options.min_bin_rows), tracks=count)
+    return replace(read(statistics, cut), tracks=count)
 
 
 def evaluate_classes(

@@ -422,26 +422,12 @@ class Opinions:
     rows: IntArray
     values: FloatArray
 
-    @property
-    def nbytes(self) -> int:
-        """Counts the bytes of the arrays."""
-        return self.rows.nbytes + self.values.nbytes
-
     def of(self, rows: IntArray) -> BoolArray:
         """Tells which rows of the batch have opinions, (n,)."""
         place = np.searchsorted(self.rows, rows)
         found: BoolArray = place < self.rows.size
         found[found] = self.rows[place[found]] == rows[found]
         return found
-
-    def without(self, resolved: BoolArray) -> Opinions | None:
-        """Those of detections (n,) that are not resolved; None if no such has any."""
-        waiting = ~resolved[self.rows]
-        if waiting.all():
-            return self
-        if not waiting.any():
-            return None
-        return Opinions(self.index, self.rows[waiting], self.values[waiting])
 
     def matched(
         self, rows: IntArray, true_class: IntArray, stamp_ns: int | None

@@ -16,14 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.counters import TruthAccount
-from monitor.frames.detections import (
-    Examined,
-    FrameBatch,
-    IdArray,
-    Limits,
-    Reason,
-    ReceivedDetections,
-)
+from monitor.frames.detections import Examined, IdArray, Limits, Reason, ReceivedDetections
 from monitor.frames.frame import Header, Opinions, ReceivedTruth, TrackIds
 from monitor.frames.reasons import Notice, numbers
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
@@ -98,88 +91,62 @@ def label_notices(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class InlineTruth:
-    """Labels that came inline with the n detections of a batch.
-
-    resolved    (n,) detections that have their label by it
-    rows        detections with ground truth
-    class_rows  detections with class probabilities and a true class
-    """
-
-    account: TruthAccount
-    resolved: BoolArray
-    rows: IntArray
-    class_rows: IntArray
-
-
 def labels_sent(received: ReceivedDetections) -> int:
     """Counts the detections that carry a label of any kind, usable or not."""
-    return int(np.count_nonzero(_labelled(received)))
-
-
-def inline_truth(
-    received: ReceivedDetections, examined: Examined, opinions: Opinions | None
-) -> InlineTruth | None:
-    """Matches inline labels as match_by_id matches others; None if no detection carries any.
-
-    Ground truth that cannot be used refuses the class beside it too: a better label may come.
-    A class that cannot be used does not harm the ground truth beside it.
-    """
-    labelled = _labelled(received)
-    sent = int(np.count_nonzero(labelled))
-    if sent == 0:
-        return None
-    batch = examined.batch
-    has_truth = np.isfinite(batch.truth[:, 0])
-    rows = np.flatnonzero(has_truth)
-    class_rows, resolved, matched = rows[:0], has_truth, rows.size
-    if opinions is not None and received.ground_truth_class is not None:
-        told = np.flatnonzero((batch.true_class >= 0) & ~examined.truth_invalid[batch.rows])
-        class_rows = told[opinions.of(told)]
-        resolved = has_truth.copy()
-        resolved[class_rows] = True
-        matched = int(np.count_nonzero(resolved))
-    bad_class = examined.true_class_invalid & (received.truth_length == 0)
-    refused = int(np.count_nonzero(examined.truth_invalid | bad_class))
-    account = TruthAccount(matched=matched, refused=refused, unusable=sent - refused - matched)
-    return InlineTruth(account, resolved, rows, class_rows)
+    labelled = received.truth_length > 0
+    if received.ground_truth_class is not None:
+        labelled = labelled | received.ground_truth_class[1]
+    return int(np.count_nonzero(labelled))
 
 
 def inline_record(
-    truth: InlineTruth,
-    batch: FrameBatch,
+    received: ReceivedDetections,
+    examined: Examined,
+    opinions: Opinions | None,
     stamp_ns: int | None,
     clock_ns: int | None,
     generation: int,
-) -> LabelRecord:
-    """Makes the record of inline labels; stamp_ns, clock_ns and generation as in LabelRecord."""
-    settled = np.flatnonzero(truth.resolved)
+) -> LabelRecord | None:
+    """Matches labels that came inline with a frame; None if no detection carries any.
+
+    Ground truth that cannot be used refuses the class beside it too: a better label may come.
+    A class that cannot be used does not harm the ground truth beside it.
+
+    stamp_ns, clock_ns, generation  as in LabelRecord
+    """
+    sent = labels_sent(received)
+    if sent == 0:
+        return None
+    batch = examined.batch
+    resolved = np.isfinite(batch.truth[:, 0])
+    rows = settled = np.flatnonzero(resolved)
+    class_rows = rows[:0]
+    if opinions is not None and received.ground_truth_class is not None:
+        told = np.flatnonzero((batch.true_class >= 0) & ~examined.truth_invalid[batch.rows])
+        class_rows = told[opinions.of(told)]
+        resolved[class_rows] = True
+        settled = np.flatnonzero(resolved)
+    bad_class = examined.true_class_invalid & (received.truth_length == 0)
+    refused = int(np.count_nonzero(examined.truth_invalid | bad_class))
+    unusable = sent - refused - settled.size
     return LabelRecord(
         revision=INLINE,
         replaces=False,
         settled=settled,
         outcome=np.full(settled.size, Outcome.MATCHED, np.uint8),
-        rows=truth.rows,
-        truth=batch.truth[truth.rows],
+        rows=rows,
+        truth=batch.truth[rows],
         truth_covariance=None,
         objects=None,
-        class_rows=truth.class_rows,
-        true_class=batch.true_class[truth.class_rows],
+        class_rows=class_rows,
+        true_class=batch.true_class[class_rows],
         stamp_ns=stamp_ns,
         clock_ns=clock_ns,
         generation=generation,
         delay_ns=0,
         live=True,
-        account=truth.account,
+        account=TruthAccount(matched=settled.size, refused=refused, unusable=unusable),
     )
-
-
-def _labelled(received: ReceivedDetections) -> BoolArray:
-    labelled: BoolArray = received.truth_length > 0
-    if received.ground_truth_class is not None:
-        labelled = labelled | received.ground_truth_class[1]
-    return labelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ class PendingFrame:
     revision           of the labels that are counted
     objects_told       whether objects of that revision have come
     released           whether the estimates were let go
+    before_account     whether it came before the account began, which never counts it
     """
 
     stored: StoredFrame
@@ -135,6 +136,7 @@ class PendingFrame:
     revision: int = INLINE
     objects_told: bool = False
     released: bool = False
+    before_account: bool = False
 
     def __post_init__(self) -> None:
         id = self.stored.id
@@ -166,7 +168,9 @@ class PendingFrame:
 
     @property
     def waiting(self) -> int:
-        """Counts the detections without a label so far."""
+        """Counts the detections without a label so far that are in the account."""
+        if self.before_account:
+            return 0
         return int(self.outcome.size - np.count_nonzero(self.outcome))
 
     @property

@@ -18,13 +18,12 @@ from monitor.frames.counters import Counters
 from monitor.frames.space import IntArray
 from monitor.matching.pending import (
     Dropped,
-    FrameKey,
     GateVerdict,
     LabelRecord,
     Outcome,
     PendingFrame,
 )
-from monitor.pipeline.pending import DroppedFrame, PendingStore
+from monitor.pipeline.pending import PendingStore
 
 # Counts of a DetectionAccount, but for those of `dropped`.
 _NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
@@ -54,16 +53,9 @@ class DetectionAccount:
         self.unmatched += times * int(counts[Outcome.UNMATCHED])
 
     def retract(self, outcome: IntArray) -> None:
-        """Takes outcomes (u,) back.
-
-        Outcomes that only a lost account counted are added to `predicted` first.
-        """
+        """Takes outcomes (u,) back."""
         self.settle(outcome, -1)
         self.retracted += outcome.size
-        for name in ("matched", "ignored", "unmatched"):
-            absent = max(0, -getattr(self, name))
-            setattr(self, name, getattr(self, name) + absent)
-            self.predicted += absent
 
     def drop(self, why: Dropped, count: int) -> None:
         """Counts detections that are gone."""
@@ -131,9 +123,10 @@ class SliceShares:
 class Fates:
     """The fates of one pipeline's detections; account.waiting == pending after every call.
 
+    Frames that came before the account began are stored, and never counted.
+
     store    pending frames in memory
     waiting  detections that wait in frames which the disk has, by partition
-    absent   frames in memory that only an account that was lost has counted
     """
 
     counters: Counters
@@ -141,7 +134,6 @@ class Fates:
     account: DetectionAccount = field(default_factory=DetectionAccount)
     shares: SliceShares = field(default_factory=SliceShares)
     waiting: Counter[int] = field(default_factory=Counter)
-    absent: set[FrameKey] = field(default_factory=set)
 
     @property
     def pending(self) -> int:
@@ -172,7 +164,7 @@ class Fates:
 
     def came(self, frame: PendingFrame) -> None:
         """Counts a frame, which replaces an earlier one of its number; `hold` stores it."""
-        earlier = self._discard(frame.key)
+        earlier = self.store.discard(frame.key)
         # The same number at another time: the detector was restarted. Detections of an earlier
         # frame on disk wait until its partition goes: to count them, it would have to be read.
         if earlier is not None and not earlier.kept:
@@ -186,10 +178,6 @@ class Fates:
         self._drop(Dropped.REFUSED, received - slices.size - bare)
         self.shares.add("predicted", slices)
 
-    def _discard(self, key: FrameKey) -> PendingFrame | None:
-        self.absent.discard(key)
-        return self.store.discard(key)
-
     def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
         """Counts the labels that came with a frame, before `hold`."""
         self.store.told(frame, inline)
@@ -202,32 +190,25 @@ class Fates:
         """
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
+        self._store(frame, wanted=wanted)
+
+    def _store(self, frame: PendingFrame, *, wanted: bool) -> None:
         for gone in self.store.add(frame, wanted=wanted):
-            self.absent.discard(gone.key)
             if not gone.kept:
                 self._drop(gone.why_not, gone.waiting)
 
-    def hold_again(self, frame: PendingFrame, *, lost: bool = False, absent: bool = False) -> None:
+    def hold_again(self, frame: PendingFrame, *, lost: bool = False) -> None:
         """Keeps a frame that was read from the ledger, with all its labels.
 
-        lost    the disk did not have it when the process began
-        absent  this account counts it only when another label comes
+        Its detections are counted already: they waited on disk all the time.
+
+        lost  the disk did not have it when the process began
         """
-        absent = absent and (frame.key in self.absent or frame.key not in self.store)
-        there = self._discard(frame.key)
-        if there is not None and there.kept:
-            self.waiting[there.partition] -= there.waiting
         frame.kept = True
-        # Its detections are counted already: they waited on disk all the time.
-        before = self.waiting[frame.partition]
-        self.hold(frame, wanted=True)
-        if absent:
-            self.absent.add(frame.key)
-        if there is None:
-            self.waiting[frame.partition] = before
-            if lost and self.account.dropped[Dropped.RESTART] >= frame.waiting:
-                self.account.drop(Dropped.RESTART, -frame.waiting)
-                self.waiting[frame.partition] += frame.waiting
+        self._store(frame, wanted=True)
+        if lost:
+            self._admit(frame.waiting, frame.slices)
+            self.waiting[frame.partition] += frame.waiting
 
     def _admit(self, count: int, slices: IntArray) -> None:
         """Counts detections as waiting again that were counted as lost.
@@ -244,7 +225,7 @@ class Fates:
         some = min(count, self.account.unlabelled)
         self.account.unlabelled -= some
         count -= some
-        # Only an account that was lost has counted the others.
+        # The others are in no count: the entry of their frame could not be done again at start.
         self.account.predicted += count
         self.shares.add("predicted", slices[:count])
 
@@ -263,21 +244,12 @@ class Fates:
         lost = self.waiting.pop(partition, 0)
         expired = why == "expired"
         reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
-        for frame in self.store.unkept_from(partition, forget=expired):
-            absent = frame.key in self.absent
-            self.absent.discard(frame.key)
-            if expired:
-                continue
-            if any(record.revision >= 0 for record in frame.records):
+        for frame in self.store.unkept_from(partition):
+            if expired or any(record.revision >= 0 for record in frame.records):
                 # Its labels are lost too: written again without them, they would be counted twice.
-                self.store.discard(frame.key)
-                gone = DroppedFrame(frame.stored.stamp_ns, partition, False)
-                self.store.remember(frame.key, gone)
+                self.store.take_out(frame.key)
                 continue
             frame.why_not = reason
-            if absent:
-                self._count_absent(frame)
-                continue
             lost -= frame.waiting
             if lost < 0:
                 self._admit(-lost, frame.slices[~frame.resolved])
@@ -294,12 +266,9 @@ class Fates:
 
         returns  detections whose earlier fate was taken back
         """
-        if frame.key in self.absent:
-            self.absent.discard(frame.key)
-            self._count_absent(frame)
-            self.waiting[frame.partition] += frame.waiting
+        if frame.before_account:
+            return int(self.store.told(frame, record).size)
         if record.replaces:
-            self._come_to_what_is_taken_back(frame)
             for earlier in frame.records:
                 self._gated(frame.slices, earlier, -1)
         waited = frame.waiting
@@ -316,32 +285,6 @@ class Fates:
         self.shares.add("labelled", told, -1)
         self._settle(frame.slices, record)
         return int(back.size)
-
-    def _count_absent(self, frame: PendingFrame) -> None:
-        """Counts a frame with its labels in an account that does not count it yet."""
-        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
-        for record in frame.records:
-            self._settle(frame.slices, record)
-
-    def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
-        """Counts a frame's labels first if more is taken back than was ever counted: then they
-        were counted in an account that was lost.
-        """
-        resolved = frame.resolved
-        fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
-        account, shares, told = self.account, self.shares, frame.slices[resolved]
-        counted = account.matched, account.ignored, account.unmatched
-        decided = [_decided(frame.slices, record) for record in frame.records]
-        if (
-            bool((fates[1:] > counted).any())
-            or _more_than(shares.labelled, [told])
-            or _more_than(shares.gated, [gated for gated, _ in decided])
-            or _more_than(shares.near_gate, [near for _, near in decided])
-        ):
-            account.predicted += told.size
-            self.shares.add("predicted", told)
-            for record in frame.records:
-                self._settle(frame.slices, record)
 
     def _settle(self, slices: IntArray, record: LabelRecord) -> None:
         self.account.settle(record.outcome.astype(np.int64))
@@ -360,10 +303,3 @@ def _decided(slices: IntArray, record: LabelRecord) -> tuple[IntArray, IntArray]
         return slices[:0], slices[:0]
     slices = slices[record.rows]
     return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
-
-
-def _more_than(known: IntArray, slices: list[IntArray]) -> bool:
-    """Tells if any slice has more detections than are known."""
-    counts = np.bincount(np.concatenate([known[:0], *slices]), minlength=known.size)
-    counts[: known.size] -= known
-    return bool((counts > 0).any())

@@ -128,7 +128,7 @@ class CheckpointFile:
         return not self._of_another
 
     async def write(self, made: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
-        """Write the parts of a value that is made then, after those that are being written."""
+        """Writes the parts of a value, which is made once earlier writes are done."""
         # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
         task = asyncio.create_task(self._write(made))
         self._writing.add(task)
@@ -153,7 +153,7 @@ class CheckpointFile:
             self.written_at = time.monotonic()
 
     def close(self) -> None:
-        """Let another sidecar have the file."""
+        """Lets another sidecar have the file."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -207,7 +207,7 @@ class DriftCheckpoints:
     # ---- at start
 
     def begin(self) -> None:
-        """Begin where the last run ended, when it is known which recalibrator is in force.
+        """Begins where the last run ended, once the active recalibrator is known.
 
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
@@ -241,7 +241,7 @@ class DriftCheckpoints:
     # ---- while it runs
 
     async def keep_watching(self) -> None:
-        """Take in what comes and keep it, for ever."""
+        """Takes in what comes and writes checkpoints, for ever."""
         # A disk that hangs holds up nobody but itself.
         await asyncio.gather(self._watch(), self._keep())
 
@@ -260,7 +260,7 @@ class DriftCheckpoints:
             await self.write()
 
     async def write(self) -> None:
-        """Write all of it now, after what is being written.
+        """Writes a checkpoint now, after the one that is being written.
 
         A failure is said and counted, and the next one tries again.
         """
@@ -293,12 +293,12 @@ class DriftCheckpoints:
         return family_text(document)
 
     async def settle(self) -> None:
-        """Return when what has happened is on the disk; a disk that hangs is not waited for."""
+        """Returns when what has happened is on the disk, or after two seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.write(), _SETTLED)
 
     async def end(self) -> None:
-        """Keep all that has come, and let another sidecar have the file."""
+        """Writes all that has come, and lets another sidecar have the file."""
         self._refits.stop()
         with contained(self.pipeline.counters, log, NOT_WATCHED):
             await in_steps(self.pipeline.drift.catch_up(everything=True))
@@ -359,7 +359,7 @@ class StatisticsCheckpoints:
         return float("nan") if written_at is None else time.monotonic() - written_at
 
     def load(self) -> None:
-        """Begin where the last run ended; what cannot be used is said, and never stops the start.
+        """Begins where the last run ended. What cannot be used is logged, and the start goes on.
 
         Where another sidecar keeps its statistics in the file, it is left alone from now on.
         """
@@ -380,7 +380,7 @@ class StatisticsCheckpoints:
         return f"{detections} matched detections of {slices} slices"
 
     async def keep(self) -> None:
-        """Write snapshots, for ever."""
+        """Writes snapshots, for ever."""
         while True:
             await set_within(self.soon, self.config.every_seconds)
             self.soon.clear()
@@ -389,7 +389,7 @@ class StatisticsCheckpoints:
             await asyncio.sleep(min(_APART, self.config.every_seconds))
 
     async def write(self) -> None:
-        """Write one now, after those that are being written.
+        """Writes a snapshot now, after those that are being written.
 
         A failure is said and counted, and the next one tries again.
         """

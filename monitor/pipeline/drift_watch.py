@@ -165,7 +165,7 @@ class DriftWatch:
     # ---- on the way in
 
     def add(self, rows: MatchedRows, made_by: str | None, sequence: int = 0) -> None:
-        """Take in detections of a frame with their truth; cheap.
+        """Takes in detections of a frame with their ground truth; cheap.
 
         made_by   version of the recalibrator that made the recalibrated stage; None: none could
         sequence  of their entry in the ledger
@@ -271,7 +271,7 @@ class DriftWatch:
     # ---- in steps
 
     def catch_up(self, *, everything: bool = False) -> Generator[None, None, None]:
-        """Take in the portions that have ended, in short steps; alarms are told as they are raised.
+        """Takes in the portions that have ended, in short steps; tells alarms as they are raised.
 
         A fault costs the frames of its portion, and nothing else.
 
@@ -380,7 +380,7 @@ class DriftWatch:
         self.urgent.set()
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
-        """End the alarms of these slices, or of all where none is named; those that were there.
+        """Ends the alarms of these slices, of all where none is named; returns those that it ended.
 
         raises  NoSuchSlice
         """

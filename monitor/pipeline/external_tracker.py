@@ -365,7 +365,7 @@ class TrackerCalls:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, link: Link) -> None:
-        """Send what waits, oldest first; before the first frame of a stream its header."""
+        """Sends what waits, oldest first; before the first frame of a stream its header."""
         loop, tracker = asyncio.get_running_loop(), self.tracker
         announced: dict[str, int] = {}
         while True:
@@ -434,7 +434,7 @@ class TrackerCalls:
                 raise LinkLost(f"it took frames and answered none for {self.silence:g} s")
 
     def _tell(self, state: str, why: str = "") -> None:
-        """Say a state, unless it was the last that was said."""
+        """Tells a state, unless it was the last that was told."""
         self._state = (state, why)
         if state != THERE:
             self.tracker.trouble = f"is {state}{why}"

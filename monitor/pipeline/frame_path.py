@@ -33,8 +33,7 @@ from monitor.frames.logits import in_words_of_logits, with_softmax
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
-from monitor.frames.stored import SliceKey, StoredOpinions
-from monitor.matching.labels import inline_record, inline_truth, labels_sent
+from monitor.matching.labels import inline_record, labels_sent
 from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
@@ -43,7 +42,7 @@ from monitor.pipeline.housekeeping import Overload, contained
 from monitor.pipeline.labelled_rows import MatchedCounting, Origin, inline_rows, tracks_of_rows
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.pipeline.pending import stored_frame, tracks_of
+from monitor.pipeline.pending import tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.stream_tracker import (
     Tracked,
@@ -430,44 +429,22 @@ class Pipeline:
         opinions = self._opinions(stream, batch)
         acted, sequence = recalibrated.acted, self.ledger.next_sequence()
         version = None if acted is None else acted.version
-        truth = inline_truth(frame.detections, examined, opinions)
-        record = None
-        if truth is not None:
-            self.counters.truth.add(truth.account)
-            live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
-            record = inline_record(truth, batch, stamp_ns, live.clock.now_ns, live.generation)
-            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, truth.rows))
-            rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
-            self.counting.count_inline(rows, version, opinions, record, sequence)
-        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
+        live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
+        now = stamp_ns, live.clock.now_ns, live.generation
+        record = inline_record(frame.detections, examined, opinions, *now)
+        if record is not None:
+            self.counters.truth.add(record.account)
+            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, record.rows))
+            rows = inline_rows(batch, record.rows, slices, recalibrated.made, origin)
+            self.counting.count_rows(rows, version, opinions, record, sequence)
         if frame.frame_id is None:
+            bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
             self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)
             return
-        stored = stored_frame(
-            stream.header,
-            frame.frame_id,
-            frame.stamp_ns,
-            frame.detections,
-            batch,
-            slices,
-            self.slices,
-            bare=bare,
-            made=None if recalibrated.made is recalibrated.sent else recalibrated.made,
-            version=version,
-            tracks=tracks,
-            source=stream.number,
-            opinions=self._stored_opinions(opinions),
-            epoch=self.ledger.epoch,
+        stored = self.ledger.places.stored(
+            stream, frame, examined, recalibrated, tracks, opinions, self.ledger.epoch
         )
         self.ledger.enter(stored, slices, opinions, record, sequence)
-
-    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
-        if opinions is None:
-            return None
-        index = opinions.index
-        entry = None if index is None else self.live.class_slices.slices[index]
-        key = None if entry is None else SliceKey(entry.name, entry.overflow)
-        return StoredOpinions(key, opinions.rows, opinions.values)
 
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
         """Pairs the class probabilities of a frame with the slice that they belong to."""
@@ -481,9 +458,7 @@ class Pipeline:
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is None:
             return
-        generation = self.live.generation
-        self.live.see(stamp_ns)
-        if generation != self.live.generation:
+        if self.live.see(stamp_ns):
             self.drift.begin_anew()
         if self.live.believed(stamp_ns) is not None:
             # One wild stamp would make all that follow late.

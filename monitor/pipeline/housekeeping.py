@@ -48,7 +48,7 @@ class Overload:
     _calm_since: float | None = None
 
     def look(self, now: float, lag: float, waiting: int) -> bool:
-        """Take in a sample; whether shedding began or ended with it.
+        """Takes in a sample; tells whether shedding began or ended with it.
 
         now      s of a clock that never moves back
         lag      s that the loop was late, or that frames waited, whichever is longer

@@ -148,37 +148,48 @@ class MatchedCounting:
 
         sequence  of the entry in the ledger
         """
-        if record.rows.size:
-            rows = self._rows(frame, record)
-            self._take(rows, frame.stored.version, record, sequence, parts)
-        if parts.statistics:
-            self._count_classes(frame.opinions, record, record.stamp_ns)
+        rows = self._rows(frame, record) if record.rows.size else None
+        self.count_rows(rows, frame.stored.version, frame.opinions, record, sequence, parts)
 
-    def count_inline(
+    def count_rows(
         self,
         rows: RowsWithTruth | None,
         version: str | None,
         opinions: Opinions | None,
         record: LabelRecord,
         sequence: int,
+        parts: EntryParts = ALL,
     ) -> None:
-        """Counts labels that came with their frame.
+        """Counts rows, and class probabilities of their frame, by the record of their labels.
 
         rows  None: no detection has ground truth
         """
         if rows is not None and rows.slices.size:
-            self._take(rows, version, record, sequence, ALL)
-        self._count_classes(opinions, record, record.stamp_ns)
+            matched = rows.matched()
+            if parts.statistics:
+                in_overflow = np.isin(rows.slices, self.slices.overflowing)
+                self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+                self.live.count(matched)
+            # Drift and recalibrators cannot retract the label that a late one replaces.
+            if record.live or not record.replaces:
+                # The statistics hold the rows already, so the ledger must hold them too.
+                fault = "matched detections were not counted for drift and recalibrators"
+                with contained(self.counters, log, fault):
+                    if parts.drift:
+                        self.drift.add(matched, version, sequence)
+                    labelled = rows.labelled()
+                    if parts.learning and labelled is not None:
+                        self.learning.take(labelled)
+        if parts.statistics:
+            self._count_classes(opinions, record, record.stamp_ns)
 
-    def take_back(self, frame: PendingFrame, record: LabelRecord, generation: int) -> None:
+    def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.
 
         Evidence of drift and the tracks for fits stay: neither can be retracted.
-
-        generation  how often event time has begun anew by now
         """
         # Rows that were counted before event time began anew are older than every window.
-        stamp_ns = record.stamp_ns if record.generation == generation else None
+        stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
         if record.rows.size:
             rows = self._rows(frame, record).matched()
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
@@ -191,30 +202,6 @@ class MatchedCounting:
         told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
         origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
         return RowsWithTruth(frame.space, frame.slices[rows], sent, made, record.truth, origin)
-
-    def _take(
-        self,
-        rows: RowsWithTruth,
-        version: str | None,
-        record: LabelRecord,
-        sequence: int,
-        parts: EntryParts,
-    ) -> None:
-        matched = rows.matched()
-        if parts.statistics:
-            in_overflow = np.isin(rows.slices, self.slices.overflowing)
-            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-            self.live.count(matched)
-        if record.replaces and not record.live:
-            return  # drift and learning have the earlier label, which neither can retract
-        # The statistics hold the rows already, so the ledger must hold them too.
-        fault = "matched detections were not counted for drift and recalibrators"
-        with contained(self.counters, log, fault):
-            if parts.drift:
-                self.drift.add(matched, version, sequence)
-            labelled = rows.labelled()
-            if parts.learning and labelled is not None:
-                self.learning.take(labelled)
 
     def _count_classes(
         self,
@@ -237,7 +224,7 @@ class MatchedCounting:
                 self.counters.overflow_classified += rows.size
             matched = opinions.matched(rows, record.true_class, stamp_ns)
             if matched is not None:
-                self.live.count_classes(replace(matched, retracts=retracts))
+                self.live.count(replace(matched, retracts=retracts))
 
 
 def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:

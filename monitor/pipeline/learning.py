@@ -71,7 +71,7 @@ class LabelledTracks:
 
     @property
     def left_out(self) -> int:
-        """Open tracks and frames for which there was no room."""
+        """Counts open tracks and frames for which there was no room."""
         return self._open.left_out
 
     # ---- tracks

@@ -16,12 +16,8 @@ from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
-from monitor.statistics.panes import (
-    ClassAccumulator,
-    PaneAccumulator,
-    PaneChanges,
-    SliceAccumulator,
-)
+from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
+from monitor.statistics.panes import PaneAccumulator, PaneChanges
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import (
@@ -74,11 +70,13 @@ class LiveStatistics:
 
     # ---- counting
 
-    def see(self, stamp_ns: int | None) -> None:
-        """Moves event time forward to the stamp of a frame."""
-        if stamp_ns is not None and self.clock.see(stamp_ns):
+    def see(self, stamp_ns: int | None) -> bool:
+        """Moves event time forward to the stamp of a frame; True if it began anew."""
+        anew = stamp_ns is not None and self.clock.see(stamp_ns)
+        if anew:
             self.generation += 1
             self._take_in(None)
+        return anew
 
     def come_to(self, generation: int, clock_ns: int | None) -> bool:
         """Sets event time to what an entry of the ledger says; True if it began anew."""
@@ -92,12 +90,8 @@ class LiveStatistics:
             self.clock.now_ns = clock_ns if now_ns is None else max(clock_ns, now_ns)
         return anew
 
-    def count(self, rows: MatchedRows) -> None:
-        """Counts matched rows; cheap."""
-        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
-
-    def count_classes(self, rows: MatchedClasses) -> None:
-        """Counts rows of class probabilities with their true class; cheap."""
+    def count(self, rows: MatchedRows | MatchedClasses) -> None:
+        """Counts matched rows, or class probabilities with their true class; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def believed(self, stamp_ns: int | None) -> int | None:

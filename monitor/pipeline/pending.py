@@ -11,12 +11,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from monitor.frames.detections import Estimates, FrameBatch, ReceivedDetections
-from monitor.frames.frame import Header, Opinions, ReportedTracks, TrackIds
+from monitor.frames.detections import Examined, Reason, ReceivedDetections
+from monitor.frames.frame import Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import IntArray, Space
 from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
 from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
+from monitor.pipeline.forwarding import Recalibrated
+from monitor.pipeline.streams import Stream
 from monitor.store.ledger.entries import FrameEntry, Kept
 
 # Frames remembered after they left memory, so that a repeated frame is recognised and a late label
@@ -53,48 +55,6 @@ def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...
         used, place = np.unique(slices, return_inverse=True)
     entries = (table.slices[index] for index in used.tolist())
     return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
-
-
-def stored_frame(
-    header: Header,
-    frame_id: int,
-    stamp_ns: int | None,
-    received: ReceivedDetections,
-    batch: FrameBatch,
-    slices: IntArray,
-    table: SliceTable,
-    bare: int = 0,
-    made: Estimates | None = None,
-    version: str | None = None,
-    tracks: TrackIds | None = None,
-    source: int = 0,
-    opinions: StoredOpinions | None = None,
-    epoch: int = 0,
-) -> StoredFrame:
-    """Copies the usable detections of a frame, so that no buffer of the batch is kept alive.
-
-    made  recalibrated estimates; None if equal to those sent
-    """
-    keys, place = slice_keys(slices, table)
-    return StoredFrame(
-        header=header,
-        frame_id=frame_id,
-        stamp_ns=stamp_ns,
-        received=received.n,
-        bare=bare,
-        id=batch.id.copy(),
-        class_index=batch.class_index.astype(np.int64),
-        slices=keys,
-        slice=place.astype(np.uint16),
-        sent=stored_estimates(Estimates(batch.mean, batch.covariance, batch.diagonal)),
-        made=None if made is None else stored_estimates(made),
-        version=version,
-        unusable=np.sort(received.ids_beside(batch.rows)),
-        tracks=tracks,
-        source=source,
-        opinions=opinions,
-        epoch=epoch,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +106,12 @@ class PendingStore:
         """Remembers a frame that has left memory."""
         _remember(self._gone, key, gone, REMEMBERED)
 
-    def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
-        """Notes that the disk has lost a partition; returns its frames in memory.
-
-        forget  True: these frames leave memory too
-        """
+    def unkept_from(self, partition: int) -> list[PendingFrame]:
+        """Notes that the disk has lost a partition; returns its frames in memory."""
         found = [f for f in self._frames.values() if f.kept and f.partition == partition]
         for frame in found:
             frame.kept = False
             self.unkept += frame.waiting
-            if forget:
-                self._take_out(frame.key)
         for key, gone in list(self._gone.items()):
             if gone.kept and gone.partition == partition:
                 self._gone[key] = replace(gone, kept=False)
@@ -182,7 +137,8 @@ class PendingStore:
             self.unkept += times * frame.waiting
 
     def _note_settled(self, frame: PendingFrame) -> None:
-        if frame.waiting == 0 and not frame.released:
+        settled = np.count_nonzero(frame.outcome) == frame.outcome.size
+        if settled and not frame.released:
             self._settled[frame.key] = None
         else:
             self._settled.pop(frame.key, None)
@@ -203,10 +159,11 @@ class PendingStore:
             key = next(iter(self._frames))
             if key == wanted:
                 break
-            out.append(self._take_out(key))
+            out.append(self.take_out(key))
         return out
 
-    def _take_out(self, key: FrameKey) -> PendingFrame:
+    def take_out(self, key: FrameKey) -> PendingFrame:
+        """Lets a frame go from memory, and remembers it."""
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
         self._weigh(frame, -1)
@@ -217,7 +174,7 @@ class PendingStore:
         """Forgets a frame, and returns it if it was there."""
         if key not in self._frames:
             return None
-        frame = self._take_out(key)
+        frame = self.take_out(key)
         self._gone.pop(key, None)
         return frame
 
@@ -235,11 +192,56 @@ class PendingStore:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFrames:
-    """Turns entries of the ledger into pending frames, with the slice indices of this process."""
+    """Turns frames into what the ledger keeps, and its entries into pending frames.
+
+    Slices have indices in this process, and names in the ledger.
+    """
 
     slices: SliceTable
     class_slices: ClassSliceTable
     angles_in_joint: bool
+
+    def stored(
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        examined: Examined,
+        recalibrated: Recalibrated,
+        tracks: TrackIds | None,
+        opinions: Opinions | None,
+        epoch: int,
+    ) -> StoredFrame:
+        """Copies the usable detections of a frame, so that no buffer of the batch is kept alive."""
+        assert frame.frame_id is not None, "labels cannot name it"
+        batch, acted = examined.batch, recalibrated.acted
+        sent, made = recalibrated.sent, recalibrated.made
+        keys, place = slice_keys(recalibrated.slices, self.slices)
+        return StoredFrame(
+            header=stream.header,
+            frame_id=frame.frame_id,
+            stamp_ns=frame.stamp_ns,
+            received=frame.detections.n,
+            bare=int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE)),
+            id=batch.id.copy(),
+            class_index=batch.class_index.astype(np.int64),
+            slices=keys,
+            slice=place.astype(np.uint16),
+            sent=stored_estimates(sent),
+            made=None if made is sent else stored_estimates(made),
+            version=None if acted is None else acted.version,
+            unusable=np.sort(frame.detections.ids_beside(batch.rows)),
+            tracks=tracks,
+            source=stream.number,
+            opinions=self._stored_opinions(opinions),
+            epoch=epoch,
+        )
+
+    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
+        if opinions is None:
+            return None
+        entry = None if opinions.index is None else self.class_slices.slices[opinions.index]
+        key = None if entry is None else SliceKey(entry.name, entry.overflow)
+        return StoredOpinions(key, opinions.rows, opinions.values)
 
     def placed(self, entry: FrameEntry) -> PendingFrame:
         """Makes the frame as it came, without the labels that came with it."""

@@ -86,7 +86,7 @@ class Candidates:
         return self.learning.recalibrators
 
     def renew(self) -> None:
-        """Know those that are on trial now, beside the champion of now, and no others."""
+        """Knows the candidates that are on trial beside the present champion, and no others."""
         register, spaces = self.learning.register, self.learning.spaces()
         of_slice = {chain[0]: (chain, space.names) for chain, space in spaces.items()}
         made = {
@@ -219,7 +219,7 @@ class Promotions:
     # ---- people
 
     def promote(self, version: str, actor: str) -> Record:
-        """Put a known recalibrator in force, from the next frame on; of either kind.
+        """Makes a known recalibrator active from the next frame on; of either kind.
 
         The version of a candidate that was on trial beside an earlier champion puts in force what
         it has become beside the present one: see the record's `after`. Raises UnknownVersion.
@@ -231,7 +231,7 @@ class Promotions:
         return self._put_in_force(selection, Happened.PROMOTED, actor, "asked for")
 
     def rollback(self, kind: Kind, slice: str, actor: str) -> Record:
-        """Put in force again what was before the last change, of one kind.
+        """Makes the recalibrator active again that was so before the last change, of one kind.
 
         slice   the only one that goes back; '' for all
         raises  NothingToRollBack
@@ -268,7 +268,7 @@ class Promotions:
         )
 
     def pin(self, *, pinned: bool, actor: str) -> Record:
-        """Say whether anything may happen by itself."""
+        """Sets whether anything may happen by itself."""
         self.learning.register.pinned = pinned
         self.learning.register.held.clear()
         what = Happened.PINNED if pinned else Happened.UNPINNED
@@ -277,7 +277,7 @@ class Promotions:
     # ---- tracks and fits
 
     def carry_out(self, decisions: Sequence[Decision]) -> None:
-        """Do what tracks have decided."""
+        """Carries out what tracks have decided."""
         trials = self.counters.trials
         for decision in decisions:
             at_once = decision.what is Happened.PROMOTED and not decision.waited
@@ -290,7 +290,7 @@ class Promotions:
     def begin(
         self, entries: Sequence[TracksToFit], outcome: FitOutcome, actor: str
     ) -> Generator[None, None, tuple[SliceFitted, ...]]:
-        """Put what was fitted on trial, where there is anything to try, slice by slice.
+        """Puts what was fitted on trial, slice by slice, where there is anything to try.
 
         returns  what came of each
         """
@@ -326,7 +326,7 @@ class Promotions:
         return _fitted(entry, record.version, "", judgement.factors)
 
     def fit_failed(self, reason: str, slices: Sequence[TracksToFit], actor: str) -> Record:
-        """Say that a fit came to nothing; the champion stays."""
+        """Records that a fit came to nothing; the champion stays."""
         self.counters.fits["failed"] += len(slices)
         slice = slices[0].chain[0] if len(slices) == 1 else ""
         return self._record(Happened.FIT_FAILED, actor, reason, about=slice)

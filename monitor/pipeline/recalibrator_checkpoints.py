@@ -163,7 +163,7 @@ class RecalibratorWriter:
     def keep(
         self, state: RegisterState, selections: Collection[AnySelection], records: Sequence[Record]
     ) -> None:
-        """Have all of it written, soon; of states only the latest one matters.
+        """Has all of it written soon; of states only the latest one matters.
 
         selections  all that the state names; what is there is not written again
         records     new ones, in order
@@ -182,7 +182,7 @@ class RecalibratorWriter:
         self._writer.submit(self._write)
 
     async def flush(self) -> None:
-        """Return when all that was handed over is on the disk, or could not be written."""
+        """Returns when all that was handed over is on the disk, or could not be written."""
         if self._folder is None:
             return
         # The thread does one thing after another.
@@ -190,7 +190,7 @@ class RecalibratorWriter:
         await asyncio.shield(asyncio.wrap_future(done))
 
     def close(self) -> None:
-        """Let another sidecar have the folder, when the write that runs is done."""
+        """Lets another sidecar have the folder, when the write that runs is done."""
         self._writer.shutdown(wait=True)
         if self._folder is not None:
             self._folder.release()
@@ -199,7 +199,7 @@ class RecalibratorWriter:
     # ---- in the thread
 
     def _write(self) -> None:
-        """Write what waits: first what is named, then what names it."""
+        """Writes what waits: first what is named, then what names it."""
         with self._guard:
             waiting, self._waiting = self._waiting, _Waiting()
             self._scheduled = False
@@ -303,7 +303,7 @@ class RegisterCheckpoints:
     # ---- at start
 
     def begin(self) -> None:
-        """Put in force what the last run had in force, and go on with its trials.
+        """Makes active what was so in the last run, and goes on with its trials.
 
         What the configuration names comes in force only if it named something else when that was
         written: then somebody has decided anew. Nothing that is kept can stop the start.
@@ -359,7 +359,7 @@ class RegisterCheckpoints:
         self._urgent.set()
 
     def keep(self) -> None:
-        """Have all kept as it is now. A fault costs that, and nothing else."""
+        """Has all written as it is now. A fault costs that, and nothing else."""
         counters = self.promotions.pipeline.counters
         with contained(counters, log, "recalibrators: the register was not written"):
             state, known = self._state(), self.promotions.recalibrators.known
@@ -375,13 +375,13 @@ class RegisterCheckpoints:
             self.keep()
 
     async def settle(self) -> None:
-        """Return when what has happened is on the disk; a disk that hangs is not waited for."""
+        """Returns when what has happened is on the disk, or after two seconds."""
         self.keep()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.keeper.flush(), _SETTLED)
 
     async def end(self) -> None:
-        """Keep all, and let go of the folder."""
+        """Writes all, and lets another sidecar have the folder."""
         self.keep()
         await self.keeper.flush()
         await asyncio.to_thread(self.keeper.close)

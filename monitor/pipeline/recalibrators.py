@@ -109,7 +109,7 @@ class Recalibrators:
             self.known[selection.version] = selection
 
     def learn(self, document: str) -> AnySelection:
-        """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
+        """Learns a recalibrator from its document. Raises InvalidRecalibrator."""
         known = self.known_by(document)
         return self.admit(document, any_selection_from_json(document)) if known is None else known
 
@@ -135,7 +135,7 @@ class Recalibrators:
         return {version for version in self._read.values() if version in self.known}
 
     def admit(self, document: str, read: AnySelection) -> AnySelection:
-        """Know what was read from a document."""
+        """Knows from now on what was read from a document."""
         selection = self.known.admit(read, keep=self.needed)
         if len(self._read) >= MOST_KNOWN:
             self._read = {key: one for key, one in self._read.items() if one in self.known}
@@ -144,7 +144,7 @@ class Recalibrators:
         return selection
 
     def put_in_force(self, version: str, ranges: RangeBuckets | None) -> str:
-        """Let a known recalibrator act from the next frame on, in place of that of its kind.
+        """Lets a known recalibrator act from the next frame on, in place of the one of its kind.
 
         ranges   the buckets here
         returns  the version before
@@ -179,7 +179,7 @@ class Recalibrators:
 
 
 def _warn_of_class_order(selection: ClassSelection) -> None:
-    """Say so where it tells classes apart by their place, and does not know their names."""
+    """Warns where a recalibrator tells classes apart by their place, not by their names."""
     if selection.classes or selection.recalibrator.classes is None:
         return
     log.warning(
@@ -191,7 +191,7 @@ def _warn_of_class_order(selection: ClassSelection) -> None:
 
 
 def _warn_of_ranges(selection: Selection, ranges: RangeBuckets | None) -> None:
-    """Say so where slices by range are cut elsewhere than here, and so found by other names."""
+    """Warns where slices by range are cut elsewhere than here, and so have other names."""
     if selection.ranges in (None, ranges):
         return
     log.warning(

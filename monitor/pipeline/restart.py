@@ -46,10 +46,7 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> P
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
     if parts.statistics:
         frame.kept = True
-        live = ledger.counting.live
-        generation = live.generation
-        live.see(entry.frame.stamp_ns)
-        if generation != live.generation:
+        if ledger.counting.live.see(entry.frame.stamp_ns):
             ledger.counting.drift.begin_anew()
         if inline is not None:
             _come_to(ledger.counting, inline)
@@ -66,7 +63,7 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> P
 
 
 def _come_to(counting: MatchedCounting, record: LabelRecord) -> None:
-    """Let event time be what it was for a record: frames that moved it need not be kept."""
+    """Sets event time to what it was for a record: frames that moved it need not be kept."""
     if counting.live.come_to(record.generation, record.clock_ns):
         counting.drift.begin_anew()
 
@@ -135,7 +132,7 @@ def progress_of(pipeline: Pipeline) -> Progress:
         numbered=pipeline.numbered,
         detections=ledger.fates.account.counts()
         | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
-        | {_BEGINS: ledger.account_begins},
+        | {_BEGINS: ledger.begins},
         labels=asdict(pipeline.counters.truth),
         shares=tuple(
             Share(
@@ -162,8 +159,7 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
     """Into a pipeline that has the statistics already, and has seen nothing yet."""
     ledger, live = pipeline.ledger, pipeline.live
     ledger.sequence = max(ledger.sequence, progress.sequence)
-    ledger.resumed = progress.sequence
-    ledger.began = progress.detections.get(_BEGINS, 0)
+    ledger.begins = progress.detections.get(_BEGINS, 0)
     ledger.epoch, live.generation = progress.epoch, progress.generation
     clock = live.clock
     # The panes may have moved on farther while they were read; what was then seen is seen again.
@@ -228,8 +224,6 @@ class Resumption:
             stream = self._stream_of(entry.frame, now=parts.statistics)
             if parts.statistics and stamp_ns is not None and stream is not None:
                 stream.time.advance(stamp_ns, self.pipeline.disorder_ns)
-        if parts.statistics:
-            ledger.counts_from(entry.sequence)
         ledger.sequence = max(ledger.sequence, entry.sequence)
         if isinstance(entry, FrameEntry):
             _frame_again(ledger, entry, parts)
@@ -256,7 +250,7 @@ class Resumption:
         if entered < 0 or kept.labels:
             return ledger.restore(kept)
         # It goes to the disk with the first of its labels: until then memory alone had it.
-        if entered > (ledger.resumed or 0):
+        if entered > self.statistics:
             again = replace(kept.entry, sequence=entered)
             return _frame_again(ledger, again, self._parts(entered))
         return ledger.restore(kept, lost=True)

@@ -124,7 +124,7 @@ class EventTime:
     latest_ns: int | None = None
 
     def advance(self, stamp_ns: int, disorder_ns: int) -> bool:
-        """See a frame, the watermark stays so far behind; whether it came behind that."""
+        """Notes a frame, and moves the watermark behind it; tells whether the frame came late."""
         known, self.latest_ns = self.watermark_ns, stamp_ns
         if known is None or stamp_ns - disorder_ns > known:
             self.watermark_ns = max(stamp_ns - disorder_ns, EARLIEST)
@@ -156,7 +156,7 @@ class Seen:
     matched_ns: int | None = None
 
     def frame(self, detections: int, stamp_ns: int | None, now_ns: int) -> None:
-        """See a frame that was taken, whatever became of its detections."""
+        """Notes a frame that was taken, whatever became of its detections."""
         self.frames += 1
         self.detections += detections
         self.received_ns = now_ns
@@ -164,7 +164,7 @@ class Seen:
             self.stamp_ns, self.stamped_ns = stamp_ns, now_ns
 
     def labels(self, matched: int, now_ns: int) -> None:
-        """See labels, of which so many matched."""
+        """Notes labels, of which so many matched."""
         if matched:
             self.matched += matched
             self.matched_ns = now_ns

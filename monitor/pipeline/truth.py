@@ -74,7 +74,7 @@ class Ahead:
     matched: LabelsMatched | None = None
 
     def run(self) -> None:
-        """Do it: on any thread, once."""
+        """Runs the search: on any thread, once."""
         self.matched = self.work()
 
     def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
@@ -170,8 +170,7 @@ class TruthLedger:
     journal   where entries are written
     sequence  of the last entry
     epoch     of the wall clock
-    resumed   the last entry that was in what the process began with; None: it began with nothing
-    began     account_begins, as soon as it is settled
+    begins    the first entry that is in the account: frames before it are never counted in it
     """
 
     config: Config
@@ -183,8 +182,7 @@ class TruthLedger:
     places: LedgerFrames = field(init=False)
     sequence: int = 0
     epoch: int = 0
-    resumed: int | None = None
-    began: int | None = None
+    begins: int = 0
     _recent: RecentChanges = field(default_factory=RecentChanges)
 
     def __post_init__(self) -> None:
@@ -193,23 +191,10 @@ class TruthLedger:
         angles = config.statistics.angles_in_joint
         self.places = LedgerFrames(self.counting.slices, self.counting.live.class_slices, angles)
 
-    @property
-    def account_begins(self) -> int:
-        """The first entry that is in the account: those before it came into one that is lost."""
-        if self.began is not None:
-            return self.began
-        return self.sequence + 1 if self.resumed is None else 0
-
-    def counts_from(self, sequence: int) -> None:
-        """The account has an entry, and those after it; and those that it began with, if any."""
-        if self.began is None:
-            self.began = sequence if self.resumed is None else 0
-
     # ---- frames
 
     def next_sequence(self) -> int:
         """The number of an entry that is to be made."""
-        self.counts_from(self.sequence + 1)
         self.sequence += 1
         return self.sequence
 
@@ -249,7 +234,7 @@ class TruthLedger:
         self.fates.hold(frame)
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
-        """Remember that the disk has a frame."""
+        """Notes that the disk has a frame."""
         self.fates.store.remember((stream, frame_id), DroppedFrame(stamp_ns, partition, True))
 
     def dropped(self, partition: int, why: str) -> None:
@@ -263,10 +248,8 @@ class TruthLedger:
         lost  the disk did not have it when the process began
         """
         frame = self.places.as_told(kept)
-        last = kept.labels[-1].sequence if kept.labels else abs(kept.entry.sequence)
-        # One that is lost was in the account that the process began with, as one in memory alone.
-        absent = not lost and last < self.account_begins
-        self.fates.hold_again(frame, lost=lost, absent=absent)
+        frame.before_account = abs(frame.sequence) < self.begins
+        self.fates.hold_again(frame, lost=lost)
         return frame
 
     # ---- labels
@@ -274,7 +257,7 @@ class TruthLedger:
     def report(
         self, labels: ReceivedTruth, found: Kept | None = None, ahead: Ahead | None = None
     ) -> TruthAnswer | Search:
-        """Match labels to the detections of their frame, and count what matched.
+        """Matches labels to the detections of their frame, and counts what matched.
 
         ahead    the part that was done before
         found    what a Search has found; asked again with nothing found, it was in vain
@@ -397,10 +380,10 @@ class TruthLedger:
     def tell(
         self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
     ) -> int:
-        """Count what labels tell of a frame; detections whose fate they take back."""
+        """Counts what labels tell of a frame; returns the detections whose fate they take back."""
         if record.replaces:
             for earlier in frame.records:
-                self.counting.take_back(frame, earlier, self.counting.live.generation)
+                self.counting.take_back(frame, earlier)
         self.counting.count(frame, record, sequence, parts)
         self._recent.told(frame.key, sequence)
         return self.fates.tell(frame, record)

@@ -37,11 +37,15 @@ from monitor.recalibration.documents import (
 from monitor.recalibration.fit_rows import check_errors
 from monitor.recalibration.recalibrator import FittedMethod, UnfitData
 from monitor.statistics.bins import chi_square
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics
 
 # Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
 WINSOR_LEVEL = 0.99
+
+# Enough where only the rows are counted.
+_ONE_BIN = BinCut(1)
 
 # Quantile: the central interval whose coverage is matched.
 QUANTILE_LEVEL = 0.6827
@@ -279,7 +283,7 @@ def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
     The sums hold squared errors that were cut at 64 σ² row by row. Where σ is too small by so
     much that most are beyond, rows of one object look independent, and n is too high.
     """
-    found = read(statistics, bins=1)
+    found = read(statistics, _ONE_BIN)
     worth = [found.dimensions[name].n_eff for name in statistics.space.names]
     rows = np.array([*worth, found.joint.n_eff])
     return rows / (rows + strength)

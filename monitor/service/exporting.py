@@ -24,6 +24,7 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
 from monitor.service.readings import RecalibrationReader, stamp_lag
 from monitor.service.reload import Reloads
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
 from monitor.store.ledger.journal import Journal
 
@@ -63,8 +64,9 @@ class Exporting:
     def __post_init__(self) -> None:
         self._recalibration = RecalibrationReader(self.kept.promotions)
         settings = self.pipeline.config.statistics
-        self._cache = ReadingCache(settings.bins)
-        self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
+        cut = BinCut(settings.bins)
+        self._cache = ReadingCache(cut)
+        self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
 
     async def keep_fresh(self) -> None:
         """Makes the text again and again, until cancelled."""
@@ -78,7 +80,7 @@ class Exporting:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Make the exposition text, in steps that let frames pass in between."""
+        """Makes the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
         pipeline.remember_answered()
         statistics = await in_steps(pipeline.live.in_steps())

@@ -41,6 +41,7 @@ from monitor.service.calls import (
 )
 from monitor.service.labels import Journal, Session, TruthStream
 from monitor.service.reload import Reloads
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.v1 import drift_pb2, perception_monitor_pb2, status_pb2
 from monitor.wire import messages
@@ -72,8 +73,8 @@ STATUS_OF_REASON = {
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Answers a message of a stream by its position; a Refusal stands for a message that broke us.
-Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
+# Answers a message of a stream by its position.
+Answer = Callable[[bytes, int], Awaitable[bytes]]
 
 
 @dataclass(slots=True)
@@ -106,11 +107,9 @@ class Service:
         stream: Stream | None = None
         tail = detection_tail()
 
-        async def answer(data: bytes | Refusal, index: int) -> bytes:
+        async def answer(data: bytes, index: int) -> bytes:
             nonlocal stream
             began = time.perf_counter()
-            if isinstance(data, Refusal):
-                return encode_process_response(data, index)
             message = decode_process_request(data, self.limits, tail)
             if isinstance(message, Header):
                 registered = self.pipeline.register(message)
@@ -214,7 +213,7 @@ class Service:
             await asyncio.sleep(delay)
 
     async def _converse(self, context: Context, answer: Answer) -> None:
-        """Read, answer, write, until the client or the server has enough."""
+        """Reads, answers and writes until the client or the server ends the stream."""
 
         async def talk(session: Session) -> None:
             index, share = 0, Share()
@@ -241,7 +240,7 @@ class Service:
     async def _in_session(
         self, context: Context, talk: Callable[[Session], Awaitable[None]]
     ) -> None:
-        """Talk, as a stream that can be drained, and dropped where its client does not read."""
+        """Serves a stream that can be drained, and dropped where its client does not read."""
         task = asyncio.current_task()
         assert task is not None
         session = Session(task, draining=self._draining)
@@ -264,7 +263,7 @@ class Service:
         counters = self.pipeline.counters
         with contained(counters, log, "message %d of a stream was not answered", index):
             return await answer(data, index)
-        return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
+        return encode_process_response(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""
@@ -317,8 +316,8 @@ class Service:
                 standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
                 stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
             )
-        bins = request.bins or self.pipeline.config.statistics.bins
-        readings = await in_steps(ReadingCache(bins).read(statistics))
+        cut = BinCut(request.bins or self.pipeline.config.statistics.bins)
+        readings = await in_steps(ReadingCache(cut).read(statistics))
         classes = await in_steps(self.pipeline.live.classes_in_steps(level))
         answer = messages.calibration(
             readings,
@@ -366,7 +365,7 @@ class Service:
     # ---- the end of streams
 
     def drain(self) -> None:
-        """End every stream after the frame it is at; idle ones at once."""
+        """Ends every stream after the frame it is at; idle ones at once."""
         self._draining = True
         for session in self._sessions:
             session.draining = True
@@ -374,13 +373,13 @@ class Service:
                 session.task.cancel()
 
     async def drained(self, grace: float) -> None:
-        """Wait until all streams and calls are answered, no longer than the grace."""
+        """Waits until all streams and calls are answered, no longer than the grace."""
         end = time.monotonic() + grace
         while (self._sessions or self.calls_in_work) and time.monotonic() < end:
             await asyncio.sleep(0.01)
 
     def drop_stuck(self, timeout: float) -> None:
-        """End streams whose client has read nothing for so long."""
+        """Ends streams whose client has read nothing for so long."""
         now = time.monotonic()
         for session in list(self._sessions):
             if session.writing_since is not None and now - session.writing_since > timeout:

@@ -64,10 +64,6 @@ class _Bounded:
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
 
 class _Handler(BaseHTTPRequestHandler):
     published: Published

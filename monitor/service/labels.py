@@ -179,7 +179,7 @@ async def _put(
     answered: _Answered | None,
     writing: asyncio.Task[None],
 ) -> None:
-    """Put it there, unless nobody writes any more: then what ended the writing is raised."""
+    """Adds it, unless nobody writes any more: then raises what ended the writing."""
     putting = asyncio.create_task(answers.put(answered))
     try:
         await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)

@@ -22,11 +22,10 @@ import threading
 import time
 import traceback
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Generic, Protocol, TypeVar
+from typing import TypeAlias
 
 from monitor.config import LogConfig, LogFormat
 
@@ -52,9 +51,6 @@ MINUTE_NS = 60 * 10**9
 # Enough for every place that logs, times the slices that some of them tell apart.
 MOST_KINDS = 1024
 
-# s between two tries to write to a sink that says it is full, and how many tries.
-_FULL_S, _FULL_TIMES = 0.05, 200
-
 # Lines that wait to be written, of some 10 kB at most.
 MOST_WAITING = 512
 
@@ -67,21 +63,32 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class LineKind:
+    """Identity of lines that are alike.
+
+    level     debug, info, warning or error
+    subject   one place in the program, one type of error, one matter
+    template  the message before its arguments were put in
+    """
+
+    logger: str
+    level: str
+    subject: tuple[object, ...]
+    template: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of the log.
 
     time_s     since 1970, by the wall clock
-    level      debug, info, warning or error
-    template   the message before its arguments were put in; lines that are alike share it
     left_out   alike lines that were not written before this one
     exception  the lines of the traceback
     tells      True: the line reports no event, only the lines that were left out
     """
 
     time_s: float
-    level: str
-    logger: str
-    template: str
+    kind: LineKind
     message: str
     left_out: int = 0
     exception: tuple[str, ...] = ()
@@ -95,7 +102,7 @@ def text_line(line: LogLine) -> str:
     """
     left_out = 0 if line.tells else line.left_out
     alike = f" [{left_out} alike were left out before]" if left_out else ""
-    head = f"{_stamp(line.time_s)} {line.level.upper()} {_shown(line.logger)}: "
+    head = f"{_stamp(line.time_s)} {line.kind.level.upper()} {_shown(line.kind.logger)}: "
     below = "".join(f"\n    {_shown(one)}" for one in line.exception)
     return f"{head}{_shown(line.message)}{alike}{below}"
 
@@ -105,9 +112,9 @@ def json_line(line: LogLine) -> str:
     return json.dumps(
         {
             "time": _stamp(line.time_s),
-            "level": line.level,
-            "logger": _sound(line.logger),
-            "template": _sound(line.template),
+            "level": line.kind.level,
+            "logger": _sound(line.kind.logger),
+            "template": _sound(line.kind.template),
             "message": _sound(line.message),
             "left_out": line.left_out,
             "exception": _sound("\n".join(line.exception)) or None,
@@ -159,7 +166,8 @@ def _stamp(time_s: float) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-K = TypeVar("K", bound=Hashable)
+# Kinds for which there is no room are told of, and limited, as one.
+OTHERS = LineKind("monitor", "warning", (), "any other")
 
 
 @dataclass(slots=True)
@@ -177,88 +185,68 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class LineRate(Generic[K]):
+class LineRate:
     """Limits the lines of each kind by a token bucket. Kinds and times are arguments.
 
-    others          the kind under which lines beyond `most_kinds` are told; they share a bucket
-    lines_a_minute  0: no limit
+    lines_a_minute  0: no limit; it and the burst may be changed at any time
 
-    In any m minutes, at most burst + m · lines_a_minute lines of a kind pass: a kind is forgotten
-    only when its bucket is full and all lines that it left out have been told.
+    In any m minutes, at most burst + m · lines_a_minute lines of a kind pass, and twice as many
+    if there are more than `most_kinds`. A kind is forgotten only when its bucket is full and all
+    lines that it left out have been told.
     """
 
-    others: K
     lines_a_minute: int
     burst: int
     most_kinds: int = MOST_KINDS
-    _buckets: OrderedDict[K, _Bucket] = field(default_factory=OrderedDict)
-    _shared: _Bucket = field(default_factory=lambda: _Bucket(0))
+    _buckets: dict[LineKind, _Bucket] = field(default_factory=dict)
 
-    def admit(self, kind: K, now_ns: int) -> int | None:
+    def admit(self, kind: LineKind, now_ns: int) -> int | None:
         """Returns how many alike lines were left out before; None: this line is left out too."""
-        bucket = self._bucket(kind, now_ns)
-        interval_ns = self._interval_ns
-        if interval_ns and bucket.full_ns - now_ns > (self.burst - 1) * interval_ns:
-            _leave_out(bucket, 1, now_ns)
+        kind, bucket = self._bucket(kind, now_ns)
+        interval_ns = -(-MINUTE_NS // self.lines_a_minute) if self.lines_a_minute else 0
+        # After a change of limits, no kind waits for longer than the new ones ask for.
+        latest_ns = now_ns + self.burst * interval_ns
+        bucket.full_ns = min(max(bucket.full_ns, now_ns), latest_ns)
+        if bucket.full_ns + interval_ns > latest_ns:
+            self.leave_out(kind, 1, now_ns)
             return None
-        bucket.full_ns = max(bucket.full_ns, now_ns) + interval_ns
-        if bucket is self._shared:
+        bucket.full_ns += interval_ns
+        if kind is OTHERS:
             return 0  # the lines that it left out were not alike
         untold, bucket.untold = bucket.untold, 0
         return untold
 
-    def leave_out(self, kind: K, lines: int, now_ns: int) -> None:
-        """Notes lines that passed but could not be written; `overdue` returns them later."""
-        if lines:
-            _leave_out(self._bucket(kind, now_ns), lines, now_ns)
+    def leave_out(self, kind: LineKind, lines: int, now_ns: int) -> None:
+        """Notes lines that were not written; `admit` or `overdue` returns them later."""
+        _, bucket = self._bucket(kind, now_ns)
+        if not bucket.untold:
+            bucket.since_ns = now_ns
+        bucket.untold += lines
 
-    def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[K, int]]:
+    def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[LineKind, int]]:
         """Returns kinds that left out lines so long ago, and how many, which then count as told."""
-        found: list[tuple[K, int]] = []
-        for kind, bucket in [*self._buckets.items(), (self.others, self._shared)]:
+        found: list[tuple[LineKind, int]] = []
+        for kind, bucket in self._buckets.copy().items():
             if bucket.untold and now_ns - bucket.since_ns >= patience_ns:
                 found.append((kind, bucket.untold))
                 bucket.untold = 0
         return found
 
-    def limit(self, lines_a_minute: int, burst: int, now_ns: int) -> None:
-        """Takes other limits; no kind waits for longer than the new limits ask for."""
-        self.lines_a_minute, self.burst = lines_a_minute, burst
-        latest_ns = now_ns + burst * self._interval_ns
-        for bucket in (*self._buckets.values(), self._shared):
-            bucket.full_ns = min(bucket.full_ns, latest_ns)
-
-    @property
-    def _interval_ns(self) -> int:
-        """ns between two lines, rounded up; 0: there is no limit."""
-        return -(-MINUTE_NS // self.lines_a_minute) if self.lines_a_minute else 0
-
-    def _bucket(self, kind: K, now_ns: int) -> _Bucket:
-        bucket = self._buckets.get(kind)
-        if bucket is not None:
-            self._buckets.move_to_end(kind)
-            return bucket
-        if len(self._buckets) >= self.most_kinds:
-            oldest, spent = next(iter(self._buckets.items()))
-            if spent.untold or spent.full_ns > now_ns:
-                # If it were forgotten now, it would begin again with a full bucket.
-                return self._shared
-            del self._buckets[oldest]
-        bucket = self._buckets[kind] = _Bucket(now_ns)
-        return bucket
+    def _bucket(self, kind: LineKind, now_ns: int) -> tuple[LineKind, _Bucket]:
+        """Returns the bucket of a kind, or that of all others if there is no room for the kind."""
+        if kind not in self._buckets and len(self._buckets) >= self.most_kinds:
+            # A bucket that is not full must not begin again as a full one.
+            for known, bucket in self._buckets.copy().items():
+                if not bucket.untold and bucket.full_ns <= now_ns:
+                    self._buckets.pop(known, None)
+            if len(self._buckets) >= self.most_kinds:
+                kind = OTHERS
+        return kind, self._buckets.setdefault(kind, _Bucket(now_ns))
 
 
-def _leave_out(bucket: _Bucket, lines: int, now_ns: int) -> None:
-    if not bucket.untold:
-        bucket.since_ns = now_ns
-    bucket.untold += lines
-
-
-class Sink(Protocol):
-    """A raw stream of bytes."""
-
-    def write(self, data: bytes, /) -> int | None:
-        """Returns how many bytes it took; None: it is full for now. Raises OSError, ValueError."""
+# Takes the bytes of a line and returns how many it wrote; None: it is full for now. Raises
+# OSError, ValueError.
+Sink: TypeAlias = Callable[[bytes], int | None]
 
 
 def standard_error() -> Sink | None:
@@ -268,32 +256,7 @@ def standard_error() -> Sink | None:
 
     returns  None if the process was started without: descriptor 2 may be any other file
     """
-    return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False)
-
-
-@dataclass(slots=True)
-class WholeLines:
-    """Writes line after line to a sink, from one thread."""
-
-    sink: Sink | None
-    _torn: bool = False
-
-    def write(self, line: bytes) -> None:
-        """Writes a line. Raises OSError or ValueError if it was not written as a whole."""
-        if self.sink is None:
-            raise OSError("there is no standard error")
-        # The rest of a line that was torn off, as on a full disk, must not begin this line.
-        left = b"\n" + line if self._torn else line
-        for _ in range(_FULL_TIMES):
-            taken = self.sink.write(left)
-            if taken is None:
-                time.sleep(_FULL_S)
-                continue
-            left, self._torn = left[taken:], True
-            if not left:
-                self._torn = False
-                return
-        raise OSError("standard error takes nothing")
+    return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False).write
 
 
 _FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
@@ -307,29 +270,8 @@ class LogCounts:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Identity of lines that are alike: one place in the program, one error, one matter."""
-
-    logger: str
-    level: str
-    place: str
-    error: str
-    of: str
-    template: str = field(compare=False)
-
-
-_OTHERS = _Kind("monitor", "warning", "", "", "", "any other")
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A line in the queue, and how many left-out lines of its kind it tells of."""
-
-    data: bytes
-    kind: _Kind
-    told: int
-    is_event: bool
+# A line and its bytes; or an event that is set when all before it is written; None: the end.
+_Waiting: TypeAlias = tuple[LogLine, bytes] | threading.Event | None
 
 
 class Logs(logging.Handler):
@@ -340,21 +282,16 @@ class Logs(logging.Handler):
     """
 
     def __init__(
-        self,
-        config: LogConfig,
-        sink: Sink | None,
-        counts: LogCounts,
-        clock: Callable[[], int] = time.monotonic_ns,
+        self, config: LogConfig, sink: Sink | None, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         super().__init__()
-        self.counts, self._config, self._clock = counts, config, clock
-        self._lines = WholeLines(sink)
+        self.counts = LogCounts()
+        self._config, self._sink, self._clock = config, sink, clock
         # Not the handler's own lock, which is held while the end waits for the writer.
         self._ours = threading.RLock()
-        self._rate = LineRate(_OTHERS, config.lines_a_minute, config.burst)
+        self._rate = LineRate(config.lines_a_minute, config.burst)
         # Not a Queue: a finaliser may log while this very thread puts a line.
-        self._waiting: queue.SimpleQueue[_Waiting | threading.Event | None] = queue.SimpleQueue()
-        self._ended = False
+        self._waiting: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_on, name="log", daemon=True)
         self._writer.start()
 
@@ -362,7 +299,7 @@ class Logs(logging.Handler):
         """Takes other settings; no line that waits is lost."""
         with self._ours:
             self._config = config
-            self._rate.limit(config.lines_a_minute, config.burst, self._clock())
+            self._rate.lines_a_minute, self._rate.burst = config.lines_a_minute, config.burst
         logging.getLogger().setLevel(config.level.upper())
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -374,7 +311,7 @@ class Logs(logging.Handler):
                 if left_out is None:
                     self.counts.left_out += 1
                     return
-            self._leave(_line_of(record, kind, left_out), kind)
+            self._leave(_line_of(record, kind, left_out))
         except Exception:
             with self._ours:
                 self.counts.left_out += 1
@@ -384,7 +321,7 @@ class Logs(logging.Handler):
         with self._ours:
             overdue = self._rate.overdue(now_ns, patience_ns)
         for kind, lines in overdue:
-            self._leave(_telling_of(kind, lines), kind)
+            self._leave(_telling_of(kind, lines))
 
     def flush(self) -> None:
         """Waits until all lines that came so far are written, two seconds at most."""
@@ -395,50 +332,46 @@ class Logs(logging.Handler):
 
     def close(self) -> None:
         """Tells of lines left out, writes waiting lines and ends, within some two seconds."""
-        with self._ours:
-            ended, self._ended = self._ended, True
-        if not ended:
+        if self._writer.is_alive():
             self.tell(self._clock(), patience_ns=0)
             self._waiting.put(None)
             self._writer.join(_PATIENCE_S)
         super().close()
 
-    def _leave(self, line: LogLine, kind: _Kind) -> None:
-        text = f"{_FORMS[self._config.format](line)}\n"
-        waiting = _Waiting(text.encode(), kind, line.left_out, not line.tells)
+    def _leave(self, line: LogLine) -> None:
+        data = f"{_FORMS[self._config.format](line)}\n".encode()
         if self._waiting.qsize() < MOST_WAITING:
-            self._waiting.put(waiting)
+            self._waiting.put((line, data))
         else:
-            self._lose(waiting)
+            self._lose(line)
 
-    def _lose(self, waiting: _Waiting) -> None:
+    def _lose(self, line: LogLine) -> None:
+        event = 0 if line.tells else 1
         with self._ours:
-            self.counts.left_out += waiting.is_event
-            self._rate.leave_out(waiting.kind, waiting.told + waiting.is_event, self._clock())
+            self.counts.left_out += event
+            self._rate.leave_out(line.kind, line.left_out + event, self._clock())
 
     def _write_on(self) -> None:
         """Writes lines in a thread of its own, until None comes."""
-        looked_ns = self._clock()
         while True:
             with contextlib.suppress(queue.Empty):
-                found = self._waiting.get(timeout=_LOOK_S)
-                if found is None:
-                    return
-                if isinstance(found, threading.Event):
-                    found.set()
-                else:
-                    self._write(found)
-            now_ns = self._clock()
-            if now_ns - looked_ns >= _LOOK_S * 1e9:
-                looked_ns = now_ns
-                self.tell(now_ns)
+                match self._waiting.get(timeout=_LOOK_S):
+                    case None:
+                        return
+                    case threading.Event() as written:
+                        written.set()
+                    case line, data:
+                        self._write(line, data)
+            self.tell(self._clock())
 
-    def _write(self, waiting: _Waiting) -> None:
-        try:
-            self._lines.write(waiting.data)
-            self.counts.lines[waiting.kind.level] += 1
-        except Exception:
-            self._lose(waiting)
+    def _write(self, line: LogLine, data: bytes) -> None:
+        written: int | None = None
+        with contextlib.suppress(Exception):
+            written = self._sink(data) if self._sink is not None else None
+        if written == len(data):
+            self.counts.lines[line.kind.level] += 1
+        else:
+            self._lose(line)
 
 
 @contextlib.contextmanager
@@ -447,7 +380,7 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
 
     sink  None: lines are counted and not written
     """
-    logs, root = Logs(config, sink, LogCounts()), logging.getLogger()
+    logs, root = Logs(config, sink), logging.getLogger()
     level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
     root.addHandler(logs)
     logs.apply(config)
@@ -474,37 +407,30 @@ def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
         log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=args.exc_value)
 
 
-def _kind_of(record: logging.LogRecord) -> _Kind:
+def _kind_of(record: logging.LogRecord) -> LineKind:
     """Returns the kind: by template, or by place in the source for messages without arguments."""
     template = bounded(str(record.msg), LONGEST_TEMPLATE)
+    place = template if record.args else f"{record.pathname}:{record.lineno}"
     error = record.exc_info[0] if record.exc_info else None
-    return _Kind(
-        logger=record.name,
-        level=_level(record.levelno),
-        place=template if record.args else f"{record.pathname}:{record.lineno}",
-        error=error.__name__ if error else "",
-        of=str(getattr(record, "of", ""))[:LONGEST_TEMPLATE],
-        template=template,
-    )
+    of = str(getattr(record, "of", ""))[:LONGEST_TEMPLATE]
+    return LineKind(record.name, _level(record.levelno), (place, error, of), template)
 
 
 def _level(number: int) -> str:
     return _LEVELS[bisect_right((logging.INFO, logging.WARNING, logging.ERROR), number)]
 
 
-def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
+def _line_of(record: logging.LogRecord, kind: LineKind, left_out: int) -> LogLine:
     try:
         message = bounded(record.getMessage(), LONGEST_MESSAGE)
     except Exception:
         message = f"{kind.template} (without its arguments, which do not fit)"
     error = record.exc_info[1] if record.exc_info else None
     exception = () if error is None else traceback_lines(error)
-    return LogLine(
-        record.created, kind.level, record.name, kind.template, message, left_out, exception
-    )
+    return LogLine(record.created, kind, message, left_out, exception)
 
 
-def _telling_of(kind: _Kind, lines: int) -> LogLine:
+def _telling_of(kind: LineKind, lines: int) -> LogLine:
     were = "line like '{}' was" if lines == 1 else "lines like '{}' were"
     text = f"{lines} {were.format(kind.template)} left out"
-    return LogLine(time.time(), kind.level, kind.logger, kind.template, text, lines, tells=True)
+    return LogLine(time.time(), kind, text, lines, tells=True)

@@ -11,9 +11,9 @@ import hashlib
 import hmac
 import inspect
 import logging
-import os
 import ssl
 import stat
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -41,18 +41,11 @@ _HEALTH = "/grpc.health.v1.Health/"
 def read_private(path: str, key: str) -> bytes:
     """Reads a small file. Raises InvalidConfiguration, which names the key of [security]."""
     try:
-        # O_NONBLOCK: a pipe that nobody writes to would block for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidConfiguration(
-                    f"[security] {key} = '{path}' is no regular file: name one."
-                )
-            # fdopen leaves the descriptor of a folder open, so it comes after that.
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                data = file.read(LARGEST + 1)
-        finally:
-            os.close(descriptor)
+        # First: to open a pipe that nobody writes to would block for ever.
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InvalidConfiguration(f"[security] {key} = '{path}' is no regular file: name one.")
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
     except OSError as error:
         raise InvalidConfiguration(
             f"[security] {key} = '{path}' cannot be read ({error.strerror}). Check the path, and "
@@ -158,10 +151,9 @@ class Tokens:
 
     def _read(self, right: Right) -> tuple[bytes, ...]:
         path, key = self._path(right), _key(right)
+        data = read_private(path, key)
         try:
-            tokens = read_tokens(read_private(path, key), path)
-        except InvalidConfiguration:
-            raise
+            tokens = read_tokens(data, path)
         except ValueError as error:
             raise InvalidConfiguration(f"[security] {key} = {error}") from None
         return tuple(hashlib.sha256(token).digest() for token in tokens)
@@ -266,32 +258,28 @@ class ServerCertificates:
 
     settings: SecurityConfig
     _pem: Pem = field(init=False)
-    # The active one is written by look_again alone, the given one in threads of gRPC alone: a
-    # change could be lost in an attribute that both wrote.
-    _current: grpc.ServerCertificateConfiguration = field(init=False)
-    _given: grpc.ServerCertificateConfiguration = field(init=False)
+    # The last change, until a thread of gRPC takes it; look_again adds it in another thread.
+    _changed: deque[grpc.ServerCertificateConfiguration] = field(
+        default_factory=lambda: deque(maxlen=1)
+    )
     _complaint: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration."""
         self._pem = read_pem(self.settings)
-        self._current = self._given = self._pem.configuration()
         warn_of_readers(self.settings.key, "key")
 
     def credentials(self) -> grpc.ServerCredentials:
         """Returns the credentials of the port to listen on."""
-        self._given = self._current
         return grpc.dynamic_ssl_server_credentials(
-            self._given, self._fetch, bool(self.settings.client_authority)
+            self._pem.configuration(), self._fetch, bool(self.settings.client_authority)
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Answers gRPC for every new connection, in a thread of gRPC's; None: as before."""
-        current = self._current
-        if current is self._given:
-            return None
-        self._given = current
-        return current
+        with contextlib.suppress(IndexError):
+            return self._changed.pop()
+        return None
 
     def look_again(self) -> None:
         """Reads the files again.
@@ -308,7 +296,7 @@ class ServerCertificates:
         self._complaint = ""
         if found != self._pem:
             self._pem = found
-            self._current = found.configuration()
+            self._changed.append(found.configuration())
             log.info("security: new connections see certificate sha256:%s", found.fingerprint)
 
 

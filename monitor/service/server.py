@@ -123,7 +123,7 @@ class Server:
         self.states = StateService(self.service.pipeline)
 
     async def start(self) -> None:
-        """Listen and serve. Raises CannotListen."""
+        """Listens and serves. Raises CannotListen."""
         settings = self.service.pipeline.config.server
         server = grpc.aio.server(
             options=_options(settings),
@@ -175,7 +175,7 @@ class Server:
             self._certificates.look_again()
 
     async def stop(self) -> None:
-        """Say so, finish the frames in work, then close."""
+        """Announces the end, finishes the frames in work, then closes."""
         assert self._grpc is not None
         assert self._reloading is not None
         self._reloading.cancel()

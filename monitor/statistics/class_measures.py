@@ -37,25 +37,42 @@ _REJECTED = np.arange(20)
 
 
 @dataclass(frozen=True, slots=True)
-class ClassEvaluation:
+class ClassMeans:
+    """Means that need no bins; NaN over no rows.
+
+    opinions               rows that came with several opinions: those of aleatoric, epistemic
+    nll                    in nats
+    brier                  in [0, 2]
+    sharpness              variance of the confidence
+    overconfidence         mean confidence where wrong
+    underconfidence        mean of 1 − confidence where right
+    entropy                mean over log C
+    aleatoric, epistemic   parts of the opinions' mean entropy over log C
+    """
+
+    nll: float
+    brier: float
+    sharpness: float
+    overconfidence: float
+    underconfidence: float
+    entropy: float
+    opinions: int
+    aleatoric: float
+    epistemic: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEvaluation(ClassMeans):
     """All measures of n rows of probabilities over C classes; NaN where there are no rows for one.
 
     without_truth           rows left out because they have no true class
     refused                 rows left out because of their probabilities or an unknown class
-    opinions                rows that came with several opinions: those of aleatoric, epistemic
     ece, ece2, mce, ace     gap of accuracy and confidence: ECE_1, ECE_2, largest, unweighted mean
     cece                    mean over C classes of ece_by_class
     uce_entropy             gap of error rate and entropy over log C
     cuce                    mean of uce_by_class over the classes that were predicted
-    nll                     in nats
-    brier                   in [0, 2]
-    sharpness               variance of the confidence
-    overconfidence          mean confidence where wrong
-    underconfidence         mean of 1 − confidence where right
-    entropy                 mean over log C
     ause, …                 see AUSE
     ccqs, ucqs              1 − A/0.25 of the reliability diagrams of confidence and of entropy
-    aleatoric, epistemic    parts of the opinions' mean entropy over log C
     rejection_fraction      (F,) share of rows rejected, the highest entropy first
     rejection_error_rate    (F,) error rate of the others
     counts_confidence       (B,) rows in the bins of ece
@@ -70,7 +87,6 @@ class ClassEvaluation:
 
     n: int
     classes: int
-    opinions: int
     accuracy: float
     ece: float
     ece2: float
@@ -79,12 +95,6 @@ class ClassEvaluation:
     cece: float
     uce_entropy: float
     cuce: float
-    nll: float
-    brier: float
-    sharpness: float
-    overconfidence: float
-    underconfidence: float
-    entropy: float
     ause: float
     ause_entropy: float
     ause_cross_entropy: float
@@ -93,8 +103,6 @@ class ClassEvaluation:
     ause_brier_cross_entropy: float
     ccqs: float
     ucqs: float
-    aleatoric: float
-    epistemic: float
     rejection_fraction: FloatArray
     rejection_error_rate: FloatArray
     counts_confidence: IntArray
@@ -285,21 +293,6 @@ def quality_score(bins: EventBins) -> float:
     if not bins.n.any():
         return float("nan")
     return float(1.0 - bins.gap.mean() / _LARGEST_AREA)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassMeans:
-    """Means that need no bins; NaN over no rows."""
-
-    nll: float
-    brier: float
-    sharpness: float
-    overconfidence: float
-    underconfidence: float
-    entropy: float
-    opinions: int
-    aleatoric: float
-    epistemic: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -392,13 +392,6 @@ class ClassStatistics:
         tables = tuple(-table for table in self.tables)
         return replace(self, n=-self.n, tables=tables, companions=-self.companions)
 
-    def retract(self, other: ClassStatistics) -> ClassStatistics:
-        """Statistics without rows that were added before, or will be; exact.
-
-        Raises IncompatibleStatistics when the classes or the binning differ.
-        """
-        return self.merge(other.negated())
-
     @property
     def sums(self) -> dict[str, float]:
         """The sums of COMPANIONS, by name."""

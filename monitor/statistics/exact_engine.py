@@ -38,25 +38,16 @@ BinningKind = Literal["equal-count", "equal-width", "frozen"]
 _CHUNK = 4096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrozenEdges:
-    """Bins that stay as they are whatever comes: B + 1 ascending edges from 0 to infinity.
-
-    dimensions  over σ, one array for each dimension
-    joint       over σ_G = det(Σ)^(1/2K)
-    """
-
-    dimensions: tuple[FloatArray, ...]
-    joint: FloatArray
-
-
-def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> FrozenEdges:
+def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> tuple[FloatArray, ...]:
     """Cuts reference detections into bins of equal count, their outer ends opened.
+
+    These bins stay as they are whatever comes.
 
     An edge is the lowest deviation of the bin above it; equal ones are one edge, so that
     fewer than `bins` remain where deviations are equal.
 
     covariance  (N, K, K); what is not positive definite is left out
+    returns     ascending edges from 0 to infinity over σ of each dimension, then over σ_G
     raises      EvaluationError when nothing is left
     """
     order = np.array(space.order)
@@ -68,10 +59,8 @@ def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> FrozenEdges
             "definite covariance. Give recorded detections with covariances."
         )
     sigma = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2)[usable])
-    return FrozenEdges(
-        dimensions=tuple(_open_ended(column, bins) for column in sigma.T),
-        joint=_open_ended(joint_deviation(factor[:, :, usable], len(space.joint)), bins),
-    )
+    joint = joint_deviation(factor[:, :, usable], len(space.joint))
+    return tuple(_open_ended(axis, bins) for axis in (*sigma.T, joint))
 
 
 def _open_ended(axis: FloatArray, bins: int) -> FloatArray:
@@ -144,19 +133,19 @@ def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class BinCut:
     """A way to cut the axes into bins.
 
-    ends         of equal-width bins, in σ; None = lowest to highest
-    frozen       the edges of frozen bins
-    fewest_rows  that a bin holds, if it is to count
+    ends         of equal-width bins, in σ (squared for UCE); None = lowest to highest
+    frozen       the edges of frozen bins: freeze_edges
+    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
     """
 
-    kind: BinningKind
-    count: int
+    count: int = 20
+    kind: BinningKind = "equal-count"
     ends: tuple[float, float] | None = None
-    frozen: FrozenEdges | None = None
+    frozen: tuple[FloatArray, ...] | None = None
     fewest_rows: int = 1
 
     def __post_init__(self) -> None:
@@ -184,27 +173,23 @@ class BinCut:
                 "Give 0 <= lo < hi."
             )
 
-    def dimension(self, i: int, rows: BinSums) -> tuple[ReliabilityBins, ReliabilityBins]:
-        """Cuts rows of dimension i into the bins of ENCE and QCE, over σ, and those of UCE.
+    def between_edges(
+        self, i: int, rows: BinSums, axis: FloatArray
+    ) -> tuple[ReliabilityBins, ReliabilityBins]:
+        """Cuts rows into the bins of ENCE and QCE and those of UCE, unless they are of equal count.
 
-        UCE has bins of equal width over σ², with the ends squared; others are shared.
+        UCE has bins of equal width over σ², with the ends squared; frozen ones are shared.
+
+        i     the dimension, K or −1 for the joint axis
+        rows  at least one row, or micro-bin
+        axis  (M,) σ, or σ_G, of each
         """
-        bins = self._bins(rows, self.frozen.dimensions[i] if self.frozen else None)
-        if self.kind != "equal-width":
+        if self.frozen is not None:
+            bins = measures.bins_between(rows, axis, self.frozen[i])
             return bins, bins
-        ends = None if self.ends is None else (self.ends[0] ** 2, self.ends[1] ** 2)
-        return bins, self._equal_width(rows, rows.variance, ends)
-
-    def joint(self, rows: BinSums) -> ReliabilityBins:
-        """Cuts rows into the bins over σ_G."""
-        return self._bins(rows, self.frozen.joint if self.frozen else None)
-
-    def _bins(self, rows: BinSums, frozen: FloatArray | None) -> ReliabilityBins:
-        if self.kind == "equal-count":
-            return bins_equal_count(rows, self.count)
-        if frozen is not None:
-            return measures.bins_between(rows, rows.lower, frozen)
-        return self._equal_width(rows, rows.lower, self.ends)
+        squares = None if self.ends is None else (self.ends[0] ** 2, self.ends[1] ** 2)
+        variance = rows.variance / rows.n
+        return self._equal_width(rows, axis, self.ends), self._equal_width(rows, variance, squares)
 
     def _equal_width(
         self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
@@ -212,6 +197,18 @@ class BinCut:
         lower, upper = ends or (float(axis.min()), float(axis.max()))
         edges = measures.equal_width_edges(lower, upper, self.count)
         return measures.bins_between(rows, axis, edges)
+
+
+# 20 bins of equal count.
+EQUAL_COUNT = BinCut()
+
+
+def _cut(cut: BinCut, i: int, rows: BinSums) -> tuple[ReliabilityBins, ReliabilityBins]:
+    """Cuts rows along axis i into the bins of ENCE and QCE, and those of UCE."""
+    if cut.kind != "equal-count":
+        return cut.between_edges(i, rows, rows.lower)
+    bins = bins_equal_count(rows, cut.count)
+    return bins, bins
 
 
 def _as_bins(
@@ -331,11 +328,7 @@ def evaluate_rows(
     truth: FloatArray,
     *,
     tau: FloatArray = TAU,
-    bins: int = 20,
-    binning: BinningKind = "equal-count",
-    value_range: tuple[float, float] | None = None,
-    edges: FrozenEdges | None = None,
-    fewest_rows: int = 1,
+    cut: BinCut = EQUAL_COUNT,
     cluster: IntArray | None = None,
     shaped: OwnDistributions | None = None,
 ) -> Evaluation:
@@ -347,16 +340,12 @@ def evaluate_rows(
     mean, truth  (N, K); a row of truth that is not finite means no truth
     covariance   (N, K, K); rows that are not positive definite are refused and counted
     tau          (T,) confidence levels in (0, 1)
-    value_range  ends of equal-width bins in σ (squared for UCE); None = lowest to highest.
-                 ENCE and QCE leave out the rows beyond it, UCE keeps them in its N, and
-                 all other measures take every row, as netcal does
-    edges        of frozen bins: freeze_edges
-    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
+    cut          of its ends: ENCE and QCE leave out the rows beyond them, UCE keeps these in
+                 its N, and all other measures take every row, as netcal does
     cluster      (N,) number of the track, along which errors may be correlated; −1 = no track
     shaped       distributions of which the Gaussians are forwarded only; None: these themselves
-    raises       EvaluationError when no row is left, or the bins make no sense
+    raises       EvaluationError when no row is left, or a level makes no sense
     """
-    cut = BinCut(binning, bins, value_range, edges, fewest_rows)
     if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
         raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
     labelled = np.isfinite(truth).all(axis=1)
@@ -418,7 +407,7 @@ def _dimension(
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    bins = cut.dimension(i, _as_bins(sigma, variance, squared_error, nees, within))
+    bins = _cut(cut, i, _as_bins(sigma, variance, squared_error, nees, within))
     kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
     # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
     quantiles = ndtri(tau)
@@ -446,7 +435,8 @@ def _joint(
     log_det = log_determinant(factor, k)
     within = nees[:, None] <= measures.chi_square_quantiles(tau, k)
     deviation = joint_deviation(factor, k)
-    bins = cut.joint(_as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within))
+    rows = _as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within)
+    bins, _ = _cut(cut, -1, rows)
     return JointMeasures(
         k=k,
         n=nees.size,

@@ -85,9 +85,6 @@ class ExactSum:
     def __neg__(self) -> ExactSum:
         return ExactSum(*carry(-self.low, -self.high), self.exponent)
 
-    def __sub__(self, other: ExactSum) -> ExactSum:
-        return self + -other
-
     @property
     def value(self) -> FloatArray:
         """The sums as floats, each rounded once more."""
@@ -178,9 +175,6 @@ class SparseSums:
     def __neg__(self) -> SparseSums:
         # Carried again: the range of a value is not symmetric.
         return from_cells(self.keys, -self.values, self.spill_keys, -self.spill)
-
-    def __sub__(self, other: SparseSums) -> SparseSums:
-        return self + -other
 
 
 def total(parts: Sequence[SparseSums]) -> SparseSums:

@@ -24,7 +24,7 @@ from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
-from monitor.statistics.exact_engine import FrozenEdges
+from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.measures import ReliabilityBins
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import (
@@ -39,17 +39,6 @@ from monitor.statistics.stage import (
 RAW = "raw"
 RECALIBRATED = "recalibrated"
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
-
-
-@dataclass(frozen=True, slots=True)
-class WidthRange:
-    """Bins of equal width over [lower, upper] in σ; None: from the lowest to the highest seen."""
-
-    ends: tuple[float, float] | None = None
-
-
-# None stands for bins of equal count.
-CellBinning = WidthRange | FrozenEdges | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,38 +77,18 @@ class OccupiedCells:
         return sums.astype(np.float64, copy=False)
 
 
-def cut_axes(
-    held: OccupiedCells, bins: int, binning: CellBinning
-) -> list[tuple[ReliabilityBins, ReliabilityBins]]:
+def cut_axes(held: OccupiedCells, cut: BinCut) -> list[tuple[ReliabilityBins, ReliabilityBins]]:
     """Cuts each axis into the bins of ENCE and QCE over σ (or σ_G), and those of UCE.
 
-    UCE has bins of equal width over σ², with the ends squared; others are shared.
+    Each micro-bin lies at its root mean square.
     """
-    axes = held.start.size - 1
-    equal = [(one, one) for one in cut_equal_count(held, bins)]
-    if binning is None:
-        return equal
-    return [
-        _cut_axis(held.axis(i), bins, binning, i, joint=i == axes - 1)
-        if held.start[i] < held.start[i + 1]
-        else equal[i]
-        for i in range(axes)
-    ]
-
-
-def _cut_axis(
-    cells: AxisCells, bins: int, binning: WidthRange | FrozenEdges, i: int, *, joint: bool
-) -> tuple[ReliabilityBins, ReliabilityBins]:
-    square = cells.variance / cells.n
-    centre = np.sqrt(square)
-    if isinstance(binning, FrozenEdges):
-        edges = binning.joint if joint else binning.dimensions[i]
-        frozen = measures.bins_between(cells, centre, edges)
-        return frozen, frozen
-    lower, upper = binning.ends or (float(centre[0]), float(centre[-1]))
-    found = measures.bins_between(cells, centre, measures.equal_width_edges(lower, upper, bins))
-    low, high = (lower**2, upper**2) if binning.ends else (float(square[0]), float(square[-1]))
-    return found, measures.bins_between(cells, square, measures.equal_width_edges(low, high, bins))
+    found = [(one, one) for one in cut_equal_count(held, cut.count)]
+    if cut.kind == "equal-count":
+        return found
+    for i in np.unique(held.number).tolist():
+        cells = held.axis(i)
+        found[i] = cut.between_edges(i, cells, np.sqrt(cells.variance / cells.n))
+    return found
 
 
 def cut_equal_count(held: OccupiedCells, bins: int) -> list[ReliabilityBins]:
@@ -162,29 +131,22 @@ def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[Reliab
     return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
 
 
-def read(
-    statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
-) -> Evaluation:
-    """Reads all measures, from `bins` bins of equal count on every axis, or from others.
-
-    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
-    """
-    return finished(read_in_steps(statistics, bins, binning, fewest_rows))
+def read(statistics: StageStatistics, cut: BinCut = EQUAL_COUNT) -> Evaluation:
+    """Reads all measures."""
+    return finished(read_in_steps(statistics, cut))
 
 
-def read_in_steps(
-    statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
-) -> Generator[None, None, Evaluation]:
+def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, None, Evaluation]:
     """Reads as read() does, in short steps, for a caller with other things to do in between."""
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
         statistics = no_stage_statistics(statistics.space, statistics.binning)
     sums = _sums(statistics)
     yield
-    cut = cut_axes(sums.held, bins, binning)
+    bins = cut_axes(sums.held, cut)
     yield
     dimensions = {
-        name: _dimension(statistics, sums, i, cut[i], fewest_rows)
+        name: _dimension(statistics, sums, i, bins[i], cut.fewest_rows)
         for i, name in enumerate(statistics.space.names)
     }
     yield
@@ -192,7 +154,7 @@ def read_in_steps(
         rows=statistics.n,
         tau=statistics.binning.tau_array,
         dimensions=dimensions,
-        joint=_joint(statistics, sums, cut[-1][0], fewest_rows),
+        joint=_joint(statistics, sums, bins[-1][0], cut.fewest_rows),
     )
 
 
@@ -350,7 +312,7 @@ def _deviation(cells: AxisCells) -> tuple[float, float, float]:
     if cells.n.size == 0:
         return math.nan, math.nan, math.nan
     centre = np.sqrt(cells.variance / cells.n)
-    return float(centre[0]), float(centre[-1]), float(np.average(centre, weights=cells.n))
+    return float(centre.min()), float(centre.max()), float(np.average(centre, weights=cells.n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +351,7 @@ class ClassReading:
 class ReadingCache:
     """Reads slices, and keeps the last reading of each with the statistics it was made from."""
 
-    bins: int
+    cut: BinCut
     _last: dict[str, tuple[SliceStatistics, SliceReading]] = field(default_factory=dict)
 
     def read(
@@ -400,10 +362,10 @@ class ReadingCache:
         for name, current in statistics:
             known = self._last.get(name)
             if known is None or known[0] is not current:
-                raw = yield from read_in_steps(current.raw, self.bins)
+                raw = yield from read_in_steps(current.raw, self.cut)
                 second = raw
                 if current.recalibrated is not current.raw:
-                    second = yield from read_in_steps(current.recalibrated, self.bins)
+                    second = yield from read_in_steps(current.recalibrated, self.cut)
                 known = (current, SliceReading(name, current.raw.space, raw, second))
                 self._last[name] = known
             readings.append(known[1])

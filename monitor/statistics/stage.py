@@ -1,8 +1,8 @@
 """Statistics of the matched detections of one slice, as values that add up.
 
-observe() makes one from a batch; merge() adds two, exactly, in any order; retract() takes out
-what was added. A slice has two stages: what the detector sent, and what the recalibrator made
-of it. No row is kept, and nothing is measured here.
+observe() makes one from a batch; merge() adds two, exactly, in any order; merging what negated()
+returns takes out what was added. A slice has two stages: what the detector sent, and what the
+recalibrator made of it. No row is kept, and nothing is measured here.
 """
 
 from __future__ import annotations
@@ -116,13 +116,6 @@ class StageStatistics:
             nees=-self.nees,
             companions=-self.companions,
         )
-
-    def retract(self, other: StageStatistics) -> StageStatistics:
-        """Takes out detections that were added before, or will be; exact.
-
-        Raises IncompatibleStatistics when spaces or binning differ.
-        """
-        return self.merge(other.negated())
 
     # ---- reading
 
@@ -306,10 +299,6 @@ class SliceStatistics:
         raw = self.raw.negated()
         same = self.recalibrated is self.raw
         return SliceStatistics(raw, raw if same else self.recalibrated.negated())
-
-    def retract(self, other: SliceStatistics) -> SliceStatistics:
-        """Takes out what was added before, or will be; exact. Raises IncompatibleStatistics."""
-        return self.merge(other.negated())
 
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:

@@ -140,13 +140,14 @@ class StatisticsState:
                 f"{other.slicing.describe()}: equal names would mean other detections. "
                 "Start every replica with the same [statistics] slice_by and range_* keys."
             )
-        return gathered(
-            self.binning,
-            self.windows,
-            self.slicing,
-            max((c for c in (self.clock_ns, other.clock_ns) if c is not None), default=None),
-            chain(self.slices, other.slices),
-            chain(self.class_slices, other.class_slices),
+        clock_ns = max((c for c in (self.clock_ns, other.clock_ns) if c is not None), default=None)
+        return replace(
+            self,
+            clock_ns=clock_ns,
+            slices=_united(chain(self.slices, other.slices), self.windows, clock_ns),
+            class_slices=_united(
+                chain(self.class_slices, other.class_slices), self.windows, clock_ns
+            ),
         )
 
     def canonical(self) -> StatisticsState:
@@ -159,25 +160,6 @@ class StatisticsState:
 
 
 AnyState = TypeVar("AnyState", SliceState, ClassSliceState)
-
-
-def gathered(
-    binning: Binning,
-    windows: Windows,
-    slicing: Slicing,
-    clock_ns: int | None,
-    slices: Iterable[SliceState],
-    class_slices: Iterable[ClassSliceState],
-) -> StatisticsState:
-    """Makes a state from slices of any age, of which several may be the same."""
-    return StatisticsState(
-        binning,
-        windows,
-        clock_ns,
-        _united(slices, windows, clock_ns),
-        _united(class_slices, windows, clock_ns),
-        slicing,
-    )
 
 
 def _united(

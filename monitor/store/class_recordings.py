@@ -78,7 +78,7 @@ class ClassRecording:
 
 
 def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRecording | None:
-    """Read the class probabilities of a file; None where it has none, as a CSV file never has.
+    """Reads the class probabilities of a file; None where it has none, as a CSV file never has.
 
     Arrays are prob [N,C], or [N,M,C] with M opinions a row; logits in its place, or beside it
     of the same opinions: then the logits are used, and prob has to be their softmax. Optional
@@ -240,7 +240,7 @@ def _class_names(path: Path, arrays: dict[str, AnyArray]) -> tuple[str, ...]:
 def write_classes(
     path: Path, recording: ClassRecording, rejected: BoolArray | None = None
 ) -> frozenset[str]:
-    """Write a recording as an .npz archive: prob as it was read, and what the file has besides of
+    """Writes a recording as an .npz archive: prob as it was read, and what the file has besides of
     one value a row. Returns the names of the arrays written.
 
     rejected  (N,) detections that are too uncertain, to be written beside them

@@ -118,7 +118,7 @@ def _finite(columns: TextColumns, name: str, rows: IntArray) -> FloatArray:
 
 
 def _check_once(columns: TextColumns, labels: Labels, rows: IntArray, sequence: IntArray) -> None:
-    """Raise RecordingError where an object has two labels in a frame, of whatever class."""
+    """Raises RecordingError where an object has two labels in a frame, of whatever class."""
     keys = np.stack([sequence, labels.frame, labels.id])
     _, first, count = np.unique(keys, axis=1, return_index=True, return_counts=True)
     if (count == 1).all():
@@ -174,7 +174,7 @@ class Matched:
 
 
 def match(scenes: Sequence[Scene]) -> Matched:
-    """Match objects and tracks frame by frame: a pair stays together while it can.
+    """Matches objects and tracks frame by frame: a pair stays together while it can.
 
     scenes  of frames 0, 1, 2 and so on
     raises  NoMotmetrics

@@ -263,7 +263,7 @@ def read_recording(
     rows: slice | None = None,
     angles: tuple[str, ...] = ("yaw", "heading"),
 ) -> Recording:
-    """Read detections that were recorded with their covariance, and the truth if it is there.
+    """Reads detections that were recorded with their covariance, and the truth if it is there.
 
     CSV columns are <dim>, var_<dim>, cov_<a>_<b> or cov_<a><b> in either order, gt_<dim>;
     optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has truth if
@@ -454,7 +454,7 @@ def write_estimates(
     quantiles: Quantiles | None = None,
     rejected: BoolArray | None = None,
 ) -> frozenset[str]:
-    """Write a recording as an .npz archive: Gaussians and truth, and what is known of each row.
+    """Writes a recording as an .npz archive: Gaussians and truth, and what is known of each row.
 
     quantiles  to be written beside them, as quantiles and tau
     rejected   (N,) detections that are too uncertain, likewise

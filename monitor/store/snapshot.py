@@ -66,7 +66,7 @@ STATISTICS = Kind(
 
 
 def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) -> int:
-    """Write the parts into a file that can be sought, and sync it; the bytes written."""
+    """Writes the parts into a file that can be sought, and syncs it; returns the bytes written."""
     file.write(bytes(_HEAD.size))
     length = crc = 0
     for part in parts:
@@ -132,7 +132,7 @@ class SnapshotFile:
         return self.path.with_name(f"{self.path.name}.1")
 
     def lock(self) -> BinaryIO | None:
-        """Claim the file for one process, as long as what is returned stays open.
+        """Claims the file for one process, as long as what is returned stays open.
 
         returns  None where another one has it
         raises   OSError
@@ -161,7 +161,7 @@ class SnapshotFile:
         return self.path.with_name(f"{self.path.name}.lock")
 
     def write(self, parts: Iterable[bytes]) -> int:
-        """Replace the file by the joined parts; the bytes written. Raises OSError.
+        """Replaces the file by the joined parts; returns the bytes written. Raises OSError.
 
         Whenever the process or the machine dies, a whole file is left: this one or the last.
         """
@@ -225,7 +225,7 @@ class Claim:
         return self._lock is not None
 
     def take(self, *folders: Path) -> bool:
-        """Make the folders, and claim the first; again where somebody has removed it.
+        """Makes the folders, and claims the first; again where somebody has removed it.
 
         returns  whether it was not ours before, or is not now
         raises   OSError
@@ -241,7 +241,7 @@ class Claim:
         return self._lock is not before
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Lets another process have it."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -261,7 +261,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def remove_temporaries(folder: Path, pattern: str) -> None:
-    """Remove what writers that are gone left behind of files whose name fits a pattern."""
+    """Removes what dead writers left behind of files whose name fits a pattern."""
     for stale in folder.glob(f"{pattern}.*.tmp"):
         with contextlib.suppress(OSError):
             stale.unlink()
@@ -279,7 +279,7 @@ def is_regular(path: Path) -> bool:
 
 
 def _set_aside(source: Path, error: Exception) -> str:
-    """Rename a file that cannot be used; what became of it, as a sentence."""
+    """Renames a file that cannot be used; returns what became of it, as a sentence."""
     suffix = "unreadable" if isinstance(error, OSError) else "corrupt"
     if isinstance(error, IncompatibleStatistics | OtherFormat):
         suffix = "incompatible"
@@ -304,7 +304,7 @@ def private(path: str, flags: int) -> int:
 
 
 def sync_path(path: Path, flags: int = os.O_DIRECTORY) -> None:
-    """Make the new names of a folder last, or the bytes of a file."""
+    """Syncs the new names of a folder, or the bytes of a file."""
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)

@@ -31,7 +31,6 @@ from monitor.statistics.state import (
     SliceState,
     Slicing,
     StatisticsState,
-    gathered,
     unite,
     windows_described,
 )
@@ -75,7 +74,7 @@ class NewerFields:
 
 
 def keep_unknown(message: Message, identity: Identity) -> bool:
-    """Take everything out of a message that we know; whether anything is left.
+    """Takes everything out of a message that we know; tells whether anything is left.
 
     Below it, messages stay where something unknown is in them, with their identity.
     """
@@ -239,7 +238,7 @@ def _panes(
 
 
 def check_panes(panes: Mapping[PaneKey, object], windows: Windows, field: str) -> None:
-    """Refuse more panes than a window can have: all of them are held before they are added.
+    """Refuses more panes than a window can have: all of them are held before they are added.
 
     A window has its whole panes and the one that is not yet full. In the shortest one, rows may
     lie ahead of the clock by as much as EventClock believes, its own length.
@@ -462,7 +461,11 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             _check_unknown(unknown_bytes)
     if definitions is None:
         raise invalid("state", "no part of it came")
-    state = gathered(*definitions, clock_ns, slices.values(), class_slices.values())
+    binning, windows, slicing = definitions
+    regression, classes = tuple(slices.values()), tuple(class_slices.values())
+    read = StatisticsState(binning, windows, clock_ns, regression, classes, slicing)
+    # Parts that came before the last clock are brought up to it.
+    state = StatisticsState(binning, windows, slicing=slicing).merge(read)
     return StoredState(state, b"".join(unknown), progress)
 
 

@@ -56,7 +56,7 @@ class Columns(Protocol):
 
 
 def require(columns: Columns, name: str) -> None:
-    """Raise RecordingError unless the column is there."""
+    """Raises RecordingError unless the column is there."""
     if name not in columns.names:
         raise RecordingError(
             f"{columns.path}: there is no column {name!r}. "
@@ -65,7 +65,7 @@ def require(columns: Columns, name: str) -> None:
 
 
 def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], but: str) -> None:
-    """Raise RecordingError unless an array has the shape that others ask for, which `but` says."""
+    """Raises RecordingError unless an array has the shape that others ask for, which `but` says."""
     if array.shape != shape:
         raise RecordingError(
             f"{path}: {name} has shape {array.shape}, but {but}. Save {name} as {list(shape)}."
@@ -73,7 +73,7 @@ def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], 
 
 
 def check_numbers(path: Path, name: str, array: AnyArray) -> None:
-    """Raise RecordingError unless an array holds numbers."""
+    """Raises RecordingError unless an array holds numbers."""
     if array.dtype.kind not in "fiu":
         raise RecordingError(
             f"{path}: array {name!r} holds {array.dtype}, not numbers. Save it as floats."

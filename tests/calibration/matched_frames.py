@@ -7,7 +7,7 @@ The panes are filled row by row, from the meaning of slices, stages and tracks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,8 @@ import numpy as np
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
+from monitor.statistics.panes import PaneChanges
 from monitor.statistics.stage import SliceStatistics, observe
 from monitor.statistics.windows import PaneKey, Windows, put
 from tests.states import bits
@@ -159,7 +160,7 @@ def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None, sign: in
             )
         more = SliceStatistics(raw, made)
         if sign < 0:
-            more = more.retract(more).retract(more)
+            more = more.merge(more.negated()).merge(more.negated())
         put(panes[index], key, more)
     return {index: found for index, found in panes.items() if found}
 
@@ -188,6 +189,16 @@ def finished(accumulator: SliceAccumulator, clock_ns: int | None = None) -> Slic
     for _ in accumulator.move_on(clock_ns):
         pass
     return accumulator
+
+
+def add_panes(
+    accumulator: SliceAccumulator, index: int, panes: Mapping[PaneKey, SliceStatistics]
+) -> None:
+    """Adds what was counted elsewhere to a slice, as an import does."""
+    changes = PaneChanges(accumulator)
+    for _ in changes.put_all(index, panes, timely=True):
+        pass
+    accumulator.take(changes)
 
 
 def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> SliceAccumulator:

@@ -20,6 +20,7 @@ from tests.calibration.matched_frames import (
     WINDOWS,
     XY,
     accumulated,
+    add_panes,
     assert_same_panes,
     clock_of,
     drive,
@@ -111,12 +112,12 @@ def test_any_partition_and_order_of_merging_with_retractions_gives_the_same_pane
         found = accumulated([rows for rows, sign in own if sign > 0], 30, upto)
         assert found.clock_ns is not None
         for index, panes in expected_panes([r for r, s in own if s < 0], upto, -1).items():
-            found.add_panes(index, panes)
+            add_panes(found, index, panes)
         replicas.append(found)
     while len(replicas) > 1:
         one, two = (replicas.pop(int(random.integers(len(replicas)))) for _ in range(2))
         for index, panes in two.panes.items():
-            one.add_panes(index, panes)
+            add_panes(one, index, panes)
         replicas.append(finished(one, two.clock_ns))
     kept = [rows for i, rows in enumerate(frames) if i not in taken_back]
     assert_same_panes(finished(replicas[0], clock).panes, expected_panes(kept, clock))

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from monitor.frames.frame import MatchedClasses
 from monitor.statistics.class_statistics import ClassBinning
-from monitor.statistics.panes import ClassAccumulator, PaneAccumulator, PaneChanges
+from monitor.statistics.folding import ClassAccumulator
+from monitor.statistics.panes import PaneAccumulator, PaneChanges
 from monitor.statistics.windows import PaneKey, put
 from tests.calibration.matched_frames import (
     OLDER,

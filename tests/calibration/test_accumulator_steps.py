@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.folding import SliceAccumulator
 from tests.calibration.matched_frames import (
     SLICES,
     accumulated,
+    add_panes,
     assert_same_panes,
     counted,
     empty,
@@ -93,7 +94,7 @@ def test_what_comes_to_a_slice_while_it_is_folded_is_kept():
         accumulator.step()
     elsewhere = accumulated([matched(2, 30)]).panes
     for index, panes in elsewhere.items():
-        accumulator.add_panes(index, panes)
+        add_panes(accumulator, index, panes)
     accumulator.fold()
     assert_same_panes(accumulator.panes, accumulated([matched(1, 40), matched(2, 30)]).panes)
 

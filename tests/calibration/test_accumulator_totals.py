@@ -21,6 +21,7 @@ from tests.calibration.matched_frames import (
     SLICES,
     XY,
     accumulated,
+    add_panes,
     clock_of,
     counted,
     drive,
@@ -91,7 +92,7 @@ def test_running_totals_never_fall_whatever_happens_to_the_panes():
         if number % 40 == 39:
             accumulator.begin_anew()
             for index, panes in expected_panes(frames[:number], None, -1).items():
-                accumulator.add_panes(index, panes)
+                add_panes(accumulator, index, panes)
         totals = accumulator.live.get(XY)
         if totals is not None:
             seen.append({slot: totals.of(slot) for slot in range(10)})
@@ -116,6 +117,6 @@ def test_imported_panes_are_in_no_running_total():
     accumulator = accumulated([matched(1, 30)])
     before = [accumulator.live[XY].of(slot) for slot in range(4)]
     more: SliceStatistics = accumulated([matched(2, 30)]).panes[0][OLDER]
-    accumulator.add_panes(0, {OLDER: more})
+    add_panes(accumulator, 0, {OLDER: more})
     for slot, bins in enumerate(before):
         laws.assert_same(accumulator.live[XY].of(slot), bins)

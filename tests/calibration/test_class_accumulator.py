@@ -17,7 +17,7 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.panes import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
+from monitor.statistics.folding import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
 from monitor.statistics.windows import PaneKey, Windows
 from tests import laws
 from tests.states import bits
@@ -240,18 +240,11 @@ def test_of_a_frame_only_what_came_is_kept_and_found_again(seed, n, opinions):
     random = np.random.default_rng(seed)
     values = random.dirichlet(np.ones(4), size=(n, opinions))
     has = random.random(n) < 0.5
-    resolved = random.random(n) < 0.3
     values[~has] = np.nan
-    every = opinions_of(values, 0)
-    waiting = every.without(resolved)
-    left = np.flatnonzero(has & ~resolved)
-    if left.size == 0:
-        assert waiting is None or waiting.rows.size == 0
-        return
-    assert waiting is not None
+    waiting = opinions_of(values, 0)
+    left = np.flatnonzero(has)
     assert waiting.rows.tolist() == left.tolist()
-    assert waiting.nbytes == left.size * (8 + 8 * opinions * 4)
-    assert waiting.of(np.arange(n)).tolist() == (has & ~resolved).tolist()
+    assert waiting.of(np.arange(n)).tolist() == has.tolist()
     chosen = random.permutation(left)
     rows = waiting.matched(chosen, np.zeros(chosen.size, np.int64), 7)
     assert rows is not None

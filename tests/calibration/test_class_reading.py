@@ -118,7 +118,7 @@ def test_of_replicas_only_those_with_opinions_tell_of_them():
 
 def test_a_slice_without_rows_has_no_measures():
     zero = no_class_statistics(BINNING, 10)
-    early = zero.retract(observe_classes(BINNING, *simulated(1, 20, 10, 1.0)))
+    early = zero.merge(observe_classes(BINNING, *simulated(1, 20, 10, 1.0)).negated())
     for statistics in (zero, early):
         found = read_classes(statistics)
         assert (found.n, found.classes) == (0, 10)

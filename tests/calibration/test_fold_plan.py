@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.frame import MatchedRows
 from monitor.statistics.clusters import ALONE
+from monitor.statistics.folding import Slots, chunks
 from monitor.statistics.observations import CHUNK
-from monitor.statistics.panes import Slots, chunks
 from tests.calibration.matched_frames import WINDOWS, matched
 
 quick = settings(deadline=None, max_examples=60)

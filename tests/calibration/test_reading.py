@@ -13,10 +13,9 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
-from monitor.statistics.exact_engine import evaluate_rows, freeze_edges
+from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
 from monitor.statistics.reading import (
     OccupiedCells,
-    WidthRange,
     cut_equal_count,
     quantile_of_histogram,
     read,
@@ -28,6 +27,7 @@ TAU = BINNING.tau_array
 XYZ = plain_space(("x", "y", "z"), "m")
 WITH_YAW = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
 SPACES = [XYZ, WITH_YAW]
+EQUAL_WIDTH = BinCut(kind="equal-width")
 SUMS = ("nll", "c_v", "nees_mean", "std_scaling", "bias", "pinball", "qce_marginal", "n_eff")
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -43,14 +43,11 @@ def simulated(seed, n=5000, k=3, factor=1.3):
     return error, covariance
 
 
-def both_engines(space, seed, bins=20, width=None, **settings) -> tuple[Evaluation, Evaluation]:
+def both_engines(space, seed, cut=EQUAL_COUNT, **settings) -> tuple[Evaluation, Evaluation]:
     truth, covariance = simulated(seed, **settings)
     error = space.error(truth, np.zeros_like(truth))
-    found = read(observe(space, BINNING, error, covariance), bins, width)
-    kind = {} if width is None else {"binning": "equal-width", "value_range": width.ends}
-    exact = evaluate_rows(
-        space, np.zeros_like(truth), covariance, truth, tau=TAU, bins=bins, **kind
-    )
+    found = read(observe(space, BINNING, error, covariance), cut)
+    exact = evaluate_rows(space, np.zeros_like(truth), covariance, truth, tau=TAU, cut=cut)
     return found, exact
 
 
@@ -101,7 +98,7 @@ def test_measures_from_micro_bins_are_close_to_those_from_rows(space, factor, se
 @pytest.mark.parametrize("seed", range(3))
 def test_bins_of_equal_width_are_close_to_those_from_rows(ends, seed):
     # Largest differences over these seeds: ENCE 0.014, UCE 1.9 %, QCE 0.0009, rows 0.5 %.
-    found, exact = both_engines(XYZ, seed, 10, WidthRange(ends), n=20_000)
+    found, exact = both_engines(XYZ, seed, BinCut(10, "equal-width", ends), n=20_000)
     for name, ours in found.dimensions.items():
         theirs = exact.dimensions[name]
         assert ours.ence == pytest.approx(theirs.ence, abs=0.02)
@@ -113,12 +110,10 @@ def test_bins_of_equal_width_are_close_to_those_from_rows(ends, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_frozen_bins_are_close_to_those_from_rows(seed):
     reference = simulated(seed + 50)[1]
-    edges = freeze_edges(XYZ, reference, 10)
+    cut = BinCut(kind="frozen", frozen=freeze_edges(XYZ, reference, 10))
     error, covariance = simulated(seed)
-    found = read(observe(XYZ, BINNING, error, covariance), 10, edges)
-    exact = evaluate_rows(
-        XYZ, np.zeros_like(error), covariance, error, tau=TAU, binning="frozen", edges=edges
-    )
+    found = read(observe(XYZ, BINNING, error, covariance), cut)
+    exact = evaluate_rows(XYZ, np.zeros_like(error), covariance, error, tau=TAU, cut=cut)
     for name, ours in found.dimensions.items():
         theirs = exact.dimensions[name]
         assert ours.ence == pytest.approx(theirs.ence, abs=0.01)
@@ -136,7 +131,7 @@ def test_effective_samples_are_those_of_the_exact_engine(space, seed):
     track = random.integers(-1, 200, 5000)
     error *= np.exp(0.5 * random.normal(size=201))[track][:, None]
     ids = np.where(track < 0, ALONE, cluster_id((track,)))
-    found = read(observe(space, BINNING, space.error(error, 0 * error), covariance, ids), 20)
+    found = read(observe(space, BINNING, space.error(error, 0 * error), covariance, ids))
     exact = evaluate_rows(space, 0 * error, covariance, error, cluster=track)
     for name, ours in found.dimensions.items():
         theirs = exact.dimensions[name]
@@ -167,14 +162,14 @@ def test_growing_deviations_do_not_lead_the_bins_astray():
     assert exact > 0.1
     for per_octave in (32, 256):
         binning = Binning(LogBins(2.0**-10, per_octave, 16))
-        found = read(observe(x, binning, error, covariance), 20).dimensions["x"].ence
+        found = read(observe(x, binning, error, covariance)).dimensions["x"].ence
         assert found == pytest.approx(exact, abs=5e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_bins_hold_the_rows_between_their_edges_and_the_sums_of_these(seed):
     error, covariance = simulated(seed)
-    found = read(observe(XYZ, BINNING, error, covariance), 20)
+    found = read(observe(XYZ, BINNING, error, covariance))
     for i, name in enumerate(XYZ.names):
         variance = covariance[:, i, i]
         sigma, nees = np.sqrt(variance), error[:, i] ** 2 / variance
@@ -219,8 +214,8 @@ def test_cuts_of_merged_replicas_are_those_of_one_that_saw_everything(seed, repl
     parts = [
         observe(XYZ, BINNING, error[i::replicas], covariance[i::replicas]) for i in range(replicas)
     ]
-    merged = read(reduce(StageStatistics.merge, parts), 10)
-    whole = read(observe(XYZ, BINNING, error, covariance), 10)
+    merged = read(reduce(StageStatistics.merge, parts), BinCut(10))
+    whole = read(observe(XYZ, BINNING, error, covariance), BinCut(10))
     assert leaves(merged) == leaves(whole)
 
 
@@ -233,10 +228,10 @@ def leaves(value):
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.parametrize("width", [None, WidthRange(), WidthRange((0.1, 1.0))])
+@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH, BinCut(20, "equal-width", (0.1, 1.0))])
 @pytest.mark.parametrize("space", SPACES)
-def test_without_truth_every_measure_is_nan(space, width):
-    found = read(no_stage_statistics(space, BINNING), 20, width)
+def test_without_truth_every_measure_is_nan(space, cut):
+    found = read(no_stage_statistics(space, BINNING), cut)
     assert found.rows == 0
     parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
     for part in parts:
@@ -255,10 +250,10 @@ def test_without_truth_every_measure_is_nan(space, width):
     assert math.isnan(found.dimensions[space.names[0]].pinball)
 
 
-@pytest.mark.parametrize("width", [None, WidthRange()])
-def test_one_row_is_measured_but_for_its_spread(width):
+@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
+def test_one_row_is_measured_but_for_its_spread(cut):
     error, covariance = np.array([[0.6, -1.0, 2.0]]), np.diag([0.09, 1.0, 4.0])[None]
-    found = read(observe(XYZ, BINNING, error, covariance), 20, width)
+    found = read(observe(XYZ, BINNING, error, covariance), cut)
     x, y, z = (found.dimensions[name] for name in "xyz")
     # σ 0.3, 1 and 2 against errors of 0.6, 1 and 2.
     assert [x.ence, y.ence, z.ence] == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
@@ -274,13 +269,13 @@ def test_one_row_is_measured_but_for_its_spread(width):
     assert found.joint.bins.n.tolist() == [1]
 
 
-@pytest.mark.parametrize("width", [None, WidthRange()])
+@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
 @pytest.mark.parametrize("sigma", [0.02, 0.3, 5.0])
-def test_a_constant_deviation_is_one_bin_without_spread(sigma, width):
+def test_a_constant_deviation_is_one_bin_without_spread(sigma, cut):
     random = np.random.default_rng(1)
     error = sigma * random.normal(size=(400, 3))
     covariance = np.broadcast_to(sigma**2 * np.eye(3), (400, 3, 3))
-    found = read(observe(XYZ, BINNING, error, covariance), 20, width)
+    found = read(observe(XYZ, BINNING, error, covariance), cut)
     for i, name in enumerate("xyz"):
         x = found.dimensions[name]
         assert x.bins.n.tolist() == [400]
@@ -295,7 +290,7 @@ def test_a_fixed_range_leaves_out_the_micro_bins_beyond_it_but_not_their_rows_fr
     sigma = np.array([0.1, 1.0, 1.0, 10.0])
     error, covariance = (2 * sigma)[:, None], (sigma**2)[:, None, None]
     x = plain_space(("x",))
-    found = read(observe(x, BINNING, error, covariance), 4, WidthRange((0.5, 2.0)))
+    found = read(observe(x, BINNING, error, covariance), BinCut(4, "equal-width", (0.5, 2.0)))
     measures = found.dimensions["x"]
     assert measures.bins.n.tolist() == [0, 2, 0, 0]
     assert (measures.bins.below, measures.bins.above) == (1, 1)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.frames.space import plain_space
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation
-from monitor.statistics.exact_engine import freeze_edges
-from monitor.statistics.reading import CellBinning, OccupiedCells, WidthRange, read
+from monitor.statistics.exact_engine import BinCut, freeze_edges
+from monitor.statistics.reading import OccupiedCells, read
 from monitor.statistics.stage import StageStatistics, no_statistics, observe
 from tests.calibration.matched_frames import BINNING as TRACKED
 from tests.calibration.matched_frames import XY, accumulated, matched
@@ -31,10 +32,14 @@ def read_in_every_way(statistics: StageStatistics) -> Evaluation:
     k = statistics.space.k
     covariance = spread[:, None, None] ** 2 * np.eye(k)
     frozen = freeze_edges(statistics.space, covariance, 5)
-    ways: tuple[CellBinning, ...] = (None, WidthRange(), WidthRange((0.1, 40.0)), frozen)
-    for binning in ways:
-        for fewest_rows in (1, 3):
-            found = read(statistics, 7, binning, fewest_rows)
+    for fewest_rows in (1, 3):
+        for cut in (
+            BinCut(7, fewest_rows=fewest_rows),
+            BinCut(7, "equal-width", None, None, fewest_rows),
+            BinCut(7, "equal-width", (0.1, 40.0), None, fewest_rows),
+            BinCut(7, "frozen", None, frozen, fewest_rows),
+        ):
+            found = read(statistics, cut)
             held = OccupiedCells.of(statistics).cells
             assert statistics.n <= 0 or (held.n > 0).all()
     return found
@@ -51,7 +56,11 @@ def test_any_merge_with_any_retraction_can_be_read(seed, added, taken):
         for part, statistics in held:
             if part.space != space:
                 continue
-            found = found.retract(statistics) if random.random() < 0.5 else found.merge(statistics)
+            found = (
+                found.merge(statistics.negated())
+                if random.random() < 0.5
+                else found.merge(statistics)
+            )
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
 
@@ -65,7 +74,7 @@ def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken, narro
     for statistics in plus.panes.get(0, {}).values():
         found = found.merge(statistics)
     for statistics in minus.panes.get(0, {}).values():
-        found = found.retract(statistics)
+        found = found.merge(statistics.negated())
     evaluation = read_in_every_way(found.recalibrated if narrow else found.raw)
     assert evaluation.rows == max(came - taken, 0)
 
@@ -78,7 +87,7 @@ def test_what_holds_no_rows_reads_as_nothing(taken):
         covariance = np.exp(random.normal(size=(n, 1, 1))) * np.eye(3)
         return observe(BOX, BINNING, random.normal(size=(n, 3)), covariance)
 
-    found = read_in_every_way(some(5).retract(some(taken)))
+    found = read_in_every_way(some(5).merge(some(taken).negated()))
     assert found.rows == 0
     for measures in found.dimensions.values():
         for field in fields(DimensionMeasures):
@@ -93,8 +102,23 @@ def test_a_correction_that_has_come_wholly_changes_no_measure():
     error = random.normal(size=(40, 3))
     kept = observe(BOX, BINNING, error[:25], covariance[:25])
     gone = observe(BOX, BINNING, error[25:], covariance[25:])
-    early = kept.retract(gone)
-    assert read(early.merge(gone), 7).dimensions["x"].ence == read(kept, 7).dimensions["x"].ence
+    early = kept.merge(gone.negated())
+    whole, cut = early.merge(gone), BinCut(7)
+    assert read(whole, cut).dimensions["x"].ence == read(kept, cut).dimensions["x"].ence
+
+
+def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():
+    def of(*sigma: float) -> StageStatistics:
+        variance = np.square(sigma)[:, None, None]
+        return observe(plain_space(("x",)), BINNING, np.zeros((len(sigma), 1)), variance)
+
+    # What is left in [1, 1.19) has a root mean square of 1.4, beyond the micro-bin above it.
+    left = of(1.15, 1.15, 1.15, 1.2).merge(of(1.0, 1.0).negated())
+    found = read(left, BinCut(4, "equal-width"))
+    bins = found.dimensions["x"].bins
+    assert (bins.n.tolist(), bins.below, bins.above) == ([1, 0, 0, 1], 0, 0)
+    lowest, highest, _ = found.joint.deviation
+    assert (lowest, highest) == pytest.approx((1.2, 1.4027), rel=1e-4)
 
 
 @quick
@@ -104,7 +128,9 @@ def test_any_class_statistics_can_be_read(seed, n):
     (state,) = counted(random_rows(seed, n)).class_slices
     found = no_class_statistics(CLASS_BINNING, len(CLASSES))
     for statistics in state.panes.values():
-        found = found.retract(statistics) if random.random() < 0.4 else found.merge(statistics)
+        found = (
+            found.merge(statistics.negated()) if random.random() < 0.4 else found.merge(statistics)
+        )
     read_back = read_classes(found)
     assert read_back.n == max(found.n, 0) or found.n > 0
     assert {field.name for field in fields(ClassEvaluation)}

@@ -10,7 +10,7 @@ import scipy.stats
 
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
 from monitor.statistics.evaluation import DimensionMeasures
-from monitor.statistics.exact_engine import BinningKind, OwnDistributions, evaluate_rows
+from monitor.statistics.exact_engine import BinCut, BinningKind, OwnDistributions, evaluate_rows
 from monitor.statistics.measures import NormalMarginals
 
 SPACE = Space(
@@ -129,8 +129,7 @@ def test_quantile_error_is_the_own_coverage_in_the_bins_of_the_forwarded_deviati
         SPACE,
         *(rows.mean, rows.covariance, rows.truth),
         tau=TAU,
-        bins=7,
-        binning=binning,
+        cut=BinCut(7, binning),
         shaped=rows.shaped(),
     ).dimensions["y"]
     deviation = np.sqrt(rows.covariance[kept, 1, 1])
@@ -191,8 +190,8 @@ def test_gaussians_as_a_shape_measure_as_gaussians_do(binning: BinningKind):
     deviation = np.sqrt(np.diagonal(rows.covariance, axis1=1, axis2=2))
     value = rows.mean + SPACE.error(rows.truth, rows.mean)
     gaussians = OwnDistributions(value, lambda i: NormalMarginals(rows.mean[i], deviation[i]), True)
-    plain = evaluate_rows(*sent, binning=binning)
-    shaped = evaluate_rows(*sent, binning=binning, shaped=gaussians)
+    plain = evaluate_rows(*sent, cut=BinCut(kind=binning))
+    shaped = evaluate_rows(*sent, cut=BinCut(kind=binning), shaped=gaussians)
     for name in SPACE.names:
         assert_measures_agree(plain.dimensions[name], shaped.dimensions[name])
     assert shaped.joint.nll == pytest.approx(plain.joint.nll)

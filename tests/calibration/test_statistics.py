@@ -102,7 +102,7 @@ def test_stage_statistics_obey_the_laws_of_merging(seed, k, form, extreme):
     laws.merge_is_associative(StageStatistics.merge, a, b, c)
     laws.merge_is_commutative(StageStatistics.merge, a, b)
     laws.zero_changes_nothing(StageStatistics.merge, zero, a)
-    laws.retract_undoes_merge(StageStatistics.merge, StageStatistics.retract, zero, a, b)
+    laws.retract_undoes_merge(StageStatistics.merge, laws.retracted, zero, a, b)
 
 
 @quick
@@ -116,7 +116,7 @@ def test_slice_statistics_obey_the_laws_of_merging(seed, k, changed):
     laws.merge_is_commutative(SliceStatistics.merge, a, b)
     zero = no_statistics(SPACES[k], BINNING)
     laws.zero_changes_nothing(SliceStatistics.merge, zero, a)
-    laws.retract_undoes_merge(SliceStatistics.merge, SliceStatistics.retract, zero, a, b)
+    laws.retract_undoes_merge(SliceStatistics.merge, laws.retracted, zero, a, b)
     assert zero.is_zero
     assert not a.is_zero
 
@@ -170,7 +170,7 @@ def test_any_partition_and_order_of_merging_with_retractions_gives_the_same_bits
     for replica in np.unique(owner):
         part = no_statistics(SPACES[3], BINNING)
         mine = [stream[i] for i in random.permutation(np.flatnonzero(owner == replica))]
-        for sign, step in ((1, SliceStatistics.merge), (-1, SliceStatistics.retract)):
+        for sign, step in ((1, SliceStatistics.merge), (-1, laws.retracted)):
             seen = np.array([row for row, s in mine if s == sign], np.int64)
             part = step(part, rows(seen))
         parts.append(part)
@@ -207,7 +207,7 @@ def test_retraction_leaves_no_trace(seed, k, form, extreme, kept):
     see = partial(observe, SPACES[k], BINNING)
     whole = see(error, covariance)
     rest = see(error[kept:], covariance[kept:])
-    laws.assert_same(whole.retract(rest), see(error[:kept], covariance[:kept]))
+    laws.assert_same(whole.merge(rest.negated()), see(error[:kept], covariance[:kept]))
 
 
 def test_a_revision_moves_one_label_and_nothing_else():
@@ -216,7 +216,7 @@ def test_a_revision_moves_one_label_and_nothing_else():
     revised[7] += 0.25
     see = partial(observe, SPACES[3], BINNING)
     one = slice(7, 8)
-    change = see(revised[one], covariance[one]).retract(see(error[one], covariance[one]))
+    change = see(revised[one], covariance[one]).merge(see(error[one], covariance[one]).negated())
     assert change.n == 0
     laws.assert_same(see(error, covariance).merge(change), see(revised, covariance))
     laws.assert_same(change.merge(see(error, covariance)), see(revised, covariance))
@@ -232,7 +232,7 @@ def test_a_giant_error_is_merged_and_retracted_exactly(nees):
     plain = see(*simulated(1, 50, 3))
     giant = see(np.full((1, 3), np.sqrt(nees)), np.eye(3)[None])
     both = plain.merge(giant)
-    laws.assert_same(both.retract(giant), plain)
+    laws.assert_same(both.merge(giant.negated()), plain)
     for i in range(3):
         assert giant.axis(i).nees.sum() == pytest.approx(min(nees, UTMOST))
         assert np.isfinite(both.axis(i).nees).all()
@@ -253,8 +253,8 @@ def test_sums_that_outgrow_62_bits_obey_the_laws_like_any_other(seed, n, changed
     assert giants.cells.spill_keys.size
     plain = stage(seed, 20, 2)
     both = plain.merge(giants)
-    laws.assert_same(both.retract(giants), plain)
-    laws.assert_same(both.retract(plain), giants)
+    laws.assert_same(both.merge(giants.negated()), plain)
+    laws.assert_same(both.merge(plain.negated()), giants)
     laws.merge_is_associative(StageStatistics.merge, giants, plain, giants)
     one = see(np.full((1, 2), sign * 1e30), wide[:1])
     laws.assert_same(reduce(StageStatistics.merge, [one] * n), giants)
@@ -413,7 +413,7 @@ def test_pairs_of_clusters_are_those_of_plain_loops(n):
         (Binning(nees=LogBins(2.0**-16, 8, 32)), "hash"),
     ],
 )
-@pytest.mark.parametrize("combine", [StageStatistics.merge, StageStatistics.retract])
+@pytest.mark.parametrize("combine", [StageStatistics.merge, laws.retracted])
 def test_statistics_on_other_bins_are_refused_with_both_named(other, named, combine):
     rows = simulated(1, 5, 2)
     ours, theirs = (observe(SPACES[2], binning, *rows) for binning in (BINNING, other))

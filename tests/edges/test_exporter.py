@@ -36,6 +36,7 @@ from monitor.service.metrics import render
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
@@ -248,7 +249,7 @@ def at_once(work: Generator[None, None, Result]) -> Result:
 
 def text_of(pipeline: Pipeline) -> str:
     """All that is exported; windows are of no length, class probabilities and trials made up."""
-    readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
+    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     single = [reading for reading in readings if not reading.name.startswith("total")]
     found = exported.snapshot(
         tuple(pipeline.live.export_bins()),

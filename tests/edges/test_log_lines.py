@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -13,7 +14,13 @@ import pytest
 
 from monitor.config import LogConfig, LogFormat, LogLevel
 from monitor.service import log as log_module
-from monitor.service.log import MOST_WAITING, LogCounts, Logs, Sink, start_logging
+from monitor.service.log import (
+    MOST_WAITING,
+    Logs,
+    Sink,
+    standard_error,
+    start_logging,
+)
 
 SECOND = 10**9
 JSON = LogConfig(format=LogFormat.JSON)
@@ -63,8 +70,9 @@ class Desk:
     """A logger of its own, and where its lines go."""
 
     def __init__(self, config: LogConfig, sink: Sink | None = None) -> None:
-        self.kept, self.clock, self.counts = Kept(), Clock(), LogCounts()
-        self.logs = Logs(config, sink or self.kept, self.counts, self.clock)
+        self.kept, self.clock = Kept(), Clock()
+        self.logs = Logs(config, sink or self.kept.write, self.clock)
+        self.counts = self.logs.counts
         self.log = logging.Logger("monitor.tried", logging.DEBUG)
         self.log.addHandler(self.logs)
 
@@ -297,6 +305,15 @@ def test_what_cannot_be_written_is_counted_and_told_when_it_can_again(at, fault)
     assert [event["left_out"] for event in desk.kept.events] == [0, 10]
 
 
+def test_a_line_of_which_a_part_is_written_is_counted_as_left_out(at):
+    taken: list[int | None] = [3, None, 0]
+    desk = at(NO_LIMIT, lambda data: taken.pop() if taken else len(data))
+    for number in range(4):
+        desk.log.info("seen %d", number)
+    assert desk.written == 1
+    assert desk.counts.left_out == 3
+
+
 def test_telling_in_vain_is_told_again_and_counted_once(at):
     desk = at(TIGHT)
     desk.kept.fault = BrokenPipeError(32, "gone")
@@ -347,6 +364,19 @@ def test_without_a_standard_error_lines_are_counted_alone():
     assert sum(logs.counts.lines.values()) == 0
 
 
+def test_a_process_that_was_started_without_standard_error_has_none(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert standard_error() is None
+
+
+def test_standard_error_is_that_of_the_process(capfd):
+    sink = standard_error()
+    assert sink is not None
+    assert sink(b"said\n") == 5
+    assert capfd.readouterr().err == "said\n"
+    os.fstat(2)  # it is open still
+
+
 def test_many_threads_lose_nothing_and_mix_no_lines(at):
     desk = at(NO_LIMIT)
 
@@ -382,7 +412,7 @@ def test_a_line_that_logs_while_it_is_made_is_no_trouble(at):
 def test_from_start_to_end_all_is_taken_and_afterwards_all_is_as_before():
     kept, root = Kept(), logging.getLogger()
     before = (root.level, root.handlers[:], threading.excepthook, sys.unraisablehook)
-    with start_logging(JSON, kept) as logs:
+    with start_logging(JSON, kept.write) as logs:
         assert root.level == logging.INFO
         logging.getLogger("monitor.tried").info("hello")
         with warnings.catch_warnings():

@@ -41,6 +41,7 @@ from monitor.service.readings import RecalibrationReading
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.v1 import perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
@@ -288,7 +289,7 @@ def exposition() -> str:
         pipeline.counters.frame_seconds.observe(0.0003)
         if seed < 3:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
-    readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
+    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     found = snapshot(
         tuple(pipeline.live.export_bins()),
         ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),

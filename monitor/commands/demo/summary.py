@@ -20,8 +20,6 @@ from monitor.promotion.records import Happened
 from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.reading import read
 
-_BINS = 20  # the sidecar's default
-
 # Both sides add the same numbers exactly; only the last division may round differently.
 _TOLERANCE = 1e-9
 
@@ -89,7 +87,7 @@ def summarise(record: Record, sidecar: SidecarAccount) -> Summary:
     cells = {}
     for name, sensor in record.sensors.items():
         cells[name] = {
-            phase: Cell(read(both.raw, _BINS), read(both.recalibrated, _BINS))
+            phase: Cell(read(both.raw), read(both.recalibrated))
             for phase, both in ((phase, sensor.of(phase)) for phase in Phase)
         }
     differences = tuple(_differences(record, sidecar))
@@ -135,7 +133,7 @@ def _differences(record: Record, sidecar: SidecarAccount) -> list[str]:
         ours = sensor.whole()
         pairs.append((f"matched of {name}", ours.raw.n, theirs.n))
         for stage in ("raw", "recalibrated"):
-            nees = read(getattr(ours, stage), _BINS).joint.nees_over_k
+            nees = read(getattr(ours, stage)).joint.nees_over_k
             pairs.append((f"{stage} NEES/K of {name}", nees, getattr(theirs, stage)))
     for what, mine, other in pairs:
         if other is None or not math.isclose(mine, other, rel_tol=_TOLERANCE):

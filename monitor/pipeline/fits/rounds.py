@@ -61,13 +61,13 @@ class DriftRefits:
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def ask(self, alarm: Alarm) -> None:
-        """Have the slice of an alarm fitted, if the alarm stays for so long."""
+        """Has the slice of an alarm fitted, if the alarm stays for so long."""
         task = asyncio.get_running_loop().create_task(self._refit(alarm))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Asks for no further fit."""
         for task in self._running:
             task.cancel()
 
@@ -118,7 +118,7 @@ class FitRounds:
         return self.promotions.pipeline.counters
 
     async def keep_learning(self) -> None:
-        """Learn from what comes, for ever; when cancelled, no process is left behind."""
+        """Fits what is due, for ever; when cancelled, leaves no process behind."""
         try:
             while True:
                 await asyncio.sleep(_ROUNDS_PERIOD)
@@ -146,7 +146,7 @@ class FitRounds:
             self._running = asyncio.create_task(self._round())
 
     async def _round(self) -> None:
-        """Fit what is due; a failure is recorded already."""
+        """Fits what is due; a failure is recorded already."""
         learning = self.promotions.learning
         settings = learning.settings
         with contained(self._counters, log, "a fit came to nothing"):
@@ -164,7 +164,7 @@ class FitRounds:
     async def asked(
         self, slices: Sequence[str], method: str, actor: str
     ) -> tuple[SliceFitted, ...]:
-        """Fit candidates now, after the fit that runs, and put them on trial.
+        """Fits candidates now, after the fit that runs, and puts them on trial.
 
         slices  by name; none: all that have tracks
         method  of METHODS; '': that of the configuration

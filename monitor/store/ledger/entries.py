@@ -77,7 +77,7 @@ class Journal(Protocol):
         ...
 
     def note(self, entry: Entry) -> bool:
-        """Have an entry written, soon; whether it will be."""
+        """Has an entry written soon; tells whether it will be."""
         ...
 
 

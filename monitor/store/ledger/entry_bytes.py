@@ -116,7 +116,7 @@ def written(held: object, **kinds: Numbers) -> dict[str, Any]:
 
 
 def check_below(array: npt.NDArray[Any], below: int, field: str) -> None:
-    """Refuse what is no index into so many."""
+    """Refuses what is no index into so many."""
     if array.size and array.max() >= below:
         raise corrupt(field, f"{array.max()}", f"the bound is {below}")
 

@@ -149,7 +149,7 @@ class PartitionFile:
 
     @staticmethod
     def open(path: Path, number: int, create: bool = False) -> PartitionFile:
-        """Open a partition, or begin one. Raises DamagedPartition, OtherPartition, StoreFailed."""
+        """Opens or begins a partition. Raises DamagedPartition, OtherPartition, StoreFailed."""
         with _failures(path):
             if create and not path.exists():
                 for stale in ("-wal", "-shm"):  # else SQLite took them for those of the new file

@@ -36,7 +36,7 @@ class PartitionFolder:
         self._claim = Claim(SnapshotFile(self.path / "pending", PENDING))
 
     def claim(self) -> bool:
-        """Make the folder, and claim it; again where somebody has removed it.
+        """Makes the folder, and claims it; again where somebody has removed it.
 
         returns  whether it was not ours before
         raises  StoreFailed, with the reason "taken" where another process has it
@@ -58,7 +58,7 @@ class PartitionFolder:
         return is_new
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Lets another process have the folder."""
         self._claim.release()
 
     def file(self, number: int) -> Path:
@@ -75,7 +75,7 @@ class PartitionFolder:
         return _size(self.file(number))
 
     def set_aside(self, number: int, suffix: str) -> str:
-        """Rename a partition that cannot be used; what became of it, as a sentence."""
+        """Renames a partition that cannot be used; returns what became of it, as a sentence."""
         path = self.file(number)
         aside = path.with_name(f"{path.name}.{suffix}")
         try:
@@ -88,7 +88,7 @@ class PartitionFolder:
         return f"It is kept as {aside.name}."
 
     def remove(self, number: int) -> None:
-        """Remove a partition. Raises OSError."""
+        """Removes a partition. Raises OSError."""
         _remove(self.file(number))
 
     def size_aside(self) -> int:
@@ -96,7 +96,7 @@ class PartitionFolder:
         return sum(map(_size, self._aside()))
 
     def remove_aside(self) -> bool:
-        """Remove what was set aside first of all; whether there was something."""
+        """Removes what was set aside first of all; tells whether there was something."""
         with contextlib.suppress(OSError):
             oldest = min(self._aside(), key=lambda path: path.stat().st_mtime_ns, default=None)
             if oldest is not None:
@@ -170,18 +170,18 @@ class OpenPartitions:
         return file
 
     def close(self, number: int) -> None:
-        """Close one, if it is open."""
+        """Closes a partition, if it is open."""
         file = self._files.pop(number, None)
         if file is not None:
             file.close()
 
     def close_removed(self) -> None:
-        """Close those that were removed: as long as one is open, the disk has not got it back."""
+        """Closes files that were removed: as long as one is open, the disk has not got it back."""
         for number, file in list(self._files.items()):
             if not file.is_there:
                 self.close(number)
 
     def close_all(self) -> None:
-        """Close all of them."""
+        """Closes all partitions."""
         for number in list(self._files):
             self.close(number)

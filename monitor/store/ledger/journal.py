@@ -184,7 +184,7 @@ class Journal:
     # ---- while it runs
 
     def note(self, entry: Entry) -> bool:
-        """Have an entry written soon; False where it is not: it is nobody's but the caller's.
+        """Has an entry written soon; False where there is no room, and the caller keeps it.
 
         Frames are refused where many wait; labels where the disk takes none for so long that
         memory runs out.
@@ -249,7 +249,7 @@ class Journal:
         self.covered(NEVER)
 
     async def close(self) -> None:
-        """Write what waits, if the disk takes it, and let another sidecar have the folder."""
+        """Writes what waits, if the disk takes it, and lets another sidecar have the folder."""
         if self._closed:
             return
         self._closed = True
@@ -295,7 +295,7 @@ class Journal:
         return tuple(one for one in self._partitions if one.number == partition)
 
     def _after(self) -> None:
-        """Take in what the store did, and say it."""
+        """Takes in what the store did, and logs it."""
         for dropped in self._take_in():
             if dropped.reason not in _AS_CONFIGURED:
                 self._say(dropped.message)

@@ -47,7 +47,7 @@ class JournalQueue:
         return self.label_bytes >= MOST_LABEL_BYTES
 
     def put(self, entry: Entry) -> bool:
-        """Have an entry wait; False where there is no room."""
+        """Lets an entry wait; False where there is no room."""
         is_frame = isinstance(entry, FrameEntry)
         if (self.frames >= self.most_frames) if is_frame else self.full:
             return False
@@ -161,7 +161,7 @@ class JournalWriter:
     )
 
     def note(self, entry: Entry) -> bool:
-        """Have an entry written soon; False where there is no room for it."""
+        """Has an entry written soon; False where there is no room for it."""
         if not self.queue.put(entry):
             return False
         self.noted = max(self.noted, entry.sequence)
@@ -190,13 +190,13 @@ class JournalWriter:
         return await written
 
     async def refuse(self, partition: Partition, error: Exception) -> None:
-        """Set a partition aside that somebody could not read."""
+        """Sets a partition aside that somebody could not read."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self.store.refuse_found, partition, error)
         self.after()
 
     async def close(self) -> None:
-        """Write what waits, if the disk takes it, and let go of the folder."""
+        """Writes what waits, if the disk takes it, and lets another sidecar have the folder."""
         while self.queue or self.noted > self.synced:
             if not await self.settled(self.noted):
                 break
@@ -230,7 +230,7 @@ class JournalWriter:
                 self._rested_at = ended + _REST * (ended - began)
 
     async def _due(self) -> None:
-        """Return when there is something to do, and it is time."""
+        """Returns when there is something to do, and it is time."""
         if not (self.queue or self._waiters):
             since = self._unsynced_since
             due = None if since is None else max(0.0, since + _SYNC - time.monotonic())

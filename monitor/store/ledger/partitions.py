@@ -128,7 +128,7 @@ class PartitionStore:
     # ---- at start
 
     def open(self) -> list[RecentFrame]:
-        """Claim the folder, and see what is there: the latest frames, the newest last.
+        """Claims the folder, and returns the latest frames in it, the newest last.
 
         raises  StoreFailed where nothing can be written there
         """
@@ -256,7 +256,7 @@ class PartitionStore:
     # ---- while it runs
 
     def commit(self, entries: Sequence[Entry], durable: bool) -> set[int]:
-        """Write entries, in the order of their sequence, then see to expiry and budget.
+        """Writes entries in the order of their sequence, then sees to expiry and budget.
 
         durable  all that was ever committed is on the disk when it returns
         returns  sequences of those that are not written, and never will be
@@ -277,7 +277,7 @@ class PartitionStore:
         return lost
 
     def refuse(self, number: int, error: Exception) -> None:
-        """Set a partition aside that is not as it was written."""
+        """Sets a partition aside that is not as it was written."""
         suffix = "incompatible" if isinstance(error, OtherPartition) else "corrupt"
         aside = self.folder.set_aside(number, suffix)
         message = f"{error} {aside} What it had is not known any more."
@@ -292,7 +292,7 @@ class PartitionStore:
             self.refuse(partition.number, error)
 
     def close(self) -> None:
-        """Copy what is in WAL files into the files, and let another process have the folder."""
+        """Copies what is in WAL files into the files, and lets another process have the folder."""
         self._open.close_all()
         self.folder.release()
 
@@ -424,7 +424,7 @@ class PartitionStore:
         return True
 
     def _make_room(self, writing: int) -> bool:
-        """Remove what is oldest and in a checkpoint; whether there was something."""
+        """Removes what is oldest and in a checkpoint; tells whether there was something."""
         if self._remove_aside():
             return True
         # What no checkpoint has is in no other place: rather nothing new is taken.
@@ -436,7 +436,7 @@ class PartitionStore:
         return bool(others)
 
     def _remove_aside(self) -> bool:
-        """Remove something that was set aside; whether there was something."""
+        """Removes something that was set aside; tells whether there was something."""
         found = self._aside > 0 and self.folder.remove_aside()
         self._aside = self.folder.size_aside()
         self._count_bytes()

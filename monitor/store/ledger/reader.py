@@ -63,7 +63,7 @@ class KnownNames:
         return at < known.hashes.size and bool(known.hashes[at] == wanted)
 
     def _read(self, partition: Partition, file: PartitionFile) -> _Known | None:
-        """Take in the names that came; None where there is no room for them."""
+        """Takes in the names that came; None where there is no room for them."""
         known = self._known.get(partition.number)
         if known is None or known.born != partition.born:
             self._known.pop(partition.number, None)
@@ -78,7 +78,7 @@ class KnownNames:
         return known
 
     def keep(self, numbers: set[int]) -> None:
-        """Forget all other partitions."""
+        """Forgets all other partitions."""
         self._known = {number: known for number, known in self._known.items() if number in numbers}
 
 
@@ -114,7 +114,7 @@ class PartitionReader:
     def find(
         self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int = NEVER
     ) -> Found:
-        """Look in some partitions, the one with the latest frame first.
+        """Looks in some partitions, the one with the latest frame first.
 
         What is removed meanwhile is not there.
 
@@ -147,7 +147,7 @@ class PartitionReader:
             return Found(frame, tuple(labels), tuple(damaged), tuple(failed))
 
     def let_go(self, there: Sequence[Partition] = ()) -> None:
-        """Close files that were removed: as long as one is open, the disk has not got it back.
+        """Closes files that were removed: as long as one is open, the disk has not got it back.
 
         there  partitions whose names stay in memory
         """
@@ -156,6 +156,6 @@ class PartitionReader:
             self._open.close_removed()
 
     def close(self) -> None:
-        """Close all files."""
+        """Closes all files."""
         with self._turn:
             self._open.close_all()

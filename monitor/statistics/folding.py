@@ -1,0 +1,327 @@
+"""Folding of the matched rows of frames into sums by slice and pane.
+
+A fold cuts frames into chunks and gives a slot to every slice and pane that any row falls in.
+The sums of all slots then go into the panes at once: panes.py. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from monitor.frames.cholesky import add_up
+from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.statistics.bins import Binning, BinTotals, ExportEdges
+from monitor.statistics.class_statistics import (
+    ClassBinning,
+    ClassStatistics,
+    no_class_statistics,
+    observe_classes,
+)
+from monitor.statistics.clusters import (
+    ALONE,
+    ClusterArray,
+    ClusterMemory,
+    ClusterState,
+    EarlierRows,
+    cluster_id,
+    clustered,
+)
+from monitor.statistics.exact_sums import SparseSums
+from monitor.statistics.observations import (
+    CHUNK,
+    SlotSums,
+    axis_degrees,
+    measure,
+    sum_by_slot,
+)
+from monitor.statistics.panes import Frame, PaneAccumulator, PaneChanges
+from monitor.statistics.stage import SliceStatistics, by_slot, together
+from monitor.statistics.windows import PaneKey, Windows
+
+# In place of a pane's number, for rows without a stamp.
+_UNSTAMPED = -(2**63)
+
+# Class rows are looked at in steps of about a millisecond: so many probabilities, and so many rows
+# where these are few.
+CHUNK_VALUES = 8192
+CHUNK_ROWS = 512
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """At most CHUNK rows of one kind, of whole or cut frames."""
+
+    rows: list[MatchedRows]
+    slot: IntArray
+    cluster: ClusterArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slots:
+    """Places of the rows of a fold.
+
+    places    slice and pane of every slot
+    kinds     (G,) ascending: slots of one pane and timeliness, ordered by slice
+    live      (G,) true where the rows of a slot came in time
+    of_frame  slot of each row, by frame
+    epochs    pane number of the finest windows, by frame
+    """
+
+    places: list[tuple[int, PaneKey]]
+    kinds: IntArray
+    live: BoolArray
+    of_frame: list[IntArray]
+    epochs: list[int]
+
+    @property
+    def count(self) -> int:
+        """Number of slots, G."""
+        return len(self.places)
+
+    @classmethod
+    def plan(cls, group: Sequence[MatchedRows], windows: Windows, clock_ns: int | None) -> Slots:
+        """Gives slots to the rows of frames of one space."""
+        kinds: dict[tuple[PaneKey, bool], int] = {}
+        width = 1 + max(int(rows.slices.max()) for rows in group)
+        codes, epochs = [], []
+        for rows in group:
+            key = windows.place(rows.stamp_ns, clock_ns)
+            kind = kinds.setdefault((key, rows.live), len(kinds))
+            codes.append(rows.slices + kind * width)
+            stamp = rows.stamp_ns
+            epochs.append(_UNSTAMPED if stamp is None else stamp // windows.pane_ns[0])
+        used, slot = np.unique(np.concatenate(codes), return_inverse=True)
+        names = list(kinds)
+        kind_of, index = np.divmod(used, width)
+        places = [(i, names[k][0]) for i, k in zip(index.tolist(), kind_of.tolist(), strict=True)]
+        live = np.array([names[k][1] for k in kind_of.tolist()])
+        ends = np.cumsum([code.size for code in codes])[:-1]
+        return cls(places, kind_of, live, np.split(slot.astype(np.int64), ends), epochs)
+
+    def came_in_time(
+        self, space: Space, binning: Binning, cells: SparseSums, stage: int
+    ) -> Iterator[SparseSums]:
+        """Picks the micro-bins of what came in time, keyed by 2 · slice + stage, not by slot."""
+        size = (space.k + 1) * binning.deviation.count
+        for kind in np.unique(self.kinds[self.live]).tolist():
+            first, end = np.searchsorted(self.kinds, (kind, kind + 1)).tolist()
+            target = [2 * index + stage for index, _ in self.places[first:end]]
+            yield cells.between(first * size, end * size).moved(size, np.array(target))
+
+
+def chunks(group: Sequence[MatchedRows], slots: Slots) -> Iterator[Chunk]:
+    """Puts frames together in chunks, and cuts those that are larger than one."""
+    for pieces in _pieces(group, CHUNK):
+        yield Chunk(
+            [rows for rows, _, _ in pieces],
+            np.concatenate([slots.of_frame[i][part] for _, i, part in pieces]),
+            _clusters([(rows, slots.epochs[i]) for rows, i, _ in pieces]),
+        )
+
+
+def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[tuple[Frame, int, slice]]]:
+    """Gathers at most so many rows: frames or pieces of these, frame number, rows of the frame."""
+    gathered: list[tuple[Frame, int, slice]] = []
+    n = 0
+    for i, frame in enumerate(frames):
+        for start in range(0, frame.n, most):
+            part = slice(start, start + most)
+            piece = frame if frame.n <= most else frame.cut(part)
+            if n + piece.n > most:
+                yield gathered
+                gathered, n = [], 0
+            gathered.append((piece, i, part))
+            n += piece.n
+    if gathered:
+        yield gathered
+
+
+def _clusters(pieces: list[tuple[MatchedRows, int]]) -> ClusterArray:
+    """Numbers the track of every row within its source, slice and finest pane."""
+    cluster = np.full(sum(rows.n for rows, _ in pieces), ALONE)
+    known = [(rows, rows.tracks, epoch) for rows, epoch in pieces if rows.tracks is not None]
+    if not known:
+        return cluster
+    n = [rows.n for rows, _, _ in known]
+    ids = cluster_id(
+        (
+            np.concatenate([tracks.id for _, tracks, _ in known]),
+            np.concatenate([rows.slices for rows, _, _ in known]),
+            np.repeat([rows.source for rows, _, _ in known], n),
+            np.repeat([epoch for _, _, epoch in known], n),
+        )
+    )
+    ids[~np.concatenate([tracks.known for _, tracks, _ in known])] = ALONE
+    there = np.concatenate([np.full(rows.n, rows.tracks is not None) for rows, _ in pieces])
+    cluster[there] = ids
+    return cluster
+
+
+class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
+    """Brings matched Gaussians into the regression statistics.
+
+    live  running totals on the export bins, of what came in time; by space
+    """
+
+    def __init__(
+        self, binning: Binning, windows: Windows, edges: ExportEdges, fold_rows: int
+    ) -> None:
+        super().__init__(windows, fold_rows)
+        self.binning = binning
+        self.edges = edges
+        self.live: dict[Space, BinTotals] = {}
+        self._memory: dict[Space, ClusterMemory] = {}
+
+    def begin_anew(self) -> None:
+        """Puts all that came so far behind every window, since time has jumped. Cheap."""
+        super().begin_anew()
+        # Tracks of a time that comes again are not those that were there the first time. A fold
+        # that has begun goes on with those it knows.
+        self._memory = {}
+
+    def clusters(self) -> dict[Space, ClusterState]:
+        """Returns the tracks that may go on, as of the rows that were folded; by space."""
+        return {space: memory.state() for space, memory in self._memory.items()}
+
+    def restore_clusters(self, states: Mapping[Space, ClusterState]) -> None:
+        """Goes on with the tracks of another accumulator, instead of our own.
+
+        Raises ValueError where one has not the axes of its space.
+        """
+        for space, state in states.items():
+            if state.axes != (axes := 2 * (space.k + 1)):
+                raise ValueError(
+                    f"clusters: {state.axes} axes, where {', '.join(space.names)} have {axes}: "
+                    "restore them to the space they are of."
+                )
+        self._memory = {space: ClusterMemory.restored(state) for space, state in states.items()}
+
+    def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
+        """Folds at most CHUNK rows at one stage, or one slice, in a step."""
+        changes = PaneChanges(self)
+        memory = self._memory
+        live: list[tuple[Space, SparseSums]] = []
+        for group in _groups(waiting):
+            space, retracts = group[0].space, group[0].retracts
+            slots = Slots.plan(group, self.windows, self.clock_ns)
+            chunk_sums: list[list[SlotSums]] = []
+            for chunk in chunks(group, slots):
+                chunk_sums.append((yield from self._summed(space, chunk, slots.count, memory)))
+            # One stage where the other is the very same, down to what came before.
+            same = all(raw is made for raw, made in chunk_sums)
+            sums: list[SlotSums] = []
+            for parts in list(zip(*chunk_sums, strict=True))[: 2 - same]:
+                sums.append(together(parts))
+                yield
+            for stage, part in enumerate((sums[0], sums[-1])):
+                for cells in slots.came_in_time(space, self.binning, part.cells, stage):
+                    live.append((space, cells))
+                    yield
+            found = zip(*(by_slot(space, self.binning, part) for part in sums), strict=True)
+            for (index, key), statistics in zip(slots.places, found, strict=True):
+                more = SliceStatistics(statistics[0], statistics[-1])
+                changes.put(index, key, more.negated() if retracts else more)
+                yield
+        self.take(changes)
+        for space, cells in live:
+            yield
+            self.totals(space).add(cells)
+
+    def totals(self, space: Space) -> BinTotals:
+        """Running totals of a space; zeros where nothing has come yet."""
+        return self.live.setdefault(space, BinTotals(self.edges, space.k + 1))
+
+    def _summed(
+        self, space: Space, chunk: Chunk, slots: int, memory: dict[Space, ClusterMemory]
+    ) -> Generator[None, None, list[SlotSums]]:
+        """Sums of a chunk at both stages; the very same object where nothing was changed."""
+        unchanged, retracts = chunk.rows[0].unchanged, chunk.rows[0].retracts
+        raw = made = measure(space, [(rows.error, rows.covariance) for rows in chunk.rows])
+        yield
+        if not unchanged:
+            made = measure(
+                space,
+                [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in chunk.rows],
+            )
+            yield
+        slot, cluster = chunk.slot, chunk.cluster
+        sound = raw.regular if made is raw else raw.regular & made.regular
+        if not sound.all():
+            # Both stages are of the same detections.
+            slot, cluster = slot[sound], cluster[sound]
+            raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
+        before = None
+        if cluster.any():
+            if space not in memory:
+                memory[space] = ClusterMemory(2 * (space.k + 1))
+            # The axes of the raw stage first, then those of the recalibrated one.
+            degrees = axis_degrees(space)
+            x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
+            before = memory[space].before(cluster, x, back=retracts)
+        # The stages differ if an earlier detection of a track was recalibrated.
+        axes = space.k + 1
+        alike = before is None or np.array_equal(before.sums[:axes], before.sums[axes:])
+        found: list[SlotSums] = []
+        for stage, rows in enumerate((raw, made)):
+            if stage and unchanged and alike:
+                found.append(found[0])
+            else:
+                earlier = before and EarlierRows(before.rows, np.split(before.sums, 2)[stage])
+                sums = yield from sum_by_slot(space, self.binning, rows, slot, slots, earlier)
+                found.append(sums)
+            yield
+        return found
+
+
+def _groups(waiting: list[MatchedRows]) -> Iterator[list[MatchedRows]]:
+    """Groups rows of one space, with one stage or two, all counted or all retracted.
+
+    What is retracted comes after what was counted before it, and before what is counted later.
+    """
+    for _, run in groupby(waiting, lambda rows: rows.retracts):
+        by_kind: dict[tuple[Space, bool], list[MatchedRows]] = {}
+        for rows in run:
+            by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
+        yield from by_kind.values()
+
+
+class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
+    """Brings matched class probabilities into the class statistics."""
+
+    def __init__(self, binning: ClassBinning, windows: Windows, fold_rows: int) -> None:
+        super().__init__(windows, fold_rows)
+        self.binning = binning
+
+    def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
+        """Folds a chunk in a step."""
+        by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
+        for rows in waiting:
+            key = self.windows.place(rows.stamp_ns, self.clock_ns)
+            kind = (rows.index, key, rows.opinions.shape[1], rows.retracts)
+            by_place.setdefault(kind, []).append(rows)
+        changes = PaneChanges(self)
+        for (index, key, _, retracts), group in by_place.items():
+            _, opinions, classes = group[0].opinions.shape
+            found = no_class_statistics(self.binning, classes)
+            for pieces in _pieces(
+                group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
+            ):
+                found = found.merge(self._observed([rows for rows, _, _ in pieces]))
+                yield
+            changes.put(index, key, found.negated() if retracts else found)
+            yield
+        self.take(changes)
+
+    def _observed(self, chunk: Sequence[MatchedClasses]) -> ClassStatistics:
+        opinions = np.concatenate([rows.opinions for rows in chunk])
+        label = np.concatenate([rows.label for rows in chunk])
+        count = opinions.shape[1]
+        if count == 1:
+            return observe_classes(self.binning, opinions[:, 0], label)
+        mean = add_up(opinions.transpose(1, 0, 2)) / count
+        return observe_classes(self.binning, mean, label, opinions)
