@@ -25,7 +25,7 @@ from monitor.pipeline.checkpoints import DRIFT, DriftCheckpoints
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import Promotions
-from monitor.store.reference_file import reference_text
+from monitor.store.drift_documents import reference_text
 from monitor.store.snapshot import SnapshotFile, read_body
 from tests.alarmed import RAISED, alarm
 from tests.foreign_client import scaling
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_used_is_said_and_kept_aside(path, caplog, damage,
     ("text", "aside", "sentence"),
     [
         ('{"format": "calibration-monitor/drift/9"}', "incompatible", "use the monitor that"),
-        ('{"format": "calibration-monitor/drift/1"}', "corrupt", "has no 'gathered'"),
+        ('{"format": "calibration-monitor/drift/1"}', "corrupt", "remove it"),
     ],
 )
 def test_a_whole_file_with_another_text_is_said_and_kept_aside(path, caplog, text, aside, sentence):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.drift.state import family_state, restored_family
-from monitor.drift.state_json import family_from_json, family_text, family_to_json
 from monitor.pipeline.drift_watch import Position
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.restart import Resumption, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
+from monitor.store.drift_documents import family_text, read_family
 from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Message, detections_of, tell
@@ -54,7 +54,7 @@ def family_of(pipeline: Pipeline) -> bytes:
     state = family_state(drift.family, pipeline.recalibrators.selection.version)
     beyond = tuple(sorted(position.beyond))
     state = replace(state, entry=position.entry, beyond=beyond, waits=position.waits)
-    return b"".join(family_text(finished(family_to_json(state))))
+    return b"".join(finished(family_text(state)))
 
 
 def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
@@ -72,7 +72,7 @@ def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJourna
     assert stored.progress is not None
     finished(fresh.live.import_in_steps(stored.state))
     restore_progress(fresh, stored.progress)
-    family = family_from_json(drift)
+    family = read_family(drift)
     version = fresh.recalibrators.selection.version
     watch = fresh.drift
     watch.family, _ = restored_family(family, watch.settings, watch.family.usual.given, version)
@@ -244,16 +244,20 @@ def test_evidence_of_drift_is_gathered_again_from_the_ledger(selection, moves, c
     _, late, death = sorted(min(cut, len(moves)) for cut in cuts)
     life = Life.of(selection, moves, 0, late, death)
     again = life.again(selection)
-    assert_close(json.loads(family_of(life.pipeline)), json.loads(family_of(again)))
+    assert_close(read_family(family_of(life.pipeline)), read_family(family_of(again)))
 
 
 def assert_close(left: Any, right: Any) -> None:
     assert type(left) is type(right)
-    if isinstance(left, dict):
-        assert left.keys() == right.keys()
-        for name, value in left.items():
-            assert_close(value, right[name])
-    elif isinstance(left, list):
+    if is_dataclass(left):
+        for entry in fields(left):
+            assert_close(getattr(left, entry.name), getattr(right, entry.name))
+    elif isinstance(left, np.ndarray) and left.dtype.names:
+        for name in left.dtype.names:
+            assert_close(left[name], right[name])
+    elif isinstance(left, np.ndarray):
+        np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-12)
+    elif isinstance(left, tuple):
         assert len(left) == len(right)
         for one, other in zip(left, right, strict=True):
             assert_close(one, other)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.evidence import DriftSettings, Unit
 from monitor.drift.state import family_state, restored_family
-from monitor.drift.state_json import family_from_json, family_text, family_to_json
 from monitor.frames.frame import MatchedRows
 from monitor.pipeline.drift_watch import DriftWatch, Position
 from monitor.statistics.observations import finished
+from monitor.store.drift_documents import family_text, read_family
 from tests.test_drift_watch import XY, rows_of, table
 
 SECOND = 10**9
@@ -64,12 +64,12 @@ class Life:
             waits=position.waits,
             order=self.watch.order(),
         )
-        return b"".join(family_text(finished(family_to_json(state))))
+        return b"".join(finished(family_text(state)))
 
     def again(self, kept: bytes, *, at_once: int = 1) -> Life:
         """Another process, which has done again what was in the ledger."""
         life = Life(self.settings, self.entries, told=list(self.told))
-        state, watch = family_from_json(kept), life.watch
+        state, watch = read_family(kept), life.watch
         assert state.entry is not None
         watch.has(Position(state.entry, frozenset(state.beyond), state.waits), state.order)
         watch.family, changes = restored_family(state, self.settings, {}, "a")

@@ -13,7 +13,7 @@ from monitor.commands.replay_drift import learn_references, learning_settings
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Reference
 from monitor.recalibration.selection import Selection
-from monitor.store.reference_file import reference_text
+from monitor.store.drift_documents import reference_text
 
 EXAMPLE = """examples:
   calibration-monitor reference drive.csv.gz --where role=fit --class Car --output usual.json

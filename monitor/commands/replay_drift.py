@@ -44,8 +44,8 @@ from monitor.frames.space import FloatArray
 from monitor.recalibration.selection import Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import measure
+from monitor.store.drift_documents import read_references, reference_text
 from monitor.store.recordings import Recording
-from monitor.store.reference_file import read_references, reference_text
 
 # Of recorded drives; fewer tell nothing.
 _FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
@@ -197,7 +197,7 @@ def reference_file(
 ) -> Iterator[Path | None]:
     """Yields the file of references for the started sidecar; None where it shall learn them itself.
 
-    Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
+    Raises RecordingError, InvalidDocument, InvalidRecalibrator, TooLittleToLearn.
     """
     if options.reference is not None:
         read_references(options.reference)  # a sidecar would refuse it with less to say

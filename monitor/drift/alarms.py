@@ -10,13 +10,20 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Len
 
 from monitor.drift.bets import CHARTS, Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
+from monitor.frames.forms import Count, Nanoseconds, NotNegative
 from monitor.frames.slices import TOTAL
+
+# Characters of the name of a slice; longer ones are not kept.
+LONGEST_NAME = 4096
+SliceName = Annotated[str, Len(1, LONGEST_NAME)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +45,21 @@ class Alarm:
     driven       hours of driving when it was raised, of all there have been
     """
 
-    slice: str
+    slice: SliceName
     severity: Severity
     stage: Stage
     detector: Detector
     direction: Direction
-    evidence: float
-    threshold: float
-    event_ns: int
-    since_ns: int
-    detections: int
-    tracks: int
-    labelled: int
+    evidence: NotNegative
+    threshold: NotNegative
+    event_ns: Nanoseconds
+    since_ns: Nanoseconds
+    detections: Count
+    tracks: Count
+    labelled: Count
     scale: Scale
-    epoch: int
-    driven: float
+    epoch: Count
+    driven: NotNegative
 
 
 class AlarmReason(StrEnum):
@@ -143,7 +150,7 @@ class AlarmCount:
     stage: Stage
     detector: Detector
     direction: Direction
-    alarms: int
+    alarms: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ class Latched:
     """
 
     alarm: Alarm
-    since_s: float
+    since_s: NotNegative
 
 
 @dataclass(slots=True)

@@ -26,10 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, gammaincinv, gammaln
 
+from monitor.frames.forms import Schema, between
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 
@@ -62,6 +64,12 @@ class Stage(IntEnum):
     def label(self) -> str:
         """As in metrics."""
         return self.name.lower()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Schema:
+        """Writes a stage as its label."""
+        labels: Schema = {"type": "literal", "expected": [stage.label for stage in cls]}
+        return between(lambda label: cls[label.upper()], lambda stage: stage.label, labels)
 
 
 class Detector(StrEnum):

@@ -8,11 +8,14 @@ are never compared: one source may have its ground truth at once, another one mi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
+from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.space import BoolArray, IntArray
 
 # s; of a longer pause between two frames of a source no more was driving.
 _LONGEST_STEP = 5.0
@@ -35,16 +38,36 @@ SET_BACK_NS = 10 * BLOCK_NS
 SILENT_NS = 600 * BLOCK_NS
 
 
+# Far above any clock; differences of two can be held.
+LATEST_NS = 2**62
+
+# Sources of a driving clock, and of SourceTimes; `elapsed` when each was last heard of.
+_DRIVING = ArrayForm(
+    np.dtype(
+        [
+            ("source", np.int64),
+            ("latest_ns", np.int64),
+            ("seen_at", np.int64),
+            ("waiting", np.float64),
+        ]
+    ),
+    (None,),
+    fields=(("latest_ns", -LATEST_NS, LATEST_NS), ("waiting", 0.0, 1e12)),
+)
+_TIMES = ArrayForm(
+    np.dtype([(name, np.int64) for name in ("source", "time_ns", "life", "turn", "elapsed")]),
+    (None,),
+    fields=(("time_ns", -LATEST_NS, LATEST_NS), ("elapsed", 0, LARGEST_COUNT)),
+)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class ClockState:
-    """A driving clock of S sources; fields as there, but without `driven`."""
+    """A driving clock of S sources, (S,); fields as there, but without `driven`."""
 
-    frames: int
-    active: int
-    source: IntArray
-    latest_ns: IntArray
-    seen_at: IntArray
-    waiting: FloatArray
+    frames: Count = 0
+    active: Count = 1
+    sources: Annotated[Records, _DRIVING] = field(default_factory=_DRIVING.none)
 
 
 @dataclass(slots=True)
@@ -81,22 +104,13 @@ class DrivingClock:
 
     def state(self) -> ClockState:
         """Returns a value that `restore` makes the same clock of, but for what was driven."""
-        known = self._sources.values()
-        return ClockState(
-            frames=self._frames,
-            active=self._active,
-            source=np.array(list(self._sources), np.int64),
-            latest_ns=np.array([one.latest_ns for one in known], np.int64),
-            seen_at=np.array([one.seen_at for one in known], np.int64),
-            waiting=np.array([one.waiting for one in known], np.float64),
-        )
+        rows = [(name, s.latest_ns, s.seen_at, s.waiting) for name, s in self._sources.items()]
+        return ClockState(self._frames, self._active, np.array(rows, _DRIVING.dtype))
 
     def restore(self, state: ClockState) -> None:
         """Goes on from a state."""
         self._frames, self._active = state.frames, state.active
-        columns = state.source, state.latest_ns, state.seen_at, state.waiting
-        rows = zip(*(one.tolist() for one in columns), strict=True)
-        self._sources = {name: _Driving(*row) for name, *row in rows}
+        self._sources = {name: _Driving(*row) for name, *row in state.sources.tolist()}
 
     def drive(self, source: int, stamp_ns: int) -> float:
         """Takes in a frame with ground truth; returns the seconds that it adds."""
@@ -136,20 +150,13 @@ class DrivingClock:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TimesState:
-    """Times of S sources, that which was not heard of for longest first; fields as in SourceTimes.
+    """Times of S sources, (S,), that which was not heard of for longest first; see SourceTimes."""
 
-    heard  (S,) elapsed when each was last heard of
-    """
-
-    frames: int
-    lives: int
-    turns: int
-    elapsed: int
-    source: IntArray
-    time_ns: IntArray
-    life: IntArray
-    turn: IntArray
-    heard: IntArray
+    frames: Count = 0
+    lives: Count = 0
+    turns: Count = 0
+    elapsed: Count = 0
+    sources: Annotated[Records, _TIMES] = field(default_factory=_TIMES.none)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -201,16 +208,14 @@ class SourceTimes:
     def state(self) -> TimesState:
         """Returns a value that `restore` makes the same times of."""
         rows = [(name, s.time_ns, s.life, s.turn, s.elapsed) for name, s in self._sources.items()]
-        columns = np.array(rows, np.int64).reshape(-1, 5).T
-        return TimesState(self._frames, self._lives, self._turns, self._elapsed, *columns)
+        sources = np.array(rows, _TIMES.dtype)
+        return TimesState(self._frames, self._lives, self._turns, self._elapsed, sources)
 
     def restore(self, state: TimesState) -> None:
         """Goes on from a state, in place of all."""
         self._frames, self._lives = state.frames, state.lives
         self._turns, self._elapsed = state.turns, state.elapsed
-        columns = state.source, state.time_ns, state.life, state.turn, state.heard
-        rows = zip(*(one.tolist() for one in columns), strict=True)
-        self._sources = {name: _Source(*row) for name, *row in rows}
+        self._sources = {name: _Source(*row) for name, *row in state.sources.tolist()}
 
     def take(self, source: IntArray, stamp_ns: IntArray) -> Arrivals:
         """Takes F frames in the order in which their ground truth came: (F,) each.

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 
 from monitor.drift import keyed
 from monitor.drift.keyed import Records
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
 
 # No correlation makes a detection worth less.
 LEAST = 0.02
+
+# No sum of a slice comes near; products of two stay finite.
+LARGEST_NUMBER = 1e24
+Sum = Annotated[float, Interval(ge=0.0, le=LARGEST_NUMBER)]
 
 # Tracks that may go on, at most: the longest unseen are forgotten first.
 OPEN = 1024
@@ -37,6 +44,20 @@ OPEN_TRACK = np.dtype(
     ]
 )
 
+
+# How these are written in documents.
+_TOTALS = ArrayForm(np.float64, (PARTS,), 0.0, LARGEST_NUMBER)
+_PRODUCTS = ArrayForm(np.float64, (PARTS, PARTS), -LARGEST_NUMBER, LARGEST_NUMBER)
+_GOING_ON = ArrayForm(
+    OPEN_TRACK,
+    (None,),
+    fields=(
+        ("arrived", 0, LARGEST_COUNT),
+        ("last", 0.0, LARGEST_NUMBER),
+        ("parts", 0.0, LARGEST_NUMBER),
+    ),
+)
+
 # Fewer tell nothing of correlation.
 _FEWEST_TRACKS = 2
 _FEWEST_FRAMES = 16
@@ -45,6 +66,9 @@ _FEWEST_BATCHES = 8
 # Batches of 1, 2, 4 … frames.
 SIZES = 9
 LONGEST_BATCH = 2 ** (SIZES - 1)
+_MEANS = ArrayForm(np.float64, (None,), 0.0, LARGEST_NUMBER)
+_BATCHES = ArrayForm(np.float64, (SIZES, 3), 0.0, LARGEST_NUMBER)
+_PAIRED = ArrayForm(np.float64, (5,), 0.0, LARGEST_NUMBER)
 
 
 def worth(correlation: float, design_effect: float) -> float:
@@ -66,11 +90,19 @@ class TrackSums:
     going_on  tracks that may go on
     """
 
-    tracks: int = 0
-    rows: int = 0
-    totals: FloatArray = field(default_factory=lambda: np.zeros(PARTS))
-    products: FloatArray = field(default_factory=lambda: np.zeros((PARTS, PARTS)))
-    going_on: Records = field(default_factory=lambda: np.zeros(0, OPEN_TRACK))
+    tracks: Count = 0
+    rows: Count = 0
+    totals: Annotated[FloatArray, _TOTALS] = field(default_factory=_TOTALS.none)
+    products: Annotated[FloatArray, _PRODUCTS] = field(default_factory=_PRODUCTS.none)
+    going_on: Annotated[Records, _GOING_ON] = field(default_factory=_GOING_ON.none)
+
+    def __post_init__(self) -> None:
+        keyed.check_keys(self.going_on)
+        # n rows of a track have n − 1 pairs at most.
+        if self.totals[_N] != self.rows or self.totals[_PAIRS] > self.rows:
+            raise ValueError(f"'totals' must be of {self.rows} rows, and no more pairs")
+        if not self.going_on.size <= self.tracks <= self.rows:
+            raise ValueError("'tracks' must be at least those that go on, and at most 'rows'")
 
     def add(self, x: FloatArray, track: ClusterArray) -> None:
         """Adds n rows in the order of time; those of no track (ALONE) say nothing."""
@@ -163,10 +195,20 @@ class FrameSums:
     pairs    (5,) of successive means y, y': 1, y, y', y², y y'
     """
 
-    waiting: FloatArray = field(default_factory=lambda: np.zeros(0))
-    last: float | None = None
-    batches: FloatArray = field(default_factory=lambda: np.zeros((SIZES, 3)))
-    pairs: FloatArray = field(default_factory=lambda: np.zeros(5))
+    waiting: Annotated[FloatArray, _MEANS] = field(default_factory=_MEANS.none)
+    last: Sum | None = None
+    batches: Annotated[FloatArray, _BATCHES] = field(default_factory=_BATCHES.none)
+    pairs: Annotated[FloatArray, _PAIRED] = field(default_factory=_PAIRED.none)
+
+    def __post_init__(self) -> None:
+        number = self.batches[:, 0]
+        if (number != number[0] / 2.0 ** np.arange(SIZES)).any() or number[0] % LONGEST_BATCH:
+            raise ValueError("'batches' must be half as many of each next size")
+        frames = number[0] + self.waiting.size
+        if self.pairs[0] != max(frames - 1, 0) or (self.last is None) != (frames == 0):
+            raise ValueError(f"'pairs' and 'last' must be those of {frames:.0f} frames")
+        if self.waiting.size >= LONGEST_BATCH:
+            raise ValueError(f"'waiting' has {self.waiting.size}: a batch has {LONGEST_BATCH}")
 
     def add(self, x: FloatArray, frame: IntArray) -> None:
         """Adds n rows of whole frames, frame (n,) ascending."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from monitor.drift.bets import (
     Severity,
 )
 from monitor.drift.track_evidence import FACTORS, STATES
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm, MaybeNan
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 
@@ -36,9 +38,9 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 class Scale:
     """√(mean NEES/K): by how much σ is too small, with its 95 % interval; NaN where unknown."""
 
-    estimate: float
-    lower: float
-    upper: float
+    estimate: MaybeNan
+    lower: MaybeNan
+    upper: MaybeNan
 
 
 HOUR = 3600.0
@@ -136,8 +138,17 @@ _FRESH_SECONDS = 30.0
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
 
-# h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
-_LARGEST_SUM = 1e200
+# h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN. No R says
+# more, and sums of it stay finite.
+LARGEST_SUM = 1e200
+_SUM = ArrayForm(np.float64, (None, len(CHARTS), ALL_BETS), 0.0, LARGEST_SUM)
+_SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(DETECTORS)), 0.0, 1.0)
+_TIME = ArrayForm(np.int64, (None, len(CHARTS)), -(2**62), 2**62)
+_RUN = ArrayForm(np.float64, (None, len(CHARTS), 3), 0.0, 1e15)
+_NUMBER = ArrayForm(np.int64, (None, len(CHARTS)), 0, LARGEST_COUNT)
+_HOURS = ArrayForm(np.float64, (None,), 0.0, 1e12)
+_PEAK = ArrayForm(np.float64, (None, len(SEVERITIES)), 0.0, LARGEST_SUM)
+_CHAIN = ArrayForm(np.float64, (None, 2, STATES), 0.0, 1.0)
 
 
 def _inner_weights() -> FloatArray:
@@ -228,15 +239,15 @@ class Evidence:
     chain    (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
     """
 
-    sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
-    shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
-    since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    run: FloatArray = field(default_factory=lambda: np.zeros((0, 4, 3)))
-    begun: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
-    peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
-    chain: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
+    sums: Annotated[FloatArray, _SUM] = field(default_factory=_SUM.none)
+    shares: Annotated[FloatArray, _SHARE] = field(default_factory=_SHARE.none)
+    since: Annotated[IntArray, _TIME] = field(default_factory=_TIME.none)
+    clean: Annotated[IntArray, _TIME] = field(default_factory=_TIME.none)
+    run: Annotated[FloatArray, _RUN] = field(default_factory=_RUN.none)
+    begun: Annotated[IntArray, _NUMBER] = field(default_factory=_NUMBER.none)
+    fresh: Annotated[FloatArray, _HOURS] = field(default_factory=_HOURS.none)
+    peak: Annotated[FloatArray, _PEAK] = field(default_factory=_PEAK.none)
+    chain: Annotated[FloatArray, _CHAIN] = field(default_factory=_CHAIN.none)
 
     @property
     def slices(self) -> int:
@@ -352,7 +363,7 @@ def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:
     """Puts R ← (R + Δt)·L in place of sums (G, 2, bets); Δt is `hours`, (G,)."""
     sums += hours[:, None, None]
     sums *= likelihood
-    np.minimum(sums, _LARGEST_SUM, out=sums)
+    np.minimum(sums, LARGEST_SUM, out=sums)
 
 
 def by_severity(by_chart: FloatArray) -> FloatArray:

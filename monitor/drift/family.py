@@ -40,8 +40,7 @@ from monitor.drift.evidence import (
 )
 from monitor.drift.judging import MOST, MOST_SEEN, Judging, RecentTracks
 from monitor.drift.observed import Chunk, likelihood_of_rows
-from monitor.drift.reference import Origin, Reference
-from monitor.drift.reference_json import reference_to_json
+from monitor.drift.reference import Origin, Reference, shipped
 from monitor.drift.slice_state import OpenSlice, SliceState
 from monitor.drift.track_means import Finished, TrackMeans
 from monitor.drift.track_seconds import TrackSeconds
@@ -159,7 +158,8 @@ class Family:
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
         open, heeded = state.open, True
-        for stage, known in zip(Stage, state.references, strict=True):
+        for stage, reference in zip(Stage, state.references, strict=True):
+            known = shipped(state.k) if reference is None else reference
             begun = self.usual.references[slice][stage]
             learns = self.usual.learners[slice][stage] is not None
             if learns and known.origin is not Origin.FILE:
@@ -168,7 +168,7 @@ class Family:
                 began = None if open is None else open.began[stage]
                 if began is not None:
                     self.usual.began[slice, stage] = began
-            elif reference_to_json(known) != reference_to_json(begun):
+            elif not known.is_same(begun):
                 # It was gathered against another reference.
                 self.evidence.begin_anew(slice, of_stage(stage))
                 heeded = False
@@ -181,8 +181,8 @@ class Family:
         if open.index != slice:
             return
         for supporters, kept in zip(self.supporters, open.supporters, strict=True):
-            supporters.put(slice, *kept)
-        self.seen.put(slice, *open.seen)
+            supporters.put(slice, kept)
+        self.seen.put(slice, open.seen)
         self.seconds.go_on(open.blocks, open.histories)
         if self.whole is not None:
             self.whole.go_on(open.tracks, open.sums)

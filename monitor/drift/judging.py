@@ -16,6 +16,7 @@ import numpy as np
 from monitor.drift.alarms import Alarm
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
 from monitor.drift.evidence import HOUR, Evidence, FrameStretch, by_severity, scale_of
+from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Usual
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
@@ -26,6 +27,7 @@ MOST = 256
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
+RECENT = np.dtype([("track", np.uint64), ("number", np.int64)])
 _SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
@@ -60,14 +62,13 @@ class RecentTracks:
         known = self._latest[slice]
         self._latest[slice] = {track: number for track, number in known.items() if number >= before}
 
-    def of(self, slice: int) -> tuple[ClusterArray, IntArray]:
-        """Lists the tracks of a slice (n,), longest unseen first, and the number of each (n,)."""
-        known = self._latest.get(slice, {})
-        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
+    def of(self, slice: int) -> Records:
+        """Lists the tracks of a slice (n,), longest unseen first, and the number of each."""
+        return np.array(list(self._latest.get(slice, {}).items()), RECENT)
 
-    def put(self, slice: int, tracks: ClusterArray, numbers: IntArray) -> None:
+    def put(self, slice: int, recent: Records) -> None:
         """Sets the tracks of a slice, as `of` lists them."""
-        self._latest[slice] = dict(zip(tracks.tolist(), numbers.tolist(), strict=True))
+        self._latest[slice] = dict(recent.tolist())
 
     def count(self, slice: int, since: int) -> int:
         """Counts the tracks of a slice with this number or a later one."""

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.drift.correlation import LARGEST_NUMBER, LEAST, Sum
+from monitor.frames.forms import ArrayForm, Count, SparseCounts
+from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray
 
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
@@ -49,6 +53,12 @@ class Origin(StrEnum):
     SHIPPED = "shipped"  # from simulation: nothing better is known yet
 
 
+# Below it, and above, evidence would overflow.
+Deviation = Annotated[float, Interval(ge=1e-3, le=1e3)]
+Tempering = Annotated[float, Interval(ge=LEAST, le=1.0)]
+Degrees = Annotated[int, Interval(ge=1, le=MOST_DIMENSIONS)]
+
+
 @dataclass(frozen=True, slots=True)
 class Levels:
     """How the mean log NEES of seconds of tracks varies: y = m0 + a_track + w.
@@ -60,12 +70,12 @@ class Levels:
     blocks
     """
 
-    mean: float
-    between: float
-    within: float
-    length: float
-    tracks: int
-    blocks: int
+    mean: Annotated[float, Interval(ge=-1e3, le=1e3)]
+    between: Deviation
+    within: Deviation
+    length: Annotated[float, Interval(ge=1.0, le=LARGEST_NUMBER)]
+    tracks: Count
+    blocks: Count
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,14 +91,23 @@ class Reference:
     levels         None where too few tracks are known
     """
 
-    k: int
+    k: Degrees
     origin: Origin
-    quantiles: FloatArray
-    detections: int
-    nees_ratio: float
-    tempering: float
-    frame_tempering: float
+    quantiles: Annotated[FloatArray, ArrayForm(np.float64, (None,), 1e-30, 1e30, listed=True)]
+    detections: Count
+    nees_ratio: Sum
+    tempering: Tempering
+    frame_tempering: Tempering
     levels: Levels | None
+
+    def __post_init__(self) -> None:
+        if self.quantiles.size not in (0, KNOTS) or (np.diff(self.quantiles) < 0).any():
+            raise ValueError(f"'quantiles' must be {KNOTS} numbers that never fall, or none")
+
+    def is_same(self, other: Reference) -> bool:
+        """Tells whether another one says the same, to the last bit."""
+        pairs = [(getattr(self, one), getattr(other, one)) for one in self.__dataclass_fields__]
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 @cache
@@ -140,7 +159,9 @@ class NeesHistogram:
     counts  (BINS,)
     """
 
-    counts: IntArray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    counts: Annotated[IntArray, SparseCounts(BINS)] = field(
+        default_factory=lambda: np.zeros(BINS, np.int64)
+    )
 
     def add(self, nees: FloatArray) -> None:
         """Counts NEES (n,), ≥ 0 and finite."""
@@ -184,6 +205,9 @@ _LEAST_BETWEEN = 0.3**2
 _HALF = 0.5  # tracks are whole
 
 
+_BY_SECONDS = ArrayForm(np.float64, (LONGEST + 1,), -LARGEST_NUMBER, LARGEST_NUMBER)
+
+
 @dataclass(slots=True)
 class LevelSums:
     """Sums of y, the mean ln NEES of a second of a track. Tracks come from their first second on.
@@ -195,13 +219,20 @@ class LevelSums:
     rows                    Σ of their detections
     """
 
-    tracks: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
-    means: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
-    squares: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
-    within: float = 0.0
-    again: int = 0
-    blocks: int = 0
-    rows: int = 0
+    tracks: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
+    means: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
+    squares: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
+    within: Sum = 0.0
+    again: Count = 0
+    blocks: Count = 0
+    rows: Count = 0
+
+    def __post_init__(self) -> None:
+        tracks = self.tracks
+        if tracks[0] or (tracks < 0).any() or (tracks % 1).any() or tracks.sum() > self.blocks:
+            raise ValueError(f"'tracks' must be numbers of tracks, of {self.blocks} seconds")
+        if not self.again <= self.blocks <= self.rows:
+            raise ValueError("'again' must be at most 'blocks', and that at most 'rows'")
 
     def add(self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray) -> None:
         """m seconds; see Blocks: level (m,), count (m,), before (m,), and mean (m,) of before.

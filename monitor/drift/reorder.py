@@ -9,6 +9,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from monitor.frames.forms import Count, Nanoseconds
+
 T = TypeVar("T")
 
 
@@ -31,21 +33,31 @@ class Held(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceOrder:
+    """The order in which items of each source come, ascending by source.
+
+    newest  (source, stamp) of the newest stamp put
+    given   (source, stamp) of the newest stamp given out
+    seen    (source, ns) how far behind its newest an item has come
+    """
+
+    newest: tuple[tuple[Nanoseconds, Nanoseconds], ...] = ()
+    given: tuple[tuple[Nanoseconds, Nanoseconds], ...] = ()
+    seen: tuple[tuple[Nanoseconds, Count], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReorderState(Generic[T]):
     """State of a buffer, from which another one goes on.
 
-    out     given out already, but not yet asked for
-    held    in the order in which they would be given out
-    newest  (source, stamp) of the newest stamp put, ascending by source
-    given   (source, stamp) of the newest stamp given out, likewise
-    seen    (source, ns) how far behind its newest an item has come, likewise
+    out    given out already, but not yet asked for
+    held   in the order in which they would be given out
+    order  of its sources
     """
 
     out: tuple[Held[T], ...] = ()
     held: tuple[Held[T], ...] = ()
-    newest: tuple[tuple[int, int], ...] = ()
-    given: tuple[tuple[int, int], ...] = ()
-    seen: tuple[tuple[int, int], ...] = ()
+    order: SourceOrder = field(default_factory=SourceOrder)
 
 
 # Stamp, order and number of arrival, which tells apart what is otherwise alike.
@@ -138,16 +150,17 @@ class ReorderBuffer(Generic[T]):
         return ReorderState(
             out=tuple(self._out),
             held=tuple(sorted(held, key=_place)),
-            newest=tuple(sorted(self._newest.items())),
-            given=tuple(sorted(self._given.items())),
-            seen=tuple(sorted(self._seen.items())),
+            order=SourceOrder(
+                *(tuple(sorted(one.items())) for one in (self._newest, self._given, self._seen))
+            ),
         )
 
     def restore(self, state: ReorderState[T]) -> None:
         """Goes on where another one of the same disorder stopped; in place of all."""
         self.rows = 0
-        self._newest, self._given = dict(state.newest), dict(state.given)
-        self._seen = dict(state.seen)
+        order = state.order
+        self._newest, self._given = dict(order.newest), dict(order.given)
+        self._seen = dict(order.seen)
         self._out, self._held = list(state.out), {}
         for held in state.held:
             self._keep(held)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval, Len
 
-from monitor.drift.bets import Stage, of_stage
+from monitor.drift.alarms import SliceName
+from monitor.drift.bets import BETS, CHARTS, Stage, of_stage
 from monitor.drift.evidence import Evidence
-from monitor.drift.keyed import Records
-from monitor.drift.reference import Reference, shipped
+from monitor.drift.judging import RECENT
+from monitor.drift.keyed import Records, check_keys
+from monitor.drift.reference import Degrees, Reference
+from monitor.drift.track_means import NOWHERE, TRACKS
+from monitor.drift.track_seconds import BLOCKS, HISTORIES
 from monitor.drift.usual import ReferenceLearner
+from monitor.frames.forms import ArrayForm, Count
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.statistics.clusters import ClusterArray
+
+# Sums of a whole track: by bet, and whether a recalibrator has changed it.
+WIDTH = len(CHARTS) * BETS + 1
+
+# Σ L, each of which is e⁵⁰ at most.
+_SUMS = ArrayForm(np.float64, (None, WIDTH), 0.0, 1e40)
+
+# s; far above any clock.
+Seconds = Annotated[float, Interval(ge=0.0, le=1e12)]
+Recent = Annotated[Records, ArrayForm(RECENT, (None,))]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -22,23 +38,35 @@ class OpenSlice:
     index       that it had: the keys of its tracks are made of it
     frame_size  detections in a frame, lately
     began       by Stage, s of driving with ground truth of it when learning began; None: it did not
-    supporters  by chart, tracks that spoke for it (n,) and the latest such second of each (n,)
-    seen        tracks that had ground truth of late (n,), and the latest frame of each (n,)
+    supporters  by chart, tracks that spoke for it (n,) and the latest such second of each
+    seen        tracks that had ground truth of late (n,), and the latest frame of each
     blocks      seconds of tracks that are not over, by key
     histories   of tracks that may go on, by key
     tracks      whole ones that are not over, by key; row ≥ 0 where they are not used yet
     sums        (m, C) of those that are not used yet, in their order
     """
 
-    index: int
-    frame_size: float
-    began: tuple[float | None, ...]
-    supporters: tuple[tuple[ClusterArray, IntArray], ...]
-    seen: tuple[ClusterArray, IntArray]
-    blocks: Records
-    histories: Records
-    tracks: Records
-    sums: FloatArray
+    index: Count
+    frame_size: Annotated[float, Interval(ge=0.0, le=1e9)]
+    began: tuple[Seconds | None, Seconds | None]
+    supporters: Annotated[tuple[Recent, ...], Len(len(CHARTS), len(CHARTS))]
+    seen: Recent
+    blocks: Annotated[Records, BLOCKS]
+    histories: Annotated[Records, HISTORIES]
+    tracks: Annotated[Records, TRACKS]
+    sums: Annotated[FloatArray, _SUMS]
+
+    def check(self, turns: IntArray) -> None:
+        """Raises ValueError where the fields do not fit, or seconds are in none of these turns."""
+        for table in (self.blocks, self.histories, self.tracks):
+            check_keys(table)
+            if (table["slice"] != self.index).any():
+                raise ValueError(f"tracks must be of the slice of 'index' {self.index}")
+        if not np.isin(self.blocks["turn"], turns).all():  # nothing would ever end such a second
+            raise ValueError("'blocks' must be in turns that a source of 'goes_on.times' has")
+        rows = self.tracks["row"]
+        if not np.array_equal(rows[rows != NOWHERE], np.arange(self.sums.shape[0])):
+            raise ValueError("'sums' must be as many as 'tracks' that wait, in their order")
 
     @property
     def goes_on(self) -> bool:
@@ -56,21 +84,32 @@ class SliceState:
 
     known       whether an alarm of its raw estimates was acknowledged
     evidence    of this slice alone
-    references  by Stage
+    references  by Stage; None where it is being learned, and what is shipped stands for it
     learners    by Stage, which may go on learning; None where the reference is known
     open        its tracks that go on; None: not known
     """
 
-    name: str
-    k: int
-    epoch: int
-    labelled: int
-    fed: float
+    name: SliceName
+    k: Degrees
+    epoch: Count
+    labelled: Count
+    fed: Seconds
     known: bool
     evidence: Evidence
-    references: tuple[Reference, ...]
-    learners: tuple[ReferenceLearner | None, ...]
+    references: tuple[Reference | None, Reference | None]
+    learners: tuple[ReferenceLearner | None, ReferenceLearner | None]
     open: OpenSlice | None = None
+
+    def check(self, turns: IntArray) -> None:
+        """Raises ValueError where the fields do not fit, or seconds are in none of these turns."""
+        for reference, learner in zip(self.references, self.learners, strict=True):
+            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
+                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
+        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
+        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
+            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
+        if self.open is not None:
+            self.open.check(turns)
 
     def without_evidence(self, charts: BoolArray) -> SliceState:
         """Begins anew with the evidence of some charts, (4,)."""
@@ -98,7 +137,7 @@ class SliceState:
             state,
             epoch=state.epoch + 1,
             labelled=0,
-            references=(raw, shipped(state.k)),
+            references=(raw, None),
             learners=(learner, ReferenceLearner(state.k)),
             open=None if open is None else replace(open, began=(open.began[Stage.RAW], None)),
         )

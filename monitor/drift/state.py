@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval, Len
 
-from monitor.drift.alarms import AlarmChange, Alarms, Key, Latched, Raised
-from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Stage
+from monitor.drift.alarms import (
+    LONGEST_NAME,
+    AlarmChange,
+    AlarmCount,
+    Alarms,
+    Latched,
+    key_of,
+)
+from monitor.drift.bets import CHARTS, SEVERITIES, Stage
 from monitor.drift.clocks import ClockState, TimesState
-from monitor.drift.evidence import DriftSettings, Evidence, Unit
+from monitor.drift.evidence import LARGEST_SUM, DriftSettings, Evidence, Unit
 from monitor.drift.family import Family
 from monitor.drift.reference import Reference
-from monitor.drift.reorder import ReorderState
-from monitor.drift.slice_state import OpenSlice, SliceState
+from monitor.drift.reorder import SourceOrder
+from monitor.drift.slice_state import WIDTH, OpenSlice, Seconds, SliceState
 from monitor.drift.track_means import TRACK
+from monitor.frames.forms import ArrayForm, Count
 from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Slices that are kept, at most: those that are there, and as many that have not come back.
@@ -29,14 +38,9 @@ MOST_KEPT = 2 * (MOST_SLICES + 1)
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
 
-# Characters of the name of a slice; longer ones are not kept.
-LONGEST_NAME = 4096
-
-# No R in hours says more, and sums of it stay finite.
-LARGEST_EVIDENCE = 1e200
-
-# Sums of a whole track: by bet, and whether a recalibrator has changed it.
-WIDTH = len(CHARTS) * BETS + 1
+# On σ.
+Tolerance = Annotated[float, Interval(ge=1.0, le=1e9)]
+_PEAK = ArrayForm(np.float64, (len(SEVERITIES),), 0.0, LARGEST_SUM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ class EvidenceTerms:
     selection  version of the recalibrator that made what is forwarded
     """
 
-    page_tolerance: float
-    ticket_tolerance: float
+    page_tolerance: Tolerance
+    ticket_tolerance: Tolerance
     unit: Unit
     selection: str
 
@@ -62,9 +66,9 @@ class WholeState:
     """State of TrackMeans over a restart, without its tracks; fields as there."""
 
     times: TimesState
-    late: int
-    beyond: int
-    left_out: int
+    late: Count
+    beyond: Count
+    left_out: Count
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,12 +80,12 @@ class OpenState:
     whole    None where nobody asks for whole tracks
     """
 
-    frames: int
+    frames: Count
     clock: ClockState
     times: TimesState
-    late: int
-    short: int
-    left_out: int
+    late: Count
+    short: Count
+    left_out: Count
     whole: WholeState | None
 
 
@@ -102,18 +106,18 @@ class FamilyState:
     """
 
     gathered: EvidenceTerms
-    driven: float
-    peak: FloatArray
-    latched: Mapping[Key, Latched]
-    counts: Mapping[Raised, int]
-    slices: tuple[SliceState, ...]
-    entry: int | None = None
-    beyond: tuple[int, ...] = ()
+    driven: Seconds
+    peak: Annotated[FloatArray, _PEAK]
+    latched: Annotated[tuple[Latched, ...], Len(0, MOST_LATCHED)]
+    counts: tuple[AlarmCount, ...]
+    entry: Count | None = None
+    beyond: tuple[Count, ...] = ()
     goes_on: OpenState | None = None
-    order: ReorderState[Any] = field(default_factory=ReorderState)
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    begins: Mapping[str, int] = field(default_factory=dict)
-    waits: tuple[int, ...] = ()
+    order: SourceOrder = field(default_factory=SourceOrder)
+    numbers: Mapping[str, Count] = field(default_factory=dict)
+    begins: Mapping[str, Count] = field(default_factory=dict)
+    waits: tuple[Count, ...] = ()
+    slices: Annotated[tuple[SliceState, ...], Len(0, MOST_KEPT)] = ()
 
 
 # ---- what is known
@@ -129,19 +133,19 @@ def family_state(family: Family, selection: str) -> FamilyState:
     evidence = family.evidence
     copy = evidence.take(np.arange(evidence.slices))
     # Bets without weight too: from when tracks may have changed is told by what they gather.
-    copy.sums = np.minimum(copy.sums, LARGEST_EVIDENCE)
-    copy.peak = np.minimum(copy.peak, LARGEST_EVIDENCE)
+    copy.sums = np.minimum(copy.sums, LARGEST_SUM)
+    copy.peak = np.minimum(copy.peak, LARGEST_SUM)
     opened = _open_slices(family)
     slices = [_slice_state(family, copy, slice, one) for slice, one in enumerate(opened)]
     slices += family.left.values()
     return FamilyState(
         gathered=EvidenceTerms.under(family.settings, selection),
         driven=family.clock.driven,
-        peak=np.minimum(family.peak, LARGEST_EVIDENCE),
-        latched=dict(
-            [one for one in family.alarms.latched.items() if _kept(one[0][0])][-MOST_LATCHED:]
-        ),
-        counts=dict(family.alarms.counts),
+        peak=np.minimum(family.peak, LARGEST_SUM),
+        latched=tuple([one for one in family.alarms.latched.values() if _kept(one.alarm.slice)])[
+            -MOST_LATCHED:
+        ],
+        counts=tuple(AlarmCount(*what, count) for what, count in family.alarms.counts.items()),
         slices=tuple([one for one in slices if _kept(one.name)][:MOST_KEPT]),
         goes_on=_going_on(family),
     )
@@ -174,7 +178,7 @@ def _open_slices(family: Family) -> list[OpenSlice]:
         OpenSlice(
             index=i,
             frame_size=float(usual.frame_size[i]),
-            began=tuple(usual.began.get((i, stage)) for stage in Stage),
+            began=(usual.began.get((i, Stage.RAW)), usual.began.get((i, Stage.RECALIBRATED))),
             supporters=tuple(tracks.of(i) for tracks in family.supporters),
             seen=family.seen.of(i),
             blocks=blocks,
@@ -187,6 +191,8 @@ def _open_slices(family: Family) -> list[OpenSlice]:
 
 
 def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSlice) -> SliceState:
+    raw, recalibrated = family.usual.learners[slice]
+    known = family.usual.references[slice]
     return SliceState(
         name=family.names[slice],
         k=family.degrees[slice],
@@ -195,8 +201,11 @@ def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSli
         fed=float(family.fed[slice]),
         known=family.known[slice],
         evidence=evidence.take(np.array([slice])),
-        references=tuple(family.usual.references[slice]),
-        learners=tuple(family.usual.learners[slice]),
+        references=(
+            known[Stage.RAW] if raw is None else None,
+            known[Stage.RECALIBRATED] if recalibrated is None else None,
+        ),
+        learners=(raw, recalibrated),
         open=opened,
     )
 
@@ -220,7 +229,10 @@ def restored_family(
     """
     family = Family(settings, given)
     family.clock.driven = state.driven
-    family.alarms = Alarms(dict(state.latched), dict(state.counts))
+    family.alarms = Alarms(
+        {key_of(one.alarm): one for one in state.latched},
+        {(one.stage, one.detector, one.direction): one.alarms for one in state.counts},
+    )
     now, slices = EvidenceTerms.under(settings, selection), list(state.slices)
     same = replace(state.gathered, selection=selection) == now
     if state.goes_on is not None:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.drift import keyed
-from monitor.drift.clocks import Arrivals, SourceTimes
+from monitor.drift.clocks import LATEST_NS, Arrivals, SourceTimes
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, WatchedRows
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
 
@@ -40,6 +41,11 @@ TRACK = np.dtype(
         ("count", np.int64),
         ("row", np.int64),  # where its ΣL is; NOWHERE once it was used
     ]
+)
+TRACKS = ArrayForm(
+    TRACK,
+    (None,),
+    fields=(("last", -LATEST_NS, LATEST_NS), ("count", 1, LARGEST_COUNT), ("row", -1, 2**31)),
 )
 
 

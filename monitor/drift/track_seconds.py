@@ -12,10 +12,11 @@ from functools import cache
 import numpy as np
 
 from monitor.drift import keyed
-from monitor.drift.clocks import Arrivals, SourceTimes
+from monitor.drift.clocks import LATEST_NS, Arrivals, SourceTimes
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Blocks, WatchedRows
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
 
@@ -60,6 +61,24 @@ HISTORY = np.dtype(
     ]
 )
 
+# Σ ln NEES, each of which is from −14 to 710, over as many as can be counted.
+_LARGEST_SUM = 1e19
+_LAST = ("last", -LATEST_NS, LATEST_NS)
+BLOCKS = ArrayForm(
+    BLOCK,
+    (None,),
+    fields=(_LAST, ("count", 1, LARGEST_COUNT), ("sums", -_LARGEST_SUM, _LARGEST_SUM)),
+)
+HISTORIES = ArrayForm(
+    HISTORY,
+    (None,),
+    fields=(
+        _LAST,
+        ("before", 0, LARGEST_COUNT),
+        ("total", -_LARGEST_SUM, _LARGEST_SUM),
+        ("common_total", -_LARGEST_SUM, _LARGEST_SUM),
+    ),
+)
 _NO_LIFE = -1
 
 

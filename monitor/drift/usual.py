@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from monitor.drift.bets import Direction, Stage
-from monitor.drift.correlation import FrameSums, TrackSums
+from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Sum, TrackSums
 from monitor.drift.evidence import DriftSettings
+from monitor.drift.keyed import Records
 from monitor.drift.reference import (
+    Degrees,
     Levels,
     LevelSums,
     NeesHistogram,
@@ -25,6 +28,7 @@ from monitor.drift.reference import (
     reference_map,
     shipped,
 )
+from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
@@ -105,6 +109,10 @@ class Blocks:
 
 # Rows that are taken in together: a call costs as much as some hundred of them.
 AT_ONCE = 512
+WAITING = np.dtype([("nees", np.float64), ("track", np.uint64), ("frame", np.int64)])
+_WAITING = ArrayForm(
+    WAITING, (None,), fields=(("nees", 0.0, LARGEST_NUMBER), ("frame", 0, LARGEST_COUNT))
+)
 
 
 @dataclass(slots=True)
@@ -113,17 +121,22 @@ class ReferenceLearner:
 
     detections  so far
     total       Σ min(e/K, 64) over those that are taken in
+    waiting     rows that are not taken in yet, as `add` has them: fewer than AT_ONCE
     """
 
-    k: int
-    detections: int = 0
-    total: float = 0.0
+    k: Degrees
+    detections: Count = 0
+    total: Sum = 0.0
     histogram: NeesHistogram = field(default_factory=NeesHistogram)
     along_tracks: TrackSums = field(default_factory=TrackSums)
     along_frames: FrameSums = field(default_factory=FrameSums)
     seconds: LevelSums = field(default_factory=LevelSums)
-    _waiting: list[tuple[FloatArray, ClusterArray, IntArray]] = field(default_factory=list)
-    _rows_waiting: int = 0
+    waiting: Annotated[Records, _WAITING] = field(default_factory=_WAITING.none)
+
+    def __post_init__(self) -> None:
+        counted = int(self.histogram.counts.sum()) + self.waiting.size
+        if self.detections != counted:
+            raise ValueError(f"'detections' is {self.detections}, but {counted} are counted")
 
     @property
     def tracks(self) -> int:
@@ -131,36 +144,26 @@ class ReferenceLearner:
         self.take_in()
         return self.along_tracks.tracks
 
-    def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
-        """Returns NEES, track and frame of rows that are not taken in yet, as `add` has them."""
-        nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        nees, track, frame = map(np.concatenate, zip(nothing, *self._waiting, strict=True))
-        return nees, track, frame
-
-    def wait(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """Lets rows wait that were added before: fewer than AT_ONCE."""
-        self._waiting.append((nees, track, frame))
-        self._rows_waiting += int(nees.size)
-
     def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """Adds n detections, in the order in which their ground truth came; keeps the arrays.
+        """Adds n detections, in the order in which their ground truth came.
 
         nees   (n,) ≥ 0, finite
         track  (n,) ALONE where unknown
         frame  (n,) ascending, over all calls: whole frames, none of which has come before
         """
         self.detections += int(nees.size)
-        self.wait(nees, track, frame)
-        if self._rows_waiting >= AT_ONCE:
+        rows = np.zeros(nees.size, WAITING)
+        rows["nees"], rows["track"], rows["frame"] = nees, track, frame
+        self.waiting = np.concatenate((self.waiting, rows))
+        if self.waiting.size >= AT_ONCE:
             self.take_in()
 
     def take_in(self) -> None:
         """Adds what waits to the sums."""
-        if not self._waiting:
+        if not self.waiting.size:
             return
-        nees, track, frame = self.waiting()
-        self._waiting.clear()
-        self._rows_waiting = 0
+        nees, track, frame = (self.waiting[name].copy() for name in WAITING.names or ())
+        self.waiting = self.waiting[:0]
         x = np.minimum(nees / self.k, LARGEST)
         self.total += float(x.sum())
         self.histogram.add(nees)

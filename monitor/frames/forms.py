@@ -20,6 +20,8 @@ from annotated_types import Ge, Gt, Interval
 Schema = dict[str, Any]
 LARGEST_COUNT = 2**63 - 1
 
+PLACED = np.dtype([("place", np.int64), ("count", np.int64)])
+
 Count = Annotated[int, Interval(ge=0, le=LARGEST_COUNT)]
 CountFrom1 = Annotated[int, Interval(ge=1, le=LARGEST_COUNT)]
 Nanoseconds = Annotated[int, Interval(ge=-(2**63), le=LARGEST_COUNT)]
@@ -61,22 +63,32 @@ MaybeNan = Annotated[float, NanAsNull()]
 class ArrayForm:
     """An array: base64 of its little-endian bytes, row by row; a list of numbers is read too.
 
-    dtype  of the elements; a structured one for tables
-    shape  its lengths; None: any, in the first place alone
-    low    the least value, for numbers
-    high   the largest one
+    dtype   of the elements; a structured one for tables
+    shape   its lengths; None: any, in the first place alone
+    low     the least value, for numbers
+    high    the largest one
+    fields  of a table: names, each with the least value and the largest one
+    listed  written as a list of numbers, for people
     """
 
     dtype: npt.DTypeLike
     shape: tuple[int | None, ...]
     low: float = -math.inf
     high: float = math.inf
+    fields: tuple[tuple[str, float, float], ...] = ()
+    listed: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
         return between(self.read, self.write, {"type": "any"})
 
-    def write(self, array: npt.NDArray[Any]) -> str:
-        """Returns the text of an array."""
+    def none(self) -> npt.NDArray[Any]:
+        """Makes an array of zeros; of length 0 where any is possible."""
+        return np.zeros([one or 0 for one in self.shape], self.dtype)
+
+    def write(self, array: npt.NDArray[Any]) -> str | list[Any]:
+        """Returns the text of an array, or the list of its numbers."""
+        if self.listed:
+            return array.ravel().tolist()
         portable = np.ascontiguousarray(array, self._portable)
         return base64.b64encode(portable.tobytes()).decode("ascii")
 
@@ -117,11 +129,44 @@ class ArrayForm:
         if array.size != rows * size:
             expected = f"{'n' if first is None else first} × {size}" if rest else f"{first}"
             raise ValueError(f"has {array.size} elements, expected {expected}")
-        if array.dtype.names is None and array.size:
-            low, high = array.min(), array.max()
-            # NaN is outside of every range.
-            if not (self.low <= low and high <= self.high) or math.isinf(low + high):
-                raise ValueError(
-                    f"holds {low} to {high}: {self.low:g} to {self.high:g} is possible"
-                )
+        if array.dtype.names is None:
+            _check_range("", array, self.low, self.high)
+        for name, low, high in self.fields:
+            _check_range(f"'{name}' ", array[name], low, high)
         return array.reshape(rows, *rest)
+
+
+def _check_range(name: str, values: npt.NDArray[Any], low: float, high: float) -> None:
+    if not values.size:
+        return
+    least, largest = values.min(), values.max()
+    # NaN is outside of every range.
+    if not (low <= least and largest <= high) or np.isinf((least, largest)).any():
+        raise ValueError(f"{name}holds {least} to {largest}: {low:g} to {high:g} is possible")
+
+
+@dataclass(frozen=True, slots=True)
+class SparseCounts:
+    """Counts (size,), most of them 0: places that have any, and their counts from 1 on."""
+
+    size: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        return between(self.read, self.write, {"type": "any"})
+
+    def write(self, counts: npt.NDArray[np.int64]) -> str | list[Any]:
+        """Returns the text of a table."""
+        place = np.flatnonzero(counts)
+        return self._form.write(np.rec.fromarrays((place, counts[place]), PLACED))
+
+    def read(self, value: object) -> npt.NDArray[np.int64]:
+        """Inverts `write`. Raises ValueError for other texts and for places beyond the last."""
+        counts = np.zeros(self.size, np.int64)
+        table = self._form.read(value)
+        counts[table["place"]] = table["count"]
+        return counts
+
+    @property
+    def _form(self) -> ArrayForm:
+        limits = ("place", 0, self.size - 1), ("count", 1, LARGEST_COUNT)
+        return ArrayForm(PLACED, (None,), fields=limits)

@@ -21,24 +21,23 @@ from typing import BinaryIO
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
-from monitor.drift.reference_json import NotAReference
 from monitor.drift.state import family_state, restored_family
-from monitor.drift.state_json import (
-    InvalidFamily,
-    OtherFamily,
-    family_from_json,
-    family_text,
-    family_to_json,
-)
 from monitor.pipeline.drift_watch import NOT_WATCHED, Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
+from monitor.store.codec import InvalidDocument
+from monitor.store.codec import OtherFormat as OtherDocument
+from monitor.store.drift_documents import (
+    family_text,
+    prepare_writing,
+    read_family,
+    read_references,
+)
 from monitor.store.ledger.journal import Journal
 from monitor.store.progress import Progress
-from monitor.store.reference_file import read_references
 from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import NewerFields, PaneBytes, StoredState, parsed, serialised
@@ -191,7 +190,7 @@ class DriftCheckpoints:
         if self.config.reference:
             try:
                 watch.give(read_references(self.config.reference))
-            except NotAReference as error:
+            except InvalidDocument as error:
                 raise InvalidConfiguration(
                     f"[drift] reference = '{self.config.reference}': {error}"
                 ) from None
@@ -212,16 +211,18 @@ class DriftCheckpoints:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
+        if self.file.path:
+            prepare_writing()
         self.file.load(self._taken)
 
     def _taken(self, body: bytes) -> str:
         path = self.config.path
         try:
-            state = family_from_json(body)
-        except OtherFamily as error:
+            state = read_family(body)
+        except OtherDocument as error:
             raise OtherFormat(f"{path}: {error}") from None
-        except InvalidFamily as error:
-            raise InvalidFamily(f"{path}: {error}") from None
+        except InvalidDocument as error:
+            raise InvalidDocument(f"{path}: {error}") from None
         watch = self.pipeline.drift
         known = watch.family
         given, selection = known.usual.given, self._in_force()
@@ -286,11 +287,11 @@ class DriftCheckpoints:
                 numbers=numbers,
                 begins=begins,
             )
-            document = await in_steps(family_to_json(state))
+            text = await in_steps(family_text(state))
         if self.ledger is not None:
             # Entries that the disk lacks would have their numbers given again.
             await self.ledger.reach(max(position.beyond, default=position.entry))
-        return family_text(document)
+        return text
 
     async def settle(self) -> None:
         """Returns when what has happened is on the disk, or after two seconds."""

@@ -20,7 +20,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
-from monitor.drift.reorder import ReorderBuffer, ReorderState
+from monitor.drift.reorder import ReorderBuffer, ReorderState, SourceOrder
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.counters import Counters
 from monitor.frames.frame import MatchedRows
@@ -253,11 +253,11 @@ class DriftWatch:
         self._order.begin_anew()
         self._take_over()
 
-    def order(self) -> ReorderState[_Frame]:
+    def order(self) -> SourceOrder:
         """Returns the order in which frames came; the ledger brings those held again."""
-        return replace(self._order.state(), out=(), held=())
+        return self._order.state().order
 
-    def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
+    def has(self, position: Position, order: SourceOrder | None = None) -> None:
         """Is told what the last run had taken in, before anything is added again.
 
         order  as it was then
@@ -266,7 +266,7 @@ class DriftWatch:
         self._again = dict.fromkeys(position.waits)
         if order is not None:
             seen = tuple([(one, min(ns, self.disorder_ns)) for one, ns in order.seen])
-            self._order.restore(replace(order, seen=seen))
+            self._order.restore(ReorderState(order=replace(order, seen=seen)))
 
     # ---- in steps
 

@@ -64,9 +64,16 @@ class Codec(Generic[Value]):
         # In a tuple of one: dataclasses take a configuration from outside only so.
         return TypeAdapter(tuple[self._kind], config=self._config)  # type: ignore[name-defined]
 
+    def prepare(self) -> None:
+        """Makes the schema now, which takes tens of ms: too long for a running event loop."""
+        _ = self._adapter
+
     def write(self, value: Value) -> bytes:
         """Returns the document in one line of ASCII."""
-        text = self._adapter.dump_json((value,), ensure_ascii=True)[1:-1]
+        text = self._adapter.dump_json((value,))
+        if not text.isascii():  # rare, and to escape takes four times as long
+            text = self._adapter.dump_json((value,), ensure_ascii=True)
+        text = text[1:-1]
         if not self._format:
             return text
         return b'{"format":%b,%b' % (json.dumps(self._format).encode("ascii"), text[1:])
@@ -93,7 +100,12 @@ class Codec(Generic[Value]):
         if found == self._format:
             return body
         if isinstance(found, str) and found in self._upgrades:
-            return self._upgrades[found](body)
+            try:
+                return self._upgrades[found](body)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise InvalidDocument(
+                    f"'{self._name}' is no document of {found!r} ({error!r}). {self._remedy}"
+                ) from None
         raise (OtherFormat if isinstance(found, str) else InvalidDocument)(
             f"'format' is {shown(found)}, but this monitor reads {self._format!r}: "
             "use the monitor that wrote it."

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.reorder import Held, ReorderBuffer, ReorderState
+from monitor.drift.reorder import Held, ReorderBuffer, ReorderState, SourceOrder
 
 DISORDER = 20
 Put = tuple[int, int]  # stamp, source; the item is its position
@@ -16,7 +16,8 @@ arrivals = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=
 def buffer_of() -> ReorderBuffer[int]:
     """One whose sources have come DISORDER behind before: it waits for that."""
     buffer = ReorderBuffer[int](DISORDER)
-    buffer.restore(ReorderState(seen=tuple((source, DISORDER) for source in range(3))))
+    seen = tuple((source, DISORDER) for source in range(3))
+    buffer.restore(ReorderState(order=SourceOrder(seen=seen)))
     return buffer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from monitor.commands.replay_drift import learn_references
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, knot_levels
-from monitor.drift.reference_json import NotAReference
+from monitor.store.codec import InvalidDocument
+from monitor.store.drift_documents import read_references, reference_text
 from monitor.store.recordings import read_recording
-from monitor.store.reference_file import read_references, reference_text
 from tests.verbs.recordings import Recorded, csv_file, nees, npz_file, recorded
 
 CLASSES = ("car", "pedestrian")
@@ -246,21 +247,28 @@ def test_a_reference_comes_out_of_its_file_as_it_went_in(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not JSON. Give a file that `calibration-monitor reference"),
-        ("[" * 100_000, "is not JSON"),
-        ("{}", "'kind' is None"),
-        (json.dumps({"kind": "table"}), "'kind' is 'table'"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("{}", "'reference' has no 'kind'"),
+        (json.dumps({"kind": "table"}), "'reference.kind' is 'table'"),
     ],
 )
 def test_another_file_is_no_reference(tmp_path, text, sentence):
     path = tmp_path / "usual.json"
     path.write_text(text)
-    with pytest.raises(NotAReference) as caught:
+    with pytest.raises(InvalidDocument) as caught:
         read_references(path)
     assert str(path) in str(caught.value)
     assert sentence in str(caught.value)
+    assert "Give a file that `calibration-monitor reference --output` wrote" in str(caught.value)
+
+
+def test_a_file_of_the_release_before_is_read_and_written_as_it_was():
+    path = Path(__file__).with_name("reference_1.json")
+    text = reference_text(read_references(path))
+    assert json.loads(text) == json.loads(path.read_text())
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(NotAReference, match="cannot read the reference"):
+    with pytest.raises(InvalidDocument, match="cannot read the reference"):
         read_references(tmp_path / "gone.json")

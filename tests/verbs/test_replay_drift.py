@@ -44,8 +44,8 @@ from monitor.frames.slices import SliceBy
 from monitor.frames.space import plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
+from monitor.store.drift_documents import read_references
 from monitor.store.recordings import Recording, read_recording
-from monitor.store.reference_file import read_references
 from monitor.wire.answers import encode_process_response, encode_truth_response
 from monitor.wire.requests import (
     WireLimits,

@@ -15,10 +15,13 @@ from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.drift.reference import Reference
 from monitor.drift.state import FamilyState, family_state
-from monitor.drift.state_json import family_from_json, family_text, family_to_json
+from monitor.drift.usual import ReferenceLearner
 from monitor.statistics.observations import finished
+from monitor.store.codec import Codec
+from monitor.store.drift_documents import family_text, read_family
 from tests.calibration.drift.watched_rows import Frame, some_frames, watched
 
+LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
 Given: TypeAlias = Mapping[str, Mapping[Stage, Reference]]
 K = 3
 NAMES = ("car", "van", "bus")
@@ -66,11 +69,11 @@ def feed(family: Family, seed: int, frames: int, factor: float = 1.0) -> None:
 
 
 def text_of(family: Family, selection: str = "identity") -> bytes:
-    return b"".join(family_text(finished(family_to_json(family_state(family, selection)))))
+    return b"".join(finished(family_text(family_state(family, selection))))
 
 
 def through_text(family: Family, selection: str = "identity") -> FamilyState:
-    return family_from_json(text_of(family, selection))
+    return read_family(text_of(family, selection))
 
 
 # ---- frame by frame

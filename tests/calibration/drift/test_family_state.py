@@ -4,7 +4,6 @@ find.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,11 +18,11 @@ from monitor.drift.evidence import DriftSettings, Evidence, Unit
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin, Reference
 from monitor.drift.state import MOST_KEPT, family_state, restored_family
-from monitor.drift.state_json import family_from_json, learner_to_json
 from monitor.drift.usual import ReferenceLearner
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
 from tests.calibration.drift.kept_families import (
+    LEARNER,
     LONG,
     NAMES,
     SHORT,
@@ -84,7 +83,7 @@ def assert_same_family(left: Family, right: Family) -> None:
 
 def learners_of(family: Family):
     return [
-        [None if one is None else learner_to_json(one) for one in both]
+        [None if one is None else LEARNER.write(one) for one in both]
         for both in family.usual.learners
     ]
 
@@ -143,37 +142,9 @@ def test_however_frames_are_portioned_before_and_after_evidence_is_the_same(seed
     assert restored.alarms.latched.keys() == whole.alarms.latched.keys()
 
 
-def test_what_was_open_is_lost_of_a_document_of_before_it_was_kept():
-    family = family_of(3, LONG, factor=2.0)
-    document = json.loads(text_of(family))
-    for name in ("goes_on", "order"):
-        del document[name]
-    for one in document["slices"]:
-        for name in ("lately", "blocks", "histories", "tracks"):
-            del one[name]
-        for learner in filter(None, one["learners"]):
-            taken_in(learner)
-    state = family_from_json(json.dumps(document))
-    restored, _ = restored_family(state, LONG, {}, "identity")
-    for name in NAMES:
-        restored.grow(name, K)
-    assert restored.seconds.tracks == 0
-    assert restored.frames == 0
-    assert restored.clock.driven == family.clock.driven
-    assert_same(restored.evidence.since, family.evidence.since)
-    feed(restored, 4, 50)
-    assert restored.clock.driven > family.clock.driven
-
-
 def weighted(evidence: Evidence) -> FloatArray:
     """Bets without weight may have gathered anything."""
     return np.where(evidence.weights > 0, evidence.sums, 0.0)
-
-
-def taken_in(learner) -> None:
-    """As it was written before: of what waits nothing is there."""
-    waits = learner.pop("waiting")
-    learner["detections"] -= len(waits["nees"])
 
 
 @pytest.mark.parametrize("unit", list(Unit))

@@ -1,0 +1,167 @@
+"""The documents of drift: files of references, and the state of a family in a checkpoint.
+
+`calibration-monitor reference` writes a file of references for people and sidecars to read. The
+state of a family is written slice by slice, so that no step holds up the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Interval, Len
+
+from monitor.drift.bets import CHARTS, Stage
+from monitor.drift.clocks import TimesState
+from monitor.drift.correlation import OPEN_TRACK, PARTS
+from monitor.drift.reference import Reference
+from monitor.drift.slice_state import SliceState
+from monitor.drift.state import FamilyState
+from monitor.drift.track_evidence import STATES
+from monitor.drift.usual import WAITING
+from monitor.frames.forms import PLACED, ArrayForm
+from monitor.frames.space import MOST_SLICES
+from monitor.store.codec import Codec, Content, InvalidDocument
+
+# ---- references
+
+# Above what as many slices as there may be need.
+_LARGEST = 64 * 2**20  # bytes
+_REMEDY = (
+    "Give a file that `calibration-monitor reference --output` wrote, or learn the reference again "
+    "with it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceDocument:
+    """References by slice name and stage, under a head that tells what the file is."""
+
+    kind: Literal["calibration-monitor drift reference"]
+    version: Annotated[int, Interval(ge=1, le=1)]
+    slices: Annotated[
+        Mapping[Annotated[str, Len(1, 256)], Annotated[Mapping[Stage, Reference], Len(1)]],
+        Len(0, MOST_SLICES + 1),
+    ]
+
+
+_REFERENCES = Codec(ReferenceDocument, "reference", _REMEDY)
+
+
+def reference_text(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
+    """Returns the text of the file: one line of JSON."""
+    document = ReferenceDocument("calibration-monitor drift reference", 1, references)
+    return f"{_REFERENCES.write(document).decode('ascii')}\n"
+
+
+def read_references(path: str | Path) -> Mapping[str, Mapping[Stage, Reference]]:
+    """Reads references by slice name. Raises InvalidDocument, which names file and fault."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise InvalidDocument(
+            f"cannot read the reference {path}: {error.strerror or error}. {_REMEDY}"
+        ) from None
+    if len(data) > _LARGEST:
+        raise InvalidDocument(f"{path} is larger than {_LARGEST} bytes. {_REMEDY}")
+    try:
+        return _REFERENCES.read(data).slices
+    except InvalidDocument as error:
+        raise InvalidDocument(f"{path}: {error}") from None
+
+
+# ---- the state of a family
+
+
+def prepare_writing() -> None:
+    """Makes the schemas before an event loop runs."""
+    for codec in (_FAMILY, _SLICE):
+        codec.prepare()
+
+
+def family_text(state: FamilyState) -> Generator[None, None, list[bytes]]:
+    """Returns the document in parts, in short steps; what is being learned is as of its step."""
+    parts = [_FAMILY.write(replace(state, slices=())).removesuffix(b"]}")]
+    for number, one in enumerate(state.slices):
+        yield
+        parts += (b",\n" if number else b"\n", _SLICE.write(one))
+    return [*parts, b"]}"]
+
+
+def read_family(text: str | bytes) -> FamilyState:
+    """Inverts `family_text`. Raises OtherFormat, InvalidDocument."""
+    state = _FAMILY.read(text)
+    times = TimesState() if state.goes_on is None else state.goes_on.times
+    for number, one in enumerate(state.slices):
+        try:
+            one.check(times.sources["turn"])
+        except ValueError as error:
+            raise InvalidDocument(f"'drift.slices[{number}]': {error}. {_ANEW}") from None
+    return state
+
+
+def _with_tables(content: Content) -> Content:
+    """Makes the content of a drift/2 of a drift/1; what was open at its moment is lost."""
+    names = ("entry", "beyond", "waits", "gathered", "driven", "peak", "counts")
+    goes_on, order = content.get("goes_on"), content.get("order") or {}
+    return {
+        **{name: content[name] for name in names if name in content},
+        "latched": [{"alarm": one["alarm"], "since_s": one["since"]} for one in content["latched"]],
+        "goes_on": goes_on and {**goes_on, "clock": {}, "times": {}, "whole": None},
+        "order": {
+            name: list(zip(one["source"], one["ns"], strict=True)) for name, one in order.items()
+        },
+        **content.get("epochs", {}),
+        "slices": [_slice_with_tables(one) for one in content["slices"]],
+    }
+
+
+def _slice_with_tables(content: Content) -> Content:
+    # The first of them knew nothing of common levels, nor which tracks there were.
+    none = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
+    left_out = ("lately", "blocks", "histories", "tracks")
+    return {
+        **{name: one for name, one in content.items() if name not in left_out},
+        "evidence": none | {n: one for n, one in content["evidence"].items() if n != "tracks"},
+        "learners": [one and _learner_with_tables(one) for one in content["learners"]],
+    }
+
+
+def _learner_with_tables(content: Content) -> Content:
+    tracks, waiting = content["tracks"], content.get("waiting", {})
+    parts = np.reshape(tracks["parts"], (-1, PARTS))
+    open = {"key": "ids", "arrived": "seen", "last": "last"}
+    return {
+        **{name: content[name] for name in ("k", "detections", "total", "seconds")},
+        "histogram": {"counts": _table(PLACED, place=content["bins"], count=content["counts"])},
+        "along_tracks": {
+            **{name: tracks[name] for name in ("tracks", "rows", "totals", "products")},
+            "going_on": _table(
+                OPEN_TRACK, parts=parts, **{name: tracks[old] for name, old in open.items()}
+            ),
+        },
+        "along_frames": content["frames"],
+        "waiting": _table(WAITING, **waiting) if waiting else "",
+    }
+
+
+def _table(kind: np.dtype[Any], **columns: Any) -> str | list[Any]:
+    table = np.zeros(len(next(iter(columns.values()))), kind)
+    for name, column in columns.items():
+        table[name] = np.array(column, kind[name].base)
+    return ArrayForm(kind, (None,)).write(table)
+
+
+_ANEW = "Use a file that this monitor wrote, or remove it: what drifts is then watched anew."
+_FAMILY = Codec(
+    FamilyState,
+    "drift",
+    _ANEW,
+    "calibration-monitor/drift/2",
+    {"calibration-monitor/drift/1": _with_tables},
+)
+_SLICE = Codec(SliceState, "slice", _ANEW)

@@ -1,0 +1,447 @@
+"""Documents of drift: every bit comes back, and nothing that is not sound is believed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.drift.bets import Stage
+from monitor.drift.correlation import OPEN_TRACK, PARTS
+from monitor.drift.evidence import Unit
+from monitor.drift.family import family_reading
+from monitor.drift.reference import BINS, Origin, Reference, shipped
+from monitor.drift.state import MOST_KEPT, family_state, restored_family
+from monitor.drift.track_means import TRACK
+from monitor.drift.track_seconds import BLOCK, HISTORY
+from monitor.drift.usual import WAITING, ReferenceLearner
+from monitor.frames.forms import PLACED, ArrayForm
+from monitor.statistics.observations import finished
+from monitor.store.codec import InvalidDocument, OtherFormat
+from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from tests.calibration.drift.correlated import correlated
+from tests.calibration.drift.kept_families import (
+    LEARNER,
+    LONG,
+    NAMES,
+    SHORT,
+    K,
+    empty,
+    family_of,
+    feed,
+    text_of,
+)
+from tests.calibration.drift.watched_rows import watched
+from tests.laws import assert_same
+
+quick = settings(deadline=None, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+OLDER = Path(__file__).with_name("drift_1.json").read_bytes()
+
+
+ODDITIES: tuple[Any, ...] = (None, 5, "x", [], [[]], {}, [None, {}])
+
+
+def at(path, whole) -> Any:
+    for step in path:
+        whole = whole[step]
+    return whole
+
+
+def changed(path, new, whole) -> str:
+    """The document with another value at one place."""
+    copy = json.loads(json.dumps(whole))
+    at(path[:-1], copy)[path[-1]] = new
+    return json.dumps(copy)
+
+
+def changed_in_table(path, kind, name, new, whole) -> str:
+    """The document with another value in a field of the first record of a table."""
+    form = ArrayForm(kind, (None,))
+    table = form.read(at(path, whole))
+    table[name][0] = new
+    return changed(path, form.write(table), whole)
+
+
+# ---- references
+
+
+def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
+    random = np.random.default_rng(seed)
+    k = int(random.integers(1, 8))
+    learner = ReferenceLearner(k)
+    if not frames:
+        return learner
+    nees, tracks = correlated(seed, k, 0.7, frames, life=12)
+    tracks[random.random(tracks.shape) < 0.1] = 0
+    learner.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(frames), 8))
+    for before in range(4):
+        level, mean = random.standard_normal((2, 20))
+        learner.seconds.add(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+    if seed % 2:
+        learner.take_in()
+    return learner
+
+
+def some_reference(seed: int, frames: int = 40) -> Reference:
+    return some_learner(seed, frames).learned(Origin.LEARNED, 10)
+
+
+def through_file(path: Path, text: str):
+    path.write_text(text)
+    return read_references(path)
+
+
+def test_references_come_back_with_every_bit_whatever_their_origin(tmp_path):
+    references = {
+        "Car": {Stage.RAW: some_reference(1, 0), Stage.RECALIBRATED: some_reference(2, 300)},
+        "Pedestrian|0-20m": {Stage.RECALIBRATED: shipped(3)},
+        "Bus": {Stage.RAW: replace(some_reference(5), origin=Origin.FILE)},
+    }
+    found = through_file(tmp_path / "usual.json", reference_text(references))
+    assert found.keys() == references.keys()
+    for name, by_stage in references.items():
+        assert found[name].keys() == by_stage.keys()
+        for stage, reference in by_stage.items():
+            assert_same(found[name][stage], reference)
+
+
+RAW = ("slices", "Car", "raw")
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "named"),
+    [
+        ((*RAW, "k"), 0, "raw.k"),
+        ((*RAW, "k"), True, "raw.k"),
+        ((*RAW, "origin"), "guessed", "learned"),
+        ((*RAW, "quantiles"), [1.0], "64 numbers"),
+        ((*RAW, "quantiles", 3), float("nan"), "quantiles"),
+        ((*RAW, "quantiles", 3), 0.0, "quantiles"),
+        ((*RAW, "quantiles", 3), 1e20, "never fall"),
+        ((*RAW, "quantiles"), "x" * 64, "quantiles"),
+        ((*RAW, "detections"), 1.5, "raw.detections"),
+        ((*RAW, "tempering"), 1.5, "raw.tempering"),
+        ((*RAW, "nees_ratio"), float("inf"), "raw.nees_ratio"),
+        ((*RAW, "levels", "within"), 0.0, "raw.levels.within"),
+        ((*RAW, "levels"), {}, "'mean'"),
+        ((*RAW, "more"), 1, "raw.more"),
+        (RAW, {}, "'k'"),
+        (("kind",), "trial", "'reference.kind' is 'trial'"),
+        (("version",), 2, "'reference.version' is 2"),
+        (("version",), True, "'reference.version' is True"),
+        (("slices",), [], "reference.slices"),
+        (("slices", ""), {}, "at least 1"),
+        (("slices", "Car"), {"best": {}}, "'raw' or 'recalibrated'"),
+        (("slices", "Car"), {}, "reference.slices.Car"),
+        (("slices",), {str(i): {} for i in range(1000)}, "reference.slices"),
+    ],
+)
+def test_what_is_no_file_of_references_is_refused_by_the_name_of_the_field(
+    tmp_path, path, new, named
+):
+    whole = json.loads(reference_text({"Car": {Stage.RAW: some_reference(1)}}))
+    with pytest.raises(InvalidDocument) as error:
+        through_file(tmp_path / "usual.json", changed(path, new, whole))
+    assert named in str(error.value)
+    assert "learn the reference again" in str(error.value)
+
+
+# ---- learners
+
+
+@quick
+@given(seeds, st.integers(0, 300))
+def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, frames):
+    learner = some_learner(seed, frames)
+    back = LEARNER.read(LEARNER.write(learner))
+    assert_same(back, learner)
+    nees, tracks = correlated(seed + 1, learner.k, 0.7, 20, life=12)
+    for one in (learner, back):
+        one.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(1000, 1020), 8))
+    assert_same(back.learned(Origin.LEARNED, 10), learner.learned(Origin.LEARNED, 10))
+
+
+LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
+GOING_ON = ("along_tracks", "going_on")
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (["k"], 0),
+        (["detections"], 3),
+        (["total"], float("nan")),
+        (["along_tracks", "rows"], 5),
+        (["along_tracks", "tracks"], 10**9),
+        (["along_tracks", "totals"], [1e9] * PARTS),
+        (["along_tracks", "products"], [float("inf")] * PARTS**2),
+        (["along_frames", "waiting"], [1.0] * 256),
+        (["along_frames", "waiting"], []),
+        (["along_frames", "last"], None),
+        (["along_frames", "batches"], [100.0] * 27),
+        (["along_frames", "pairs"], [0.0] * 5),
+        (["seconds", "tracks"], [1.0] + [0.0] * 64),
+        (["seconds", "tracks"], [0.0, 0.5] + [0.0] * 63),
+        (["seconds", "blocks"], 0),
+        (["seconds", "within"], -1.0),
+        (["seconds", "rows"], 0),
+        (["histogram", "counts"], ""),
+        (["waiting"], ArrayForm(WAITING, (None,)).write(np.zeros(1, WAITING))),
+    ],
+)
+def test_a_learner_that_cannot_be_is_refused(path, new):
+    with pytest.raises(InvalidDocument):
+        LEARNER.read(changed(path, new, LEARNED))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "name", "new"),
+    [
+        (("histogram", "counts"), PLACED, "place", -1),
+        (("histogram", "counts"), PLACED, "place", BINS),
+        (("histogram", "counts"), PLACED, "count", 0),
+        (GOING_ON, OPEN_TRACK, "key", 2**64 - 1),
+        (GOING_ON, OPEN_TRACK, "arrived", -1),
+        (GOING_ON, OPEN_TRACK, "last", np.nan),
+        (GOING_ON, OPEN_TRACK, "parts", np.inf),
+    ],
+)
+def test_a_table_of_a_learner_that_cannot_be_is_refused(path, kind, name, new):
+    with pytest.raises(InvalidDocument, match="learner"):
+        LEARNER.read(changed_in_table(path, kind, name, new, LEARNED))
+
+
+numbers = st.floats(-1e24, 1e24)
+SUMS = {
+    "along_tracks": ("totals", "products"),
+    "along_frames": ("waiting", "pairs"),
+    "seconds": ("means", "squares"),
+}
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from([(one, name) for one, names in SUMS.items() for name in names]), st.data())
+def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(path, data):
+    group, name = path
+    numbered = getattr(getattr(some_learner(1), group), name).ravel().tolist()
+    for _ in range(3):
+        numbered[data.draw(st.integers(0, len(numbered) - 1))] = data.draw(numbers)
+    try:
+        learner = LEARNER.read(changed(path, numbered, LEARNED))
+    except InvalidDocument:
+        return
+    with np.errstate(all="raise", under="ignore"):
+        reference = learner.learned(Origin.LEARNED, 10)
+    for found in (reference.tempering, reference.frame_tempering):
+        assert 0.02 <= found <= 1
+    assert reference.levels is not None
+    for found in (reference.levels.mean, reference.levels.between, reference.levels.within):
+        assert np.isfinite(found)
+
+
+# ---- families
+
+
+ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
+JUNK = ODD | st.integers() | st.floats() | st.text()
+WHOLE: Any = json.loads(text_of(family_of(1, factor=8.0, frames=300)))
+STRICT: Any = json.loads(text_of(family_of(1, replace(LONG, unit=Unit.TRACK))))
+EVIDENCE, OPEN = ("slices", 0, "evidence"), ("slices", 0, "open")
+ALARM = ("latched", 0, "alarm")
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "said"),
+    [
+        (("entry",), -1, "drift.entry"),
+        (("entry",), 2**63, "drift.entry"),
+        (("entry",), 7.5, "drift.entry"),
+        (("entry",), True, "drift.entry"),
+        (("entry",), "7", "drift.entry"),
+        (("driven",), -1.0, "drift.driven"),
+        (("driven",), float("nan"), "drift.driven"),
+        (("peak",), [0.0], "drift.peak"),
+        (("latched",), [1] * 10**5, "drift.latched"),
+        (("latched", 0, "since_s"), True, "drift.latched[0].since_s"),
+        ((*ALARM, "slice"), "", "drift.latched[0].alarm.slice"),
+        ((*ALARM, "severity"), "Page", "drift.latched[0].alarm.severity"),
+        ((*ALARM, "stage"), ["raw"], "drift.latched[0].alarm.stage"),
+        ((*ALARM, "stage"), 0, "drift.latched[0].alarm.stage"),
+        ((*ALARM, "event_ns"), 2**63, "drift.latched[0].alarm.event_ns"),
+        (("counts", 0, "alarms"), 1.5, "drift.counts[0].alarms"),
+        (("slices",), [{}] * (MOST_KEPT + 1), "drift.slices"),
+        (("slices", 0, "k"), 10**9, "drift.slices[0].k"),
+        (("slices", 0, "k"), 4, "of 'k' 4"),
+        (("slices", 0, "name"), "n" * 5000, "drift.slices[0].name"),
+        ((*EVIDENCE, "sums"), [], "'evidence' must be of one slice"),
+        ((*EVIDENCE, "sums"), [1e300] * 400, "drift.slices[0].evidence.sums"),
+        ((*EVIDENCE, "shares"), [1.0] * 12, "'shares' at most 1 in sum"),
+        ((*EVIDENCE, "since"), [2**70] * 4, "drift.slices[0].evidence.since"),
+        ((*EVIDENCE, "fresh"), [-1], "drift.slices[0].evidence.fresh"),
+        (("slices", 0, "references"), [None], "drift.slices[0].references"),
+        (("slices", 0, "learners"), [None, None], "a reference or a learner"),
+        (("gathered", "unit"), "hour", "drift.gathered.unit"),
+        (("gathered", "page_tolerance"), 0.5, "drift.gathered.page_tolerance"),
+        (("goes_on", "frames"), -1, "drift.goes_on.frames"),
+        (("goes_on", "clock", "sources"), "AAAA", "drift.goes_on.clock.sources"),
+        (("goes_on", "times", "sources"), [1, 2], "drift.goes_on.times.sources"),
+        (("goes_on", "times", "sources"), "", "'blocks' must be in turns"),
+        (("goes_on",), None, "'blocks' must be in turns"),
+        (("order", "newest"), [[1, 2**70]], "drift.order.newest[0][1]"),
+        ((*OPEN, "index"), 1, "of the slice of 'index' 1"),
+        ((*OPEN, "began"), [1.0], "drift.slices[0].open.began"),
+        ((*OPEN, "began"), [1.0, -1], "drift.slices[0].open.began[1]"),
+        ((*OPEN, "supporters"), [], "drift.slices[0].open.supporters"),
+        ((*OPEN, "sums"), [1.0], "drift.slices[0].open"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
+    with pytest.raises(InvalidDocument) as refused:
+        read_family(changed(path, new, WHOLE))
+    assert said in str(refused.value)
+    assert "remove it" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "name", "new"),
+    [
+        ("blocks", BLOCK, "key", 2**64 - 1),
+        ("blocks", BLOCK, "slice", 7),
+        ("blocks", BLOCK, "turn", 10**6),
+        ("blocks", BLOCK, "count", 0),
+        ("blocks", BLOCK, "sums", np.inf),
+        ("histories", HISTORY, "before", -1),
+        ("histories", HISTORY, "total", np.nan),
+        ("tracks", TRACK, "row", 5),
+        ("tracks", TRACK, "count", 0),
+    ],
+)
+def test_an_open_track_that_cannot_be_is_refused_by_the_name_of_its_table(table, kind, name, new):
+    text = changed_in_table((*OPEN, table), kind, name, new, STRICT)
+    with pytest.raises(InvalidDocument, match=r"drift\.slices.*remove it"):
+        read_family(text)
+
+
+def test_thousands_of_tracks_take_a_few_megabytes_and_no_part_is_long():
+    family = empty(LONG)
+    rows = [(i + 1, i % 3, 2.0 + i / 7, 3.0 + i / 7) for i in range(4000)]
+    for second in range(3):
+        finished(family.learn(family.take(K, watched([(0, second * 10**9, True, rows)]))))
+    parts = finished(family_text(family_state(family, "identity")))
+    assert sum(map(len, parts)) < 3 * 10**6
+    assert max(map(len, parts)) < 10**6
+    assert family.seconds.tracks == 4000
+
+
+@pytest.mark.parametrize("entry", [None, 0, 7, 2**53])
+def test_the_entry_of_the_ledger_that_it_goes_up_to_comes_back(entry):
+    state = replace(read_family(json.dumps(WHOLE)), entry=entry)
+    text = b"".join(finished(family_text(state)))
+    again = read_family(text)
+    assert again.entry == entry
+    assert b"".join(finished(family_text(again))) == text
+
+
+def test_all_but_open_tracks_and_clocks_is_taken_over_from_a_document_of_before():
+    older, state = json.loads(OLDER), read_family(OLDER)
+    assert (state.entry, state.beyond, state.waits) == (41, (43,), (40, 42))
+    assert (state.numbers, state.begins) == tuple(older["epochs"].values())
+    assert state.order.newest == ((1, 10), (3, 5))
+    assert [one.since_s for one in state.latched] == [one["since"] for one in older["latched"]]
+    assert [one.alarms for one in state.counts] == [one["alarms"] for one in older["counts"]]
+    assert state.goes_on is not None and state.goes_on.frames == older["goes_on"]["frames"] > 0
+    learning, known = older["slices"]
+    assert [one.name for one in state.slices] == ["car", "van"]
+    for one, content in zip(state.slices, older["slices"], strict=True):
+        assert one.open is None
+        for name, values in content["evidence"].items():
+            assert getattr(one.evidence, name).ravel().tolist() == values
+    for learner, content in zip(state.slices[0].learners, learning["learners"], strict=True):
+        assert learner is not None
+        tracks, waiting = learner.along_tracks, learner.waiting
+        assert np.flatnonzero(learner.histogram.counts).tolist() == content["bins"]
+        assert tracks.going_on["key"].tolist() == content["tracks"]["ids"]
+        assert tracks.going_on["parts"].ravel().tolist() == content["tracks"]["parts"]
+        assert {name: waiting[name].tolist() for name in waiting.dtype.names or ()} == content[
+            "waiting"
+        ]
+        assert learner.along_frames.waiting.tolist() == content["frames"]["waiting"]
+        assert learner.seconds.means.tolist() == content["seconds"]["means"]
+    for reference, content in zip(state.slices[1].references, known["references"], strict=True):
+        assert reference is not None
+        assert reference.quantiles.tolist() == content["quantiles"]
+        assert reference.levels is not None
+        assert reference.levels.mean == content["levels"]["mean"]
+
+
+def test_a_family_drives_on_from_a_document_of_before():
+    state = read_family(OLDER)
+    family, changes = restored_family(state, LONG, {}, "identity")
+    assert changes == []
+    family.grow("car", K)
+    family.grow("van", K)
+    family.grow("bus", K)
+    feed(family, 4, 50)
+    assert family.clock.driven > state.driven
+    assert read_family(text_of(family)).slices[0].labelled > state.slices[0].labelled
+
+
+def test_a_document_of_before_is_read_or_refused_whatever_stands_in_any_place():
+    older = json.loads(OLDER)
+    paths: list[tuple[Any, ...]] = [()]
+    for path in paths:
+        inner = at(path, older)
+        keys = inner if isinstance(inner, dict) else range(min(len(inner), 2))
+        for key in keys:
+            for new in ODDITIES:
+                try:
+                    read_family(changed((*path, key), new, older))
+                except InvalidDocument as error:
+                    assert "this monitor" in str(error)
+            if isinstance(inner[key], dict | list) and len(path) < 3:
+                paths.append((*path, key))
+
+
+def test_what_is_no_document_at_all_is_refused():
+    whole = json.dumps(WHOLE).encode()
+    ends = (whole[: len(whole) * i // 7] for i in range(1, 7))
+    for text in (b"", b"\xff", b"{", b"[]", b"1", b"{}", b"[" * 10**5, b"null", *ends):
+        with pytest.raises(InvalidDocument):
+            read_family(text)
+
+
+def test_a_later_format_is_told_apart_whatever_else_it_holds():
+    with pytest.raises(OtherFormat, match="use the monitor that wrote it"):
+        read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
+    path: list[Any] = []
+    inner: Any = WHOLE
+    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
+        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
+        path.append(data.draw(st.sampled_from(list(keys))))
+        inner = inner[path[-1]]
+    try:
+        state = read_family(changed(path, data.draw(JUNK), WHOLE))
+    except InvalidDocument:
+        return
+    family, _ = restored_family(state, SHORT, {}, "identity")
+    for name in NAMES:
+        family.grow(name, K)
+    feed(family, 3, 20)
+    for one in family_reading(family, (), 0).standings:
+        assert np.isfinite(one.evidence)
+        assert one.evidence >= 0
+        assert one.peak >= 0
+    assert read_family(text_of(family))
