@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.recalibration.classes.class_selection import CLASS_METHODS, any_selection_from_json
+from monitor.recalibration.classes.class_selection import CLASS_METHODS
 from monitor.recalibration.selection import METHODS, Selection
+from monitor.store.recalibrator_documents import any_selection_from_json
 
 DOCUMENTS = json.loads(Path(__file__).with_name("documents_1.json").read_text(encoding="utf-8"))
 
