@@ -198,7 +198,8 @@ def basis_of(rows: FitRows, period: Period, borrows_from: str | None) -> Basis |
     """Basis of a fit on these rows; None without rows."""
     if rows.n == 0:
         return None
-    return Basis(rows.n, rows.tracks, rows.n * rows.weight, *period, borrows_from=borrows_from)
+    first, last, clock = period
+    return Basis(rows.n, rows.tracks, rows.n * rows.weight, first, last, clock, borrows_from)
 
 
 def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:

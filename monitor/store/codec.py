@@ -121,6 +121,8 @@ class Codec(Generic[Value]):
                 least = f"at least {bound[0]}" if bound[1] is None else f"at most {bound[1]}"
                 entries = len(value) if isinstance(value, list | dict) else 0
                 said = f"'{where}' has {entries} entries: it must have {least}"
+            case "json_invalid":  # json.loads has read it, but lets half a character pass
+                said = f"'{where}' holds text that is no Unicode"
             case "value_error":
                 said = f"'{where}': {first['ctx']['error']}"
             case _:

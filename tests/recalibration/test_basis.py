@@ -24,12 +24,15 @@ def bases(draw):
     ends = sorted(
         draw(st.lists(finite if clock is Clock.SECONDS else nanoseconds, min_size=2, max_size=2))
     )
+    known = draw(st.booleans())
     return Basis(
         rows,
         draw(st.integers(1, rows)),
         rows * draw(st.floats(1e-9, 1.0)),
-        *draw(st.sampled_from([(None, None, None), (*ends, clock)])),
-        borrows_from=draw(st.none() | st.text(max_size=9).filter(str.isprintable)),
+        ends[0] if known else None,
+        ends[1] if known else None,
+        clock if known else None,
+        draw(st.none() | st.text(max_size=9).filter(str.isprintable)),
     )
 
 
