@@ -123,7 +123,7 @@ def changed(**parameters):
     [
         ("", "JSON"),
         ("not json", "JSON"),
-        ("[]", "the document is []"),
+        ("[]", "'document' is []"),
         ("{}", "format"),
         ('{"format": "calibration-monitor/recalibrator/1"}', "dimensions"),
         ('{"format": "calibration-monitor/recalibrator/1", "dimensions": ["x"]}', "fallback"),
@@ -135,7 +135,7 @@ def changed(**parameters):
         (changed(objective="best"), "fallback"),
         (scaling(2.0, 3.0).replace("2.0", "2.5"), "version"),
         ("[" * 100_000, "JSON"),
-        (scaling(2.0, dimensions=("\ud800",)), "dimensions"),
+        (scaling(2.0, dimensions=("\ud800",)), "holds text that is no Unicode"),
     ],
 )
 def test_a_document_that_is_no_recalibrator_is_an_invalid_argument_by_field(

@@ -181,24 +181,25 @@ def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
     )
 
 
-def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period | None:
-    """Period from the first to the last of some rows; None where they have no times."""
+def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
+    """Period from the first to the last of some rows; of None where they have no times."""
     if rows.size == 0:
-        return None
+        return None, None, None
     if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
         stamps = recording.stamp_ns[rows]
-        return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
+        return int(stamps.min()), int(stamps.max()), Clock.STAMP
     if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
-        return None
+        return None, None, None
     seconds = recording.time_s[rows]
-    return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
+    return float(seconds.min()), float(seconds.max()), Clock.SECONDS
 
 
-def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:
+def basis_of(rows: FitRows, period: Period, borrows_from: str | None) -> Basis | None:
     """Basis of a fit on these rows; None without rows."""
     if rows.n == 0:
         return None
-    return Basis(rows.n, rows.tracks, rows.n * rows.weight, period, borrows_from)
+    first, last, clock = period
+    return Basis(rows.n, rows.tracks, rows.n * rows.weight, first, last, clock, borrows_from)
 
 
 def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
@@ -320,7 +321,7 @@ def fit_class_probabilities(
             "probabilities. Widen the selection of rows."
         )
     fitted = fit_classes(options.method, rows)
-    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, period_of(recording, kept))
+    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, *period_of(recording, kept))
     rejection = None
     if options.reject_above_error is not None:
         made = fitted.apply(rows.log_probabilities).mean(axis=1)

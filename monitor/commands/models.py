@@ -8,12 +8,12 @@ from monitor.frames.space import Space
 from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
-    any_selection_from_json,
 )
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording
+from monitor.store.recalibrator_documents import any_selection_from_json
 
 
 def read_any_model(path: str) -> AnySelection:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from monitor.frames.cholesky import SINGULAR, factorise, positive_definite
 from monitor.frames.classes import no_class, usable_opinions
+from monitor.frames.forms import NotNegative
 from monitor.frames.space import (
     BoolArray,
     FloatArray,
@@ -211,9 +212,9 @@ PASSED_THROUGH = frozenset(
 class Limits:
     """Bounds of a plausible estimate, in the units of the stream."""
 
-    largest_mean: float = 1e8
-    smallest_deviation: float = 1e-6
-    largest_deviation: float = 1e5
+    largest_mean: NotNegative = 1e8
+    smallest_deviation: NotNegative = 1e-6
+    largest_deviation: NotNegative = 1e5
 
 
 @dataclass(frozen=True, slots=True)

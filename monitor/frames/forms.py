@@ -60,6 +60,24 @@ MaybeNan = Annotated[float, NanAsNull()]
 
 
 @dataclass(frozen=True, slots=True)
+class PrintableText:
+    """A text of printable characters: a name that may stand in a log and a label."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        function = {"type": "no-info", "function": _printable}
+        return {"type": "function-after", "function": function, "schema": handler(source)}
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text[:100]!r} holds what cannot be printed")
+    return text
+
+
+Printable = Annotated[str, PrintableText()]
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayForm:
     """An array: base64 of its little-endian bytes, row by row; a list of numbers is read too.
 

@@ -11,9 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, count, pairwise
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Len
 
+from monitor.frames.forms import Positive, Printable
 from monitor.frames.space import FloatArray, IntArray, Space
 
 OVERFLOW = "overflow"
@@ -73,8 +76,12 @@ class RangeBuckets:
     dimensions  names that make up the position; a space may have some of them
     """
 
-    edges: tuple[float, ...]
-    dimensions: tuple[str, ...]
+    edges: Annotated[tuple[Positive, ...], Len(1)]
+    dimensions: tuple[Printable, ...]
+
+    def __post_init__(self) -> None:
+        if not all(low < high for low, high in pairwise(self.edges)):
+            raise ValueError(f"'edges' are {list(self.edges)}: they must rise strictly")
 
     def labels(self, space: Space) -> tuple[str, ...]:
         """Labels all buckets; a single empty label if the space has no position."""

@@ -9,10 +9,13 @@ import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Len
+
+from monitor.frames.forms import Printable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -81,7 +84,7 @@ class DimensionKind(IntEnum):
 class Dimension:
     """One coordinate of mean, covariance and ground truth."""
 
-    name: str
+    name: Printable
     unit: str = ""
     kind: DimensionKind = DimensionKind.LENGTH
 
@@ -95,7 +98,7 @@ class Space:
                      matches, and a single flip outweighs thousands of boxes.
     """
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: Annotated[tuple[Dimension, ...], Len(1, MOST_DIMENSIONS)]
     angles_in_joint: bool = False
 
     @cached_property

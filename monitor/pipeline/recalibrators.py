@@ -22,7 +22,6 @@ from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     AnySelection,
     ClassSelection,
-    any_selection_from_json,
 )
 from monitor.recalibration.recalibrator import (
     Identity,
@@ -32,6 +31,7 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
+from monitor.store.recalibrator_documents import any_selection_from_json
 
 log = logging.getLogger(__name__)
 Kind = type[AnySelection]

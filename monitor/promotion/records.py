@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from monitor.frames.forms import Count, CountFrom1, MaybeNan, Nanoseconds
+from monitor.frames.forms import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.documents import Document
@@ -122,9 +122,9 @@ class FitSettings:
 
     method: str = "variance-scaling"
     objective: Objective | None = None
-    time_constant_s: float | None = None
-    prior_tracks: float = 3.0
-    tracks: int = 10
+    time_constant_s: Positive | None = None
+    prior_tracks: Positive = 3.0
+    tracks: CountFrom1 = 10
 
 
 @dataclass(frozen=True, slots=True)

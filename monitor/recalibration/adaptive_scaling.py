@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 
+from monitor.frames.forms import NotNegative, Positive
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import (
-    LEAST_POSITIVE,
-    Document,
-    InvalidRecalibrator,
-    factors,
-    number,
-    numbers,
-)
+from monitor.recalibration.documents import check_entries
 from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.recalibration.scaling import WIDE, Prior, Scaled, check_prior
+from monitor.recalibration.scaling import WIDE, Prior, Scaled, WideFactor, check_prior
 from monitor.statistics.clusters import LARGEST
 
 # In time constants: a track that ended so long before the newest, while labels come less than one
@@ -32,7 +27,6 @@ _SET_BACK = 10.0
 
 # Limits of documents: sums beyond are no sums over tracks, and their quotients would overflow.
 _MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
-_PRIOR_TRACKS = (1e-100, 1e100)
 
 # Long against labels that come seconds late, and short against a drive.
 TIME_CONSTANT_S = 60.0
@@ -63,37 +57,18 @@ class AdaptiveScaling(Scaled):
     prior_scale      K factors on σ that count for prior_tracks more, of any age
     """
 
-    time_constant_s: float
-    delay_s: float
+    time_constant_s: Positive
+    delay_s: NotNegative
     ended_s: float
-    tracks: float
-    nees: tuple[float, ...]
-    prior_scale: tuple[float, ...]
-    prior_tracks: float
+    tracks: Annotated[float, Interval(ge=0.0, le=_MOST_TRACKS)]
+    nees: tuple[Annotated[float, Interval(ge=0.0, le=_LARGEST_SUM)], ...]
+    prior_scale: tuple[WideFactor, ...]
+    prior_tracks: Annotated[float, Interval(ge=1e-100, le=1e100)]
     method: ClassVar[str] = "adaptive-scaling"
 
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> AdaptiveScaling:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        scale = factors(parameters, "scale")
-        k = len(scale)
-        found = cls(
-            scale,
-            number(parameters, "time_constant_s", LEAST_POSITIVE),
-            number(parameters, "delay_s", 0.0),
-            number(parameters, "ended_s"),
-            number(parameters, "tracks", 0.0, _MOST_TRACKS),
-            numbers(parameters, "nees", k, 0.0, _LARGEST_SUM),
-            numbers(parameters, "prior_scale", k, WIDE.lowest, WIDE.highest),
-            number(parameters, "prior_tracks", *_PRIOR_TRACKS),
-        )
-        try:
-            check_delay(found.time_constant_s, found.delay_s)
-        except LabelsTooLate as error:
-            raise InvalidRecalibrator(
-                f"'delay_s' is not below 'time_constant_s': {error}"
-            ) from None
-        return found
+    def __post_init__(self) -> None:
+        check_entries(self, ("nees", "prior_scale"), self.k, "scale")
+        check_delay(self.time_constant_s, self.delay_s)
 
 
 def check_delay(time_constant_s: float, delay_s: float) -> None:

@@ -18,27 +18,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import (
-    Curves,
-    Document,
     InvalidRecalibrator,
     check_ascending,
     check_lengths,
-    curves,
 )
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import FittedMethod
-from monitor.recalibration.scaling import WIDE
+from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
 
 # Deviations in any unit lie between these; what is beyond would overflow when squared twice.
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
+Deviations = tuple[Annotated[float, Interval(ge=LEAST_DEVIATION, le=LARGEST_DEVIATION)], ...]
 
 # The deviation of 50 Gaussian errors is known to a tenth: 1 / sqrt(2 · 50).
 FEWEST_ROWS = 50.0
@@ -146,9 +145,13 @@ class HistogramBinning(FittedMethod):
     factors  K lists of B_d factors on σ
     """
 
-    edges: Curves
-    factors: Curves
+    edges: tuple[Deviations, ...]
+    factors: Annotated[tuple[tuple[WideFactor, ...], ...], Len(1)]
     method: ClassVar[str] = "histogram-binning"
+
+    def __post_init__(self) -> None:
+        check_ascending("edges", self.edges)
+        check_lengths("factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges")
 
     @property
     def k(self) -> int:
@@ -168,15 +171,6 @@ class HistogramBinning(FittedMethod):
         for i, (edges, factors) in enumerate(self._bins):
             factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
         return estimates.rescaled(factor.T)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> HistogramBinning:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        edges = curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
-        check_ascending("edges", edges)
-        factors = curves(parameters, "factors", WIDE.lowest, WIDE.highest)
-        check_lengths("factors", factors, "edges", [len(curve) + 1 for curve in edges])
-        return cls(edges, factors)
 
 
 def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
@@ -202,9 +196,29 @@ class IsotonicStd(FittedMethod):
     factor     K lists of J_d factors σ'/σ there
     """
 
-    deviation: Curves
-    factor: Curves
+    deviation: tuple[Deviations, ...]
+    factor: Annotated[tuple[Annotated[tuple[WideFactor, ...], Len(1)], ...], Len(1)]
     method: ClassVar[str] = "isotonic-std"
+
+    def __post_init__(self) -> None:
+        check_ascending("deviation", self.deviation)
+        lengths = [len(knots) for knots in self.deviation]
+        check_lengths("factor", self.factor, lengths, "deviation")
+        for knots, factors in zip(self.deviation, self.factor, strict=True):
+            for before, after in pairwise(knots):
+                if after < before * (1 + _NEAREST / 2):
+                    raise InvalidRecalibrator(
+                        f"'deviation' holds {before!r} and {after!r}: knots so near to each other "
+                        "make no slope; leave one of them out"
+                    )
+            made = [sigma * f for sigma, f in zip(knots, factors, strict=True)]
+            for before, after in pairwise(made):
+                # Both were rounded when they were written.
+                if after < before * (1 - _NEAREST):
+                    raise InvalidRecalibrator(
+                        f"'factor' makes σ {after!r} after {before!r} at the knots of 'deviation': "
+                        "a recalibrated deviation must not fall where the predicted one rises"
+                    )
 
     @property
     def k(self) -> int:
@@ -222,32 +236,6 @@ class IsotonicStd(FittedMethod):
             piece = knot.searchsorted(row, side="right")
             row[:] = value[piece] + slope[piece] * (row - origin[piece])
         return estimates.rescaled(np.exp(factor, out=factor).T)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> IsotonicStd:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        deviation = curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
-        check_ascending("deviation", deviation)
-        factor = curves(parameters, "factor", WIDE.lowest, WIDE.highest)
-        if not all(factor):
-            raise InvalidRecalibrator("'factor' has no entry for a dimension: give at least one.")
-        check_lengths("factor", factor, "deviation", [len(knots) for knots in deviation])
-        for knots, factors in zip(deviation, factor, strict=True):
-            for before, after in pairwise(knots):
-                if after < before * (1 + _NEAREST / 2):
-                    raise InvalidRecalibrator(
-                        f"'deviation' holds {before!r} and {after!r}: knots so near to each other "
-                        "make no slope. Leave one of them out."
-                    )
-            made = [sigma * f for sigma, f in zip(knots, factors, strict=True)]
-            for before, after in pairwise(made):
-                # Both were rounded when they were written.
-                if after < before * (1 - _NEAREST):
-                    raise InvalidRecalibrator(
-                        f"'factor' makes σ {after!r} after {before!r} at the knots of 'deviation': "
-                        "a recalibrated deviation must not fall where the predicted one rises."
-                    )
-        return cls(deviation, factor)
 
 
 def _line(

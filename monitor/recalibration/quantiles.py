@@ -19,25 +19,23 @@ grow with the distance from the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval, Len
 from scipy.special import ndtr, ndtri
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
-    Document,
-    Documented,
     InvalidRecalibrator,
     check_ascending,
+    check_entries,
     check_lengths,
-    curves,
-    numbers,
 )
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import FittedMethod, Output
@@ -56,12 +54,19 @@ TAIL_ROWS = 20.0
 # An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
 LARGEST_ERROR = 1e6
 
-# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
-_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
+# Knots of a fit are not nearer.
+_NEAREST_NORMAL = 1e-3
+
+# Of the normal distribution there is nothing beyond.
+_Normals = Annotated[tuple[Annotated[float, Interval(ge=-10.0, le=10.0)], ...], Len(1)]
+
+# The guard against ties raises knots a little above the largest error.
+_Error = Annotated[float, Interval(ge=-2 * LARGEST_ERROR, le=2 * LARGEST_ERROR)]
+_Slope = Annotated[float, Interval(ge=LEAST_SLOPE, le=LARGEST_SLOPE)]
 
 
 @dataclass(frozen=True)
-class QuantileMap(Documented):
+class QuantileMap:
     """Q, straight between J ≥ 1 knots and beyond the outer ones: Gaussian tails.
 
     normal  (J,) ζ of the knots, rising strictly
@@ -265,17 +270,41 @@ class IsotonicQuantiles(FittedMethod):
     errors without a variance they rest on the largest of the fit, and a quantile is better to
     rely on. Correlations are those that were sent.
 
-    maps  K of them
+    normal        K lists of ζ of the knots
+    error         K lists of Q(ζ) there, in units of σ
+    below, above  (K,) Q' before the first knot and after the last one
     """
 
-    maps: tuple[QuantileMap, ...]
+    normal: Annotated[tuple[_Normals, ...], Len(1)]
+    error: tuple[tuple[_Error, ...], ...]
+    below: tuple[_Slope, ...]
+    above: tuple[_Slope, ...]
     method: ClassVar[str] = "isotonic-quantiles"
     output: ClassVar[Output] = Output.MOMENTS
+
+    def __post_init__(self) -> None:
+        check_ascending("normal", self.normal)
+        check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
+        check_ascending("error", self.error)
+        check_entries(self, ("below", "above"), self.k, "normal")
+        for one in self.maps:
+            _check_pieces(one)
+
+    @classmethod
+    def of(cls, maps: Iterable[QuantileMap]) -> IsotonicQuantiles:
+        """Makes one of the map of each dimension."""
+        columns = zip(*((m.normal, m.error, m.below, m.above) for m in maps), strict=True)
+        return cls(*columns)
+
+    @cached_property
+    def maps(self) -> tuple[QuantileMap, ...]:
+        """Q of each dimension."""
+        return tuple(map(QuantileMap, self.normal, self.error, self.below, self.above))
 
     @property
     def k(self) -> int:
         """Number of dimensions."""
-        return len(self.maps)
+        return len(self.normal)
 
     @cached_property
     def shift(self) -> FloatArray:
@@ -296,31 +325,6 @@ class IsotonicQuantiles(FittedMethod):
         """The recalibrated distributions themselves."""
         return QuantileMarginals(estimates.mean, estimates.deviation, self.maps)
 
-    def parameters(self) -> Document:
-        """The knots and the slopes beyond them, as JSON values."""
-        found = [one.parameters() for one in self.maps]
-        return {name: [one[name] for one in found] for name in found[0]}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        normal = curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
-        if not all(normal):
-            raise InvalidRecalibrator("'normal' has no entry for a dimension: give at least one.")
-        # The guard against ties raises knots a little above the largest error.
-        error = curves(parameters, "error", -2 * LARGEST_ERROR, 2 * LARGEST_ERROR)
-        check_ascending("normal", normal)
-        check_lengths("error", error, "normal", [len(knots) for knots in normal])
-        check_ascending("error", error)
-        below, above = (
-            numbers(parameters, name, len(normal), LEAST_SLOPE, LARGEST_SLOPE)
-            for name in ("below", "above")
-        )
-        maps = tuple(map(QuantileMap, normal, error, below, above))
-        for one in maps:
-            _check_pieces(one)
-        return cls(maps)
-
 
 def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     """Fits one map for each dimension, of as many pieces as its errors bear out.
@@ -330,7 +334,7 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
-    return IsotonicQuantiles(tuple(map(fit_map, error.T, worth)))
+    return IsotonicQuantiles.of(map(fit_map, error.T, worth))
 
 
 def _check_pieces(one: QuantileMap) -> None:
@@ -338,12 +342,12 @@ def _check_pieces(one: QuantileMap) -> None:
     for before, after in pairwise(one.normal):
         if after - before < _NEAREST_NORMAL:
             raise InvalidRecalibrator(
-                f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} apart. "
-                "Leave one of them out."
+                f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} apart; "
+                "leave one of them out"
             )
     # Knots are rounded, so that a fit may be short of the least by as much.
     if one.slopes.min() < LEAST_SLOPE / 2:
         raise InvalidRecalibrator(
             f"'error' rises by {one.slopes.min():g} per unit of 'normal' between two knots: "
-            f"it must rise by {LEAST_SLOPE} at the least, or the density has no bounds."
+            f"it must rise by {LEAST_SLOPE} at the least, or the density has no bounds"
         )

@@ -15,19 +15,9 @@ import numpy as np
 
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates, Limits
+from monitor.frames.forms import CountFrom1, Nanoseconds, Positive, Printable
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.documents import (
-    LEAST_POSITIVE,
-    Document,
-    Documented,
-    InvalidRecalibrator,
-    is_number,
-    member,
-    number,
-    shown,
-    unlike,
-    whole,
-)
+from monitor.recalibration.documents import Document, Documented, InvalidRecalibrator
 from monitor.statistics.measures import Marginals, NormalMarginals
 
 
@@ -110,17 +100,8 @@ class Clock(StrEnum):
     STAMP = "stamp_ns"  # ns, as the detector stamps its frames
 
 
-@dataclass(frozen=True, slots=True)
-class Period(Documented):
-    """Span of the event times that were fitted on, in the unit of the clock."""
-
-    first: int | float
-    last: int | float
-    clock: Clock
-
-    def __str__(self) -> str:
-        unit = " s" if self.clock is Clock.SECONDS else ""
-        return f"{self.clock} {self.first} to {self.last}{unit}"
+# The first and the last event time that were fitted on, and their clock; or three times None.
+Period = tuple[float, float, Clock] | tuple[None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,52 +112,38 @@ class Basis(Documented):
     tracks          objects they are of; a detection without a track is one of its own
     effective_rows  how many independent detections they are worth, errors of one object
                     being alike
-    period          None where the recording has no times
+    first, last     event times that were fitted on, in the unit of the clock
+    clock           all three are None where the recording has no times
     borrows_from    the slice, the fallback or the earlier version whose fit this one leans
                     on because its own rows are few; None where they are enough
     """
 
-    rows: int
-    tracks: int
-    effective_rows: float
-    period: Period | None = None
-    borrows_from: str | None = None
+    rows: CountFrom1
+    tracks: CountFrom1
+    effective_rows: Positive
+    first: Nanoseconds | float | None = None
+    last: Nanoseconds | float | None = None
+    clock: Clock | None = None
+    borrows_from: Printable | None = None
+
+    def __post_init__(self) -> None:
+        if not self.effective_rows <= self.rows:
+            raise InvalidRecalibrator(
+                f"'effective_rows' is {self.effective_rows}: it must be at most 'rows', {self.rows}"
+            )
+        known = [part is not None for part in (self.first, self.last, self.clock)]
+        if any(known) and not (all(known) and self.first <= self.last):  # type: ignore[operator]
+            raise InvalidRecalibrator(
+                f"'first' and 'last' are {self.first} and {self.last}, 'clock' is {self.clock}: "
+                "they must be the two ends of a period and its clock, or all be left out"
+            )
 
     def __str__(self) -> str:
         text = f"{self.rows} rows of {self.tracks} tracks, worth {self.effective_rows:.0f}"
-        text += "" if self.period is None else f", {self.period}"
+        if self.clock is not None:
+            unit = " s" if self.clock is Clock.SECONDS else ""
+            text += f", {self.clock} {self.first} to {self.last}{unit}"
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
-
-    def parameters(self) -> Document:
-        """Returns all of it, as JSON values; without what is not known."""
-        content = Documented.parameters(self)
-        period = content.pop("period", {})
-        return {**content, **period}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> Basis:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        rows, tracks = whole(parameters, "rows"), whole(parameters, "tracks")
-        effective = number(parameters, "effective_rows", LEAST_POSITIVE, rows)
-        borrows_from = parameters.get("borrows_from")
-        if borrows_from is not None and not (
-            isinstance(borrows_from, str) and borrows_from.isprintable()
-        ):
-            raise unlike("borrows_from", borrows_from, "a printable name, or be left out")
-        return cls(rows, tracks, effective, _period(parameters), borrows_from)
-
-
-def _period(parameters: Document) -> Period | None:
-    ends = [parameters.get(name) for name in ("first", "last")]
-    if ends == [None, None] and parameters.get("clock") is None:
-        return None
-    first, last = ends
-    if not is_number(first) or not is_number(last) or first > last:
-        raise InvalidRecalibrator(
-            f"'first' and 'last' are {shown(first)} and {shown(last)}: they must be the two ends "
-            "of a period, or be left out with 'clock'."
-        )
-    return Period(first, last, member(parameters, "clock", Clock))
 
 
 class FittedMethod(Documented):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 from scipy.special import betaincinv, stdtrit
 
+from monitor.frames.forms import CountFrom1, Share
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.documents import Document, Documented, member, number, whole
+from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import effect_on_mean_square
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.class_measures import rank_rows
@@ -24,6 +27,7 @@ SURENESS = 0.95
 # Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
 FEWEST = 30
 _LARGEST = 1e12
+_Score = Annotated[float, Interval(ge=0.0, le=_LARGEST)]
 
 
 class RejectedBy(StrEnum):
@@ -47,29 +51,23 @@ class Rejection(Documented):
     """
 
     by: RejectedBy
-    threshold: float
-    target_error: float
-    error: float
-    rejected_share: float
-    rows: int
+    threshold: _Score
+    target_error: _Score
+    error: _Score
+    rejected_share: Share
+    rows: CountFrom1
+
+    def __post_init__(self) -> None:
+        largest = max(self.threshold, self.target_error, self.error)
+        if self.by is RejectedBy.ENTROPY and not largest <= 1:
+            raise InvalidRecalibrator(
+                f"'threshold', 'target_error' and 'error' go up to {largest}: with 'by' "
+                f"'{self.by}' they must be at most 1"
+            )
 
     def rejects(self, score: FloatArray) -> BoolArray:
         """(n,) which are too uncertain; one without a score, NaN, is not."""
         return score > self.threshold
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> Rejection:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        by = member(parameters, "by", RejectedBy)
-        highest = 1.0 if by is RejectedBy.ENTROPY else _LARGEST
-        return cls(
-            by,
-            number(parameters, "threshold", 0.0, highest),
-            number(parameters, "target_error", 0.0, highest),
-            number(parameters, "error", 0.0, highest),
-            number(parameters, "rejected_share", 0.0, 1.0),
-            whole(parameters, "rows"),
-        )
 
 
 def normalised_entropy(probabilities: FloatArray) -> FloatArray:

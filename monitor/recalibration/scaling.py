@@ -18,21 +18,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import numpy as np
+from annotated_types import Interval
 from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.documents import (
-    Document,
+    Factors,
     Matrix,
+    Moments,
     as_matrix,
-    factors,
-    member,
-    permutation,
-    positive_definite_matrix,
+    check_positive_definite,
+    checked_order,
 )
 from monitor.recalibration.fit_rows import check_errors
 from monitor.recalibration.recalibrator import FittedMethod, UnfitData
@@ -73,7 +73,7 @@ class Scaled(FittedMethod):
     scale  K factors on σ, positive
     """
 
-    scale: tuple[float, ...]
+    scale: Factors
 
     @property
     def k(self) -> int:
@@ -134,6 +134,7 @@ class Clamp:
 
 
 WIDE = Clamp()
+WideFactor = Annotated[float, Interval(ge=WIDE.lowest, le=WIDE.highest)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +147,6 @@ class VarianceScaling(Scaled):
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "variance-scaling"
 
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> VarianceScaling:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        return cls(
-            factors(parameters, "scale"),
-            member(parameters, "objective", Objective, Objective.MEAN),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class CovarianceScaling(Scaled):
@@ -161,15 +154,20 @@ class CovarianceScaling(Scaled):
 
     correlation  (K, K) C, about zero, of z = r/σ: of the residuals, not of the truth
     whitened     (K, K) A = mean of (L⁻¹r)(L⁻¹r)ᵀ, in the order `order`
-    order        the dimensions in the order they are whitened in
+    order        the dimensions in the order they are whitened in; ascending where none is given
     """
 
-    correlation: Matrix
-    whitened: Matrix
-    order: tuple[int, ...]
+    correlation: Moments
+    whitened: Moments
+    order: tuple[int, ...] = ()
     full_input: FullInput = FullInput.SCALE
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-scaling"
+
+    def __post_init__(self) -> None:
+        check_positive_definite("correlation", self.correlation, self.k, "scale")
+        check_positive_definite("whitened", self.whitened, self.k, "scale")
+        object.__setattr__(self, "order", checked_order(self.order, self.k))
 
     @property
     def keeps_definite(self) -> bool:
@@ -199,19 +197,6 @@ class CovarianceScaling(Scaled):
         result = np.empty_like(covariance)
         result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
         return result
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> CovarianceScaling:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        scale = factors(parameters, "scale")
-        return cls(
-            scale,
-            positive_definite_matrix(parameters, "correlation", len(scale)),
-            positive_definite_matrix(parameters, "whitened", len(scale)),
-            permutation(parameters, "order", len(scale)),
-            member(parameters, "full_input", FullInput, FullInput.SCALE),
-            member(parameters, "objective", Objective, Objective.MEAN),
-        )
 
 
 def by_form(

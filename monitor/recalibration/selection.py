@@ -2,6 +2,7 @@
 
 It knows its own version: the method and a hash of everything that makes it up. Its document names
 methods with their parameters; the parts that documents of class probabilities share are here too.
+They are read in `monitor.store.recalibrator_documents`.
 
 Every recalibrator is asked once for a frame: a Gaussian process costs by the call as much as by
 the row, and slices that share one go through it together. Nothing that is imported needs an
@@ -13,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,17 +26,7 @@ from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
-from monitor.recalibration.documents import (
-    Document,
-    InvalidRecalibrator,
-    check_depth,
-    inside,
-    names,
-    part,
-    range_buckets,
-    shown,
-    unlike,
-)
+from monitor.recalibration.documents import Document
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.multivariate import GpNormalMultivariate
@@ -49,39 +40,71 @@ from monitor.recalibration.recalibrator import (
     Shares,
     shared_marginals,
 )
-from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
 
-METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
-    Identity.method: lambda parameters: Identity(),
-    VarianceScaling.method: VarianceScaling.from_parameters,
-    CovarianceScaling.method: CovarianceScaling.from_parameters,
-    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
-    HistogramBinning.method: HistogramBinning.from_parameters,
-    IsotonicStd.method: IsotonicStd.from_parameters,
-    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
-    GpNormal.method: GpNormal.from_parameters,
-    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
-    GpBeta.method: GpBeta.from_parameters,
-    GpCauchy.method: GpCauchy.from_parameters,
+METHODS: Mapping[str, type[Recalibrator]] = {
+    Identity.method: Identity,
+    VarianceScaling.method: VarianceScaling,
+    CovarianceScaling.method: CovarianceScaling,
+    AdaptiveScaling.method: AdaptiveScaling,
+    HistogramBinning.method: HistogramBinning,
+    IsotonicStd.method: IsotonicStd,
+    IsotonicQuantiles.method: IsotonicQuantiles,
+    GpNormal.method: GpNormal,
+    GpNormalMultivariate.method: GpNormalMultivariate,
+    GpBeta.method: GpBeta,
+    GpCauchy.method: GpCauchy,
 }
 
 
-@dataclass(frozen=True, slots=True)
+def of_methods(methods: Mapping[str, type], handler: Any, **others: Schema) -> Schema:
+    """Makes the schema of {"method": …, "parameters": {…}}; methods differ in their parameters.
+
+    handler  pydantic's, which makes schemas of classes
+    others   schemas of what else may stand there
+    """
+    more = {name: _field(schema, required=False) for name, schema in others.items()}
+    choices = {
+        method: {
+            "type": "typed-dict",
+            "fields": {
+                "method": _field({"type": "literal", "expected": [method]}),
+                "parameters": _field(handler.generate_schema(kind), required=bool(fields(kind))),
+                **more,
+            },
+            "extra_behavior": "forbid",
+        }
+        for method, kind in methods.items()
+    }
+    return {"type": "tagged-union", "discriminator": "method", "choices": choices}
+
+
+def _field(schema: Schema, *, required: bool = True) -> Schema:
+    return {"type": "typed-dict-field", "schema": schema, "required": required}
+
+
+def recalibrator_in(content: Mapping[str, Any], methods: Mapping[str, type]) -> Any:
+    """Takes the recalibrator out of what such a schema has read; one without fields may lack."""
+    return content["parameters"] if "parameters" in content else methods[content["method"]]()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class RecalibratorForm:
     """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}."""
 
+    methods: Mapping[str, type] = field(default_factory=lambda: METHODS)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
-        return between(_of_method, lambda one: _one(one, None), {"type": "dict"})
-
-
-def _of_method(content: Document) -> Recalibrator:
-    return read_method(content, "recalibrator", METHODS)
+        return between(
+            lambda content: recalibrator_in(content, self.methods),
+            described,
+            of_methods(self.methods, handler),
+        )
 
 
 AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
-Made = TypeVar("Made")
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SLICES = 4096
 
@@ -146,6 +169,12 @@ def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
     return outcome
 
 
+def described(recalibrator: Recalibrator, basis: Basis | None = None) -> Document:
+    """Returns the part of a document that holds a recalibrator, and what it rests on if known."""
+    content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
+    return content if basis is None else {**content, "basis": basis.parameters()}
+
+
 def version_of(method: str, content: Document) -> str:
     """The method and the first 12 digits of the content's SHA-256."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -156,76 +185,6 @@ def text_of(content: Document, fitted_on: Document, version: str) -> str:
     """The document; floats keep every bit."""
     whole = {**content, "fitted_on": fitted_on, "version": version}
     return json.dumps(whole, indent=1, sort_keys=True) + "\n"
-
-
-def content_of(text: str | bytes) -> Document:
-    """The JSON object of a text. Raises InvalidRecalibrator where it is none."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecalibrator(f"not a JSON document: {error}.") from None
-    if not isinstance(content, dict):
-        raise InvalidRecalibrator(
-            f"the document is {shown(content)}: it must be an object that "
-            "`calibration-monitor fit --output` wrote."
-        )
-    check_depth(content)
-    return content
-
-
-def check_format(content: Document, expected: str) -> None:
-    """Raises InvalidRecalibrator for the documents of anything else."""
-    if content.get("format") != expected:
-        raise InvalidRecalibrator(
-            f"'format' is {shown(content.get('format'))}, expected {expected!r}: give a file that "
-            "`calibration-monitor fit --output` wrote, of this version and for this purpose."
-        )
-
-
-def check_version(content: Document, version: str) -> None:
-    """Raises InvalidRecalibrator where a document claims to be of another content."""
-    claimed = content.get("version", "")
-    if claimed not in ("", version):
-        raise InvalidRecalibrator(
-            f"'version' is {shown(claimed)} but the content makes {version!r}: "
-            "the document was changed after it was fitted. Fit again, or remove 'version'."
-        )
-
-
-def fitted_on(content: Document) -> Document:
-    """Notes for people; whatever else is there is none."""
-    notes = content.get("fitted_on")
-    return notes if isinstance(notes, dict) else {}
-
-
-def read_method(
-    content: Document, where: str, methods: Mapping[str, Callable[[Document], Made]]
-) -> Made:
-    """{"method": …, "parameters": {…}} as one of the methods. Raises InvalidRecalibrator."""
-    found = content.get("method")
-    if not isinstance(found, str) or found not in methods:
-        raise unlike(f"{where}.method", found, f"one of {', '.join(methods)}")
-    parameters = inside(f"'{where}'", part, {"parameters": {}, **content}, "parameters")
-    return inside(f"'{where}'", methods[found], parameters)
-
-
-def _optional(
-    content: Document, name: str, read: Callable[[Document], Made], place: str
-) -> Made | None:
-    """Reads an object inside the content; None where it is absent."""
-    if content.get(name) is None:
-        return None
-    return inside(f"'{place}'", lambda: read(part(content, name)))
-
-
-def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
-    """Reads a rejection; None without one. Raises InvalidRecalibrator for another kind of score."""
-    rejection = _optional(content, "rejection", Rejection.from_parameters, "rejection")
-    if rejection is not None and rejection.by is not by:
-        raise InvalidRecalibrator(
-            f"'rejection.by' is '{rejection.by}': with this 'format' it must be '{by}'."
-        )
-    return rejection
 
 
 @dataclass(frozen=True)
@@ -266,9 +225,10 @@ class Selection:
         content: Document = {
             "format": FORMAT,
             "dimensions": list(self.dimensions),
-            "fallback": _one(self.fallback, basis),
+            "fallback": described(self.fallback, basis),
             "slices": {
-                name: _one(self.by_slice[name], bases.get(name)) for name in sorted(self.by_slice)
+                name: described(self.by_slice[name], bases.get(name))
+                for name in sorted(self.by_slice)
             },
         }
         # What a document may do without is part of the hash only where it is there: versions of
@@ -341,49 +301,3 @@ class Selection:
 
 
 IDENTITY = Selection((), Identity())
-
-
-def from_content(content: Document) -> Selection:
-    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
-    check_format(content, FORMAT)
-    dimensions = names(content, "dimensions")
-    slices = part({"slices": {}, **content}, "slices")
-    if len(slices) > MOST_SLICES:
-        raise InvalidRecalibrator(
-            f"'slices' has {len(slices)} names: at most {MOST_SLICES}, eight times what a sidecar "
-            "can be told to keep apart."
-        )
-    for name in slices:
-        if not name.isprintable():
-            raise InvalidRecalibrator(f"'slices' has the name {name!r}: use printable characters.")
-    k = len(dimensions)
-    fallback, basis = _read_one(content.get("fallback"), "fallback", k)
-    read = {name: _read_one(one, f"slices.{name}", k) for name, one in slices.items()}
-    selection = Selection(
-        dimensions,
-        fallback,
-        {name: recalibrator for name, (recalibrator, _) in read.items()},
-        fitted_on(content),
-        basis,
-        {name: known for name, (_, known) in read.items() if known is not None},
-        range_buckets(content, "ranges"),
-        read_rejection(content, RejectedBy.DEVIATION),
-    )
-    check_version(content, selection.version)
-    return selection
-
-
-def _one(recalibrator: Recalibrator, basis: Basis | None) -> Document:
-    content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
-    return content if basis is None else {**content, "basis": basis.parameters()}
-
-
-def _read_one(content: object, where: str, k: int) -> tuple[Recalibrator, Basis | None]:
-    described = part({where: content}, where)
-    recalibrator = read_method(described, where, METHODS)
-    if recalibrator.k not in (None, k):
-        raise InvalidRecalibrator(
-            f"'{where}' has {recalibrator.k} dimensions but 'dimensions' names {k}."
-        )
-    basis = _optional(described, "basis", Basis.from_parameters, f"{where}.basis")
-    return recalibrator, basis

@@ -24,12 +24,12 @@ from monitor.promotion.records import KnownRecalibrator, SliceFitted
 from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
-    any_selection_from_json,
 )
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
 from monitor.service.reload import Reloads
+from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import (
     NewerFields,

@@ -76,7 +76,8 @@ class Codec(Generic[Value]):
         text = text[1:-1]
         if not self._format:
             return text
-        return b'{"format":%b,%b' % (json.dumps(self._format).encode("ascii"), text[1:])
+        first = b'{"format":%b' % json.dumps(self._format).encode("ascii")
+        return first + (b"," if text != b"{}" else b"") + text[1:]
 
     def read(self, text: str | bytes) -> Value:
         """Inverts `write`. Raises OtherFormat, InvalidDocument."""
@@ -121,6 +122,19 @@ class Codec(Generic[Value]):
                 said = f"'{where}' has no '{first['loc'][-1]}'"
             case "unexpected_keyword_argument" | "extra_forbidden":
                 said = f"'{where}' is unknown"
+            case "union_tag_invalid" | "union_tag_not_found":
+                name = first["ctx"]["discriminator"].strip("'")
+                tags = first["ctx"].get("expected_tags", "one that is known")
+                given = value.get(name) if isinstance(value, dict) else None
+                said = f"'{where}.{name}' is {shown(given)}: it must be {tags}"
+            case "too_short" | "too_long":
+                context = first["ctx"]
+                bound = context.get("min_length"), context.get("max_length")
+                least = f"at least {bound[0]}" if bound[1] is None else f"at most {bound[1]}"
+                entries = len(value) if isinstance(value, list | dict) else 0
+                said = f"'{where}' has {entries} entries: it must have {least}"
+            case "json_invalid":  # json.loads has read it, but lets half a character pass
+                said = f"'{where}' holds text that is no Unicode"
             case "value_error":
                 said = f"'{where}': {first['ctx']['error']}"
             case _:
@@ -145,10 +159,14 @@ def _place(location: tuple[int | str, ...], content: object) -> tuple[str, objec
     path = ""
     for part in location:
         if isinstance(content, dict) and part in content:
-            path, content = f"{path}.{part}", content[part]
+            path, content = f"{path}.{_printable(str(part))}", content[part]
         elif isinstance(content, list) and isinstance(part, int) and part < len(content):
             path, content = f"{path}[{part}]", content[part]
     return path, content
+
+
+def _printable(name: str) -> str:
+    return (name if name.isprintable() else repr(name)[1:-1])[:_LONGEST_SHOWN]
 
 
 def check_depth(content: object, name: str, levels: int = _DEEPEST) -> None:

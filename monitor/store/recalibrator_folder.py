@@ -29,12 +29,12 @@ from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     AnySelection,
-    any_selection_from_json,
 )
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.store.codec import Codec, Content, InvalidDocument
 from monitor.store.codec import OtherFormat as OtherRegister
+from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.store.snapshot import (
     Claim,
     Kind,

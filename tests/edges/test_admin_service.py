@@ -15,17 +15,14 @@ from monitor.pipeline.events import Events
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import Happened
-from monitor.recalibration.classes.class_selection import (
-    AnySelection,
-    ClassSelection,
-    any_selection_from_json,
-)
+from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
 from monitor.service.calls import guarded
 from monitor.service.frames import Service
+from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
 from monitor.wire.requests import WireLimits

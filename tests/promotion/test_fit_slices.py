@@ -134,13 +134,6 @@ def test_the_deviations_that_are_sound_are_those_of_the_job():
     assert "deviations beyond [limits] largest_deviation = 0.1" in reason
 
 
-def test_what_could_not_be_read_again_is_refused(monkeypatch):
-    fitting = Fitting(lambda rows, options, prior: Broken(1.0, np.nan))
-    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
-    outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
-    assert "InvalidRecalibrator: 'scale' holds nan" in outcome.refused["car"]
-
-
 def test_a_method_that_there_is_not_is_told_with_those_that_there_are():
     with pytest.raises(ValueError, match="no method 'magic': choose one of identity, variance-"):
         fit_slices(job_of("magic", {"car": rows_of(1)}))

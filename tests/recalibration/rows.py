@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, Space, plain_space
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.selection import Selection
+from monitor.store.codec import Codec
+from monitor.store.recalibrator_documents import any_selection_from_json
 from tests.reference.datasets import all_sets
 
 # Whatever may stand in a document.
@@ -101,3 +105,27 @@ def nll(deviation: FloatArray, error: FloatArray) -> float:
     """Negative log-likelihood of Gaussian errors in nats, mean over rows and dimensions."""
     z = error / deviation
     return float(np.mean(0.5 * np.log(2 * np.pi) + np.log(deviation) + 0.5 * z * z))
+
+
+@cache
+def _codec(kind: Any) -> Codec[Any]:
+    return Codec(kind, "parameters", "Fit again.")
+
+
+def as_read(kind: Any, parameters: Any) -> Any:
+    """Reads what `parameters` returned. Raises InvalidDocument."""
+    return _codec(kind).read_content(parameters)
+
+
+def read_selection(text: str | bytes) -> Selection:
+    """Reads the document of a recalibrator of Gaussians."""
+    found = any_selection_from_json(text)
+    assert isinstance(found, Selection)
+    return found
+
+
+def read_class_selection(text: str | bytes) -> ClassSelection:
+    """Reads the document of a recalibrator of class probabilities."""
+    found = any_selection_from_json(text)
+    assert isinstance(found, ClassSelection)
+    return found

@@ -13,7 +13,7 @@ from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import Output, UnfitData
 from tests import laws
-from tests.recalibration.rows import nll, wild_estimates
+from tests.recalibration.rows import as_read, nll, wild_estimates
 from tests.recalibration.simulated_rows import rows_of, splits, wrong_by_size
 
 FITS = {
@@ -36,7 +36,7 @@ def test_laws_hold_whatever_the_units_of_the_rows(fit, seed, unit, error_unit):
     sent = wild_estimates(seed, 40, 2)
     laws.recalibrated_covariances_are_positive_definite(model, sent)
     laws.each_detection_is_recalibrated_by_itself(model, sent)
-    assert type(model).from_parameters(json.loads(json.dumps(model.parameters()))) == model
+    assert as_read(type(model), json.loads(json.dumps(model.parameters()))) == model
 
 
 @every_fit

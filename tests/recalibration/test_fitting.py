@@ -19,8 +19,10 @@ from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
-from monitor.recalibration.selection import METHODS, Selection, content_of, from_content
+from monitor.recalibration.selection import METHODS, Selection
+from monitor.store.recalibrator_documents import any_selection_from_json
 from tests import laws
+from tests.recalibration.rows import as_read
 
 XY = plain_space(("x", "y"), "m")
 # An option that is not the method's own default.
@@ -66,10 +68,10 @@ def test_what_can_be_served_can_be_fitted_and_the_other_way_round():
 def test_a_fit_is_of_its_method_and_its_document_read_back_is_the_same(method, sample):
     fitted = FITTINGS[method].fit(sample, FitOptions(), None)
     assert fitted.method == method
-    again = METHODS[method](json.loads(json.dumps(fitted.parameters())))
+    again = as_read(METHODS[method], json.loads(json.dumps(fitted.parameters())))
     laws.assert_same(again.parameters(), fitted.parameters())
     selection = Selection(XY.names, fitted)
-    assert from_content(content_of(selection.to_json())).version == selection.version
+    assert any_selection_from_json(selection.to_json()).version == selection.version
     laws.assert_same(again.apply(sample.estimates), fitted.apply(sample.estimates))
     laws.recalibrated_covariances_are_positive_definite(fitted, sample.estimates)
 

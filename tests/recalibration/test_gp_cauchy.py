@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.stats import cauchy, norm
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import cauchy as cauchy_module
 from monitor.recalibration.processes.cauchy import LEVELS, GpCauchy, GpCauchySettings
 from monitor.recalibration.recalibrator import Output, UnfitData
-from tests.recalibration.rows import reference_rows
+from monitor.store.codec import InvalidDocument
+from tests.recalibration.rows import as_read, reference_rows
 from tests.recalibration.simulated_rows import rows_of, splits
 
 TAU = np.arange(1, 20) * 0.05
@@ -94,8 +94,8 @@ def test_a_level_of_no_surrogate_is_refused(level):
     with pytest.raises(UnfitData, match="surrogate_level"):
         cauchy_module.fit_gp_cauchy(rows, GpCauchySettings(surrogate_level=level))
     document = cauchy_module.fit_gp_cauchy(rows).parameters()
-    with pytest.raises(InvalidRecalibrator, match="surrogate_level"):
-        GpCauchy.from_parameters({**document, "surrogate_level": level})
+    with pytest.raises(InvalidDocument, match="surrogate_level"):
+        as_read(GpCauchy, {**document, "surrogate_level": level})
 
 
 def test_far_from_the_fit_the_scale_stays_within_what_was_seen_there():

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes import normal
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.normal import GpNormal
 from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests import laws
 from tests.recalibration.gp_sets import (
     likelihood_a_dimension,
@@ -22,7 +22,7 @@ from tests.recalibration.gp_sets import (
     sizes,
     true_log_factor,
 )
-from tests.recalibration.rows import reference_rows, rows_from, wild_estimates
+from tests.recalibration.rows import as_read, reference_rows, rows_from, wild_estimates
 
 SETTINGS = [ProcessSettings(kernel=form, coupling=c) for form in KernelForm for c in Coupling]
 DEFAULT, COUPLED = ProcessSettings(), ProcessSettings(coupling=Coupling.COREGIONALISED)
@@ -218,18 +218,18 @@ def test_a_dimension_without_errors_is_named(settings):
     ("changes", "message"),
     [
         ({"dimensions": 3}, "'processes' have 2 outputs, 'dimensions' is 3"),
-        ({"dimensions": 0}, "'dimensions' is 0: it must be a whole number"),
-        ({"dimensions": None}, "'dimensions' is None"),
-        ({"processes": []}, "'processes' is .* must be a list"),
-        ({"low": []}, "'low' is .* a list of 2 numbers"),
+        ({"dimensions": 0}, "'parameters.dimensions' is 0"),
+        ({"dimensions": None}, "'parameters"),
+        ({"processes": []}, "'parameters.processes' has 0 entries"),
+        ({"low": []}, "'low' has 0 entries: with 'processes' it must have 2"),
     ],
 )
 def test_a_document_that_is_no_gp_normal_is_refused(changes, message):
     parameters = {**normal.fit_gp_normal(sizes(21, n=100)).parameters(), **changes}
-    with pytest.raises(InvalidRecalibrator, match=message):
-        GpNormal.from_parameters(parameters)
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(GpNormal, parameters)
 
 
 def test_an_empty_document_is_refused():
-    with pytest.raises(InvalidRecalibrator, match="'dimensions' is None"):
-        GpNormal.from_parameters({})
+    with pytest.raises(InvalidDocument, match="'parameters"):
+        as_read(GpNormal, {})

@@ -10,7 +10,6 @@ import pytest
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes import normal
 from monitor.recalibration.processes.multivariate import (
     GpNormalMultivariate,
@@ -19,6 +18,7 @@ from monitor.recalibration.processes.multivariate import (
 from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import Identity, UnfitData
+from monitor.store.codec import InvalidDocument
 from tests import laws
 from tests.recalibration.gp_multivariate_sets import (
     correlated_pairs,
@@ -28,7 +28,7 @@ from tests.recalibration.gp_multivariate_sets import (
     rows_of,
     space_of,
 )
-from tests.recalibration.rows import joined
+from tests.recalibration.rows import as_read, joined
 from tests.reference.datasets import all_sets
 
 # The order of whitening is here not the order of the dimensions.
@@ -326,7 +326,7 @@ def test_of_a_few_rows_that_repeat_a_fit_is_what_can_be_read(diagonal, n, apart)
     few.error[:] *= 1 + apart * random.normal(size=few.error.shape)
     model = fit_gp_normal_multivariate(few, FEW)
     document = json.loads(json.dumps(model.parameters()))
-    assert GpNormalMultivariate.from_parameters(document) == model
+    assert as_read(GpNormalMultivariate, document) == model
     laws.recalibrated_covariances_are_positive_definite(model, few.estimates)
 
 
@@ -364,48 +364,79 @@ def changed(content, path, value):
 # Its smallest eigenvalue is positive by a rounding, and still it has no root.
 SINGULAR = [[(1 / 3) ** 2, (1 / 3) * (1 / 9)], [(1 / 3) * (1 / 9), (1 / 9) ** 2]]
 WRONG = {
-    "no scale": (("scale",), None, "'scale' is None"),
-    "a negative scale": (("scale", 0), -1.0, "'scale' holds -1.0"),
-    "a scale of another unit": (("scale", 0), 1e13, "must be a number from 1e-12 to 1e"),
+    "no scale": (("scale",), None, "'parameters' has no 'scale'"),
+    "a negative scale": (("scale", 0), -1.0, r"'parameters.scale\[0\]' is -1.0"),
+    "a scale of another unit": (("scale", 0), 1e13, r"'parameters.scale\[0\]' is 10000000000000.0"),
     "an order of other dimensions": (("order",), [0, 2], "'order' is"),
-    "a form that is no object": (("variances",), [], "'variances' is .*: it must be an object"),
-    "no moment": (("variances", "moment"), None, "'moment' is None"),
+    "a form that is no object": (("variances",), [], r"'parameters.variances' is \[\]"),
+    "no moment": (("variances", "moment"), None, "'parameters.variances' has no 'moment'"),
     "an indefinite moment": (("variances", "moment"), [[1.0, 2.0], [2.0, 1.0]], "not positive"),
     "a singular moment": (("variances", "moment"), SINGULAR, "'moment' is"),
     "a vanishing moment": (("variances", "moment"), [[1e-25, 0.0], [0.0, 1.0]], "'moment' is"),
     "a moment of another unit": (("variances", "moment"), [[1e30, 0.0], [0.0, 1.0]], "1e.30"),
-    "no weights": (("variances", "weights"), None, "'weights' is None: it must be an object"),
-    "a weight beyond bounds": (("variances", "weights", "high", 0), 1e3, "'high' holds 1000"),
-    "NaN": (("variances", "weights", "low", 0), float("nan"), "'low'"),
-    "too few limits": (("variances", "weights", "low"), [0.0], "'low' is .* a list of 3 numbers"),
-    "no variance of the weights": (("variances", "most_uncertain"), None, "'most_uncertain' is"),
-    "too few variances": (("variances", "most_uncertain"), [0.0], "must be a list of 3 numbers"),
-    "a negative variance": (("variances", "most_uncertain", 1), -0.1, "holds -0.1"),
-    "a boundless variance": (("variances", "most_uncertain", 1), 1e9, "from 0 to 50"),
+    "no weights": (("variances", "weights"), None, "'parameters.variances' has no 'weights'"),
+    "a weight beyond bounds": (
+        ("variances", "weights", "high", 0),
+        1e3,
+        r"'parameters.variances.weights.high\[0\]' is 1000.0",
+    ),
+    "NaN": (
+        ("variances", "weights", "low", 0),
+        float("nan"),
+        r"'parameters.variances.weights.low\[0\]' is nan",
+    ),
+    "too few limits": (
+        ("variances", "weights", "low"),
+        [0.0],
+        "'parameters.variances.weights': 'low' has 1 entries: with 'processes' ",
+    ),
+    "no variance of the weights": (
+        ("variances", "most_uncertain"),
+        None,
+        "'parameters.variances' has no 'most_uncertain'",
+    ),
+    "too few variances": (
+        ("variances", "most_uncertain"),
+        [0.0],
+        "'parameters.variances': 'most_uncertain' has 1 entries: with 'weights'",
+    ),
+    "a negative variance": (
+        ("variances", "most_uncertain", 1),
+        -0.1,
+        r"'parameters.variances.most_uncertain\[1\]' is -0.1",
+    ),
+    "a boundless variance": (
+        ("variances", "most_uncertain", 1),
+        1e9,
+        r"'parameters.variances.most_uncertain\[1\]' is 1000000000.0",
+    ),
 }
 
 
 @pytest.mark.parametrize(("path", "value", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_document_is_refused(path, value, message):
     content = changed(fitted("mixed", 2).parameters(), path, value)
-    with pytest.raises(InvalidRecalibrator, match=message):
-        GpNormalMultivariate.from_parameters(content)
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(GpNormalMultivariate, content)
 
 
 def test_processes_of_other_outputs_are_refused():
     content = fitted("mixed", 2).parameters()
     weights = content["variances"]["weights"]
     weights["processes"].reverse()
-    with pytest.raises(InvalidRecalibrator, match=r"processes of \[2, 1\] outputs: 2 dim"):
-        GpNormalMultivariate.from_parameters(content)
+    with pytest.raises(
+        InvalidDocument,
+        match=r"'parameters.variances': 'processes' have \[2, 1\] outputs: 2 dimensions ",
+    ):
+        as_read(GpNormalMultivariate, content)
 
 
 def test_a_document_without_any_form_is_refused():
     content = fitted("mixed", 2).parameters()
     del content["variances"], content["covariances"]
-    with pytest.raises(InvalidRecalibrator, match="'covariances' is missing, and so is 'var"):
-        GpNormalMultivariate.from_parameters(content)
+    with pytest.raises(InvalidDocument, match="'covariances' is missing, and so is 'var"):
+        as_read(GpNormalMultivariate, content)
     content = fitted("covariances", 1).parameters()
     content["variances"] = content.pop("covariances")
-    with pytest.raises(InvalidRecalibrator, match="'covariances' is missing: one dimension needs"):
-        GpNormalMultivariate.from_parameters(content)
+    with pytest.raises(InvalidDocument, match="'covariances' is missing: one dimension needs"):
+        as_read(GpNormalMultivariate, content)

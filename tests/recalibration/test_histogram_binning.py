@@ -13,8 +13,8 @@ from monitor.recalibration.binned import (
     cells_of,
     fit_histogram_binning,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
-from tests.recalibration.rows import reference_rows
+from monitor.store.codec import InvalidDocument
+from tests.recalibration.rows import as_read, reference_rows
 from tests.recalibration.simulated_rows import rows_of, wrong_by_size
 
 quick = settings(deadline=None, max_examples=25)
@@ -119,20 +119,32 @@ GOOD = fit_histogram_binning(wrong_by_size(1, 900, 2)).parameters()
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("edges", None, "'edges' is None: it must be a list of at least 1 lists"),
-        ("edges", [], "'edges' is \\[\\]"),
-        ("edges", [0.5, 1.0], "every entry must be a list of numbers"),
-        ("edges", [[0.5], [-1.0]], "'edges' holds -1.0: every entry must be a number from 1e-12"),
-        ("edges", [[0.5], [float("nan")]], "'edges' holds nan"),
-        ("edges", [[0.5], [10**400]], "every entry must be a number"),
+        ("edges", None, "'parameters.edges' is None"),
+        ("edges", [], "'factors' has 2 rows of 9 entries: with 'edges' it must have 0 rows of"),
+        ("edges", [0.5, 1.0], r"'parameters.edges\[0\]' is 0.5"),
+        ("edges", [[0.5], [-1.0]], r"'parameters.edges\[1\]\[0\]' is -1.0"),
+        ("edges", [[0.5], [float("nan")]], r"'parameters.edges\[1\]\[0\]' is nan"),
+        (
+            "edges",
+            [[0.5], [10**400]],
+            r"'parameters.edges\[1\]\[0\]' is 100000000000000000000000000000000000000000",
+        ),
         ("edges", [[1.0, 1.0], [2.0]], "'edges' holds 1.0 after 1.0: entries must rise strictly"),
-        ("factors", [[1.0], [2.0]], "'factors' has \\[1, 1\\] entries by dimension"),
-        ("factors", [[1.0]], "'factors' has \\[1\\] entries by dimension"),
-        ("factors", [[1e-9], [1.0]], "number from 0.001 to 1000"),
-        ("factors", [[True], [1.0]], "'factors' holds True"),
-        ("factors", [["1"], [1.0]], "'factors' holds '1'"),
+        (
+            "factors",
+            [[1.0], [2.0]],
+            "'factors' has 2 rows of 1 entries: with 'edges' it must have 2 rows of",
+        ),
+        (
+            "factors",
+            [[1.0]],
+            "'factors' has 1 rows of 1 entries: with 'edges' it must have 2 rows of",
+        ),
+        ("factors", [[1e-9], [1.0]], r"'parameters.factors\[0\]\[0\]' is 1e-09"),
+        ("factors", [[True], [1.0]], r"'parameters.factors\[0\]\[0\]' is True"),
+        ("factors", [["1"], [1.0]], r"'parameters.factors\[0\]\[0\]' is '1'"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field(name, value, message):
-    with pytest.raises(InvalidRecalibrator, match=message):
-        HistogramBinning.from_parameters({**GOOD, name: value})
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(HistogramBinning, {**GOOD, name: value})

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.quantiles import LARGEST_ERROR, IsotonicQuantiles, fit_isotonic_quantiles
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.statistics.measures import NormalMarginals
+from monitor.store.codec import InvalidDocument
 from tests import laws
-from tests.recalibration.rows import reference_rows, wild_estimates
+from tests.recalibration.rows import as_read, reference_rows, wild_estimates
 from tests.recalibration.simulated_rows import rows_of, splits
 
 TAU = np.linspace(0.05, 0.95, 19)
@@ -124,7 +124,7 @@ def test_moving_the_origin_changes_nothing(seed, distance):
 
 
 def test_the_moments_of_the_recalibrated_distribution_are_forwarded():
-    model = IsotonicQuantiles.from_parameters(GOOD)
+    model = as_read(IsotonicQuantiles, GOOD)
     rows = rows_of([[0.5, 2.0], [3.0, 4.0]], np.ones((2, 2)))
     made = model.apply(rows.estimates)
     # Means of quantiles over levels that are even in probability.
@@ -151,13 +151,14 @@ def test_every_document_that_is_read_keeps_covariances_positive_definite(seed, k
     rise = 10.0 ** random.uniform(-3, 5.5, knots)
     error = random.uniform(-1e6, 1e6) + np.cumsum(np.maximum(rise, 2e-3 * apart))
     below, above = 10.0 ** random.uniform(-3, 6, 2)
-    model = IsotonicQuantiles.from_parameters(
+    model = as_read(
+        IsotonicQuantiles,
         {
             "normal": [normal.tolist()],
             "error": [error.tolist()],
             "below": [float(below)],
             "above": [float(above)],
-        }
+        },
     )
     assert 0 < model.scale.item() < np.inf
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(seed, 20, 1))
@@ -166,25 +167,29 @@ def test_every_document_that_is_read_keeps_covariances_positive_definite(seed, k
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("normal", None, "'normal' is None: it must be a list of at least 1 lists"),
-        ("normal", [[], []], "'normal' has no entry for a dimension"),
+        ("normal", None, "'parameters.normal' is None"),
+        ("normal", [[], []], r"'parameters.normal\[0\]' has 0 entries"),
         ("normal", [[0.0, -1.0, 1.0], [0.0]], "'normal' holds -1.0 after 0.0"),
-        ("normal", [[-1.0, 0.0, 11.0], [0.0]], "every entry must be a number from -10 to 10"),
+        ("normal", [[-1.0, 0.0, 11.0], [0.0]], r"'parameters.normal\[0\]\[2\]' is 11.0"),
         ("normal", [[-1.0, 0.0, 9e-4], [0.0]], "knots must be 0.001 apart"),
-        ("error", [[-3.0, 0.0], [0.5]], r"'error' has \[2, 1\] entries by dimension"),
+        (
+            "error",
+            [[-3.0, 0.0], [0.5]],
+            "'error' has 2 rows of 1 or 2 entries: with 'normal' it must have 2 row",
+        ),
         ("error", [[-3.0, 0.0, 0.0], [0.5]], "'error' holds 0.0 after 0.0"),
         ("error", [[-3.0, 0.0, 1e-6], [0.5]], "'error' rises by 1e-06 per unit of 'normal'"),
-        ("error", [[-3.0, 0.0, float("inf")], [0.5]], "'error' holds inf"),
-        ("below", [4.0], r"'below' is .*4.0.*: it must be a list of 2 numbers"),
-        ("below", [0.0, 1.0], "'below' holds 0.0: every entry must be a number from 0.001"),
+        ("error", [[-3.0, 0.0, float("inf")], [0.5]], r"'parameters.error\[0\]\[2\]' is inf"),
+        ("below", [4.0], "'below' has 1 entries: with 'normal' it must have 2"),
+        ("below", [0.0, 1.0], r"'parameters.below\[0\]' is 0.0"),
         (
             "above",
             [1e9, 1.0],
-            "'above' holds 1000000000.0: every entry must be a number from 0.001",
+            r"'parameters.above\[0\]' is 1000000000.0",
         ),
-        ("above", 2.0, "'above' is 2.0"),
+        ("above", 2.0, "'parameters.above' is 2.0"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field(name, value, message):
-    with pytest.raises(InvalidRecalibrator, match=message):
-        IsotonicQuantiles.from_parameters({**GOOD, name: value})
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(IsotonicQuantiles, {**GOOD, name: value})

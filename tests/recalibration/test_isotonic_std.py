@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from monitor.recalibration.binned import IsotonicStd, cells_of, fit_isotonic_std
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.store.codec import InvalidDocument
+from tests.recalibration.rows import as_read
 from tests.recalibration.simulated_rows import rows_of, wrong_by_size
 
 quick = settings(deadline=None, max_examples=25)
@@ -100,7 +101,7 @@ def test_deviations_that_differ_by_rounding_make_one_knot():
     sigma = 1.0 + np.arange(5000) * 2.0**-50
     model = fit_isotonic_std(rows_of(sigma, 2.0 * random.normal(size=5000)))
     assert len(model.factor[0]) == 1
-    assert IsotonicStd.from_parameters(model.parameters()) == model
+    assert as_read(IsotonicStd, model.parameters()) == model
 
 
 # ---- documents
@@ -110,7 +111,7 @@ GOOD = {"deviation": [[0.5, 1.0], [2.0]], "factor": [[1.0, 0.5], [3.0]]}
 
 
 def test_a_document_of_one_flat_and_one_plain_curve_is_read():
-    model = IsotonicStd.from_parameters(GOOD)
+    model = as_read(IsotonicStd, GOOD)
     made = model.apply(rows_of([[0.7, 1.0], [2.0, 7.0]], np.ones((2, 2))).estimates)
     assert made.deviation == pytest.approx(np.array([[0.5, 3.0], [1.0, 21.0]]))
 
@@ -119,15 +120,23 @@ def test_a_document_of_one_flat_and_one_plain_curve_is_read():
     ("name", "value", "message"),
     [
         ("deviation", [[1.0, 0.5], [2.0]], "'deviation' holds 0.5 after 1.0"),
-        ("deviation", [[0.0, 0.5], [2.0]], "'deviation' holds 0.0: every entry must be a number"),
+        ("deviation", [[0.0, 0.5], [2.0]], r"'parameters.deviation\[0\]\[0\]' is 0.0"),
         ("deviation", [[1.0, 1.0 + 2e-16], [2.0]], "so near to each other make no slope"),
-        ("deviation", [[1.0], [2.0]], r"'factor' has \[2, 1\] entries by dimension"),
-        ("factor", [[1.0, 0.5]], r"'factor' has \[2\] entries by dimension"),
-        ("factor", [[], []], "'factor' has no entry for a dimension"),
+        (
+            "deviation",
+            [[1.0], [2.0]],
+            "'factor' has 2 rows of 1 or 2 entries: with 'deviation' it must have 2",
+        ),
+        (
+            "factor",
+            [[1.0, 0.5]],
+            "'factor' has 1 rows of 2 entries: with 'deviation' it must have 2 rows",
+        ),
+        ("factor", [[], []], r"'parameters.factor\[0\]' has 0 entries"),
         ("factor", [[1.0, 0.4], [3.0]], "'factor' makes σ 0.4 after 0.5 at the knots"),
-        ("factor", [[1.0, 1e9], [3.0]], "from 0.001 to 1000"),
+        ("factor", [[1.0, 1e9], [3.0]], r"'parameters.factor\[0\]\[1\]' is 1000000000.0"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field(name, value, message):
-    with pytest.raises(InvalidRecalibrator, match=message):
-        IsotonicStd.from_parameters({**GOOD, name: value})
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(IsotonicStd, {**GOOD, name: value})

@@ -18,7 +18,7 @@ from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import FullInput, Objective
 from monitor.recalibration.selection import METHODS
 from tests import laws
-from tests.recalibration.rows import joined, rows_from, wild_estimates
+from tests.recalibration.rows import as_read, joined, rows_from, wild_estimates
 
 # A few inducing points are enough for laws, and quick.
 FITTED: dict[str, tuple[str, FitOptions]] = {
@@ -100,7 +100,7 @@ def test_a_fit_is_the_same_whatever_order_its_rows_come_in(name, k, form, tracke
 @of_every_form
 def test_a_document_gives_the_same_recalibrator_to_the_last_bit(name, k, form):
     model = fitted(name, k, form, False)
-    again = METHODS[model.method](json.loads(json.dumps(model.parameters())))
+    again = as_read(METHODS[model.method], json.loads(json.dumps(model.parameters())))
     assert again == model
     sent = wild_estimates(k, 30, k)
     laws.assert_same(again.apply(sent), model.apply(sent))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import beta, chi2, t
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.rejection import (
     FEWEST,
@@ -18,8 +17,10 @@ from monitor.recalibration.rejection import (
     fit_rejection,
     normalised_entropy,
 )
+from monitor.store.codec import InvalidDocument
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import Seed, drawn
+from tests.recalibration.rows import as_read
 
 ENTROPY, DEVIATION = RejectedBy.ENTROPY, RejectedBy.DEVIATION
 
@@ -282,32 +283,36 @@ def test_rows_and_targets_that_make_no_sense_are_refused(score, loss, target, by
 def test_a_document_read_back_is_the_same_to_the_last_bit(by, values, rows):
     threshold, target, error, share = values
     rejection = Rejection(by, threshold, target, error, share, rows)
-    assert Rejection.from_parameters(json.loads(json.dumps(rejection.parameters()))) == rejection
+    assert as_read(Rejection, json.loads(json.dumps(rejection.parameters()))) == rejection
 
 
 def test_deviations_have_any_size():
     rejection = Rejection(DEVIATION, 340.5, 12.0, 11.5, 0.25, 100)
-    assert Rejection.from_parameters(rejection.parameters()) == rejection
+    assert as_read(Rejection, rejection.parameters()) == rejection
 
 
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("by", "luck", "'by' is 'luck': it must be one of entropy, deviation"),
-        ("by", [], "'by' is []"),
-        ("threshold", None, "'threshold' is None"),
-        ("threshold", 1.5, "'threshold' is 1.5: it must be a number from 0 to 1"),
-        ("threshold", float("nan"), "'threshold' is nan"),
-        ("target_error", -0.1, "'target_error' is -0.1"),
-        ("error", "0.1", "'error' is '0.1'"),
-        ("rejected_share", 1.1, "'rejected_share' is 1.1"),
-        ("rows", 0, "'rows' is 0"),
-        ("rows", 1.5, "'rows' is 1.5"),
-        ("rows", True, "'rows' is True"),
+        ("by", "luck", "'parameters.by' is 'luck'"),
+        ("by", [], "'parameters.by' is []"),
+        ("threshold", None, "'parameters.threshold' is None"),
+        (
+            "threshold",
+            1.5,
+            "'threshold', 'target_error' and 'error' go up to 1.5: with 'by' 'entro",
+        ),
+        ("threshold", float("nan"), "'parameters.threshold' is nan"),
+        ("target_error", -0.1, "'parameters.target_error' is -0.1"),
+        ("error", "0.1", "'parameters.error' is '0.1'"),
+        ("rejected_share", 1.1, "'parameters.rejected_share' is 1.1"),
+        ("rows", 0, "'parameters.rows' is 0"),
+        ("rows", 1.5, "'parameters.rows' is 1.5"),
+        ("rows", True, "'parameters.rows' is True"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field_named(field, value, named):
     parameters = {**Rejection(ENTROPY, 0.5, 0.1, 0.08, 0.3, 100).parameters(), field: value}
-    with pytest.raises(InvalidRecalibrator) as refusal:
-        Rejection.from_parameters(parameters)
+    with pytest.raises(InvalidDocument) as refusal:
+        as_read(Rejection, parameters)
     assert named in str(refusal.value)

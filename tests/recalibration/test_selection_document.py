@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.documents import InvalidRecalibrator
-from monitor.recalibration.recalibrator import Basis, Clock, Identity, Period
+from monitor.recalibration.recalibrator import Basis, Clock, Identity
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, FullInput, Objective, VarianceScaling
-from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, content_of, from_content
-from tests.recalibration.rows import json_values
+from monitor.recalibration.selection import FORMAT, IDENTITY, Selection
+from tests.recalibration.rows import json_values, read_selection
 
 DOUBLE, TRIPLE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
 FULL = CovarianceScaling(
     (0.1 + 0.2, 1 / 3), ((1.0, 0.3), (0.3, 1.0)), ((1.5, -0.25), (-0.25, 0.1)), (1, 0)
 )
 REJECTION = Rejection(RejectedBy.DEVIATION, 2.5, 0.4, 0.375, 0.125, 800)
-BASIS = Basis(300, 31, 120.5, Period(0.0, 12.5, Clock.SECONDS))
-THIN = Basis(7, 2, 3.25, None, "fallback")
+BASIS = Basis(300, 31, 120.5, 0.0, 12.5, Clock.SECONDS)
+THIN = Basis(7, 2, 3.25, borrows_from="fallback")
 BY_SLICE = Selection(("x", "y"), DOUBLE, {"car": TRIPLE, "bus": FULL}, {"rows": 12, "file": "a"})
 
 
@@ -66,15 +66,15 @@ def selections(draw):
 @settings(deadline=None, max_examples=60)
 @given(selections())
 def test_a_document_read_back_is_the_same_to_the_last_bit(selection):
-    again = from_content(content_of(selection.to_json()))
+    again = read_selection(selection.to_json())
     assert again == selection
     assert again.version == selection.version
     assert again.to_json() == selection.to_json()
-    assert from_content(content_of(selection.to_json().encode())) == selection
+    assert read_selection(selection.to_json().encode()) == selection
 
 
 def test_the_identity_read_back_is_the_identity():
-    assert from_content(content_of(IDENTITY.to_json())) == IDENTITY
+    assert read_selection(IDENTITY.to_json()) == IDENTITY
 
 
 def test_the_version_is_the_method_and_a_hash_of_the_content():
@@ -101,7 +101,7 @@ def test_any_change_of_the_content_changes_the_version(other):
 def test_what_people_note_beside_it_does_not_change_the_version():
     noted = Selection(("x", "y"), DOUBLE, {}, {"rows": 7})
     assert noted.version == Selection(("x", "y"), DOUBLE).version
-    assert from_content(content_of(noted.to_json())).fitted_on == {"rows": 7}
+    assert read_selection(noted.to_json()).fitted_on == {"rows": 7}
 
 
 def test_what_it_rests_on_is_in_the_document_and_does_not_change_the_version():
@@ -111,14 +111,14 @@ def test_what_it_rests_on_is_in_the_document_and_does_not_change_the_version():
     document = json.loads(known.to_json())
     assert document["fallback"]["basis"] == BASIS.parameters()
     assert document["slices"]["car"]["basis"] == THIN.parameters()
-    assert from_content(content_of(known.to_json())).bases == {"car": THIN}
+    assert read_selection(known.to_json()).bases == {"car": THIN}
 
 
 def test_a_document_of_before_there_was_a_basis_is_read_as_it_was():
     document = json.loads(BY_SLICE.to_json())
     assert "basis" not in document["fallback"]
     assert "ranges" not in document and "rejection" not in document
-    read = from_content(content_of(BY_SLICE.to_json()))
+    read = read_selection(BY_SLICE.to_json())
     assert read.basis is None and read.bases == {}
     assert read.ranges is None and read.rejection is None
 
@@ -147,12 +147,12 @@ def test_a_document_that_was_changed_after_its_fit_is_refused():
     document = json.loads(BY_SLICE.to_json())
     document["fallback"]["parameters"]["scale"][0] = 2.5
     with pytest.raises(InvalidRecalibrator) as refusal:
-        from_content(content_of(json.dumps(document)))
+        read_selection(json.dumps(document))
     message = str(refusal.value)
     assert message.startswith(f"'version' is '{BY_SLICE.version}' but the content makes ")
     assert message.endswith("Fit again, or remove 'version'.")
     del document["version"]
-    assert from_content(content_of(json.dumps(document))).fallback == VarianceScaling((2.5, 2.0))
+    assert read_selection(json.dumps(document)).fallback == VarianceScaling((2.5, 2.0))
 
 
 HUGE = 10**400
@@ -162,81 +162,111 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
 @pytest.mark.parametrize(
     ("document", "named"),
     [
-        ("", "not a JSON document"),
-        ("{", "not a JSON document"),
-        (b"\xff\xfe", "not a JSON document"),
-        ("[" * 100_000, "not a JSON document"),
-        ("[]", "the document is []: it must be an object"),
-        ("null", "the document is None: it must be an object"),
+        ("", "'document' is no JSON ("),
+        ("{", "'document' is no JSON ("),
+        (b"\xff\xfe", "'document' is no JSON ("),
+        ("[" * 100_000, "'document' is no JSON ("),
+        ("[]", "'document' is []"),
+        ("null", "'document' is None"),
         ("{}", "'format' is None"),
-        (changed(format="calibration-monitor/recalibrator/2"), f"expected '{FORMAT}'"),
-        (changed(dimensions=None), "'dimensions' is None"),
-        (changed(dimensions="xy"), "'dimensions' is 'xy'"),
-        (changed(dimensions=["x", 2]), "'dimensions' is ['x', 2]"),
+        (
+            changed(format="calibration-monitor/recalibrator/2"),
+            f"this monitor reads '{FORMAT}'",
+        ),
+        (changed(dimensions=None), "'document' has no 'dimensions'"),
+        (changed(dimensions="xy"), "'document.dimensions' is 'xy'"),
+        (changed(dimensions=["x", 2]), "'document.dimensions[1]' is 2"),
         (changed(dimensions=["x"]), "'fallback' has 2 dimensions but 'dimensions' names 1"),
         (
             changed(dimensions=["x", "y\n"]),
-            r"'dimensions' is ['x', 'y\n']",
+            r"'document.dimensions[1]': 'y\n' holds what cannot be printed",
         ),
-        (changed(slices={"a\tb": {}}), r"'slices' has the name 'a\tb'"),
-        (changed(slices=[]), "'slices' is []"),
-        (changed(rejection=[]), "'rejection' is []: it must be an object"),
-        (changed(rejection={}), "in 'rejection': 'by' is None"),
+        (changed(slices={"a\tb": {}}), r"'document.slices.a\tb.method' is None"),
+        (changed(slices=[]), "'document.slices' is []"),
+        (changed(rejection=[]), "'document.rejection' is []"),
+        (changed(rejection={}), "'document.rejection' has no 'by'"),
         (
             changed(rejection=REJECTION.parameters() | {"threshold": -1.0}),
-            "in 'rejection': 'threshold'",
+            "'document.rejection.threshold' is -1.0",
         ),
         (
             changed(rejection=REJECTION.parameters() | {"by": "entropy", "threshold": 0.5}),
             "'rejection.by' is 'entropy': with this 'format' it must be 'deviation'",
         ),
-        (changed(ranges=[]), "'ranges' is []: it must be an object"),
-        (changed(ranges={"edges": [], "dimensions": []}), "in 'ranges': 'edges' is []"),
-        (changed(ranges={"edges": [2.0, 1.0], "dimensions": []}), "'edges' holds 1.0 after 2.0"),
-        (changed(ranges={"edges": [0.0], "dimensions": []}), "'edges' holds 0.0"),
-        (changed(ranges={"edges": [True], "dimensions": []}), "'edges' holds True"),
-        (changed(ranges={"edges": [HUGE], "dimensions": []}), "'edges' holds 1000"),
-        (changed(ranges={"edges": [2.0], "dimensions": "x"}), "in 'ranges': 'dimensions' is 'x'"),
+        (changed(ranges=[]), "'document.ranges' is []"),
+        (changed(ranges={"edges": [], "dimensions": []}), "'document.ranges.edges' has 0 entries"),
+        (changed(ranges={"edges": [2.0, 1.0], "dimensions": []}), "'edges' are [2.0, 1.0]"),
+        (changed(ranges={"edges": [0.0], "dimensions": []}), "'document.ranges.edges[0]' is 0.0"),
+        (changed(ranges={"edges": [True], "dimensions": []}), "'document.ranges.edges[0]' is True"),
+        (
+            changed(ranges={"edges": [HUGE], "dimensions": []}),
+            "'document.ranges.edges[0]' is 1000000000000000000000000000000000000000",
+        ),
+        (
+            changed(ranges={"edges": [2.0], "dimensions": "x"}),
+            "'document.ranges.dimensions' is 'x'",
+        ),
         (
             changed(fallback={"method": "identity", "basis": 3}),
-            "in 'fallback.basis': 'basis' is 3: it must be an object",
+            "'document.fallback.basis' is 3",
         ),
         (
             changed(slices={"car": {"method": "identity", "basis": {"rows": 0}}}),
-            "in 'slices.car.basis': 'rows' is 0",
+            "'document.slices.car.basis.rows' is 0",
         ),
-        (changed(slices={"car": 5}), "'slices.car' is 5: it must be an object"),
-        (changed(slices={"car": {}}), "'slices.car.method' is None"),
-        (changed(fallback=None), "'fallback' is None: it must be an object"),
-        (changed(fallback=[]), "'fallback' is []: it must be an object"),
-        (changed(fallback={"method": "magic"}), "'fallback.method' is 'magic'"),
-        (changed(fallback={"method": ["identity"]}), "'fallback.method' is ['identity']"),
-        (changed(fallback={"method": {}}), "'fallback.method' is an object"),
+        (changed(slices={"car": 5}), "'document.slices.car' is 5"),
+        (changed(slices={"car": {}}), "'document.slices.car.method' is None"),
+        (changed(fallback=None), "'document' has no 'fallback'"),
+        (changed(fallback=[]), "'document.fallback' is []"),
+        (changed(fallback={"method": "magic"}), "'document.fallback.method' is 'magic'"),
+        (changed(fallback={"method": ["identity"]}), "'document.fallback.method' is ['identity']"),
+        (changed(fallback={"method": {}}), "'document.fallback.method' is an object"),
         (
             changed(fallback={"method": "identity", "parameters": 3}),
-            "in 'fallback': 'parameters' is 3: it must be an object",
+            "'document.fallback.parameters' is 3",
         ),
-        (changed(fallback={"method": "variance-scaling"}), "in 'fallback': 'scale' is None"),
-        (with_parameters(scale=[]), "in 'fallback': 'scale' is []"),
-        (with_parameters(scale=2.0), "'scale' is 2.0"),
-        (with_parameters(scale=[1.0, 0.0]), "'scale' holds 0.0"),
-        (with_parameters(scale=[1.0, -1.0]), "'scale' holds -1.0"),
-        (with_parameters(scale=[1.0, float("nan")]), "'scale' holds nan"),
-        (with_parameters(scale=[1.0, float("inf")]), "'scale' holds inf"),
-        (with_parameters(scale=[1.0, True]), "'scale' holds True"),
-        (with_parameters(scale=[1.0, "2"]), "'scale' holds '2'"),
-        (with_parameters(scale=[1.0, HUGE]), "'scale' holds 1000"),
+        (
+            changed(fallback={"method": "variance-scaling"}),
+            "'document.fallback' has no 'parameters'",
+        ),
+        (with_parameters(scale=[]), "'document.fallback.parameters.scale' has 0 entries"),
+        (with_parameters(scale=2.0), "'document.fallback.parameters.scale' is 2.0"),
+        (with_parameters(scale=[1.0, 0.0]), "'document.fallback.parameters.scale[1]' is 0.0"),
+        (with_parameters(scale=[1.0, -1.0]), "'document.fallback.parameters.scale[1]' is -1.0"),
+        (
+            with_parameters(scale=[1.0, float("nan")]),
+            "'document.fallback.parameters.scale[1]' is nan",
+        ),
+        (
+            with_parameters(scale=[1.0, float("inf")]),
+            "'document.fallback.parameters.scale[1]' is inf",
+        ),
+        (with_parameters(scale=[1.0, True]), "'document.fallback.parameters.scale[1]' is True"),
+        (with_parameters(scale=[1.0, "2"]), "'document.fallback.parameters.scale[1]' is '2'"),
+        (
+            with_parameters(scale=[1.0, HUGE]),
+            "'document.fallback.parameters.scale[1]' is 100000000000000000000000000",
+        ),
         (
             with_parameters(scale=[1.0] * 3),
-            "'correlation' has 2 rows of [2] numbers",
+            "'document.fallback.parameters': 'correlation' has 2 rows of 2 entries:",
         ),
-        (with_parameters(correlation=None), "'correlation' is None: it must be a list"),
-        (with_parameters(correlation=[[1.0, 0.0]]), "'correlation' has 1 rows of [2]"),
-        (with_parameters(correlation=[[1.0], [0.0]]), "'correlation' has 2 rows of [1]"),
-        (with_parameters(correlation=[1.0, 1.0]), "'correlation' holds 1.0: every entry"),
+        (with_parameters(correlation=None), "'document.fallback.parameters.correlation' is None"),
+        (
+            with_parameters(correlation=[[1.0, 0.0]]),
+            "'document.fallback.parameters': 'correlation' has 1 rows of 2 entries:",
+        ),
+        (
+            with_parameters(correlation=[[1.0], [0.0]]),
+            "'document.fallback.parameters': 'correlation' has 2 rows of 1 entries:",
+        ),
+        (
+            with_parameters(correlation=[1.0, 1.0]),
+            "'document.fallback.parameters.correlation[0]' is 1.0",
+        ),
         (
             with_parameters(correlation=[[1.0, None], [0.0, 1.0]]),
-            "'correlation' holds None: every entry must be a number",
+            "'document.fallback.parameters.correlation[0][1]' is None",
         ),
         (with_parameters(correlation=[[1.0, 0.5], [0.4, 1.0]]), "'correlation' is not symmetric"),
         (
@@ -245,31 +275,34 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         ),
         (
             with_parameters(whitened=[[1.0, float("inf")], [float("inf"), 1.0]]),
-            "'whitened' holds inf",
+            "'document.fallback.parameters.whitened[0][1]' is inf",
         ),
-        (with_parameters(whitened=[[1.0, HUGE], [HUGE, 1.0]]), "'whitened' holds 1000"),
+        (
+            with_parameters(whitened=[[1.0, HUGE], [HUGE, 1.0]]),
+            "'document.fallback.parameters.whitened[0][1]' is 100000000000000000000",
+        ),
         (with_parameters(whitened=[[0.0, 0.0], [0.0, 1.0]]), "'whitened' is not positive definite"),
         (with_parameters(order=[0, 0]), "'order' is [0, 0]: it must hold 0 to 1, each once"),
         (with_parameters(order=[0]), "'order' is [0]"),
-        (with_parameters(order=[1.0, 0.0]), "'order' is [1.0, 0.0]"),
-        (with_parameters(order=[False, True]), "'order' is [False, True]"),
-        (with_parameters(order=3), "'order' is 3"),
-        (with_parameters(order=["a", 1]), "'order' is ['a', 1]"),
-        (with_parameters(order=None), "'order' is None"),
+        (with_parameters(order=[1.0, 0.0]), "'document.fallback.parameters.order[0]' is 1.0"),
+        (with_parameters(order=[False, True]), "'document.fallback.parameters.order[0]' is False"),
+        (with_parameters(order=3), "'document.fallback.parameters.order' is 3"),
+        (with_parameters(order=["a", 1]), "'document.fallback.parameters.order[0]' is 'a'"),
+        (with_parameters(order=None), "'document.fallback.parameters.order' is None"),
         (
             with_parameters(objective="median"),
-            "'objective' is 'median': it must be one of mean, winsorised-mean, quantile",
+            "'document.fallback.parameters.objective' is 'median'",
         ),
-        (with_parameters(objective=[]), "'objective' is []"),
+        (with_parameters(objective=[]), "'document.fallback.parameters.objective' is []"),
         (
             with_parameters(full_input="turn"),
-            "'full_input' is 'turn': it must be one of scale, whiten",
+            "'document.fallback.parameters.full_input' is 'turn'",
         ),
         (
             changed(
                 slices={"car": {"method": "variance-scaling", "parameters": {"scale": [0.0, 1.0]}}}
             ),
-            "in 'slices.car': 'scale' holds 0.0",
+            "'document.slices.car.parameters.scale[0]' is 0.0",
         ),
         (
             changed(
@@ -278,7 +311,7 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
                     "parameters": {"scale": [1.0, 1.0], "objective": "mode"},
                 }
             ),
-            "in 'fallback': 'objective' is 'mode'",
+            "'document.fallback.parameters.objective' is 'mode'",
         ),
         (changed(version="variance-scaling-0"), "'version' is 'variance-scaling-0'"),
         (changed(version=7), "'version' is 7"),
@@ -286,7 +319,7 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
 )
 def test_a_malformed_document_is_refused_with_the_field_named(document, named):
     with pytest.raises(InvalidRecalibrator) as refusal:
-        from_content(content_of(document))
+        read_selection(document)
     assert named in str(refusal.value)
     assert str(refusal.value).endswith(".")
 
@@ -300,9 +333,7 @@ def test_parts_with_a_default_may_be_left_out():
             "whitened": EYE,
         },
     }
-    found = from_content(
-        content_of(changed(fallback=fallback, slices=None, fitted_on=None, version=None))
-    )
+    found = read_selection(changed(fallback=fallback, slices=None, fitted_on=None, version=None))
     assert found.fallback == CovarianceScaling(
         (1.0, 2.0), ((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (0.0, 1.0)), (0, 1)
     )
@@ -324,7 +355,7 @@ names = st.sampled_from(list(FULL.parameters()))
 )
 def test_whatever_is_sent_is_read_or_refused(document):
     try:
-        selection = from_content(content_of(document))
+        selection = read_selection(document)
     except InvalidRecalibrator:
         return
-    assert from_content(content_of(selection.to_json())) == selection
+    assert read_selection(selection.to_json()) == selection

@@ -11,7 +11,6 @@ import pytest
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import plain_space
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import beta, cauchy
 from monitor.recalibration.processes.beta import GpBeta
@@ -20,8 +19,9 @@ from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests import laws
-from tests.recalibration.rows import wild_estimates
+from tests.recalibration.rows import as_read, wild_estimates
 
 FITS: dict[str, Any] = {"cauchy": cauchy.fit_gp_cauchy, "beta": beta.fit_gp_beta}
 TYPES: dict[str, Any] = {"cauchy": GpCauchy, "beta": GpBeta}
@@ -98,8 +98,8 @@ def test_a_document_is_refused_whatever_part_of_it_is_wrong(name):
                 inner = inner[key]
             inner[path[-1]] = wrong
             try:
-                model = TYPES[name].from_parameters(broken)
-            except InvalidRecalibrator as error:
+                model = as_read(TYPES[name], broken)
+            except InvalidDocument as error:
                 assert str(error)
                 continue
             # What is not refused can be served.
@@ -112,8 +112,8 @@ def test_a_document_is_refused_whatever_part_of_it_is_wrong(name):
 def test_a_document_without_one_of_its_fields_is_refused(name):
     good = fitted(name).parameters()
     for key in good:
-        with pytest.raises(InvalidRecalibrator, match=key):
-            TYPES[name].from_parameters({k: v for k, v in good.items() if k != key})
+        with pytest.raises(InvalidDocument, match=key):
+            as_read(TYPES[name], {k: v for k, v in good.items() if k != key})
 
 
 @both
@@ -127,8 +127,8 @@ def test_a_process_of_two_outputs_is_refused(name):
     }
     stack["processes"][0] = constant
     stack["low"], stack["high"] = [0.0] * 3, [0.0] * 3
-    with pytest.raises(InvalidRecalibrator, match="output"):
-        TYPES[name].from_parameters(broken)
+    with pytest.raises(InvalidDocument, match="output"):
+        as_read(TYPES[name], broken)
 
 
 # ---- fits
@@ -219,7 +219,7 @@ def test_the_kernel_of_the_paper_can_be_asked_for(name):
     model = FITS[name](rows(9), PAPER[name])
     assert all(process.form is KernelForm.PAPER for process in stack_of(model).processes)
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(11, 20, 2))
-    assert TYPES[name].from_parameters(json.loads(json.dumps(model.parameters()))) == model
+    assert as_read(TYPES[name], json.loads(json.dumps(model.parameters()))) == model
 
 
 @both

@@ -25,7 +25,7 @@ from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import cluster_id, design_effect_of_rows
 from monitor.statistics.stage import no_stage_statistics, observe
 from tests import laws
-from tests.recalibration.rows import reference_rows, wild_estimates
+from tests.recalibration.rows import as_read, reference_rows, wild_estimates
 
 BINNING = Binning()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -147,7 +147,7 @@ def test_however_few_the_rows_covariances_stay_positive_definite(seed, n, streng
         assert np.linalg.eigvalsh(matrix)[0] > 0
     assert np.diagonal(matrices(model)["correlation"]) == pytest.approx(np.ones(3))
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(seed, 20, 3))
-    assert CovarianceScaling.from_parameters(model.parameters()) == model
+    assert as_read(CovarianceScaling, model.parameters()) == model
 
 
 def test_one_row_is_refused_alone_and_leaves_the_prior_nearly_as_it_was():
@@ -278,7 +278,7 @@ def test_a_wide_clamp_and_no_prior_give_the_closed_form_bit_for_bit(fit, seed):
 
 
 def test_documents_of_earlier_versions_are_read():
-    assert VarianceScaling.from_parameters({"scale": [2.0]}).scale == (2.0,)
+    assert as_read(VarianceScaling, {"scale": [2.0]}).scale == (2.0,)
     matrix = [[1.0]]
     old = {"scale": [5000.0], "correlation": matrix, "whitened": matrix}
-    assert CovarianceScaling.from_parameters(old).scale == (5000.0,)
+    assert as_read(CovarianceScaling, old).scale == (5000.0,)

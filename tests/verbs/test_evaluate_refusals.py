@@ -125,7 +125,7 @@ def test_a_model_that_is_no_json_is_refused(refusal, drive, model):
     model.write_bytes(gzip.compress(b"{}"))
     assert str(model) in refusal(drive, "--model", model)
     model.write_text("scale: 2")
-    assert "not a JSON document" in refusal(drive, "--model", model)
+    assert "is no JSON" in refusal(drive, "--model", model)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.selection import content_of, from_content
+from tests.recalibration.rows import read_selection
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, npz_file
 
@@ -20,7 +20,7 @@ SHORT = ("--time-constant", "2s")
 
 
 def model_of(path):
-    model = from_content(content_of(path.read_text())).fallback
+    model = read_selection(path.read_text()).fallback
     assert isinstance(model, AdaptiveScaling)
     return model
 

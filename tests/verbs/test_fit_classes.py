@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from monitor.recalibration.classes.class_selection import (
-    CLASS_METHODS,
-    class_selection_from_content,
-)
-from monitor.recalibration.selection import content_of
+from monitor.recalibration.classes.class_selection import CLASS_METHODS
+from tests.recalibration.rows import read_class_selection
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file
 
@@ -106,7 +103,7 @@ def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_writt
     names = np.array(["a\n", "b", "c", "d"])
     file = save("names.npz", logits=logits, label=label, class_names=names)
     line = refused("fit", file, "--method", "temperature", "--output", tmp_path / "model.json")
-    assert "makes no model that can be read again: 'classes' is ['a\\n', 'b', 'c', 'd']" in line
+    assert "makes no model that can be read again: 'document.classes[0]': 'a\\n' holds" in line
     assert not (tmp_path / "model.json").exists()
 
 
@@ -251,7 +248,7 @@ def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
     path = tmp_path / "model.json"
     words = ("--method", "temperature", "--reject-above-error", "0.3", "--output", path)
     said = run("fit", classes, *words)
-    rejection = class_selection_from_content(content_of(path.read_text())).rejection
+    rejection = read_class_selection(path.read_text()).rejection
     assert rejection is not None
     assert rejection.by == "entropy"
     assert 0 < rejection.rejected_share < 1

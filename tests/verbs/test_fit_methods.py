@@ -11,7 +11,8 @@ import scipy.stats
 from monitor.cli import main
 from monitor.frames.detections import Estimates
 from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.selection import METHODS, content_of, from_content
+from monitor.recalibration.selection import METHODS
+from tests.recalibration.rows import read_selection
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, with_bad_covariances
 
@@ -112,7 +113,7 @@ def test_another_shape_is_measured_under_its_own_distribution(
 def test_the_likelihood_of_a_cauchy_model_is_that_of_cauchy_distributions(
     models, evaluate, drive, rows
 ):
-    selection = from_content(content_of(models["gp-cauchy"].read_text()))
+    selection = read_selection(models["gp-cauchy"].read_text())
     model = selection.fallback
     assert isinstance(model, GpCauchy)
     there = rows.of(rows.labelled)
@@ -229,7 +230,7 @@ def test_rejection_keeps_the_error_of_the_rest_within_the_target(
     assert rejection["by"] == "deviation"
     assert 0 < rejection["rejected_share"] < 1
     assert f"{rejection['rejected_share']:.1%} of the rows are rejected, σ_G above" in said
-    selection = from_content(content_of(path.read_text()))
+    selection = read_selection(path.read_text())
     there = rows.of(rows.labelled)
     sent = Estimates(there.mean[:, :2], there.covariance[:, :2, :2], np.zeros(there.n, bool))
     made = selection.fallback.apply(sent)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from monitor.cli import main
-from monitor.recalibration.selection import content_of, from_content
+from tests.recalibration.rows import read_selection
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, error, npz_file
 
@@ -247,7 +247,7 @@ def test_what_it_rests_on_is_printed(run, drive, rows, tmp_path):
     there = rows.of(rows.labelled)
     tracks = len(set(zip(there.sequence, there.track, strict=True)))
     assert f"fitted on {there.n} rows of {tracks} tracks, worth " in said
-    basis = from_content(content_of((tmp_path / "model.json").read_text())).bases["car"]
+    basis = read_selection((tmp_path / "model.json").read_text()).bases["car"]
     assert f"slice car: {basis}\n" in said
 
 

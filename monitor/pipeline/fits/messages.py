@@ -12,66 +12,103 @@ read.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.space import (
-    MOST_DIMENSIONS,
-    Dimension,
-    DimensionKind,
-    FloatArray,
-    IntArray,
-    Space,
-)
+from monitor.frames.forms import Printable
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.promotion.fits import FitJob, FitOutcome
 from monitor.promotion.records import FitSettings
-from monitor.recalibration.documents import (
-    Document,
-    InvalidRecalibrator,
-    member,
-    names,
-    number,
-    part,
-    parts,
-    shown,
-    whole,
-)
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.scaling import Objective
-from monitor.recalibration.selection import METHODS, check_format, content_of, read_method
+from monitor.recalibration.selection import AnyRecalibrator
+from monitor.store.codec import Codec, InvalidDocument
 
 JOB_FORMAT = "calibration-monitor/fit-job/1"
 OUTCOME_FORMAT = "calibration-monitor/fit-outcome/1"
 _HEAD_LENGTH = 8  # bytes
 _MOST_HEAD = 16 * 2**20  # bytes
 _MOST_ROWS = 2**31
+_REMEDY = "Fit again; both processes must be of one version of the monitor."
 
 # Bytes of an outcome, recalibrators of all slices: those of Gaussian processes have some ten kB.
 MOST_BYTES = 16 * 2**20
 
 # Characters of the reason why a slice is refused.
 MOST_REASON = 1000
-_LEAST = float(np.finfo(float).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    """A slice whose arrays follow: how many rows, and which of the arrays that may lack."""
+
+    name: str
+    space: Space
+    n: Annotated[int, Interval(ge=0, le=_MOST_ROWS)]
+    timed: bool
+    delayed: bool
+
+    def __post_init__(self) -> None:
+        if len(set(self.space.names)) < self.space.k:
+            raise ValueError(f"'space' has {self.space.names}: every name must be there once")
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The head of a job."""
+
+    settings: FitSettings
+    limits: Limits
+    slices: tuple[_Announced, ...]
+
+    def __post_init__(self) -> None:
+        if self.settings.method not in FITTINGS:
+            raise ValueError(
+                f"'settings.method' is {self.settings.method[:100]!r}: "
+                f"it must be one of {', '.join(FITTINGS)}"
+            )
+        if len({one.name for one in self.slices}) < len(self.slices):
+            raise ValueError("two slices have one name: slices are known by their names")
+
+
+@dataclass(frozen=True, slots=True)
+class _SliceLine:
+    """The outcome of a slice: a recalibrator, or the reason why there is none."""
+
+    slice: str
+    fitted: AnyRecalibrator | None = None
+    refused: Annotated[Printable, Len(0, MOST_REASON)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fitted is None) == (self.refused is None):
+            raise ValueError("there must be one of 'fitted' and 'refused'")
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstLine:
+    """Says that an outcome follows."""
+
+
+_HEAD = Codec(_Head, "head", _REMEDY, JOB_FORMAT)
+_FIRST = Codec(_FirstLine, "outcome", _REMEDY, OUTCOME_FORMAT)
+_LINE = Codec(_SliceLine, "outcome", _REMEDY)
 
 
 def job_pieces(job: FitJob) -> list[memoryview]:
     """Returns the bytes of a job, in pieces to be sent one by one; the arrays are not copied."""
-    head: Document = {
-        "format": JOB_FORMAT,
-        "settings": asdict(job.settings),
-        "limits": asdict(job.limits),
-        "slices": [_announced(name, rows) for name, rows in job.slices.items()],
-    }
-    text = json.dumps(head).encode("ascii")
+    announced = tuple(
+        _Announced(name, rows.space, rows.n, rows.time_s is not None, rows.delay_s is not None)
+        for name, rows in job.slices.items()
+    )
+    text = _HEAD.write(_Head(job.settings, job.limits, announced))
     # Spaces behind it, so that every array begins where its numbers may be read in place.
     text = text.ljust(-(-len(text) // 8) * 8)
     pieces = [memoryview(len(text).to_bytes(_HEAD_LENGTH, "little")), memoryview(text)]
@@ -90,34 +127,14 @@ def read_job(data: bytes | bytearray) -> FitJob:
     if len(data) < begin or length > _MOST_HEAD or length % 8:
         raise ValueError(f"the job of {len(data)} bytes has a head of {length}: it was cut off.")
     try:
-        head = content_of(bytes(data[_HEAD_LENGTH:begin]))
-        check_format(head, JOB_FORMAT)
-        settings = _settings(part(head, "settings"))
-        bounds = part(head, "limits")
-        limits = Limits(*(number(bounds, field.name, 0.0) for field in fields(Limits)))
-        announced = parts(head, "slices", fewest=0)
-        arrays = _Arrays(memoryview(data)[begin:])
-        slices = dict(_named_rows(content, arrays) for content in announced)
-    except InvalidRecalibrator as error:
+        head = _HEAD.read(bytes(data[_HEAD_LENGTH:begin]))
+    except InvalidDocument as error:
         raise ValueError(f"the head of the job cannot be used: {error}") from None
-    if len(slices) < len(announced):
-        raise ValueError("the job has two slices of one name: slices are known by their names.")
+    arrays = _Arrays(memoryview(data)[begin:])
+    slices = {one.name: _rows(one, arrays) for one in head.slices}
     if arrays.rest.nbytes:
         raise ValueError(f"{arrays.rest.nbytes} bytes stand behind all arrays: none may.")
-    return FitJob(settings, slices, limits)
-
-
-def _announced(name: str, rows: FitRows) -> Document:
-    return {
-        "name": name,
-        "dimensions": list(rows.space.names),
-        "units": [dimension.unit for dimension in rows.space.dimensions],
-        "kinds": [int(dimension.kind) for dimension in rows.space.dimensions],
-        "angles_in_joint": rows.space.angles_in_joint,
-        "n": rows.n,
-        "timed": rows.time_s is not None,
-        "delayed": rows.delay_s is not None,
-    }
+    return FitJob(head.settings, slices, head.limits)
 
 
 def _arrays(rows: FitRows) -> Iterator[npt.NDArray[Any]]:
@@ -130,69 +147,20 @@ def _arrays(rows: FitRows) -> Iterator[npt.NDArray[Any]]:
         yield np.ascontiguousarray(integers, np.int64)
 
 
-def _settings(content: Document) -> FitSettings:
-    method, objective, constant = map(content.get, ("method", "objective", "time_constant_s"))
-    if not isinstance(method, str) or method not in FITTINGS:
-        raise InvalidRecalibrator(
-            f"'method' is {shown(method)}: it must be one of {', '.join(FITTINGS)}."
-        )
-    return FitSettings(
-        method,
-        None if objective is None else member(content, "objective", Objective),
-        None if constant is None else number(content, "time_constant_s", _LEAST),
-        number(content, "prior_tracks", _LEAST),
-        whole(content, "tracks"),
-    )
-
-
-def _named_rows(content: Document, arrays: _Arrays) -> tuple[str, FitRows]:
-    """Reads a slice: its announcement in the head, then its arrays.
-
-    Raises InvalidRecalibrator for the announcement, ValueError for the arrays.
-    """
-    name = content.get("name")
-    flags = [content.get(flag) for flag in ("angles_in_joint", "timed", "delayed")]
-    if not isinstance(name, str) or not all(isinstance(flag, bool) for flag in flags):
-        raise InvalidRecalibrator(
-            f"the slice {shown(name)} has the flags {shown(flags)}: a name and truth values "
-            "are needed."
-        )
-    space = _space(content, name, bool(flags[0]))
-    n, k = whole(content, "n", 0, _MOST_ROWS), space.k
+def _rows(announced: _Announced, arrays: _Arrays) -> FitRows:
+    """Takes the arrays of a slice. Raises ValueError."""
+    name, n, space = announced.name, announced.n, announced.space
+    k = space.k
     mean = arrays.floats(f"{name}.mean", n, k)
     covariance = arrays.floats(f"{name}.covariance", n, k, k)
     if not (np.diagonal(covariance, axis1=1, axis2=2) > 0).all():
         raise ValueError(f"'{name}.covariance' holds a variance that is not positive.")
     error = arrays.floats(f"{name}.error", n, k)
-    time_s = arrays.floats(f"{name}.time_s", n) if flags[1] else None
-    delay_s = arrays.floats(f"{name}.delay_s", n) if flags[2] else None
+    time_s = arrays.floats(f"{name}.time_s", n) if announced.timed else None
+    delay_s = arrays.floats(f"{name}.delay_s", n) if announced.delayed else None
     diagonal = arrays.integers(f"{name}.diagonal", 0, 1, n).astype(np.bool_)
     track = arrays.integers(f"{name}.track", -1, np.iinfo(np.int64).max, n)
-    return name, FitRows(
-        space, Estimates(mean, covariance, diagonal), error, track, time_s, delay_s
-    )
-
-
-def _space(content: Document, name: str, angles_in_joint: bool) -> Space:
-    called = names(content, "dimensions")
-    units, kinds = content.get("units"), content.get("kinds")
-    if (
-        not 1 <= len(called) <= MOST_DIMENSIONS
-        or not isinstance(units, list)
-        or not isinstance(kinds, list)
-        or not len(units) == len(kinds) == len(called)
-        or not all(isinstance(unit, str) for unit in units)
-        or not all(kind in list(DimensionKind) for kind in kinds)
-    ):
-        raise InvalidRecalibrator(
-            f"the slice '{name}' has {len(called)} dimensions of the units {shown(units)} and "
-            f"kinds {shown(kinds)}: there must be 1 to {MOST_DIMENSIONS}, with both for each."
-        )
-    dimensions = tuple(
-        Dimension(dimension, unit, DimensionKind(kind))
-        for dimension, unit, kind in zip(called, units, kinds, strict=True)
-    )
-    return Space(dimensions, angles_in_joint)
+    return FitRows(space, Estimates(mean, covariance, diagonal), error, track, time_s, delay_s)
 
 
 @dataclass(slots=True)
@@ -226,15 +194,27 @@ class _Arrays:
 
 
 def outcome_bytes(outcome: FitOutcome) -> bytes:
-    """Writes an outcome. Raises ValueError if a recalibrator holds a number that is not finite."""
-    lines: list[Document] = [{"format": OUTCOME_FORMAT}]
-    for name, fitted in outcome.fitted.items():
-        lines.append({"slice": name, "method": fitted.method, "parameters": fitted.parameters()})
-    for name, reason in outcome.refused.items():
-        # One printable line, whatever the error said.
-        words = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
-        lines.append({"slice": name, "refused": words[:MOST_REASON]})
-    return b"".join(json.dumps(line, allow_nan=False).encode("ascii") + b"\n" for line in lines)
+    """Writes an outcome."""
+    lines = [_FIRST.write(_FirstLine())]
+    lines += [_fitted_line(name, fitted) for name, fitted in outcome.fitted.items()]
+    lines += [_refused_line(name, reason) for name, reason in outcome.refused.items()]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _fitted_line(name: str, fitted: Recalibrator) -> bytes:
+    line = _LINE.write(_SliceLine(name, fitted))
+    try:
+        # One that cannot be read again could be neither sent nor stored: it is refused here, then.
+        _LINE.read(line)
+    except InvalidDocument as error:
+        return _refused_line(name, f"{fitted.method} made what cannot be used: {error}")
+    return line
+
+
+def _refused_line(name: str, reason: str) -> bytes:
+    # One printable line, whatever the error said.
+    words = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+    return _LINE.write(_SliceLine(name, refused=words[:MOST_REASON]))
 
 
 def read_outcome(data: bytes, job: FitJob) -> FitOutcome:
@@ -245,55 +225,28 @@ def read_outcome(data: bytes, job: FitJob) -> FitOutcome:
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"the outcome has {len(data)} bytes: at most {MOST_BYTES}.")
-    try:
-        return _read(data, job)
-    except InvalidRecalibrator as error:
-        raise ValueError(f"the outcome cannot be used: {error}") from None
-
-
-def _read(data: bytes, job: FitJob) -> FitOutcome:
     # Never more lines than slices, however many line ends come: the rest of the last one is no
     # JSON.
-    head, *lines = data.removesuffix(b"\n").split(b"\n", len(job.slices))
-    check_format(content_of(head), OUTCOME_FORMAT)
-    fitted: dict[str, Recalibrator] = {}
-    refused: dict[str, str] = {}
-    for line in lines:
-        content = content_of(line)
-        name = content.get("slice")
-        if not isinstance(name, str) or name not in job.slices or name in {*fitted, *refused}:
-            raise InvalidRecalibrator(
-                f"'slice' is {shown(name)}: every slice of the job must be there once, and no "
-                "other."
+    first, *lines = data.removesuffix(b"\n").split(b"\n", len(job.slices))
+    try:
+        _FIRST.read(first)
+        outcomes = [_LINE.read(line) for line in lines]
+    except InvalidDocument as error:
+        raise ValueError(f"the outcome cannot be used: {error}") from None
+    names = [one.slice for one in outcomes]
+    if sorted(names) != sorted(job.slices):
+        raise ValueError(
+            f"the outcome has {len(names)} slices, and {len(job.slices)} were asked for: every "
+            "slice of the job must be there once, and no other."
+        )
+    fitted = {one.slice: one.fitted for one in outcomes if one.fitted is not None}
+    for name, one in fitted.items():
+        asked, k = job.settings.method, job.slices[name].space.k
+        if one.method != asked or one.k not in (None, k):
+            raise ValueError(
+                f"the outcome of '{name}' is a {one.method} of {one.k} dimensions: a {asked} of "
+                f"{k} was asked for."
             )
-        if "refused" in content:
-            refused[name] = _reason(content["refused"])
-        else:
-            fitted[name] = _recalibrator(content, name, job)
-    missing = [name for name in job.slices if name not in {*fitted, *refused}]
-    if missing:
-        raise InvalidRecalibrator(
-            f"it lacks {len(missing)} of {len(job.slices)} slices, '{missing[0]}' for one."
-        )
-    return FitOutcome(fitted, refused)
-
-
-def _reason(reason: object) -> str:
-    if not isinstance(reason, str) or not reason.isprintable() or len(reason) > MOST_REASON:
-        raise InvalidRecalibrator(
-            f"'refused' is {shown(reason)}: it must be a text of at most {MOST_REASON} printable "
-            "characters."
-        )
-    return reason
-
-
-def _recalibrator(content: Document, name: str, job: FitJob) -> Recalibrator:
-    fitted = read_method(content, name, METHODS)
-    if fitted.method != job.settings.method:
-        raise InvalidRecalibrator(
-            f"'{name}.method' is '{fitted.method}', and '{job.settings.method}' was asked for."
-        )
-    k = job.slices[name].space.k
-    if fitted.k not in (None, k):
-        raise InvalidRecalibrator(f"'{name}' has {fitted.k} dimensions and its rows have {k}.")
-    return fitted
+    return FitOutcome(
+        fitted, {one.slice: one.refused for one in outcomes if one.refused is not None}
+    )

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval, Len
 
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.classes.probabilities import (
@@ -24,16 +25,7 @@ from monitor.recalibration.classes.probabilities import (
     averaged_loss,
     opinions_of,
 )
-from monitor.recalibration.documents import (
-    Document,
-    Documented,
-    InvalidRecalibrator,
-    Matrix,
-    as_matrix,
-    matrix,
-    number,
-    numbers,
-)
+from monitor.recalibration.documents import Documented, as_matrix, check_entries, check_lengths
 from monitor.recalibration.recalibrator import UnfitData
 
 # No temperature that is fitted is beyond these.
@@ -44,6 +36,9 @@ _STEPS = 24
 
 # A weight of 0 or less would turn a class upside down.
 LEAST_WEIGHT, LARGEST_WEIGHT = 1e-5, 1e5
+_Weight = Annotated[float, Interval(ge=LEAST_WEIGHT, le=LARGEST_WEIGHT)]
+_Number = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
+_Numbers = tuple[_Number, ...]
 
 # The slope of the leaky ReLU below 0.
 _LEAK = 0.01
@@ -56,6 +51,7 @@ _MOST_SERVED = 1024
 
 # The spread of a class whose probability hardly changes; what it tells is not made larger.
 _LEAST_SPREAD = 1e-3
+_Spread = Annotated[float, Interval(ge=_LEAST_SPREAD, le=LARGEST)]
 
 # Strengths of the decay, from strong to weak. In rows: with the likelihood's sum it is a Gaussian
 # prior of variance 1/strength, so that it means the same for any number of rows.
@@ -72,7 +68,7 @@ class Temperature(Documented):
     source       Guo et al. 2017, eq. 9; for several opinions Laves et al. 2019, eq. 25
     """
 
-    temperature: float
+    temperature: Annotated[float, Interval(ge=1 / LARGEST, le=LARGEST)]
     method: ClassVar[str] = "temperature"
     classes: ClassVar[None] = None
 
@@ -81,11 +77,6 @@ class Temperature(Documented):
         scores = as_columns(log_probabilities)
         scores /= self.temperature
         return opinions_of(scores, log_probabilities.shape)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> Temperature:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        return cls(number(parameters, "temperature", 1 / LARGEST, LARGEST))
 
 
 def fit_temperature(rows: ClassRows) -> Temperature:
@@ -142,9 +133,12 @@ class VectorScaling(Documented):
     source        Guo et al. 2017, section 4.2; Laves et al. 2019, eq. 26, which has no bias
     """
 
-    weight: tuple[float, ...]
-    bias: tuple[float, ...]
+    weight: Annotated[tuple[_Weight, ...], Len(2)]
+    bias: _Numbers
     method: ClassVar[str] = "vector-scaling"
+
+    def __post_init__(self) -> None:
+        check_entries(self, ("bias",), self.classes, "weight")
 
     @property
     def classes(self) -> int:
@@ -157,12 +151,6 @@ class VectorScaling(Documented):
         scores *= np.array(self.weight)[:, None]
         scores += np.array(self.bias)[:, None]
         return opinions_of(scores, log_probabilities.shape)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> VectorScaling:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
-        return cls(weight, numbers(parameters, "bias", len(weight), -LARGEST, LARGEST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +217,21 @@ class AuxiliaryScaling(VectorScaling):
                     negative, and all log-probabilities are
     """
 
-    centre: tuple[float, ...]
-    spread: tuple[float, ...]
-    lowest: tuple[float, ...]
-    highest: tuple[float, ...]
-    hidden: Matrix
-    hidden_bias: tuple[float, ...]
-    output: Matrix
+    centre: _Numbers
+    spread: tuple[_Spread, ...]
+    lowest: _Numbers
+    highest: _Numbers
+    hidden: tuple[_Numbers, ...]
+    hidden_bias: Annotated[_Numbers, Len(1, _MOST_SERVED)]
+    output: tuple[_Numbers, ...]
     method: ClassVar[str] = "auxiliary-scaling"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        classes, units = self.classes, len(self.hidden_bias)
+        check_entries(self, ("centre", "spread", "lowest", "highest"), classes, "weight")
+        check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
+        check_lengths("output", self.output, [units] * classes, "hidden_bias")
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities of each opinion, (n, M, C)."""
@@ -252,34 +247,6 @@ class AuxiliaryScaling(VectorScaling):
     def _arrays(self) -> tuple[FloatArray, ...]:
         """Arrays of all fields, in their order; W₁ and W₂ transposed."""
         return tuple(np.array(getattr(self, entry.name)).T.copy() for entry in fields(self))
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
-        classes, ends = len(weight), (-LARGEST, LARGEST)
-        hidden_bias = numbers(parameters, "hidden_bias", None, *ends)
-        units = len(hidden_bias)
-        if units > _MOST_SERVED:
-            raise InvalidRecalibrator(
-                f"'hidden_bias' holds {units} units: more than {_MOST_SERVED} would hold up every "
-                "frame."
-            )
-        bias, centre, lowest, highest = (
-            numbers(parameters, name, classes, *ends)
-            for name in ("bias", "centre", "lowest", "highest")
-        )
-        return cls(
-            weight,
-            bias,
-            centre,
-            numbers(parameters, "spread", classes, _LEAST_SPREAD, LARGEST),
-            lowest,
-            highest,
-            matrix(parameters, "hidden", units, classes, *ends),
-            hidden_bias,
-            matrix(parameters, "output", classes, units, *ends),
-        )
 
 
 def _leaky(values: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The class recalibrator that is promoted: which classes it serves, how it is read or fitted.
+"""The class recalibrator that is promoted: which classes it serves, how it is fitted.
 
 It knows its own version: the method and a hash of everything that makes it up.
 """
@@ -14,30 +14,19 @@ from monitor.recalibration.classes import class_scaling, classwise_isotonic
 from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
 from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRecalibrator, ClassRows
-from monitor.recalibration.documents import Document, InvalidRecalibrator, names, part, shown
+from monitor.recalibration.documents import Document
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.selection import (
-    Selection,
-    check_format,
-    check_version,
-    content_of,
-    fitted_on,
-    from_content,
-    read_method,
-    read_rejection,
-    text_of,
-    version_of,
-)
+from monitor.recalibration.rejection import Rejection
+from monitor.recalibration.selection import Selection, text_of, version_of
 
 FORMAT = "calibration-monitor/class-recalibrator/1"
 
-CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
-    ClassIdentity.method: lambda parameters: ClassIdentity(),
-    Temperature.method: Temperature.from_parameters,
-    VectorScaling.method: VectorScaling.from_parameters,
-    AuxiliaryScaling.method: AuxiliaryScaling.from_parameters,
-    ClasswiseIsotonic.method: ClasswiseIsotonic.from_parameters,
+CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
+    ClassIdentity.method: ClassIdentity,
+    Temperature.method: Temperature,
+    VectorScaling.method: VectorScaling,
+    AuxiliaryScaling.method: AuxiliaryScaling,
+    ClasswiseIsotonic.method: ClasswiseIsotonic,
 }
 
 CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
@@ -106,25 +95,6 @@ class ClassSelection:
 CLASS_IDENTITY = ClassSelection((), ClassIdentity())
 
 
-def class_selection_from_content(content: Document) -> ClassSelection:
-    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
-    check_format(content, FORMAT)
-    classes = names(content, "classes")
-    if len(classes) == 1:
-        raise InvalidRecalibrator(
-            f"'classes' is {shown(list(classes))}: name at least two, or none for any."
-        )
-    recalibrator = read_method(part(content, "recalibrator"), "recalibrator", CLASS_METHODS)
-    if classes and recalibrator.classes not in (None, len(classes)):
-        raise InvalidRecalibrator(
-            f"'recalibrator' has {recalibrator.classes} classes but 'classes' names {len(classes)}."
-        )
-    rejection = read_rejection(content, RejectedBy.ENTROPY)
-    selection = ClassSelection(classes, recalibrator, rejection, fitted_on(content))
-    check_version(content, selection.version)
-    return selection
-
-
 def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
     """Fits a method of CLASS_FITS to the rows, with its defaults. Raises UnfitData."""
     if method not in CLASS_FITS:
@@ -133,13 +103,3 @@ def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
 
 
 AnySelection = Selection | ClassSelection
-
-
-def any_selection_from_json(text: str | bytes) -> AnySelection:
-    """Reads what to_json of either returned, its version worked out: nothing is left for later.
-
-    Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
-    """
-    content = content_of(text)
-    of_classes = content.get("format") == FORMAT
-    return class_selection_from_content(content) if of_classes else from_content(content)

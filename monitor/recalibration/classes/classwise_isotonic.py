@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval, Len
 
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.classes.probabilities import (
@@ -19,7 +20,7 @@ from monitor.recalibration.classes.probabilities import (
     as_columns,
     opinions_of,
 )
-from monitor.recalibration.documents import Document, InvalidRecalibrator, inside, numbers, parts
+from monitor.recalibration.documents import Documented, InvalidRecalibrator, check_entries
 from monitor.recalibration.recalibrator import UnfitData
 
 # Knots of a class at most.
@@ -29,13 +30,28 @@ MOST_KNOTS = 64
 FEWEST = 10
 _LOWEST = float(np.log(LEAST))
 
-# Log-probabilities sent, ascending, and what is made of them.
-Knots = tuple[tuple[float, ...], tuple[float, ...]]
-UNCHANGED: Knots = ((_LOWEST, 0.0), (_LOWEST, 0.0))
+_Logs = Annotated[tuple[Annotated[float, Interval(ge=_LOWEST, le=0.0)], ...], Len(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Knots(Documented):
+    """Log-probabilities of a class that were sent, and what is made of them; neither ever falls."""
+
+    sent: _Logs
+    made: _Logs
+
+    def __post_init__(self) -> None:
+        check_entries(self, ("made",), len(self.sent), "sent")
+        for name, values in (("sent", self.sent), ("made", self.made)):
+            if any(one > other for one, other in pairwise(values)):
+                raise InvalidRecalibrator(f"'{name}' must never fall")
+
+
+UNCHANGED = Knots((_LOWEST, 0.0), (_LOWEST, 0.0))
 
 
 @dataclass(frozen=True)
-class ClasswiseIsotonic:
+class ClasswiseIsotonic(Documented):
     """p̂_c ∝ exp(g_c(log p_c)), each g_c rising, linear between its knots and level beyond them.
 
     As no g_c goes below log LEAST, no probability is 0 or 1, and there always is a sum to
@@ -46,7 +62,7 @@ class ClasswiseIsotonic:
             one probability
     """
 
-    knots: tuple[Knots, ...]
+    knots: Annotated[tuple[Knots, ...], Len(2)]
     method: ClassVar[str] = "classwise-isotonic"
 
     @property
@@ -63,26 +79,7 @@ class ClasswiseIsotonic:
 
     @cached_property
     def _arrays(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
-        return tuple((np.array(sent), np.array(made)) for sent, made in self.knots)
-
-    def parameters(self) -> Document:
-        """The knots of each class."""
-        return {"knots": [{"sent": list(sent), "made": list(made)} for sent, made in self.knots]}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> ClasswiseIsotonic:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        each = parts(parameters, "knots", fewest=2)
-        return cls(tuple(inside(f"'knots[{c}]'", _knots, one) for c, one in enumerate(each)))
-
-
-def _knots(part: Document) -> Knots:
-    sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
-    made = numbers(part, "made", len(sent), _LOWEST, 0.0)
-    for name, values in (("sent", sent), ("made", made)):
-        if any(one > other for one, other in pairwise(values)):
-            raise InvalidRecalibrator(f"'{name}' must never fall.")
-    return sent, made
+        return tuple((np.array(one.sent), np.array(one.made)) for one in self.knots)
 
 
 def fit_classwise_isotonic(rows: ClassRows) -> ClasswiseIsotonic:
@@ -142,4 +139,4 @@ def _curve(sent: FloatArray, true: BoolArray, worth: float, share: float) -> Kno
         at, made = np.repeat(at, 2), np.repeat(made, 2)
     # Rounding of the means must not let knots fall, nor leave their range.
     at = np.clip(np.maximum.accumulate(at), _LOWEST, 0.0)
-    return tuple(at.tolist()), tuple(np.maximum(np.log(made), _LOWEST).tolist())
+    return Knots(tuple(at.tolist()), tuple(np.maximum(np.log(made), _LOWEST).tolist()))

@@ -11,7 +11,7 @@ other's optimum, until the bound stands still.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, InvalidRecalibrator, factors, parts
+from monitor.recalibration.documents import Factors, InvalidRecalibrator, check_entries
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.beta_likelihood import (
     BetaErrors,
@@ -35,7 +35,6 @@ from monitor.recalibration.processes.beta_likelihood import (
 )
 from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
-from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import (
     BINS,
     USUAL,
@@ -90,11 +89,24 @@ class GpBeta(FittedMethod):
     latent  of each dimension
     """
 
-    factor: tuple[float, ...]
+    factor: Factors
     lines: tuple[BetaLine, ...]
     latent: LatentStack
     method: ClassVar[str] = "gp-beta"
     output: ClassVar[Output] = Output.MOMENTS
+
+    def __post_init__(self) -> None:
+        check_entries(self, ("lines",), self.k, "factor")
+        self.latent.check_dimensions(self.k, [1] * self.k)
+        for i, line in enumerate(self.lines):
+            low, high = self.latent.low[i], self.latent.high[i]
+            if not line.bounded(low, high):
+                raise InvalidRecalibrator(
+                    f"'lines[{i}]' leaves the bounds of log a, log b or c for latent values from "
+                    f"{low} to {high}: narrow 'low' and 'high'"
+                )
+        # Made now: the first frame must not wait for the table.
+        _ = self._moments
 
     @property
     def k(self) -> int:
@@ -128,25 +140,6 @@ class GpBeta(FittedMethod):
     @property
     def _ranges(self) -> Ranges:
         return tuple(zip(self.latent.low, self.latent.high, strict=True))
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> GpBeta:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        factor = factors(parameters, "factor")
-        k = len(factor)
-        latent = single_outputs(parameters, "latent", k)
-        found = parts(parameters, "lines", k)
-        lines = tuple(BetaLine.from_parameters(line) for line in found)
-        for i, line in enumerate(lines):
-            if not line.bounded(latent.low[i], latent.high[i]):
-                raise InvalidRecalibrator(
-                    f"'lines' at {i} leaves the bounds of log a, log b or c for latent values from "
-                    f"{latent.low[i]} to {latent.high[i]}: narrow 'low' and 'high', or fit again."
-                )
-        model = cls(factor, lines, latent)
-        # Made now: the first frame must not wait for the table.
-        _ = model._moments
-        return model
 
 
 def factor_on_deviation(normalised: FloatArray) -> float:
@@ -252,8 +245,11 @@ def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
     settings.require_independent(GpBeta.method)
     rows = prepared(rows)
     fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
-    factor, line, *stack = zip(*fitted, strict=True)
-    return GpBeta(factor, line, LatentStack(*stack))
+    factor, line, inputs, found, low, high = zip(*fitted, strict=True)
+    processes = tuple(
+        replace(process, inputs=one.features) for process, one in zip(found, inputs, strict=True)
+    )
+    return GpBeta(factor, line, LatentStack(processes, low, high))
 
 
 def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
@@ -270,7 +266,7 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     if not process.latents:
         factor, constant = refined(errors, start, BetaLine(), worth)
         still = SparseProcess(settings.kernel, (0.0,))
-        return factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0
+        return factor, constant, Inputs(()), still, 0.0, 0.0
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))

@@ -11,12 +11,14 @@ change nothing. Arrays of any shapes that broadcast.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Len
 from scipy.special import erfcx, log_ndtr
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, Documented, numbers
+from monitor.recalibration.documents import Documented
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
@@ -89,8 +91,8 @@ class BetaLine(Documented):
     base, loading  (3,)
     """
 
-    base: tuple[float, ...] = (0.0, 0.0, 0.0)
-    loading: tuple[float, ...] = (0.0, 0.0, 0.0)
+    base: Annotated[tuple[float, ...], Len(3, 3)] = (0.0, 0.0, 0.0)
+    loading: Annotated[tuple[float, ...], Len(3, 3)] = (0.0, 0.0, 0.0)
 
     def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """a, b and c, each of the shape of latent."""
@@ -115,8 +117,3 @@ class BetaLine(Documented):
             for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True)
             for end in (low, high)
         )
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> BetaLine:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        return cls(*(numbers(parameters, name, 3) for name in ("base", "loading")))

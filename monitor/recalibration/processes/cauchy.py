@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from scipy.special import ndtri
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, number
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     MARGIN,
@@ -156,9 +155,12 @@ class GpCauchy(FittedMethod):
     """
 
     log_weight: LatentStack
-    surrogate_level: float = SURROGATE_LEVEL
+    surrogate_level: Annotated[float, Interval(ge=LEVELS[0], le=LEVELS[1])]
     method: ClassVar[str] = "gp-cauchy"
     output: ClassVar[Output] = Output.SURROGATE
+
+    def __post_init__(self) -> None:
+        self.log_weight.check_dimensions(self.k, [1] * self.k)
 
     @property
     def k(self) -> int:
@@ -174,12 +176,6 @@ class GpCauchy(FittedMethod):
         """The Cauchy of each dimension."""
         scale = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
         return CauchyMarginals(estimates.mean, scale)
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> GpCauchy:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        level = number(parameters, "surrogate_level", *LEVELS)
-        return cls(single_outputs(parameters, "log_weight"), level)
 
 
 @dataclass(frozen=True, slots=True)

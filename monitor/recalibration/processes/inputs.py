@@ -12,16 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from monitor.frames.detections import Estimates
+from monitor.frames.forms import Count
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
-from monitor.recalibration.documents import (
-    Document,
-    Documented,
-    InvalidRecalibrator,
-    member,
-    number,
-    parts,
-    whole,
-)
+from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 
 # A feature whose spread is this small against its size does not vary.
@@ -55,48 +48,43 @@ class Feature(Documented):
     """
 
     kind: FeatureKind
-    dimension: int
+    dimension: Count
     low: float
     high: float
     centre: float
     scale: float
 
-    @classmethod
-    def from_parameters(cls, parameters: Document, k: int) -> Feature:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        feature = cls(
-            member(parameters, "kind", FeatureKind),
-            whole(parameters, "dimension", 0, k - 1),
-            *(number(parameters, name) for name in ("low", "high", "centre", "scale")),
-        )
-        if not feature.low <= feature.high or not feature.scale > 0:
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or not self.scale > 0:
             raise InvalidRecalibrator(
-                f"'low' {feature.low}, 'high' {feature.high} and 'scale' {feature.scale}: low may "
-                "not be above high, and scale must be positive."
+                f"'low' {self.low}, 'high' {self.high} and 'scale' {self.scale}: low may "
+                "not be above high, and scale must be positive"
             )
-        if feature.kind in _POSITIVE and not feature.low > 0:
+        if self.kind in _POSITIVE and not self.low > 0:
             raise InvalidRecalibrator(
-                f"'low' is {feature.low}: it must be positive for kind '{feature.kind}'."
+                f"'low' is {self.low}: it must be positive for kind '{self.kind}'"
             )
-        ends = _curved(feature.kind, np.array([feature.low, feature.high]))
-        if not (np.abs(ends - feature.centre) <= 2 * FARTHEST * feature.scale).all():
+        ends = _curved(self.kind, np.array([self.low, self.high]))
+        if not (np.abs(ends - self.centre) <= 2 * FARTHEST * self.scale).all():
             raise InvalidRecalibrator(
-                f"'scale' is {feature.scale}: too small for the range {feature.low} to "
-                f"{feature.high} about {feature.centre}."
+                f"'scale' is {self.scale}: too small for the range {self.low} to "
+                f"{self.high} about {self.centre}"
             )
-        return feature
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Features of estimates of k dimensions; without features a process is constant."""
+    """Features of estimates; without features a process is constant."""
 
     features: tuple[Feature, ...]
-    k: int
+
+    def __post_init__(self) -> None:
+        if len(set(self.features)) < len(self.features):
+            raise InvalidRecalibrator("'inputs' hold a feature twice: give each of them once")
 
     def also(self, feature: Feature) -> Inputs:
         """Adds a feature."""
-        return Inputs((*self.features, feature), self.k)
+        return Inputs((*self.features, feature))
 
     def of(self, estimates: Estimates) -> FloatArray:
         """(n, D) standardised, within the range of the fit: finite, whatever the estimates."""
@@ -122,19 +110,6 @@ class Inputs:
     def _logs(self) -> IntArray:
         return np.flatnonzero([feature.kind in _LOGS for feature in self.features])
 
-    def parameters(self) -> Document:
-        """The features, as 'inputs'."""
-        return {"inputs": [feature.parameters() for feature in self.features]}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document, k: int) -> Inputs:
-        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
-        each = parts(parameters, "inputs", fewest=0)
-        features = tuple(Feature.from_parameters(one, k) for one in each)
-        if len(set(features)) < len(features):
-            raise InvalidRecalibrator("'inputs' holds a feature twice: give each of them once.")
-        return cls(features, k)
-
 
 def candidate_inputs(rows: FitRows) -> Inputs:
     """Lists every mean (its log where all means of the dimension are positive, its cosine and sine
@@ -146,7 +121,7 @@ def candidate_inputs(rows: FitRows) -> Inputs:
     ]
     kinds += [(FeatureKind.LOG_DEVIATION, i) for i in range(rows.space.k)]
     found = (_feature(kind, i, rows.estimates) for kind, i in kinds)
-    return Inputs(tuple(feature for feature in found if feature is not None), rows.space.k)
+    return Inputs(tuple(feature for feature in found if feature is not None))
 
 
 def paper_inputs(rows: FitRows) -> Inputs:
@@ -155,7 +130,7 @@ def paper_inputs(rows: FitRows) -> Inputs:
     means = [_feature(FeatureKind.MEAN, i, rows.estimates) for i in range(rows.space.k)]
     vary = [feature for feature in means if feature is not None]
     variances = [_variance(feature, rows.estimates) for feature in vary]
-    return Inputs((*vary, *variances), rows.space.k)
+    return Inputs((*vary, *variances))
 
 
 def _variance(mean: Feature, estimates: Estimates) -> Feature:

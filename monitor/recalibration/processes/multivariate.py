@@ -16,25 +16,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 from scipy.linalg import solve_triangular
 
 from monitor.frames.cholesky import factorise, positive_definite, whiten
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
-    Document,
     Documented,
+    Factors,
     InvalidRecalibrator,
-    Matrix,
+    Moments,
     as_matrix,
-    factors,
-    numbers,
-    part,
-    permutation,
-    positive_definite_matrix,
+    check_entries,
+    check_lengths,
+    check_positive_definite,
+    checked_order,
 )
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.inputs import Inputs
@@ -236,9 +236,15 @@ class TriangularProcess(Documented):
                     served is none beyond, as none of their means
     """
 
-    moment: Matrix
+    moment: Moments
     weights: LatentStack
-    most_uncertain: tuple[float, ...]
+    most_uncertain: tuple[Annotated[float, Interval(ge=0.0, le=LARGEST_VARIANCE)], ...]
+
+    def __post_init__(self) -> None:
+        k = len(self.moment)
+        check_positive_definite("moment", self.moment, k, "moment")
+        self.weights.check_dimensions(k, range(1, k + 1))
+        check_entries(self, ("most_uncertain",), self.weights.outputs, "weights")
 
     def factor(self, estimates: Estimates) -> FloatArray:
         """M G, (K, K, n) lower triangular."""
@@ -257,22 +263,6 @@ class TriangularProcess(Documented):
     def _root(self) -> FloatArray:
         return np.asarray(np.linalg.cholesky(np.array(self.moment)), dtype=np.float64)
 
-    @classmethod
-    def from_parameters(cls, parameters: Document, k: int) -> TriangularProcess:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        moment = positive_definite_matrix(parameters, "moment", k)
-        weights = LatentStack.from_parameters(part(parameters, "weights"), k)
-        outputs = [process.outputs for process in weights.processes]
-        if outputs != list(range(1, k + 1)):
-            raise InvalidRecalibrator(
-                f"'weights' has processes of {outputs} outputs: {k} dimensions need one of 1, one "
-                f"of 2, up to one of {k}."
-            )
-        most_uncertain = numbers(
-            parameters, "most_uncertain", weights.outputs, 0.0, LARGEST_VARIANCE
-        )
-        return cls(moment, weights, most_uncertain)
-
 
 @dataclass(frozen=True)
 class GpNormalMultivariate(FittedMethod):
@@ -281,18 +271,30 @@ class GpNormalMultivariate(FittedMethod):
     M and G are those of a TriangularProcess. Weights are served by the moments of their
     posterior: Σ̂ is the second moment of an error under it (row_of_factor), without any sampling.
 
-    order        the dimensions in the order of the triangles
     scale        (K,) root mean square of r/σ over all rows of the fit: a form of covariance
                  that was not in them is only scaled, S Σ S, and its correlations stay
     variances    for detections that come with variances: covariance estimation
     covariances  for detections that come with covariances, and for any of one dimension
+    order        the dimensions in the order of the triangles; ascending where none is given
     """
 
-    order: tuple[int, ...]
-    scale: tuple[float, ...]
-    variances: TriangularProcess | None
-    covariances: TriangularProcess | None
+    scale: Factors
+    variances: TriangularProcess | None = None
+    covariances: TriangularProcess | None = None
+    order: tuple[int, ...] = ()
     method: ClassVar[str] = "gp-normal-multivariate"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", checked_order(self.order, self.k))
+        for name in ("variances", "covariances"):
+            process = getattr(self, name)
+            if process is not None:
+                check_lengths(name, process.moment, [self.k] * self.k, "scale")
+        if self.covariances is None and (self.variances is None or self.k == 1):
+            raise InvalidRecalibrator(
+                "'covariances' is missing"
+                + (": one dimension needs it" if self.k == 1 else ", and so is 'variances'")
+            )
 
     @property
     def k(self) -> int:
@@ -327,25 +329,6 @@ class GpNormalMultivariate(FittedMethod):
         back = np.argsort(self.order)
         return _permuted(made, tuple(back.tolist()))
 
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> GpNormalMultivariate:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        scale = factors(parameters, "scale")
-        k = len(scale)
-        order = permutation(parameters, "order", k)
-        variances, covariances = (
-            TriangularProcess.from_parameters(part(parameters, name), k)
-            if name in parameters
-            else None
-            for name in ("variances", "covariances")
-        )
-        if covariances is None and (variances is None or k == 1):
-            raise InvalidRecalibrator(
-                "'covariances' is missing"
-                + (": one dimension needs it." if k == 1 else ", and so is 'variances': give one.")
-            )
-        return cls(order, scale, variances, covariances)
-
 
 def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
     """Puts rows and columns into another order."""
@@ -376,7 +359,7 @@ def fit_gp_normal_multivariate(
         _fitted(rows.take(np.flatnonzero(some)), form, settings) if some.any() else None
         for form, some in (("variances", alone), ("covariances", ~alone))
     )
-    return GpNormalMultivariate(rows.space.order, tuple(scale.tolist()), variances, covariances)
+    return GpNormalMultivariate(tuple(scale.tolist()), variances, covariances, rows.space.order)
 
 
 def _fitted(rows: FitRows, form: str, settings: ProcessSettings) -> TriangularProcess:

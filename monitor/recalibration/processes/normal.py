@@ -8,21 +8,15 @@ value f a dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
+from monitor.frames.forms import CountFrom1, Schema, between
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import (
-    Document,
-    InvalidRecalibrator,
-    inside,
-    part,
-    parts,
-    whole,
-)
+from monitor.recalibration.documents import Document, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
@@ -33,23 +27,6 @@ from monitor.recalibration.processes.sparse_process import (
     stack_of,
 )
 from monitor.recalibration.recalibrator import FittedMethod
-
-
-def single_outputs(parameters: Document, name: str, k: int | None = None) -> LatentStack:
-    """Reads one process of one output for each of k dimensions, or of as many as there are.
-
-    Raises InvalidRecalibrator.
-    """
-    document = part(parameters, name)
-    place = f"'{name}'"
-    dimensions = len(inside(place, parts, document, "processes", k))
-    stack = inside(place, LatentStack.from_parameters, document, dimensions)
-    outputs = [process.outputs for process in stack.processes]
-    if set(outputs) != {1}:
-        raise InvalidRecalibrator(
-            f"'{name}' has processes of {outputs} outputs: every dimension has one of one output."
-        )
-    return stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +79,9 @@ class GpNormal(FittedMethod):
     log_factor: LatentStack
     method: ClassVar[str] = "gp-normal"
 
+    def __post_init__(self) -> None:
+        self.log_factor.check_dimensions(self.k)
+
     @property
     def k(self) -> int:
         """Number of dimensions."""
@@ -118,16 +98,27 @@ class GpNormal(FittedMethod):
         return {"dimensions": self.k, **self.log_factor.parameters()}
 
     @classmethod
-    def from_parameters(cls, parameters: Document) -> GpNormal:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        k = whole(parameters, "dimensions", 1, 1000)
-        stack = LatentStack.from_parameters(parameters, k)
-        if stack.outputs != k:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Schema:
+        return between(cls._of, cls.parameters, handler.generate_schema(_GpNormalDocument))
+
+    @classmethod
+    def _of(cls, document: _GpNormalDocument) -> GpNormal:
+        return cls(LatentStack(document.processes, document.low, document.high))
+
+
+@dataclass(frozen=True)
+class _GpNormalDocument(LatentStack):
+    """The document of a GpNormal: that of its processes, and for how many dimensions they are."""
+
+    dimensions: CountFrom1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outputs != self.dimensions:
             raise InvalidRecalibrator(
-                f"'processes' have {stack.outputs} outputs, 'dimensions' is {k}: there must be "
-                "one for each."
+                f"'processes' have {self.outputs} outputs, 'dimensions' is {self.dimensions}: "
+                "there must be one for each"
             )
-        return cls(stack)
 
 
 def fit_gp_normal(rows: FitRows, settings: ProcessSettings = USUAL) -> GpNormal:

@@ -395,7 +395,7 @@ def choose_inputs(
     Raises UnfitData as fit_process does.
     """
     choice = _Choice(likelihood, rows.estimates, weight, settings)
-    nothing = Inputs((), rows.space.k)
+    nothing = Inputs(())
     best = choice.reweighted(choice.fitted(nothing, 1.0))
     if settings.kernel is KernelForm.PAPER:
         every = choice.fitted(paper_inputs(rows), best.share)

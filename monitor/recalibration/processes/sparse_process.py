@@ -9,27 +9,25 @@ fixed nodes, with the derivatives of the rule itself, so that an optimiser sees 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
+from monitor.frames.forms import Schema, between
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,
     Documented,
     InvalidRecalibrator,
     Matrix,
-    inside,
-    lower_triangles,
-    matrix,
-    member,
-    numbers,
-    parts,
+    check_entries,
+    check_lengths,
 )
 from monitor.recalibration.processes.inputs import Feature, FeatureKind, Inputs
 from monitor.recalibration.processes.kernels import (
@@ -63,6 +61,13 @@ BLOCK = 32
 
 # Latent values of documents: e^±100 is beyond every unit.
 LARGEST = 100.0
+_Latent = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
+
+# Other numbers of documents; lengths are in standard deviations of the feature.
+_Within1e3 = Annotated[float, Interval(ge=-1e3, le=1e3)]
+_Within1e6 = Annotated[float, Interval(ge=-1e6, le=1e6)]
+_Within1e7 = Annotated[float, Interval(ge=-1e7, le=1e7)]
+_Length = Annotated[float, Interval(ge=1e-3, le=1e3)]
 
 # Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
 MARGIN = float(np.log(2.0))
@@ -150,6 +155,26 @@ class Coupling(StrEnum):
     COREGIONALISED = "coregionalised"  # f = c + A g of J latents of one kernel, B = A Aᵀ
 
 
+@dataclass(frozen=True, slots=True)
+class LowerTriangles:
+    """Marks lower triangular matrices with a positive diagonal: no document has their zeros."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        return between(_padded, _trimmed, handler(source))
+
+
+def _trimmed(triangles: tuple[Matrix, ...]) -> list[list[list[float]]]:
+    return [[list(row[: i + 1]) for i, row in enumerate(one)] for one in triangles]
+
+
+def _padded(triangles: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
+    for one in triangles:
+        check_lengths("spread", one, range(1, len(one) + 1), "inducing")
+        if not all(row[-1] > 0 for row in one):
+            raise InvalidRecalibrator("its rows must end in a positive number")
+    return tuple(tuple((*row, *(0.0,) * (len(one) - len(row))) for row in one) for one in triangles)
+
+
 @dataclass(frozen=True)
 class SparseProcess(Documented):
     """f(x) = c + A g(x): J outputs of L latents, over points of D features.
@@ -169,16 +194,41 @@ class SparseProcess(Documented):
     mixing    (J, L) A
     location  (L, M) m
     spread    (L, M, M) lower Cholesky factors of S, zero above the diagonal
+    inputs    the D features of a point; none in a fit, which knows the points
     source    Küppers et al. 2022, eq. 5 and 7
     """
 
     form: KernelForm
-    constant: tuple[float, ...]
-    inducing: Matrix = ()
-    scale: Matrix = ()
-    mixing: Matrix = ()
-    location: Matrix = ()
-    spread: tuple[Matrix, ...] = ()
+    constant: Annotated[tuple[_Within1e3, ...], Len(1)]
+    inducing: Annotated[tuple[tuple[_Within1e7, ...], ...], Len(0, MOST_INDUCING)] = ()
+    scale: tuple[tuple[_Length, ...], ...] = ()
+    mixing: tuple[tuple[_Within1e3, ...], ...] = ()
+    location: tuple[tuple[_Within1e6, ...], ...] = ()
+    spread: Annotated[tuple[tuple[tuple[_Within1e6, ...], ...], ...], LowerTriangles()] = ()
+    inputs: tuple[Feature, ...] = ()
+
+    def __post_init__(self) -> None:
+        m, latents, outputs = len(self.inducing), self.latents, self.outputs
+        check_lengths("inducing", self.inducing, [self.width] * m, "inducing")
+        check_lengths("location", self.location, [m] * latents, "inducing")
+        if bool(latents) != bool(m):
+            raise InvalidRecalibrator(
+                f"{m} points in 'inducing' and {latents} rows in 'location': give points only with "
+                "latents"
+            )
+        scales = [scale_count(self.form, self.width)] * latents
+        check_lengths("scale", self.scale, scales, "location")
+        check_lengths("mixing", self.mixing, [latents] * outputs if m else [], "constant")
+        check_lengths("spread", self.spread, [m] * latents, "location")
+        for triangle in self.spread:
+            check_lengths("spread", triangle, [m] * m, "inducing")
+        if self.form is KernelForm.PAPER and (
+            self.width % 2 or any(v < 0 for row in self.inducing for v in row[self.width // 2 :])
+        ):
+            raise InvalidRecalibrator(
+                f"'inducing' of the kernel '{self.form}' must hold means and then as many "
+                "variances, none of them negative"
+            )
 
     @property
     def outputs(self) -> int:
@@ -239,54 +289,7 @@ class SparseProcess(Documented):
 
     def parameters(self) -> Document:
         """Returns all fields, as JSON values; without the zeros of the spread."""
-        spread = [[list(row[: i + 1]) for i, row in enumerate(one)] for one in self.spread]
-        return {**Documented.parameters(self), "spread": spread}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> SparseProcess:
-        """Reads what parameters returned; raises InvalidRecalibrator."""
-        form = member(parameters, "form", KernelForm)
-        constant = numbers(parameters, "constant", None, -1e3, 1e3)
-        inducing = matrix(parameters, "inducing", None, None, -1e7, 1e7)
-        m, width = len(inducing), len(inducing[0]) if inducing else 0
-        if m > MOST_INDUCING:
-            raise InvalidRecalibrator(
-                f"'inducing' holds {m} points: more than {MOST_INDUCING} would hold up every "
-                "frame. Fit with fewer."
-            )
-        location = matrix(parameters, "location", None, m, -1e6, 1e6, "one a point of 'inducing'")
-        latents = len(location)
-        if bool(latents) != bool(m):
-            raise InvalidRecalibrator(
-                f"{m} points in 'inducing' and {latents} rows in 'location': give points only with "
-                "latents."
-            )
-        # Lengths in standard deviations of the feature.
-        scale = matrix(parameters, "scale", latents, scale_count(form, width), 1e-3, 1e3)
-        outputs = len(constant) if latents else 0
-        mixing = matrix(
-            parameters,
-            "mixing",
-            outputs,
-            latents,
-            -1e3,
-            1e3,
-            "a row an output of 'constant' and a column a latent of 'location'",
-        )
-        spread = lower_triangles(parameters, "spread", latents, m, 1e6)
-        process = cls(form, constant, inducing, scale, mixing, location, spread)
-        if form is KernelForm.PAPER and (
-            width % 2 or any(v < 0 for row in inducing for v in row[width // 2 :])
-        ):
-            raise InvalidRecalibrator(
-                f"'inducing' of the kernel '{form}' must hold means and then as many "
-                "variances, none of them negative."
-            )
-        if not all(np.isfinite(part).all() for part in process.weights):
-            raise InvalidRecalibrator(
-                "'inducing' and 'scale' make a singular kernel matrix: fit again."
-            )
-        return process
+        return {**Documented.parameters(self), "spread": _trimmed(self.spread)}
 
 
 def inducing_root(kernel: Kernel, inducing: FloatArray) -> FloatArray:
@@ -316,15 +319,43 @@ def in_blocks(points: FloatArray, size: int = BLOCK) -> FloatArray:
 class LatentStack(Documented):
     """J latent values of each estimate, the outputs of all processes one after the other.
 
-    inputs     of each process
-    processes  as many
     low, high  (J,) what is served lies between, whatever the processes say
     """
 
-    inputs: tuple[Inputs, ...]
-    processes: tuple[SparseProcess, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    processes: Annotated[tuple[SparseProcess, ...], Len(1)]
+    low: tuple[_Latent, ...]
+    high: tuple[_Latent, ...]
+
+    def __post_init__(self) -> None:
+        for i, process in enumerate(self.processes):
+            if process.latents:
+                _check_points(i, process)
+        outputs = sum(process.outputs for process in self.processes)
+        check_entries(self, ("low", "high"), outputs, "processes")
+        for a, b in zip(self.low, self.high, strict=True):
+            if a > b:
+                raise InvalidRecalibrator(f"'low' {a} and 'high' {b}: they must be in order")
+
+    def check_dimensions(self, k: int, outputs: Sequence[int] | None = None) -> None:
+        """Raises InvalidRecalibrator unless it is of estimates of k dimensions.
+
+        outputs  how many each process must have; None: that is free
+        """
+        found = [process.outputs for process in self.processes]
+        if outputs is not None and found != list(outputs):
+            raise InvalidRecalibrator(
+                f"'processes' have {found} outputs: {k} dimensions need {list(outputs)}"
+            )
+        farthest = max((f.dimension for one in self.inputs for f in one.features), default=0)
+        if farthest >= k:
+            raise InvalidRecalibrator(
+                f"'dimension' is {farthest} in 'inputs': it must be less than {k}"
+            )
+
+    @cached_property
+    def inputs(self) -> tuple[Inputs, ...]:
+        """Returns what each process looks at."""
+        return tuple(Inputs(process.inputs) for process in self.processes)
 
     @property
     def outputs(self) -> int:
@@ -370,52 +401,26 @@ class LatentStack(Documented):
             return None
         return _compile(self.inputs, self.processes)
 
-    def parameters(self) -> Document:
-        """Returns each process with its inputs, and the range, as JSON values."""
-        return {
-            "processes": [
-                {**inputs.parameters(), **process.parameters()}
-                for inputs, process in zip(self.inputs, self.processes, strict=True)
-            ],
-            "low": list(self.low),
-            "high": list(self.high),
-        }
 
-    @classmethod
-    def from_parameters(cls, parameters: Document, k: int) -> LatentStack:
-        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
-        inputs, processes = [], []
-        for i, part in enumerate(parts(parameters, "processes")):
-            place = f"'processes' at {i}"
-            inputs.append(inside(place, Inputs.from_parameters, part, k))
-            processes.append(inside(place, SparseProcess.from_parameters, part))
-            if processes[i].latents:
-                _check_points(i, inputs[i], processes[i])
-        outputs = sum(process.outputs for process in processes)
-        low, high = (
-            numbers(parameters, name, outputs, -LARGEST, LARGEST) for name in ("low", "high")
-        )
-        for a, b in zip(low, high, strict=True):
-            if a > b:
-                raise InvalidRecalibrator(f"'low' {a} and 'high' {b}: they must be in order.")
-        return cls(tuple(inputs), tuple(processes), low, high)
-
-
-def _check_points(i: int, inputs: Inputs, process: SparseProcess) -> None:
+def _check_points(i: int, process: SparseProcess) -> None:
     """Raises InvalidRecalibrator where the inputs do not make points of the process."""
-    count = len(inputs.features)
+    count = len(process.inputs)
     if count != process.width:
         raise InvalidRecalibrator(
-            f"'processes' at {i} has {count} features in 'inputs' and points of {process.width} "
-            "in 'inducing': there must be as many."
+            f"'processes[{i}]' has {count} features in 'inputs' and points of {process.width} "
+            "in 'inducing': there must be as many"
         )
     if process.form is KernelForm.PAPER and any(
         feature.kind is not FeatureKind.VARIANCE or feature.low < feature.centre
-        for feature in inputs.features[count // 2 :]
+        for feature in process.inputs[count // 2 :]
     ):
         raise InvalidRecalibrator(
-            f"'processes' at {i} has the kernel '{process.form}': the second half of its 'inputs' "
-            "must be variances, not below their centre."
+            f"'processes[{i}]' has the kernel '{process.form}': the second half of its 'inputs' "
+            "must be variances, not below their centre"
+        )
+    if not all(np.isfinite(part).all() for part in process.weights):
+        raise InvalidRecalibrator(
+            f"'inducing' and 'scale' of 'processes[{i}]' make a singular kernel matrix"
         )
 
 
@@ -431,7 +436,6 @@ def stack_of(
     margin        by how much more, in units of the latents
     expectations  whether log_expectations are served, and no means
     """
-    inputs, processes = zip(*fitted, strict=True)
     low, high = [], []
     for one, process in fitted:
         served, variance = process.at(one.of(estimates))
@@ -441,7 +445,8 @@ def stack_of(
         bounded = np.clip(ends, -LARGEST, LARGEST)
         low += bounded[0].tolist()
         high += bounded[1].tolist()
-    return LatentStack(inputs, processes, tuple(low), tuple(high))
+    processes = tuple(replace(process, inputs=one.features) for one, process in fitted)
+    return LatentStack(processes, tuple(low), tuple(high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +545,7 @@ def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _C
     constant = np.concatenate([process.constant for process in processes])
     flat = latents * most
     return _Compiled(
-        Inputs(tuple(column), inputs[0].k),
+        Inputs(tuple(column)),
         linear.reshape(len(column), flat),
         square.reshape(len(column), flat),
         offset.reshape(flat),

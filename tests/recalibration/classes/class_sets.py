@@ -18,6 +18,7 @@ from monitor.recalibration.classes.probabilities import (
 )
 from monitor.statistics.class_evaluation import evaluate_class_rows
 from monitor.statistics.class_measures import ClassEvaluation
+from tests.recalibration.rows import as_read
 from tests.reference.datasets import all_sets
 
 METHODS = tuple(CLASS_METHODS)
@@ -108,4 +109,5 @@ def made(method: str, classes: int, seed: int = 0) -> ClassRecalibrator:
             "knots": [{"sent": rising(), "made": rising()} for _ in range(classes)]
         },
     }
-    return CLASS_METHODS[method](parameters[method])
+    found: ClassRecalibrator = as_read(CLASS_METHODS[method], parameters[method])
+    return found

@@ -6,7 +6,7 @@ import pytest
 from monitor.recalibration.classes import class_scaling
 from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, fit_auxiliary_scaling
 from monitor.recalibration.classes.probabilities import from_probabilities
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -14,6 +14,7 @@ from tests.recalibration.classes.class_sets import (
     of_several_opinions,
     overconfident,
 )
+from tests.recalibration.rows import as_read
 
 
 def test_the_network_is_that_of_loops():
@@ -91,23 +92,35 @@ def test_beyond_what_the_fit_has_seen_the_network_adds_a_constant():
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("weight", [1.0, 1.0, 1.0, 0.0], "'weight' holds 0.0"),
-        ("weight", [1.0, 1.0, 1.0], "'bias' is ["),
-        ("bias", [1.0], "'bias' is [1.0]: it must be a list of 4 numbers"),
-        ("spread", [1.0, 1.0, 1.0, 0.0], "'spread' holds 0.0"),
-        ("lowest", None, "'lowest' is None"),
-        ("hidden_bias", [], "'hidden_bias' is []"),
-        ("hidden_bias", 3, "'hidden_bias' is 3"),
-        ("hidden_bias", [0.0], "'hidden' has 4 rows of [4] numbers: it must have 1 of 4"),
-        ("hidden", [[1.0] * 4] * 3, "'hidden' has 3 rows of [4] numbers: it must have 4 of 4"),
-        ("hidden", [[1.0] * 3] * 4, "'hidden' has 4 rows of [3] numbers: it must have 4 of 4"),
-        ("hidden", [[float("nan")] * 4] * 4, "'hidden' holds nan"),
-        ("output", [1.0] * 4, "'output' holds 1.0: every entry must be a list"),
-        ("output", [["1"] * 4] * 4, "'output' holds '1'"),
+        ("weight", [1.0, 1.0, 1.0, 0.0], "'parameters.weight[3]' is 0.0"),
+        ("weight", [1.0, 1.0, 1.0], "'bias' has 4 entries: with 'weight' it must have 3"),
+        ("bias", [1.0], "'bias' has 1 entries: with 'weight' it must have 4"),
+        ("spread", [1.0, 1.0, 1.0, 0.0], "'parameters.spread[3]' is 0.0"),
+        ("lowest", None, "'parameters.lowest' is None"),
+        ("hidden_bias", [], "'parameters.hidden_bias' has 0 entries"),
+        ("hidden_bias", 3, "'parameters.hidden_bias' is 3"),
+        (
+            "hidden_bias",
+            [0.0],
+            "'hidden' has 4 rows of 4 entries: with 'hidden_bias' it must have 1 ro",
+        ),
+        (
+            "hidden",
+            [[1.0] * 4] * 3,
+            "'hidden' has 3 rows of 4 entries: with 'hidden_bias' it must have 4 ro",
+        ),
+        (
+            "hidden",
+            [[1.0] * 3] * 4,
+            "'hidden' has 4 rows of 3 entries: with 'hidden_bias' it must have 4 ro",
+        ),
+        ("hidden", [[float("nan")] * 4] * 4, "'parameters.hidden[0][0]' is nan"),
+        ("output", [1.0] * 4, "'parameters.output[0]' is 1.0"),
+        ("output", [["1"] * 4] * 4, "'parameters.output[0][0]' is '1'"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field_named(field, value, named):
     parameters = {**made("auxiliary-scaling", 4).parameters(), field: value}
-    with pytest.raises(InvalidRecalibrator) as refusal:
-        AuxiliaryScaling.from_parameters(parameters)
+    with pytest.raises(InvalidDocument) as refusal:
+        as_read(AuxiliaryScaling, parameters)
     assert named in str(refusal.value)

@@ -17,11 +17,11 @@ from monitor.recalibration.classes.probabilities import (
     from_logits,
     from_probabilities,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, distorted, made, of_several_opinions
-from tests.recalibration.rows import json_values
+from tests.recalibration.rows import as_read, json_values
 
 SEVERAL = of_several_opinions(1, 800)
 
@@ -133,7 +133,7 @@ def test_the_identity_changes_a_sum_off_1_and_nothing_else():
 @pytest.mark.parametrize("classes", [2, 10])
 def test_a_document_read_back_is_the_same_to_the_last_bit(method, classes):
     model = made(method, classes)
-    again = CLASS_METHODS[method](json.loads(json.dumps(model.parameters())))
+    again = as_read(CLASS_METHODS[method], json.loads(json.dumps(model.parameters())))
     assert again == model
     assert hash(again) == hash(model)
     sent = opinions(8, 10, 1, classes)
@@ -146,8 +146,8 @@ def test_whatever_a_document_holds_it_is_refused_or_serves(method, data):
     parameters = made(method, 4).parameters()
     parameters[data.draw(st.sampled_from(sorted(parameters)))] = data.draw(json_values)
     try:
-        model = CLASS_METHODS[method](parameters)
-    except InvalidRecalibrator:
+        model = as_read(CLASS_METHODS[method], parameters)
+    except InvalidDocument:
         return
     found = model.apply(opinions(9, 5, 1, model.classes or 4))
     assert np.abs(found.sum(axis=2) - 1).max() <= 1e-12

@@ -11,8 +11,8 @@ from monitor.recalibration.classes.classwise_isotonic import (
     fit_classwise_isotonic,
 )
 from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRows, from_probabilities
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -20,6 +20,7 @@ from tests.recalibration.classes.class_sets import (
     overconfident,
     reference,
 )
+from tests.recalibration.rows import as_read
 
 
 def pooled(sent, true):
@@ -37,7 +38,8 @@ def pooled(sent, true):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_knots_stand_at_the_pooled_blocks(classes):
     rows = distorted(1, 400, classes)
-    for c, (sent, made) in enumerate(fit_classwise_isotonic(rows).knots):
+    for c, one in enumerate(fit_classwise_isotonic(rows).knots):
+        sent, made = one.sent, one.made
         true = rows.label == c
         sums, n, hits = pooled(rows.log_probabilities[:, 0, c], true).T
         assert sent == pytest.approx(sums / n, abs=1e-12)
@@ -53,12 +55,13 @@ def test_opinions_count_for_one_row_together():
     alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
     found, expected = fit_classwise_isotonic(alike), fit_classwise_isotonic(rows)
     for one, other in zip(found.knots, expected.knots, strict=True):
-        assert one[0] == pytest.approx(other[0], abs=1e-12)
-        assert one[1] == pytest.approx(other[1], abs=1e-12)
+        assert one.sent == pytest.approx(other.sent, abs=1e-12)
+        assert one.made == pytest.approx(other.made, abs=1e-12)
 
 
 def test_a_higher_probability_never_becomes_a_lower_score():
-    for sent, made in fit_classwise_isotonic(distorted(3, 3000)).knots:
+    for one in fit_classwise_isotonic(distorted(3, 3000)).knots:
+        sent, made = one.sent, one.made
         assert (np.diff(sent) >= 0).all()
         assert (np.diff(made) >= 0).all()
         assert max(made) < 0
@@ -106,7 +109,7 @@ def test_rows_of_few_objects_are_few():
 
 def test_knots_are_bounded_however_many_rows_there_are():
     rows = overconfident(8, 400_000, 2, temperature=1.0)
-    sizes = [len(sent) for sent, _ in fit_classwise_isotonic(rows).knots]
+    sizes = [len(one.sent) for one in fit_classwise_isotonic(rows).knots]
     assert max(sizes) == MOST_KNOTS
 
 
@@ -134,20 +137,20 @@ GOOD = {"sent": [-3.0, -1.0], "made": [-2.0, -0.5]}
 @pytest.mark.parametrize(
     ("knots", "named"),
     [
-        (None, "it must be a list of at least 2 objects"),
-        ([GOOD], "it must be a list of at least 2 objects"),
-        ([GOOD, 3], "'knots' holds 3"),
-        ([GOOD, {}], "in 'knots[1]': 'sent' is None"),
-        ([{"sent": [-1.0], "made": [-1.0]}, GOOD], "in 'knots[0]': 'sent' is [-1.0]"),
-        ([{**GOOD, "made": [-1.0]}, GOOD], "in 'knots[0]': 'made' is [-1.0]"),
+        (None, "'parameters.knots' "),
+        ([GOOD], "'parameters.knots' "),
+        ([GOOD, 3], "'parameters.knots[1]' is 3"),
+        ([GOOD, {}], "'parameters.knots[1]' has no 'sent'"),
+        ([{"sent": [-1.0], "made": [-1.0]}, GOOD], "'parameters.knots[0].sent' has 1 entries"),
+        ([{**GOOD, "made": [-1.0]}, GOOD], "'parameters.knots[0].made' has 1 entries"),
         ([{**GOOD, "sent": [-1.0, -3.0]}, GOOD], "'sent' must never fall"),
         ([{**GOOD, "made": [-1.0, -3.0]}, GOOD], "'made' must never fall"),
-        ([{**GOOD, "made": [-1.0, 0.5]}, GOOD], "'made' holds 0.5"),
-        ([{**GOOD, "made": [-28.0, -1.0]}, GOOD], "'made' holds -28.0"),
-        ([{**GOOD, "sent": [float("nan"), -1.0]}, GOOD], "'sent' holds nan"),
+        ([{**GOOD, "made": [-1.0, 0.5]}, GOOD], "'parameters.knots[0].made[1]' is 0.5"),
+        ([{**GOOD, "made": [-28.0, -1.0]}, GOOD], "'parameters.knots[0].made[0]' is -28.0"),
+        ([{**GOOD, "sent": [float("nan"), -1.0]}, GOOD], "'parameters.knots[0].sent[0]' is nan"),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field_named(knots, named):
-    with pytest.raises(InvalidRecalibrator) as refusal:
-        ClasswiseIsotonic.from_parameters({"knots": knots})
+    with pytest.raises(InvalidDocument) as refusal:
+        as_read(ClasswiseIsotonic, {"knots": knots})
     assert named in str(refusal.value)

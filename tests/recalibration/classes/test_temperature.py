@@ -11,14 +11,15 @@ from monitor.recalibration.classes.probabilities import (
     from_logits,
     from_probabilities,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.classes.class_sets import (
     evaluated,
     of_several_opinions,
     overconfident,
     reference,
 )
+from tests.recalibration.rows import as_read
 
 
 def slow_loss(rows: ClassRows, temperature: float) -> float:
@@ -121,5 +122,5 @@ def test_probabilities_that_say_nothing_of_the_labels_do_not_determine_it():
 
 @pytest.mark.parametrize("value", [None, 0.0, -1.0, float("nan"), float("inf"), "2", True, 10**400])
 def test_a_temperature_that_is_none_is_refused(value):
-    with pytest.raises(InvalidRecalibrator, match=r"'temperature' is .*: it must be a number from"):
-        Temperature.from_parameters({"temperature": value})
+    with pytest.raises(InvalidDocument, match=r"'parameters.temperature' is "):
+        as_read(Temperature, {"temperature": value})

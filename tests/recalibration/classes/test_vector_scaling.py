@@ -6,14 +6,15 @@ import pytest
 from monitor.recalibration.classes import class_scaling
 from monitor.recalibration.classes.class_scaling import VectorScaling, fit_vector_scaling
 from monitor.recalibration.classes.probabilities import ClassRows, from_probabilities
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
     of_several_opinions,
     overconfident,
 )
+from tests.recalibration.rows import as_read
 
 
 def test_weights_and_biases_act_as_in_the_equation():
@@ -108,17 +109,21 @@ def test_too_few_to_leave_some_out_are_refused():
 @pytest.mark.parametrize(
     ("weight", "bias", "named"),
     [
-        (None, [0.0, 0.0], "'weight' is None"),
-        ([1.0], [0.0], "'weight' is [1.0]: it must be a list of at least 2 numbers"),
-        ([1.0, 0.0], [0.0, 0.0], "'weight' holds 0.0"),
-        ([1.0, float("nan")], [0.0, 0.0], "'weight' holds nan"),
-        ([1.0, True], [0.0, 0.0], "'weight' holds True"),
-        ([1.0, 2.0], [0.0], "'bias' is [0.0]: it must be a list of 2 numbers"),
-        ([1.0, 2.0], [0.0, float("inf")], "'bias' holds inf"),
-        ([1.0, 2.0], [0.0, 10**400], "'bias' holds 1000"),
+        (None, [0.0, 0.0], "'parameters.weight' is None"),
+        ([1.0], [0.0], "'parameters.weight' has 1 entries"),
+        ([1.0, 0.0], [0.0, 0.0], "'parameters.weight[1]' is 0.0"),
+        ([1.0, float("nan")], [0.0, 0.0], "'parameters.weight[1]' is nan"),
+        ([1.0, True], [0.0, 0.0], "'parameters.weight[1]' is True"),
+        ([1.0, 2.0], [0.0], "'bias' has 1 entries: with 'weight' it must have 2"),
+        ([1.0, 2.0], [0.0, float("inf")], "'parameters.bias[1]' is inf"),
+        (
+            [1.0, 2.0],
+            [0.0, 10**400],
+            "'parameters.bias[1]' is 1000000000000000000000000000000000000000000000",
+        ),
     ],
 )
 def test_a_wrong_document_is_refused_with_the_field_named(weight, bias, named):
-    with pytest.raises(InvalidRecalibrator) as refusal:
-        VectorScaling.from_parameters({"weight": weight, "bias": bias})
+    with pytest.raises(InvalidDocument) as refusal:
+        as_read(VectorScaling, {"weight": weight, "bias": bias})
     assert named in str(refusal.value)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.inputs import (
     Feature,
     FeatureKind,
@@ -17,8 +16,9 @@ from monitor.recalibration.processes.inputs import (
     candidate_inputs,
     paper_inputs,
 )
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.gp_sets import sizes
-from tests.recalibration.rows import rows_from, wild_estimates
+from tests.recalibration.rows import as_read, rows_from, wild_estimates
 
 POSE = Space(
     (
@@ -118,7 +118,7 @@ def test_what_does_not_vary_is_no_candidate(n):
     rows = rows_from(mean, np.full((n, 2), 0.1) * 0.3, np.ones((n, 2)))
     assert not candidate_inputs(rows).features
     assert not paper_inputs(rows).features
-    assert Inputs((), 2).of(rows.estimates).shape == (n, 0)
+    assert Inputs(()).of(rows.estimates).shape == (n, 0)
 
 
 def test_the_kernel_of_the_paper_sees_means_and_variances_in_units_of_their_spread():
@@ -130,17 +130,20 @@ def test_the_kernel_of_the_paper_sees_means_and_variances_in_units_of_their_spre
     assert points[:, 2:] == pytest.approx(rows.deviation**2 / spread**2)
 
 
+def document_of(inputs):
+    return json.loads(json.dumps({"features": [one.parameters() for one in inputs.features]}))
+
+
 def test_variances_beyond_all_means_stay_within_what_a_document_may_hold():
     rows = sizes(9, k=1)
     rows.estimates.covariance[:] *= 1e18
     inputs = paper_inputs(rows)
-    assert Inputs.from_parameters(json.loads(json.dumps(inputs.parameters())), 1) == inputs
+    assert as_read(Inputs, document_of(inputs)) == inputs
 
 
 def test_a_round_trip_through_json_loses_nothing():
-    for inputs in (candidate_inputs(poses(10)), paper_inputs(poses(10)), Inputs((), 4)):
-        again = Inputs.from_parameters(json.loads(json.dumps(inputs.parameters())), 4)
-        assert again == inputs
+    for inputs in (candidate_inputs(poses(10)), paper_inputs(poses(10)), Inputs(())):
+        assert as_read(Inputs, document_of(inputs)) == inputs
 
 
 FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7).parameters()
@@ -151,7 +154,6 @@ FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7).parameters()
     [
         ("kind", "square"),
         ("kind", 3),
-        ("dimension", 2),
         ("dimension", -1),
         ("dimension", 0.5),
         ("dimension", True),
@@ -168,11 +170,11 @@ FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7).parameters()
     ],
 )
 def test_a_document_that_is_no_feature_is_refused_by_name(name, value):
-    with pytest.raises(InvalidRecalibrator, match=f"'{name}'"):
-        Inputs.from_parameters({"inputs": [{**FEATURE, name: value}]}, 2)
+    with pytest.raises(InvalidDocument, match=rf"\b{name}'"):
+        as_read(Inputs, {"features": [{**FEATURE, name: value}]})
 
 
 @pytest.mark.parametrize("parameters", [None, {}, [3], [FEATURE, FEATURE]])
 def test_a_document_that_is_no_list_of_different_features_is_refused(parameters):
-    with pytest.raises(InvalidRecalibrator, match="'inputs'"):
-        Inputs.from_parameters({"inputs": parameters}, 2)
+    with pytest.raises(InvalidDocument, match=r"features|feature twice"):
+        as_read(Inputs, {"features": parameters})

@@ -1,12 +1,12 @@
 """Processes served together are those served one by one; their range and their documents."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import (
@@ -16,19 +16,20 @@ from monitor.recalibration.processes.sparse_process import (
     SparseProcess,
     stack_of,
 )
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.gp_sets import sizes
 from tests.recalibration.processes.processes import random_process
-from tests.recalibration.rows import wild_estimates
+from tests.recalibration.rows import as_read, wild_estimates
 
 ROWS = sizes(1, n=300, k=3)
 CANDIDATES = candidate_inputs(ROWS).features
 
 
 def inputs_of(*places):
-    return Inputs(tuple(CANDIDATES[i] for i in places), 3)
+    return Inputs(tuple(CANDIDATES[i] for i in places))
 
 
-CONSTANT = (Inputs((), 3), SparseProcess(KernelForm.NORMALISED, (0.3, -0.2)))
+CONSTANT = (Inputs(()), SparseProcess(KernelForm.NORMALISED, (0.3, -0.2)))
 MIXED = (
     (inputs_of(0, 3), random_process(1, outputs=1)),
     CONSTANT,
@@ -82,7 +83,7 @@ def test_the_range_is_that_of_the_fit_and_a_margin():
 
 def test_a_range_beyond_every_unit_is_cut():
     far = SparseProcess(KernelForm.NORMALISED, (400.0, -400.0))
-    served = stack_of([(Inputs((), 3), far)], ROWS.estimates, 0.5)
+    served = stack_of([(Inputs(()), far)], ROWS.estimates, 0.5)
     assert served.low == (LARGEST, -LARGEST)
     assert served.high == (LARGEST, -LARGEST)
 
@@ -90,42 +91,48 @@ def test_a_range_beyond_every_unit_is_cut():
 @pytest.mark.parametrize("name", STACKS)
 def test_a_round_trip_through_json_loses_nothing(name):
     served = stack(name)
-    again = LatentStack.from_parameters(json.loads(json.dumps(served.parameters())), 3)
+    again = as_read(LatentStack, json.loads(json.dumps(served.parameters())))
     assert again == served
     assert np.array_equal(again.at(ROWS.estimates), served.at(ROWS.estimates))
 
 
 def process_with(**changes):
     inputs, process = MIXED[0]
-    return {**inputs.parameters(), **process.parameters(), **changes}
+    return {**replace(process, inputs=inputs.features).parameters(), **changes}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"processes": []}, "'processes' is .* must be a list of at least 1"),
-        ({"processes": None}, "'processes' is .* must be a list of at least 1"),
-        ({"processes": [3]}, "'processes' holds 3"),
-        ({"processes": [process_with(constant="x")]}, "in 'processes' at 0: 'constant'"),
-        ({"processes": [process_with(inputs=[])]}, "at 0 has 0 features in 'inputs' and points"),
-        ({"processes": [process_with(inputs=None)]}, "in 'processes' at 0: 'inputs'"),
-        ({"low": [0.0]}, "'low' is .* must be a list of 8 numbers"),
-        ({"high": [0.0] * 9}, "'high' is a list of 9: it must be a list of 8 numbers"),
-        ({"high": None}, "'high' is None"),
+        ({"processes": []}, "'parameters.processes' "),
+        ({"processes": None}, "'parameters.processes' "),
+        ({"processes": [3]}, r"'parameters.processes\[0\]' is 3"),
+        (
+            {"processes": [process_with(constant="x")]},
+            r"'parameters.processes\[0\].constant' is 'x'",
+        ),
+        (
+            {"processes": [process_with(inputs=[])]},
+            r"'processes\[0\]' has 0 features in 'inputs' and points of 2",
+        ),
+        ({"processes": [process_with(inputs=None)]}, r"'parameters.processes\[0\].inputs' is None"),
+        ({"low": [0.0]}, "'low' has 1 entries: with 'processes' it must have 8"),
+        ({"high": [0.0] * 9}, "'high' has 9 entries: with 'processes' it must have 8"),
+        ({"high": None}, "'parameters.high' is None"),
         ({"low": [9.0] * 8, "high": [0.0] * 8}, "'low' 9.0 and 'high' 0.0: they must be in order"),
-        ({"high": [101.0] * 8}, "'high' holds 101.0: .* from -100 to 100"),
-        ({"low": [-101.0] * 8}, "'low' holds -101.0: .* from -100 to 100"),
+        ({"high": [101.0] * 8}, r"'parameters.high\[0\]' is 101.0"),
+        ({"low": [-101.0] * 8}, r"'parameters.low\[0\]' is -101.0"),
     ],
 )
 def test_a_document_that_is_no_stack_is_refused(changes, message):
     parameters = {**stack("mixed").parameters(), **changes}
-    with pytest.raises(InvalidRecalibrator, match=message):
-        LatentStack.from_parameters(parameters, 3)
+    with pytest.raises(InvalidDocument, match=message):
+        as_read(LatentStack, parameters)
 
 
 @pytest.mark.parametrize("change", [{"kind": "mean"}, {"centre": 1e3}])
 def test_points_of_the_kernel_of_the_paper_without_variances_are_refused(change):
     parameters = stack("paper").parameters()
     parameters["processes"][0]["inputs"][-1] |= change
-    with pytest.raises(InvalidRecalibrator, match="second half of its 'inputs' must be variances"):
-        LatentStack.from_parameters(parameters, 3)
+    with pytest.raises(InvalidDocument, match="second half of its 'inputs' must be variances"):
+        as_read(LatentStack, parameters)

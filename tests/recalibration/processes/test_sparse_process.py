@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
+from monitor.store.codec import InvalidDocument
 from tests.recalibration.processes.processes import random_points, random_process, textbook_at
+from tests.recalibration.rows import as_read
 
 KINDS = [(form, coupling) for form in KernelForm for coupling in Coupling]
 
@@ -56,13 +57,13 @@ def test_a_process_without_latents_is_constant_whatever_the_points():
     mean, variance = process.at(np.zeros((4, 0)))
     assert np.array_equal(mean, [[0.5] * 4, [-1.0] * 4])
     assert not variance.any()
-    assert SparseProcess.from_parameters(json.loads(json.dumps(process.parameters()))) == process
+    assert as_read(SparseProcess, json.loads(json.dumps(process.parameters()))) == process
 
 
 @pytest.mark.parametrize(("form", "coupling"), KINDS)
 def test_a_round_trip_through_json_loses_nothing(form, coupling):
     process = drawn(form, coupling)
-    again = SparseProcess.from_parameters(json.loads(json.dumps(process.parameters())))
+    again = as_read(SparseProcess, json.loads(json.dumps(process.parameters())))
     assert again == process
     points = random_points(3, 20, form=form)
     assert np.array_equal(again.at(points), process.at(points))
@@ -114,11 +115,11 @@ TRIANGLE = [[0.5] * (i + 1) for i in range(5)]
     ],
 )
 def test_a_document_that_is_no_process_is_refused_by_name(name, value):
-    with pytest.raises(InvalidRecalibrator, match=f"'{name}'"):
-        SparseProcess.from_parameters(changed(name, value))
+    with pytest.raises(InvalidDocument, match=rf"\b{name}\b"):
+        as_read(SparseProcess, changed(name, value))
 
 
 def test_negative_variances_of_the_kernel_of_the_paper_are_refused():
     parameters = changed("inducing", [[0.0, -1.0]] * 5, KernelForm.PAPER)
-    with pytest.raises(InvalidRecalibrator, match="none of them negative"):
-        SparseProcess.from_parameters(parameters)
+    with pytest.raises(InvalidDocument, match="none of them negative"):
+        as_read(SparseProcess, parameters)

@@ -1,0 +1,160 @@
+"""Documents of recalibrators, as `calibration-monitor fit --output` writes them, read and checked.
+
+What may stand in a document is said by the classes of the recalibrators; a document differs from a
+selection in that each recalibrator stands beside what it rests on. `fitted_on` holds notes for
+people, and anything may stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Len
+
+from monitor.frames.forms import Printable, Schema, between
+from monitor.frames.slices import RangeBuckets
+from monitor.recalibration.classes.class_selection import (
+    CLASS_METHODS,
+    AnySelection,
+    ClassSelection,
+)
+from monitor.recalibration.classes.class_selection import FORMAT as CLASS_FORMAT
+from monitor.recalibration.classes.probabilities import ClassRecalibrator
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import Basis, Recalibrator
+from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.selection import (
+    FORMAT,
+    METHODS,
+    MOST_SLICES,
+    RecalibratorForm,
+    Selection,
+    described,
+    of_methods,
+    recalibrator_in,
+)
+from monitor.store.codec import Codec, Content, InvalidDocument, check_depth, parsed, shown
+
+_NAME = "document"
+_REMEDY = "Give a file that `calibration-monitor fit --output` wrote."
+
+
+class _FittedForm:
+    """Marks a recalibrator with what it rests on."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        return between(
+            lambda content: (recalibrator_in(content, METHODS), content.get("basis")),
+            lambda fitted: described(*fitted),
+            of_methods(METHODS, handler, basis=handler.generate_schema(Basis | None)),
+        )
+
+
+_Fitted = Annotated[tuple[Recalibrator, Basis | None], _FittedForm()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The document of a selection, without its version and the notes."""
+
+    dimensions: tuple[Printable, ...]
+    fallback: _Fitted
+    slices: Annotated[Mapping[str, _Fitted], Len(0, MOST_SLICES)] = field(default_factory=dict)
+    ranges: RangeBuckets | None = None
+    rejection: Rejection | None = None
+
+    def __post_init__(self) -> None:
+        _check_once("dimensions", self.dimensions)
+        if self.ranges is not None:
+            _check_once("ranges.dimensions", self.ranges.dimensions)
+        _check_score(self.rejection, RejectedBy.DEVIATION)
+        k = len(self.dimensions)
+        if not all(name.isprintable() for name in self.slices):
+            raise ValueError("'slices' has names that cannot be printed")
+        places = {f"slices.{name}": fitted for name, fitted in self.slices.items()}
+        for place, (recalibrator, _) in {"fallback": self.fallback, **places}.items():
+            if recalibrator.k not in (None, k):
+                raise ValueError(
+                    f"'{place}' has {recalibrator.k} dimensions but 'dimensions' names {k}"
+                )
+
+    def selection(self, notes: Content) -> Selection:
+        """Makes the selection that it describes."""
+        bases = {name: basis for name, (_, basis) in self.slices.items() if basis is not None}
+        return Selection(
+            self.dimensions,
+            self.fallback[0],
+            {name: recalibrator for name, (recalibrator, _) in self.slices.items()},
+            notes,
+            self.fallback[1],
+            bases,
+            self.ranges,
+            self.rejection,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassDocument:
+    """The document of a class selection, without its version and the notes."""
+
+    classes: tuple[Printable, ...]
+    recalibrator: Annotated[ClassRecalibrator, RecalibratorForm(CLASS_METHODS)]
+    rejection: Rejection | None = None
+
+    def __post_init__(self) -> None:
+        _check_once("classes", self.classes)
+        _check_score(self.rejection, RejectedBy.ENTROPY)
+        count = len(self.classes)
+        if count == 1:
+            raise ValueError("'classes' holds one name: name at least two, or none for any")
+        if count and self.recalibrator.classes not in (None, count):
+            raise ValueError(
+                f"'recalibrator' has {self.recalibrator.classes} classes but 'classes' names "
+                f"{count}"
+            )
+
+    def selection(self, notes: Content) -> ClassSelection:
+        """Makes the selection that it describes."""
+        return ClassSelection(self.classes, self.recalibrator, self.rejection, notes)
+
+
+def _check_once(name: str, names: tuple[str, ...]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"'{name}' is {shown(list(names))}: every name must be there once")
+
+
+def _check_score(rejection: Rejection | None, by: RejectedBy) -> None:
+    if rejection is not None and rejection.by is not by:
+        raise ValueError(
+            f"'rejection.by' is '{rejection.by}': with this 'format' it must be '{by}'"
+        )
+
+
+_CODEC = Codec(_Document, _NAME, _REMEDY, FORMAT)
+_CLASS_CODEC = Codec(_ClassDocument, _NAME, _REMEDY, CLASS_FORMAT)
+
+
+def any_selection_from_json(text: str | bytes) -> AnySelection:
+    """Reads what to_json of either returned, its version worked out: nothing is left for later.
+
+    Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
+    """
+    try:
+        content = parsed(text, _NAME, _REMEDY)
+        check_depth(content, _NAME)
+        if not isinstance(content, dict):
+            raise InvalidDocument(f"'{_NAME}' is {shown(content)}: it must be an object. {_REMEDY}")
+        notes, claimed = content.pop("fitted_on", None), content.pop("version", "")
+        codec = _CLASS_CODEC if content.get("format") == CLASS_FORMAT else _CODEC
+        document = codec.read_content(content)
+    except InvalidDocument as error:
+        raise InvalidRecalibrator(str(error)) from None
+    selection = document.selection(notes if isinstance(notes, dict) else {})
+    if claimed not in ("", selection.version):
+        raise InvalidRecalibrator(
+            f"'version' is {shown(claimed)} but the content makes {selection.version!r}: "
+            "the document was changed after it was fitted. Fit again, or remove 'version'."
+        )
+    return selection
