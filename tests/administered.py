@@ -88,7 +88,7 @@ class Told:
 
     def promote(self, version: str, actor: str) -> Record:
         self._take("promote", version, actor)
-        before = self.pipeline.recalibrators.put_in_force(version, None)
+        before = self.pipeline.recalibrators.activate(version, None)
         return record(Happened.PROMOTED, before, version, actor=actor)
 
     def rollback(self, kind: type[object], slice: str, actor: str) -> Record:

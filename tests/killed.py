@@ -30,7 +30,7 @@ from monitor.store.snapshot import read_body
 from monitor.store.statistics_state import decode, parsed
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.promoted import in_force
+from tests.promoted import active_version
 from tests.served import PATIENCE, ROOT, Sidecar, serve_command
 from tests.states import bits
 
@@ -319,7 +319,7 @@ class Client:
                         self.fleeting += 1
             case Promotion():
                 assert self.durable == begins
-                if in_force(sidecar) != SCALING.version:
+                if active_version(sidecar) != SCALING.version:
                     request = recalibrator_admin_pb2.PromoteRequest(
                         actor="test", document=group.document
                     )

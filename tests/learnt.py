@@ -88,7 +88,7 @@ def happened(promotions: Promotions) -> list[Happened]:
     return [record.what for record in promotions.records(1000)]
 
 
-def in_force(promotions: Promotions) -> str:
+def active_version(promotions: Promotions) -> str:
     """The version for estimates."""
     return promotions.recalibrators.selection.version
 

@@ -287,7 +287,7 @@ def listed(sidecar: Sidecar, records: int = 0) -> admin_pb.ListResponse:
     return found
 
 
-def in_force(sidecar: Sidecar) -> str:
+def active_version(sidecar: Sidecar) -> str:
     """Version of the recalibrator of estimates."""
     (version,) = (
         entry.version

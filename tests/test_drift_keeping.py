@@ -181,7 +181,7 @@ def test_the_generation_before_is_used_where_the_last_one_is_torn(path, caplog):
 def test_under_another_recalibrator_a_new_epoch_begins_and_that_is_told(path, caplog):
     written(keeping(path))
     again = keeping(path)
-    again.pipeline.put_in_force(again.pipeline.recalibrators.learn(scaling(2.0, 2.0)).version)
+    again.pipeline.activate(again.pipeline.recalibrators.learn(scaling(2.0, 2.0)).version)
     again.begin()
     assert latched(again) == []
     assert "car" in said(caplog)
@@ -263,7 +263,7 @@ def test_an_alarm_is_on_disk_at_once_and_so_is_another_recalibrator(path):
             only.pipeline.drift.announce(RAISED)
             assert await eventually(lambda: on_disk(path).get("latched"))
             version = only.pipeline.recalibrators.learn(scaling(2.0, 2.0)).version
-            only.pipeline.put_in_force(version)
+            only.pipeline.activate(version)
             assert await eventually(lambda: on_disk(path)["gathered"]["selection"] == version)
 
     asyncio.run(run())
@@ -277,7 +277,7 @@ def test_slices_that_have_not_come_back_begin_another_epoch_with_another_recalib
         again.begin()
         recalibrators = again.pipeline.recalibrators
         async with watching(again):
-            again.pipeline.put_in_force(recalibrators.learn(scaling(2.0, 2.0)).version)
+            again.pipeline.activate(recalibrators.learn(scaling(2.0, 2.0)).version)
             assert await eventually(lambda: on_disk(path)["slices"][0]["epoch"] == 1)
 
     asyncio.run(run())
@@ -294,7 +294,7 @@ def test_slices_that_have_not_come_back_stay_as_they_are_where_their_recalibrato
         pipeline = again.pipeline
         async with watching(again):
             version = pipeline.recalibrators.learn(scaling(2.0, 2.0)).version
-            pipeline.put_in_force(version, follows=True)
+            pipeline.activate(version, follows=True)
             # It is kept at once: after a restart an epoch would begin else.
             assert await eventually(lambda: on_disk(path)["gathered"]["selection"] == version)
 

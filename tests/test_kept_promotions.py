@@ -15,7 +15,7 @@ from monitor.promotion.records import Happened
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.selection import IDENTITY
 from monitor.store.recalibrator_folder import ConfiguredVersions
-from tests.learnt import begin, happened, in_force, known, promoted, teach
+from tests.learnt import active_version, begin, happened, known, promoted, teach
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 from tests.told_keepers import OF_CLASSES, ONE, OTHER, left_with, started
@@ -25,7 +25,7 @@ from tests.told_keepers import OF_CLASSES, ONE, OTHER, left_with, started
 
 def test_the_first_run_begins_with_what_is_configured_and_says_so():
     _, promotions, _ = started(named={"recalibrator": ONE, "class_recalibrator": OF_CLASSES})
-    assert in_force(promotions) == ONE.version
+    assert active_version(promotions) == ONE.version
     assert promotions.recalibrators.class_selection.version == OF_CLASSES.version
     assert [(record.what, record.actor) for record in promotions.records(10)] == [
         (Happened.PROMOTED, "configuration")
@@ -34,7 +34,7 @@ def test_the_first_run_begins_with_what_is_configured_and_says_so():
 
 def test_without_anything_it_begins_with_the_identity():
     _, promotions, _ = started()
-    assert in_force(promotions) == IDENTITY.version
+    assert active_version(promotions) == IDENTITY.version
     assert promotions.records(10) == ()
 
 
@@ -53,7 +53,7 @@ def test_what_was_in_force_stays_unless_the_configuration_names_another_than_the
 ):
     named = {} if now is None else {"recalibrator": now}
     _, promotions, _ = started(kept=left_with(OTHER, then=then), named=named)
-    assert in_force(promotions) == expected.version
+    assert active_version(promotions) == expected.version
     by_configuration = [Happened.PROMOTED] if expected is ONE else []
     assert happened(promotions) == by_configuration
 
@@ -61,16 +61,16 @@ def test_what_was_in_force_stays_unless_the_configuration_names_another_than_the
 def test_the_two_kinds_are_decided_apart():
     kept = left_with(OTHER, OF_CLASSES)
     _, promotions, _ = started(kept=kept, named={"recalibrator": ONE})
-    assert in_force(promotions) == ONE.version
+    assert active_version(promotions) == ONE.version
     assert promotions.recalibrators.class_selection.version == OF_CLASSES.version
 
 
 def test_what_was_in_force_and_is_lost_leaves_what_is_configured():
     kept = replace(left_with(OTHER, then=ONE.version), documents={})
     _, promotions, _ = started(kept=kept, named={"recalibrator": ONE})
-    assert in_force(promotions) == ONE.version
+    assert active_version(promotions) == ONE.version
     _, bare, _ = started(kept=kept)
-    assert in_force(bare) == IDENTITY.version
+    assert active_version(bare) == IDENTITY.version
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_was_in_force_and_is_lost_leaves_what_is_configured():
 )
 def test_nothing_that_is_kept_can_stop_the_start(broken):
     _, promotions, _ = started("car", kept=broken, named={"recalibrator": ONE})
-    assert in_force(promotions) == ONE.version
+    assert active_version(promotions) == ONE.version
     promoted(promotions, 9.0)
     assert happened(promotions)[-1] is Happened.PROMOTED
 
@@ -198,7 +198,7 @@ def test_where_the_state_is_lost_all_that_is_there_stays_known():
     for _ in range(2):
         run, promotions, keeping = started(kept=lost)
         assert OTHER.version in promotions.recalibrators.known
-        assert in_force(promotions) == IDENTITY.version
+        assert active_version(promotions) == IDENTITY.version
         run.keep()
         assert OTHER.version in keeping.states[-1].named
         lost = keeping.left

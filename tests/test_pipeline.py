@@ -190,7 +190,7 @@ def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version
         (CLASS_IDENTITY.version, True),
         (DOUBLE.version, False),
     ]
-    assert pipeline.put_in_force(DOUBLE.version) == IDENTITY.version
+    assert pipeline.activate(DOUBLE.version) == IDENTITY.version
     answer = pipeline.process(opened(pipeline), frame([sent(1)]))
     assert answer.versions == (DOUBLE.version,)
     assert answer.forwarded is not None
@@ -207,7 +207,7 @@ def test_a_recalibrator_by_other_ranges_is_promoted_and_the_log_says_what_become
         pipeline = pipeline_of(statistics=statistics)
         selection = replace(DOUBLE, ranges=ranges)
         pipeline.recalibrators.learn(selection.to_json())
-        pipeline.put_in_force(selection.version)
+        pipeline.activate(selection.version)
         assert pipeline.recalibrators.selection == selection
         assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
 
@@ -244,7 +244,7 @@ def test_only_what_may_lose_its_definiteness_is_factorised_again(monkeypatch):
 def test_an_unknown_version_is_refused_with_the_known_ones_named():
     pipeline = pipeline_of()
     with pytest.raises(UnknownVersion) as refusal:
-        pipeline.put_in_force("magic-1")
+        pipeline.activate("magic-1")
     assert "no recalibrator 'magic-1'" in str(refusal.value)
     assert IDENTITY.version in str(refusal.value)
     assert pipeline.recalibrators.selection is IDENTITY

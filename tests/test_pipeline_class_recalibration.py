@@ -331,12 +331,12 @@ def test_promoting_one_kind_leaves_the_other_alone():
     pipeline = recalibrating(CLASS_IDENTITY)
     double = Selection(("x", "y"), VarianceScaling((2.0, 2.0)))
     versions = [pipeline.recalibrators.learn(one.to_json()).version for one in (double, WARM)]
-    assert pipeline.put_in_force(versions[1]) == CLASS_IDENTITY.version
+    assert pipeline.activate(versions[1]) == CLASS_IDENTITY.version
     assert (pipeline.recalibrators.selection, pipeline.recalibrators.class_selection) == (
         IDENTITY,
         WARM,
     )
-    assert pipeline.put_in_force(versions[0]) == IDENTITY.version
+    assert pipeline.activate(versions[0]) == IDENTITY.version
     assert (pipeline.recalibrators.selection, pipeline.recalibrators.class_selection) == (
         double,
         WARM,
@@ -347,12 +347,12 @@ def test_promoting_one_kind_leaves_the_other_alone():
         double.version,
         WARM.version,
     }
-    assert [(entry.method, entry.output) for entry in pipeline.recalibrators.in_force()] == [
+    assert [(entry.method, entry.output) for entry in pipeline.recalibrators.active()] == [
         ("variance-scaling", "gaussian"),
         ("temperature", "class_probabilities"),
     ]
-    pipeline.put_in_force(CLASS_IDENTITY.version)
-    assert [entry.method for entry in pipeline.recalibrators.in_force()] == ["variance-scaling"]
+    pipeline.activate(CLASS_IDENTITY.version)
+    assert [entry.method for entry in pipeline.recalibrators.active()] == ["variance-scaling"]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_the_log_says_where_the_order_of_classes_is_not_checked(
     pipeline, selection = recalibrating(CLASS_IDENTITY), ClassSelection(classes, recalibrator)
     pipeline.recalibrators.learn(selection.to_json())
     assert not caplog.records
-    pipeline.put_in_force(selection.version)
+    pipeline.activate(selection.version)
     assert ("on 3 classes without names" in caplog.text) == warned
 
 
@@ -380,7 +380,7 @@ def test_each_frame_is_recalibrated_by_what_is_in_force_when_it_comes():
     for number, version in enumerate([None, WARM.version, CLASS_IDENTITY.version]):
         if version is not None:
             pipeline.recalibrators.learn(WARM.to_json())
-            pipeline.put_in_force(version)
+            pipeline.activate(version)
         answer = pipeline.process(stream, frame([row], number))
         assert answer.extras is not None
         found.append(answer.extras.class_version)

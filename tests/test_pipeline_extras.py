@@ -171,7 +171,7 @@ def test_what_is_in_force_is_said_to_make_the_least_that_is_true_whatever_the_sl
     ):
         by_slice = {f"slice {i}": heavy[output] for i, output in enumerate(of_slices)}
         pipeline = pipeline_of(Selection(XYZ.names, heavy[fallback], by_slice))
-        (shown,) = pipeline.recalibrators.in_force()
+        (shown,) = pipeline.recalibrators.active()
         assert shown.output == expected
 
 

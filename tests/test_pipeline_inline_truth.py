@@ -66,7 +66,7 @@ def test_a_label_scores_the_recalibrator_that_was_in_force_when_its_frame_was_pr
     for pipeline in (first, second):
         pipeline.process(opened(pipeline), frame(rows))
     second.recalibrators.learn(BY_SLICE.to_json())
-    second.put_in_force(BY_SLICE.version)
+    second.activate(BY_SLICE.version)
     for pipeline in (first, second):
         reported(pipeline, answer)
     assert_same_statistics(first, second)

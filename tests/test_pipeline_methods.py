@@ -56,7 +56,7 @@ def detections(sent: Estimates, form: str) -> list[Sent]:
 def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
     selection, sent = fitted(method, form), estimates(3, 20, form)
     pipeline = pipeline_of()
-    pipeline.put_in_force(pipeline.recalibrators.learn(selection.to_json()).version)
+    pipeline.activate(pipeline.recalibrators.learn(selection.to_json()).version)
     answer = pipeline.process(opened(pipeline, HEADER), frame(detections(sent, form)))
     assert pipeline.counters.internal_errors == 0
     assert (answer.reason == Reason.NONE).all()
@@ -103,7 +103,7 @@ def test_what_a_method_makes_of_class_probabilities_goes_out(method):
     rows = ClassRows(from_probabilities(opinions), label)
     classes = ClassSelection(("car", "truck", "bus"), fit_classes(method, rows))
     pipeline = pipeline_of()
-    pipeline.put_in_force(pipeline.recalibrators.learn(classes.to_json()).version)
+    pipeline.activate(pipeline.recalibrators.learn(classes.to_json()).version)
     sent = [
         Sent(i, (0.0, 0.0), (1.0, 1.0), 0, class_probabilities=tuple(row.ravel().tolist()))
         for i, row in enumerate(opinions[:20])

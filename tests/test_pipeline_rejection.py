@@ -65,7 +65,7 @@ def test_the_identity_may_reject_and_then_is_said_to_be_in_force():
     found = extras(pipeline, doubtful(0.5, 0.99))
     assert found.rejected_by.tolist() == [ENTROPY, NEITHER]
     assert found.class_version == classes.version
-    assert [entry.version for entry in pipeline.recalibrators.in_force()] == [
+    assert [entry.version for entry in pipeline.recalibrators.active()] == [
         IDENTITY.version,
         classes.version,
     ]

@@ -177,7 +177,7 @@ def test_a_promoted_recalibrator_changes_the_noise_and_not_the_tracks():
     streams = [opened(pipeline), opened(raw)]
     for number in range(10):
         if number == 5:
-            pipeline.put_in_force(pipeline.recalibrators.learn(DOUBLE.to_json()).version)
+            pipeline.activate(pipeline.recalibrators.learn(DOUBLE.to_json()).version)
         found = tracks_of(sent(pipeline, streams[0], scene(number), number))
         other = tracks_of(sent(raw, streams[1], scene(number), number))
         assert found.id.tolist() == other.id.tolist()

@@ -75,7 +75,7 @@ def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monke
     monkeypatch.setattr(type(pipeline.drift), "changed", lambda *_, **__: order.append("swapped"))
     monkeypatch.setattr(type(pipeline.ledger), "enter", lambda *_: order.append("remembered"))
     pipeline.answer(opened(pipeline), frame([sent(5)]))
-    pipeline.put_in_force(version)
+    pipeline.activate(version)
     assert order == ["remembered", "swapped"]
 
 

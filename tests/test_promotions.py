@@ -11,10 +11,10 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from tests.learnt import (
+    active_version,
     begin,
     document,
     happened,
-    in_force,
     known,
     of_slices,
     promoted,
@@ -35,7 +35,7 @@ def test_promoting_puts_a_known_version_in_force_and_says_who_did_it():
     promotions = promotions_of("car")
     (version,) = known(promotions, document(2.0))
     record = promotions.promote(version, "anna")
-    assert in_force(promotions) == version
+    assert active_version(promotions) == version
     assert record == Record(
         1, 1, Happened.PROMOTED, "", version, HOME, version, "anna", "asked for"
     )
@@ -47,7 +47,7 @@ def test_an_unknown_version_is_refused_and_nothing_happens():
     with pytest.raises(UnknownVersion, match="no recalibrator 'nonesuch'"):
         promotions.promote("nonesuch", "anna")
     assert promotions.records(10) == ()
-    assert in_force(promotions) == HOME
+    assert active_version(promotions) == HOME
 
 
 def test_pinning_is_recorded_and_people_may_still_act():
@@ -265,7 +265,7 @@ def test_every_swap_in_the_records_is_counted_and_follows_from_the_one_before():
         assert record.before == now
         assert record.what in SWAPS or record.after == now
         now = record.after
-    assert now == in_force(promotions)
+    assert now == active_version(promotions)
 
 
 def test_records_are_announced_as_they_are_remembered_and_the_next_run_counts_on():

@@ -12,9 +12,9 @@ from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassS
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.learnt import (
+    active_version,
     begin,
     document,
-    in_force,
     known,
     of_slices,
     promoted,
@@ -40,10 +40,10 @@ def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
             earlier,
             "otto",
         )
-        assert in_force(promotions) == earlier
+        assert active_version(promotions) == earlier
     with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
         promotions.rollback(Selection, "", "otto")
-    assert in_force(promotions) == HOME
+    assert active_version(promotions) == HOME
 
 
 def test_a_promotion_after_a_rollback_is_what_the_next_rollback_takes_back():
@@ -74,7 +74,7 @@ def test_slices_go_back_one_by_one_whatever_came_after():
     assert record.slice == "car"
     assert of_slices(promotions) == {"bus": scaled(9.0)}
     promotions.rollback(Selection, "bus", "anna")
-    assert in_force(promotions) == HOME
+    assert active_version(promotions) == HOME
 
 
 def test_a_slice_goes_back_through_its_own_changes():
@@ -92,10 +92,10 @@ def test_a_slice_goes_back_through_its_own_changes():
 def test_a_slice_that_was_served_by_nothing_else_cannot_go_back(slice):
     promotions = promotions_of("car", "bus")
     promoted(promotions, 4.0)
-    before = in_force(promotions)
+    before = active_version(promotions)
     with pytest.raises(NothingToRollBack, match=f"slice '{slice}' .* roll back one of car, bus"):
         promotions.rollback(Selection, slice, "anna")
-    assert in_force(promotions) == before
+    assert active_version(promotions) == before
 
 
 def test_class_probabilities_have_a_stack_of_their_own():
@@ -106,7 +106,7 @@ def test_class_probabilities_have_a_stack_of_their_own():
     promotions.promote(of_estimates, "anna")
     record = promotions.rollback(ClassSelection, "", "anna")
     assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
-    assert in_force(promotions) == of_estimates
+    assert active_version(promotions) == of_estimates
     with pytest.raises(NothingToRollBack):
         promotions.rollback(ClassSelection, "", "anna")
     assert promotions.rollback(Selection, "", "anna").after == HOME
@@ -119,7 +119,7 @@ def test_what_the_guard_brought_back_is_not_undone_with_another_slice():
     back = teach(promotions, tracks(0, 100))[-1]
     assert (back.what, back.slice) == (Happened.ROLLED_BACK, "car")
     promotions.rollback(Selection, "bus", "anna")
-    assert in_force(promotions) == HOME
+    assert active_version(promotions) == HOME
 
 
 class Ways(RuleBasedStateMachine):
@@ -184,7 +184,7 @@ class Ways(RuleBasedStateMachine):
             self.promotions.recalibrators,
         )
         assert set(before) <= recalibrators.known.keys()
-        assert in_force(self.promotions) not in before[-1:]
+        assert active_version(self.promotions) not in before[-1:]
 
     @invariant()
     def every_record_begins_where_the_last_one_ended(self):
@@ -195,7 +195,7 @@ class Ways(RuleBasedStateMachine):
             assert record.before == now
             assert record.what in SWAPS or record.after == now
             now = record.after
-        assert now == in_force(self.promotions)
+        assert now == active_version(self.promotions)
 
 
 Ways.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

@@ -28,7 +28,7 @@ from tests.drifting import (
     standing,
 )
 from tests.foreign_client import promote, scaling
-from tests.promoted import BEGAN, Watcher, in_force, listed, series
+from tests.promoted import BEGAN, Watcher, active_version, listed, series
 from tests.served import PATIENCE, Sidecar, eventually, starting
 
 RAW, FORWARDED = calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED
@@ -128,16 +128,16 @@ def test_an_adaptive_recalibrator_that_follows_stays_in_its_epoch(start):
     assert standing(sidecar).state in QUIET
     promote(sidecar, document=Selection(("x", "y"), adaptive()).to_json())
     drive.send(LEARNED)
-    before = in_force(sidecar)
+    before = active_version(sidecar)
     drive.variance["car"] = 1 / 1.6
     for _ in range(60):
         drive.send(2)
         if watcher.of(ADAPTED):
             break
     assert eventually(lambda: watcher.of(ADAPTED))
-    assert in_force(sidecar) != before
+    assert active_version(sidecar) != before
     drive.send(5)
-    assert drive.versions == (in_force(sidecar),)
+    assert drive.versions == (active_version(sidecar),)
     assert stage(sidecar, FORWARDED).reference == "learned"
     assert eventually(lambda: epoch(sidecar) == 1)
     assert left_out(sidecar, "superseded") == 0

@@ -25,10 +25,10 @@ from tests.promoted import (
     UNPINNED,
     Traffic,
     Watcher,
+    active_version,
     drive,
     drive_for,
     fit,
-    in_force,
     listed,
     pin,
     rollback,
@@ -73,7 +73,7 @@ def test_a_calibrated_detector_is_left_alone(begin):
     assert eventually(lambda: series(sidecar, "recalibrator_fits_total")[nothing] >= 2)
     assert sum(series(sidecar, "recalibrator_trials_total").values()) == 0
     assert not watcher.records
-    assert traffic.versions == (in_force(sidecar),) == (IDENTITY.version,)
+    assert traffic.versions == (active_version(sidecar),) == (IDENTITY.version,)
     assert np.array_equal(traffic.forwarded, traffic.sent)
 
 
@@ -92,7 +92,7 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(begin)
     # The first may be of a time that was half before the fault: then others follow.
     drive(traffic, until=lambda: compensated(traffic), tracks=3000)
     traffic.send(1)
-    assert traffic.versions == (in_force(sidecar),)
+    assert traffic.versions == (active_version(sidecar),)
     factors = traffic.factors()
     labels = [f'dimension="{name}",slice="car"' for name in "xy"]
 
@@ -106,7 +106,7 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(begin)
     assert counted['outcome="began"'] >= counted['outcome="promoted"'] >= 1
 
     traffic.variance.clear()
-    drive(traffic, until=lambda: in_force(sidecar) == IDENTITY.version, tracks=3000)
+    drive(traffic, until=lambda: active_version(sidecar) == IDENTITY.version, tracks=3000)
     assert eventually(came(watcher, ROLLED_BACK))
     (back,) = watcher.of(ROLLED_BACK)[-1:]
     assert back.after == IDENTITY.version
@@ -137,7 +137,7 @@ def test_a_fault_that_came_in_two_steps_is_taken_back_as_a_whole_with_truth_3_s_
     # long to tell apart, and the way back leads through both.
     drive(
         traffic,
-        until=lambda: in_force(sidecar) == IDENTITY.version,
+        until=lambda: active_version(sidecar) == IDENTITY.version,
         tracks=8000,
         seconds=20 * PATIENCE,
     )
@@ -150,7 +150,7 @@ def test_what_shrinks_covariances_is_proven_and_waits(begin):
     traffic.variance["car"] = 5.0
     drive(traffic, until=came(watcher, PROVEN), tracks=3000)
     drive_for(traffic, 100)
-    assert in_force(sidecar) == IDENTITY.version
+    assert active_version(sidecar) == IDENTITY.version
     assert not watcher.of(PROMOTED)
     (proven,) = watcher.of(PROVEN)
     assert "smaller" in proven.reason
@@ -168,7 +168,7 @@ def test_what_shrinks_covariances_is_promoted_where_that_is_allowed(begin):
     traffic.variance["car"] = 5.0
     drive(traffic, until=came(watcher, PROMOTED), tracks=3000)
     drive(traffic, until=lambda: compensated(traffic), tracks=3000)
-    assert in_force(sidecar) == watcher.of(PROMOTED)[-1].after
+    assert active_version(sidecar) == watcher.of(PROMOTED)[-1].after
 
 
 # ---- advise
@@ -183,7 +183,7 @@ def test_advice_waits_for_approval_and_a_pin_holds_the_way_back(begin):
     assert "promote" in proven.reason
     assert proven.evidence.log10_better >= proven.evidence.log10_threshold
     drive_for(traffic, 100)
-    assert in_force(sidecar) == IDENTITY.version
+    assert active_version(sidecar) == IDENTITY.version
     shown = listed(sidecar)
     assert (shown.promotion, shown.pinned) == ("advise", False)
     (waiting,) = shown.trials
@@ -210,12 +210,12 @@ def test_advice_waits_for_approval_and_a_pin_holds_the_way_back(begin):
     drive_for(traffic, 100)
     (held,) = watcher.of(HELD)
     assert "pinned" in held.reason
-    assert in_force(sidecar) == waiting.version
+    assert active_version(sidecar) == waiting.version
     guard = trials(sidecar)["car", admin_pb.TRIAL_STATE_GUARD]
     assert guard.version == IDENTITY.version
 
     assert pin(sidecar, False) is True
-    drive(traffic, until=lambda: in_force(sidecar) == IDENTITY.version, tracks=200)
+    drive(traffic, until=lambda: active_version(sidecar) == IDENTITY.version, tracks=200)
     assert eventually(came(watcher, ROLLED_BACK))
     assert [record.actor for record in watcher.of(PINNED, UNPINNED)] == ["test"] * 3
     assert watcher.of(ROLLED_BACK)[0].actor == "trial"
@@ -227,7 +227,7 @@ def test_who_is_pinned_can_still_be_promoted_and_rolled_back_by_hand(begin):
     drive(traffic, until=came(watcher, PROVEN), tracks=3000)
     pin(sidecar, True)
     version = promote(sidecar, version=watcher.of(PROVEN)[0].version).after
-    assert in_force(sidecar) == version
+    assert active_version(sidecar) == version
     back = rollback(sidecar)
     assert (back.before, back.after) == (version, IDENTITY.version)
     traffic.send(1)
@@ -268,11 +268,11 @@ def test_by_hand_nothing_is_fitted_until_somebody_asks(begin):
     assert not found.reason
     drive(traffic, until=came(watcher, PROVEN), tracks=3000)
     drive_for(traffic, 100)
-    assert in_force(sidecar) == IDENTITY.version
+    assert active_version(sidecar) == IDENTITY.version
     promote(sidecar, version=found.version)
     traffic.variance.clear()
     drive(traffic, until=came(watcher, HELD), tracks=3000)
-    assert in_force(sidecar) == found.version
+    assert active_version(sidecar) == found.version
     assert "manual" in watcher.of(HELD)[0].reason
     assert rollback(sidecar, "car").after == IDENTITY.version
 

@@ -20,10 +20,10 @@ from tests.promoted import (
     FIT_FAILED,
     Traffic,
     Watcher,
+    active_version,
     drive,
     drive_for,
     fit,
-    in_force,
     series,
     settings,
     trials,
@@ -64,7 +64,7 @@ def troubled(tmp_path_factory):
 )
 def test_a_fit_that_goes_wrong_changes_nothing_and_is_told(troubled, what, words):
     fits, traffic, watcher = troubled
-    sidecar, champion = traffic.sidecar, in_force(traffic.sidecar)
+    sidecar, champion = traffic.sidecar, active_version(traffic.sidecar)
     before = on_trial(sidecar)
     failed, known = counted(sidecar, "failed"), len(watcher.of(FIT_FAILED))
     fits.now(what)
@@ -75,7 +75,7 @@ def test_a_fit_that_goes_wrong_changes_nothing_and_is_told(troubled, what, words
     drive(traffic, until=told, tracks=4000)
     record = told()[0]
     assert (record.slice, record.actor, record.version) == ("van", "schedule", "")
-    assert record.before == record.after == champion == in_force(sidecar)
+    assert record.before == record.after == champion == active_version(sidecar)
     assert not record.HasField("evidence")
     drive(traffic, until=lambda: tracks_tried(sidecar) > before.evidence.tracks, tracks=1000)
     assert on_trial(sidecar).version == before.version
@@ -141,7 +141,7 @@ def test_a_fit_that_hangs_is_ended_and_told(begin):
     assert "longer than 3 s" in record.reason
     assert (record.slice, record.before, record.after) == ("car", *[IDENTITY.version] * 2)
     traffic.send(1)
-    assert traffic.versions == (in_force(sidecar),) == (IDENTITY.version,)
+    assert traffic.versions == (active_version(sidecar),) == (IDENTITY.version,)
     assert not trials(sidecar)
 
 

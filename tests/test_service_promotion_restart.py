@@ -25,8 +25,8 @@ from tests.promoted import (
     SWAPS,
     Traffic,
     Watcher,
+    active_version,
     drive,
-    in_force,
     listed,
     pin,
     rollback,
@@ -85,7 +85,7 @@ def test_wherever_it_is_killed_it_goes_on_and_back_from_where_its_audit_log_ends
     for _ in range(5):
         watcher = Watcher(sidecar)
         # What is in force is wrong: sooner or later it must change.
-        traffic.variance["car"] = FAULT if in_force(sidecar) == IDENTITY.version else 1.0
+        traffic.variance["car"] = FAULT if active_version(sidecar) == IDENTITY.version else 1.0
         until = chance.choice([(BEGAN, *SWAPS), SWAPS])
         drive(traffic, until=partial(watcher.of, *until), tracks=4000)
         time.sleep(chance.choice([0, 0, 0.02, 0.1]))
@@ -94,7 +94,7 @@ def test_wherever_it_is_killed_it_goes_on_and_back_from_where_its_audit_log_ends
         told += watcher.records
         sidecar = start(config)
         records = history(sidecar)
-        assert in_force(sidecar) in named_last(records)
+        assert active_version(sidecar) in named_last(records)
         # What was told in the very last moments may not have come to the disk, nothing else.
         sure = briefly(told)[:-3]
         assert briefly(records)[: len(sure)] == sure
@@ -130,7 +130,7 @@ def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_bef
     assert again.version == proven.version
     assert again.evidence.tracks >= proven.evidence.tracks
     assert again.evidence.log10_better >= again.evidence.log10_threshold
-    assert in_force(sidecar) == IDENTITY.version
+    assert active_version(sidecar) == IDENTITY.version
     drive(traffic, until=lambda: tracks_of(sidecar) > again.evidence.tracks, tracks=500)
     got = sidecar.admin.Get(admin_pb.GetRequest(version=again.version), timeout=PATIENCE)
     assert [record.what for record in got.records] == [BEGAN, PROVEN]
@@ -156,7 +156,7 @@ def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_bef
     kill(sidecar)
 
     sidecar = start(config)
-    assert in_force(sidecar) == IDENTITY.version
+    assert active_version(sidecar) == IDENTITY.version
     assert [record.what for record in history(sidecar)][-1] == ROLLED_BACK
 
 
@@ -181,18 +181,18 @@ def test_what_the_configuration_names_comes_in_force_when_it_names_something_new
     other.write_text(scaling(3.0, 3.0), encoding="utf-8")
     config = settings(folder) + f"[recalibration]\nrecalibrator = '{one}'\n"
     sidecar = start(config)
-    first = in_force(sidecar)
+    first = active_version(sidecar)
     assert first.startswith("variance-scaling-")
     promoted = promote(sidecar, document=scaling(4.0, 4.0)).after
     sidecar.stop()
 
     sidecar = start(config)
-    assert in_force(sidecar) == promoted
+    assert active_version(sidecar) == promoted
     assert {first, promoted} <= {entry.version for entry in listed(sidecar).recalibrators}
     sidecar.stop()
 
     sidecar = start(config.replace(str(one), str(other)))
-    assert in_force(sidecar) not in (first, promoted, IDENTITY.version)
+    assert active_version(sidecar) not in (first, promoted, IDENTITY.version)
     (*_, last) = history(sidecar)
     assert (last.what, last.actor, last.before) == (PROMOTED, "configuration", promoted)
     sidecar.stop()
@@ -212,7 +212,7 @@ def test_a_second_sidecar_on_a_folder_says_so_and_keeps_nothing(start, folder):
     second.stop()
     first.stop()
     third = start(config)
-    assert in_force(third) == kept
+    assert active_version(third) == kept
     assert [record.after for record in history(third)] == [kept]
 
 

@@ -40,7 +40,7 @@ def identity_of(sidecar) -> str:
     return version
 
 
-def in_force(listed) -> list[str]:
+def active_version(listed) -> list[str]:
     """Versions of the promoted recalibrators of estimates."""
     entries = [entry for entry in listed.recalibrators if entry.promoted]
     return [entry.version for entry in entries if entry.method != "class-identity"]
@@ -72,7 +72,7 @@ def test_list_and_get_show_what_was_promoted(swapping):
     document = scaling(4.0, 5.0)
     version = promote(sidecar, document=document).after
     listed = sidecar.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
-    assert in_force(listed) == [version]
+    assert active_version(listed) == [version]
     assert (listed.recalibrators[0].version, listed.recalibrators[0].method) == (
         identity,
         "identity",
@@ -146,7 +146,7 @@ def test_a_document_that_is_no_recalibrator_is_an_invalid_argument_by_field(
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert field in text
     listed = swapping.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
-    assert in_force(listed) == [identity]
+    assert active_version(listed) == [identity]
 
 
 def test_observing_forwards_what_came_and_shows_what_would_have_been(start, tmp_path):

@@ -145,8 +145,8 @@ def _at_start(config: Config) -> str:
     if config.security.tls:
         ServerCertificates(config.security)
     named = configured(Recalibrators(), config)
-    in_force = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
-    text = ", ".join(f"recalibrator {version}" for version in in_force if version)
+    active = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
+    text = ", ".join(f"recalibrator {version}" for version in active if version)
     folder = config.promotion.folder
     return f"{text}, or what the last run left in {folder}" if folder else text
 

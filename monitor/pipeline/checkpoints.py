@@ -225,7 +225,7 @@ class DriftCheckpoints:
             raise InvalidDocument(f"{path}: {error}") from None
         watch = self.pipeline.drift
         known = watch.family
-        given, selection = known.usual.given, self._in_force()
+        given, selection = known.usual.given, self._active()
         self.entry = state.entry
         if state.entry is not None:
             position = Position(state.entry, frozenset(state.beyond), state.waits)
@@ -252,7 +252,7 @@ class DriftCheckpoints:
             with contained(self.pipeline.counters, log, NOT_WATCHED):
                 await in_steps(self.pipeline.drift.catch_up())
 
-    def _in_force(self) -> str:
+    def _active(self) -> str:
         return self.pipeline.recalibrators.selection.version
 
     async def _keep(self) -> None:
@@ -276,7 +276,7 @@ class DriftCheckpoints:
         await in_steps(watch.catch_up())
         with watch.held():
             position = watch.position(ledger.sequence)
-            state = family_state(watch.family, self._in_force())
+            state = family_state(watch.family, self._active())
             numbers, begins = watch.epochs.state(watch.slices.names)
             state = replace(
                 state,

@@ -483,7 +483,7 @@ class Pipeline:
 
     # ---- recalibrators
 
-    def put_in_force(self, version: str, *, follows: bool = False) -> str:
+    def activate(self, version: str, *, follows: bool = False) -> str:
         """Makes a known recalibrator active from the next frame on; returns the version before.
 
         follows  it is the one before, adapted: its references stay
@@ -491,7 +491,7 @@ class Pipeline:
         """
         self.remember_answered()
         earlier = self.recalibrators.selection
-        before = self.recalibrators.put_in_force(version, self.slices.ranges)
+        before = self.recalibrators.activate(version, self.slices.ranges)
         now = self.recalibrators.selection
         if now.version != earlier.version:
             others = [] if follows else served_otherwise(self.slices, earlier, now)

@@ -228,7 +228,7 @@ class Promotions:
         if decision is not None:
             return self._carried_out(decision, actor)
         selection = self.recalibrators.known.find(version)
-        return self._put_in_force(selection, Happened.PROMOTED, actor, "asked for")
+        return self._activate(selection, Happened.PROMOTED, actor, "asked for")
 
     def rollback(self, kind: Kind, slice: str, actor: str) -> Record:
         """Makes the recalibrator active again that was so before the last change, of one kind.
@@ -240,7 +240,7 @@ class Promotions:
             back: AnySelection = self._with_slice_before(slice)
         else:
             back = self._known_before(kind)
-        return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
+        return self._activate(back, Happened.ROLLED_BACK, actor, "asked for", slice)
 
     def _known_before(self, kind: Kind) -> AnySelection:
         before, known = self.recalibrators.before[kind], self.recalibrators.known
@@ -248,7 +248,7 @@ class Promotions:
             before.pop()
         if not before:
             raise NothingToRollBack(
-                f"nothing was in force before '{self._in_force(kind).version}': "
+                f"nothing was in force before '{self._active(kind).version}': "
                 "there is nothing to roll back to. Promote a version that is known."
             )
         return known[before[-1]]
@@ -341,7 +341,7 @@ class Promotions:
             # What is before would make another recalibrator of a fault that is over.
             self.learning.forget(decision.chain, decision.keep)
         if decision.what in SWAPS:
-            return self._put_in_force(selection, decision.what, actor, decision.reason, decision)
+            return self._activate(selection, decision.what, actor, decision.reason, decision)
         if decision.what is Happened.BEGAN:
             self.candidates.began(decision.slice, selection)
         elif decision.what is Happened.DISCARDED:
@@ -352,11 +352,11 @@ class Promotions:
 
     # ---- in force
 
-    def _in_force(self, kind: Kind) -> AnySelection:
+    def _active(self, kind: Kind) -> AnySelection:
         found = self.recalibrators
         return found.selection if kind is Selection else found.class_selection
 
-    def _put_in_force(
+    def _activate(
         self,
         selection: AnySelection,
         what: Happened,
@@ -369,7 +369,7 @@ class Promotions:
         about  the decision that did it, or the slice that somebody named
         """
         kind = type(selection)
-        earlier = self._in_force(kind)
+        earlier = self._active(kind)
         if selection.version == earlier.version:
             return self._record(Happened.HELD, actor, "in force already", version=earlier.version)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
@@ -377,7 +377,7 @@ class Promotions:
             chain = self.learning.chains().get(_slice_of(about))
             if what is Happened.ROLLED_BACK and chain is not None:
                 self._unwind(chain, earlier.of(chain), after.of(chain))
-        self.pipeline.put_in_force(after.version, follows=what is Happened.ADAPTED)
+        self.pipeline.activate(after.version, follows=what is Happened.ADAPTED)
         self._note_before(kind, earlier.version, after.version, what)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             self._tell_register(earlier, after, what)

@@ -335,11 +335,11 @@ class RegisterCheckpoints:
         before = recalibrators.before
         before[Selection][:], before[ClassSelection][:] = state.previous, state.class_previous
         restored = set()
-        in_force = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
-        for key, version in in_force.items():
+        active = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
+        for key, version in active.items():
             if version not in recalibrators.known:
                 continue
-            self.promotions.pipeline.put_in_force(version)
+            self.promotions.pipeline.activate(version)
             if self.named[key] in ("", getattr(state.configured, key)):
                 restored.add(key)
         register = self.promotions.learning.register

@@ -143,7 +143,7 @@ class Recalibrators:
             self._read[_digest(document)] = selection.version
         return selection
 
-    def put_in_force(self, version: str, ranges: RangeBuckets | None) -> str:
+    def activate(self, version: str, ranges: RangeBuckets | None) -> str:
         """Lets a known recalibrator act from the next frame on, in place of the one of its kind.
 
         ranges   the buckets here
@@ -166,7 +166,7 @@ class Recalibrators:
             KnownRecalibrator(known, version in promoted) for version, known in self.known.items()
         )
 
-    def in_force(self) -> tuple[ActiveRecalibrator, ...]:
+    def active(self) -> tuple[ActiveRecalibrator, ...]:
         """That of estimates, and that of class probabilities if it is in use."""
         selection, classes = self.selection, self.class_selection
         output = str(weakest(selection.outputs))

@@ -159,7 +159,7 @@ class Follower:
 
     It is made active anew where its factors have changed enough.
 
-    in_force   K active factors on σ
+    active     K active factors on σ
     approved   the least factors that may act by themselves, where covariances must not shrink
     full       detections of a track that has a full vote; a shorter one has its share, or pieces
                that a tracker breaks off where errors are large would drive the scaling
@@ -168,7 +168,7 @@ class Follower:
     """
 
     scaling: Annotated[AdaptiveScaling, RecalibratorForm()]
-    in_force: tuple[FactorOnDeviation, ...]
+    active: tuple[FactorOnDeviation, ...]
     approved: tuple[FactorOnDeviation, ...]
     full: Annotated[float, Ge(1.0)]
     late: Share = 0.0
@@ -180,9 +180,9 @@ class Follower:
                 f"'scaling.method' is {self.scaling.method!r}: "
                 f"it must be {AdaptiveScaling.method!r}"
             )
-        if not len(self.in_force) == len(self.approved) == self.scaling.k:
+        if not len(self.active) == len(self.approved) == self.scaling.k:
             raise ValueError(
-                f"'in_force' and 'approved' have {len(self.in_force)} and {len(self.approved)} "
+                f"'active' and 'approved' have {len(self.active)} and {len(self.approved)} "
                 f"factors: they must have {self.scaling.k}, as 'scaling' has"
             )
 
@@ -235,14 +235,14 @@ class Follower:
             scale = np.ones_like(scale)
         if not policy.allow_shrinking:
             scale = np.maximum(scale, self.approved)
-        ratio = np.square(scale / self.in_force)
+        ratio = np.square(scale / self.active)
         if (np.maximum(ratio, 1 / ratio) <= policy.hysteresis).all():
             return None
         return replace(self.scaling, scale=tuple(scale.tolist()))
 
     def acted(self, moved: AdaptiveScaling) -> Follower:
         """Returns the follower once that is active."""
-        return replace(self, in_force=moved.scale)
+        return replace(self, active=moved.scale)
 
 
 @dataclass(slots=True)

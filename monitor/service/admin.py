@@ -215,10 +215,10 @@ class AdminService:
         request = await parsed(admin_pb.GetRequest(), data, context)
         recalibrators = self.promotions.recalibrators
         found = recalibrators.known.find(request.version)
-        in_force = (recalibrators.selection.version, recalibrators.class_selection.version)
+        active = (recalibrators.selection.version, recalibrators.class_selection.version)
         document = await asyncio.to_thread(found.to_json)
         records = self.promotions.records_of(request.version)
-        known = KnownRecalibrator(found, found.version in in_force)
+        known = KnownRecalibrator(found, found.version in active)
         answer = recalibrator_messages.shown(known, document, records)
         return (await in_steps(answer)).SerializeToString()
 

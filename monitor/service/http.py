@@ -202,7 +202,7 @@ def page(snapshot: Snapshot) -> bytes:
         for reading in snapshot.readings
     )
     counters, pipeline = snapshot.counters, snapshot.pipeline
-    active = pipeline.recalibrators.in_force()
+    active = pipeline.recalibrators.active()
     versions = ", ".join(f"recalibrator {entry.version}" for entry in active)
     text = (
         "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"

@@ -370,7 +370,7 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
         outcomes(counters.class_recalibrations),
     )
     pipeline = snapshot.pipeline
-    mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.in_force()
+    mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.active()
     yield from recalibrators(active, mode, snapshot.recalibration)
 
 

@@ -256,14 +256,14 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 
 
 def recalibrators(
-    in_force: Iterable[ActiveRecalibrator], mode: str, reading: RecalibrationReading
+    active: Iterable[ActiveRecalibrator], mode: str, reading: RecalibrationReading
 ) -> Iterator[str]:
     """Yields the families of recalibrators; `mode` is that of [recalibration]."""
     yield gauge(
         "recalibrator_info",
         "The recalibrators in force; what each makes of a detection is its output.",
         ("version", "method", "mode", "output"),
-        (((entry.version, entry.method, mode, entry.output), 1) for entry in in_force),
+        (((entry.version, entry.method, mode, entry.output), 1) for entry in active),
     )
     counters = reading.counters
     for name, text, counts in (

@@ -90,38 +90,46 @@ class RegisterState:
     entry: Count | None = None
 
     @property
-    def in_force(self) -> frozenset[str]:
+    def active(self) -> frozenset[str]:
         """Versions without which the state cannot be used."""
         return frozenset((self.selection, self.class_selection))
 
     @property
     def named(self) -> frozenset[str]:
         """All versions that somebody may ask for because of it."""
-        return self.in_force.union(self.previous, self.class_previous, self.sent)
+        return self.active.union(self.previous, self.class_previous, self.sent)
 
 
-def _nested(state: Content) -> Content:
-    """Makes the content of a register/2 of a register/1, in which trials and guards were flat."""
+# Fields of a trial that stood beside those of its candidate in a register/1.
+_OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
+
+
+def _register_1(state: Content) -> Content:
+    """Turns the content of a register/1 into that of a register/2."""
+    followers = state.get("followers", {})
     return {
         **state,
-        "trials": [_within(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
-        "guards": [_within(one, "watch", ("runs",)) for one in state.get("guards", ())],
+        "trials": [_nested(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
+        "guards": [_nested(one, "watch", ("runs",)) for one in state.get("guards", ())],
+        "followers": {name: _renamed(one) for name, one in followers.items()},
     }
 
 
-def _within(content: Content, name: str, fields: Sequence[str]) -> Content:
+def _nested(content: Content, name: str, fields: Sequence[str]) -> Content:
     inner = {field: content.pop(field) for field in fields if field in content}
     return {**content, name: inner}
 
 
-_OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
+def _renamed(follower: Content) -> Content:
+    return {"active" if name == "in_force" else name: one for name, one in follower.items()}
+
 
 REGISTER_CODEC = Codec(
     RegisterState,
     "register",
     "Use the state of before, or promote anew.",
     "calibration-monitor/register/2",
-    {"calibration-monitor/register/1": _nested},
+    {"calibration-monitor/register/1": _register_1},
 )
 RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)
 
@@ -336,7 +344,7 @@ class RecalibratorFolder:
             raise OtherFormat(f"{self._state.path}: {error}") from None
         except InvalidDocument as error:
             raise InvalidDocument(f"{self._state.path}: {error}") from None
-        self._check_there(state.in_force)
+        self._check_there(state.active)
         return state
 
     def _without_lost(self, state: RegisterState) -> tuple[RegisterState, list[str]]:

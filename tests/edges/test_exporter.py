@@ -203,7 +203,7 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
         )
     )
     document = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5))).to_json()
-    pipeline.put_in_force(pipeline.recalibrators.learn(document).version)
+    pipeline.activate(pipeline.recalibrators.learn(document).version)
     for name, space in (("lidar", BOX), ("camera", PIXEL)):
         stream = registered(pipeline, name, space)
         for frame_id in FRAME_IDS:

@@ -46,7 +46,7 @@ def reopened(folder: RecalibratorFolder) -> RecalibratorFolder:
     return opened(folder.path)
 
 
-def in_force(version: str, *previous: str) -> RegisterState:
+def active_state(version: str, *previous: str) -> RegisterState:
     return RegisterState(version, CLASS_IDENTITY.version, previous)
 
 
@@ -77,9 +77,9 @@ def test_recalibrators_of_both_kinds_are_read_to_the_last_bit(folder):
 def test_identities_need_no_file(folder):
     folder.add(IDENTITY)
     folder.add(CLASS_IDENTITY)
-    folder.write(in_force(IDENTITY.version))
+    folder.write(active_state(IDENTITY.version))
     assert files(folder) == []
-    assert read(folder) == ([], in_force(IDENTITY.version), [])
+    assert read(folder) == ([], active_state(IDENTITY.version), [])
 
 
 def test_a_recalibrator_is_written_once(folder):
@@ -101,7 +101,7 @@ def test_all_of_it_is_for_its_owner_alone(folder):
         fresh = opened(folder.path.with_name("fresh"))
         fresh.add(scaled(1))
         fresh.append([record(1)])
-        fresh.write(in_force(scaled(1).version))
+        fresh.write(active_state(scaled(1).version))
     finally:
         os.umask(before)
     found = {path: stat.S_IMODE(path.stat().st_mode) for path in fresh.path.rglob("*")}
@@ -129,18 +129,21 @@ def test_a_state_is_read_to_the_last_bit(folder, seed):
 
 
 def test_a_state_that_names_what_is_not_there_is_not_written(folder):
-    folder.write(in_force(IDENTITY.version))
-    for named in (in_force(scaled(1).version), in_force(IDENTITY.version, scaled(1).version)):
+    folder.write(active_state(IDENTITY.version))
+    for named in (
+        active_state(scaled(1).version),
+        active_state(IDENTITY.version, scaled(1).version),
+    ):
         with pytest.raises(NotKept, match=scaled(1).version):
             folder.write(named)
-    assert read(folder)[1] == in_force(IDENTITY.version)
+    assert read(folder)[1] == active_state(IDENTITY.version)
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "other content", "no JSON", "a folder"])
 def test_where_what_is_in_force_cannot_be_used_the_generation_before_is(folder, damage):
     for seed in (1, 2):
         folder.add(scaled(seed))
-        folder.write(in_force(scaled(seed).version))
+        folder.write(active_state(scaled(seed).version))
     path = folder.path / "versions" / f"{scaled(2).version}.json"
     text = path.read_text()
     path.unlink()
@@ -156,7 +159,7 @@ def test_where_what_is_in_force_cannot_be_used_the_generation_before_is(folder, 
         )
     known, found, complaints = read(folder)
     assert known == [scaled(1).version]
-    assert found == in_force(scaled(1).version)
+    assert found == active_state(scaled(1).version)
     assert any(scaled(2).version in said and "no such file" in said for said in complaints)
     assert len(complaints) == 2 + (damage != "missing")
     # It is left where it is, and is replaced when it becomes known again.
@@ -176,7 +179,7 @@ def test_a_damaged_recalibrator_is_replaced_when_it_becomes_known_again(folder):
 def test_where_no_generation_can_be_used_nothing_is_in_force(folder):
     for seed in (1, 2):
         folder.add(scaled(seed))
-        folder.write(in_force(scaled(seed).version))
+        folder.write(active_state(scaled(seed).version))
     for path in (folder.path / "versions").iterdir():
         path.unlink()
     known, found, complaints = read(folder)
@@ -188,10 +191,10 @@ def test_what_only_a_rollback_would_need_may_be_lost(folder):
     for seed in (1, 2, 3):
         folder.add(scaled(seed))
     versions = [scaled(seed).version for seed in (1, 2, 3)]
-    folder.write(in_force(*versions))
+    folder.write(active_state(*versions))
     (folder.path / "versions" / f"{versions[1]}.json").unlink()
     _, found, (said,) = read(folder)
-    assert found == in_force(versions[0], versions[2])
+    assert found == active_state(versions[0], versions[2])
     assert versions[1] in said
 
 
@@ -255,11 +258,13 @@ def test_a_state_that_ends_anywhere_too_early_is_found(written, data):
 
 
 def test_a_state_of_a_newer_monitor_is_kept_for_it(folder):
-    folder.write(in_force(IDENTITY.version))
-    newer = REGISTER_CODEC.write(in_force(IDENTITY.version)).replace(b"register/2", b"register/3")
+    folder.write(active_state(IDENTITY.version))
+    newer = REGISTER_CODEC.write(active_state(IDENTITY.version)).replace(
+        b"register/2", b"register/3"
+    )
     SnapshotFile(folder.path / "state", REGISTER).write([newer])
     _, found, complaints = read(folder)
-    assert found == in_force(IDENTITY.version)
+    assert found == active_state(IDENTITY.version)
     assert "register/3" in complaints[0]
     assert (folder.path / "state.incompatible").exists()
 
@@ -289,22 +294,22 @@ def names(*seeds: int) -> list[str]:
 @pytest.mark.parametrize("after_a_restart", [False, True])
 def test_what_no_generation_of_the_state_names_is_removed(tmp_path, after_a_restart):
     folder = with_versions(tmp_path / "kept", *range(6))
-    folder.write(in_force(scaled(1).version, scaled(3).version))
+    folder.write(active_state(scaled(1).version, scaled(3).version))
     if after_a_restart:
         folder = reopened(folder)
         folder.read_versions()
         folder.read_state()
-    folder.write(in_force(scaled(5).version))
+    folder.write(active_state(scaled(5).version))
     folder.prune()
     assert files(folder) == names(1, 3, 5)
-    folder.write(in_force(scaled(5).version))
+    folder.write(active_state(scaled(5).version))
     folder.prune()
     assert files(folder) == names(5)
 
 
 def test_what_was_sent_stays_as_long_as_the_state_says_so(tmp_path):
     folder = with_versions(tmp_path / "kept", 1, 2)
-    sent = replace(in_force(scaled(1).version), sent=(scaled(2).version,))
+    sent = replace(active_state(scaled(1).version), sent=(scaled(2).version,))
     for _ in range(3):
         folder.write(sent)
         folder.prune()
@@ -312,19 +317,19 @@ def test_what_was_sent_stays_as_long_as_the_state_says_so(tmp_path):
     assert read(folder)[1] == sent
     (folder.path / "versions" / f"{scaled(2).version}.json").unlink()
     _, found, (said,) = read(folder)
-    assert found == in_force(scaled(1).version)
+    assert found == active_state(scaled(1).version)
     assert "nobody can go back to it" in said
 
 
 def test_what_went_can_be_kept_again(tmp_path):
     folder = with_versions(tmp_path / "kept", 1)
     for _ in range(2):
-        folder.write(in_force(IDENTITY.version))
+        folder.write(active_state(IDENTITY.version))
     folder.prune()
     assert files(folder) == []
     folder.add(scaled(1))
-    folder.write(in_force(scaled(1).version))
-    assert read(folder)[1] == in_force(scaled(1).version)
+    folder.write(active_state(scaled(1).version))
+    assert read(folder)[1] == active_state(scaled(1).version)
 
 
 def test_seeds_make_different_recalibrators():

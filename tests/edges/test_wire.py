@@ -600,7 +600,7 @@ def scaling_stream() -> tuple[Pipeline, Stream]:
     """A pipeline that scales the deviations of x, y, z by SCALE."""
     pipeline = Pipeline(Config())
     document = Selection(SPACE.names, VarianceScaling(SCALE)).to_json()
-    pipeline.put_in_force(pipeline.recalibrators.learn(document).version)
+    pipeline.activate(pipeline.recalibrators.learn(document).version)
     stream = pipeline.register(Header("lidar", SPACE, ("car",)))
     assert isinstance(stream, Stream)
     return pipeline, stream

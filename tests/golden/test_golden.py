@@ -106,7 +106,7 @@ def small_frame(seed: int) -> tuple[OutgoingFrame, np.ndarray]:
 def fixed_pipeline() -> tuple[Pipeline, Stream]:
     pipeline = Pipeline(Config(metrics=MetricsConfig(export_edges=(4.0, 8.0))))
     document = Selection(SPACE.names, VarianceScaling((2.0, 0.5, 1.5))).to_json()
-    pipeline.put_in_force(pipeline.recalibrators.learn(document).version)
+    pipeline.activate(pipeline.recalibrators.learn(document).version)
     stream = pipeline.register(HEADER)
     assert isinstance(stream, Stream)
     return pipeline, stream

@@ -105,13 +105,13 @@ class Owner:
             self.champions[decision.slice] = decision.recalibrator
         else:
             guard = decision.what is not Happened.ROLLED_BACK
-            self.put_in_force(decision.recalibrator, decision.chain, guard=guard)
+            self.activate(decision.recalibrator, decision.chain, guard=guard)
 
     def take_one_by_one(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
         """The same, a track at a time."""
         return [decision for track in some for decision in self.take([track], chain)]
 
-    def put_in_force(
+    def activate(
         self, recalibrator: Recalibrator, chain: Chain = CAR, *, guard: bool = True
     ) -> None:
         """Whoever decided it."""

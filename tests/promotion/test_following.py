@@ -48,7 +48,7 @@ def test_tracks_in_parts_teach_what_they_teach_together(cut):
     parts = follower.taken(some[:cut]).taken(some[cut:])
     assert parts.scaling.scale == pytest.approx(whole.scaling.scale)
     assert parts.scaling.tracks == pytest.approx(whole.scaling.tracks)
-    assert parts.in_force == whole.in_force == (1.0, 1.0, 1.0)
+    assert parts.active == whole.active == (1.0, 1.0, 1.0)
 
 
 def test_every_track_is_one_vote_of_its_mean_squared_error():
@@ -201,7 +201,7 @@ def test_another_champion_makes_it_begin_anew():
     owner = owner_of(adaptive(1.0))
     owner.take(tracks(6, 16, scale=1.5))
     assert owner.register.followers["car"].scaling != adaptive(1.0)
-    owner.put_in_force(scaled(3.0))
+    owner.activate(scaled(3.0))
     assert owner.register.followers == {}
     owner.take(tracks(6, 3, begin_ns=10**13))
     assert owner.register.followers == {}
@@ -209,7 +209,7 @@ def test_another_champion_makes_it_begin_anew():
 
 def test_following_is_no_new_champion_to_trials_and_guards():
     owner = owner_of(scaled(30.0))
-    owner.put_in_force(adaptive(1.0))
+    owner.activate(adaptive(1.0))
     owner.begin(scaled(200.0))
     decisions = owner.take(tracks(7, 8, scale=6.0))
     assert whats(decisions) == [Happened.ADAPTED]
@@ -253,7 +253,7 @@ def test_of_a_champion_that_was_not_on_trial_the_first_tracks_tell_what_a_full_v
 def test_another_adaptive_champion_than_that_on_trial_counts_anew():
     owner = Owner(settings(AUTOMATIC))
     owner.begin(adaptive(4.0))
-    owner.put_in_force(adaptive(3.0))
+    owner.activate(adaptive(3.0))
     assert owner.register.followers == {}
 
 

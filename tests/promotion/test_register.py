@@ -196,7 +196,7 @@ def test_every_trial_since_the_last_change_makes_the_next_proof_harder():
         evidence = trial.evidence(owner.register.settings.trials)
         assert trial.number == number
         assert evidence.log10_threshold == pytest.approx(math.log10(number * (number + 1) / 0.02))
-    owner.put_in_force(scaled(4.0))
+    owner.activate(scaled(4.0))
     owner.begin(scaled(9.0))
     assert owner.register.on_trial["car"].trial.number == 1
     assert owner.register.spent == {"car": 1, "bus": 1}
@@ -244,7 +244,7 @@ def test_another_champion_ends_the_trial_of_its_slice_and_of_no_other(guard):
     owner = Owner()
     owner.begin(scaled(4.0))
     owner.begin(scaled(4.0), BUS)
-    owner.put_in_force(scaled(2.5), guard=guard)
+    owner.activate(scaled(2.5), guard=guard)
     assert list(owner.register.on_trial) == ["bus"]
     assert list(owner.register.befores) == (["car"] if guard else [])
 

@@ -29,7 +29,7 @@ def fault_and_recovery(seed: int, factor: float = 4.0):
 
 def test_what_served_before_comes_back_when_the_fault_ends():
     owner, some = Owner(champion=IDENTITY), fault_and_recovery(0)
-    owner.put_in_force(scaled(4.0))
+    owner.activate(scaled(4.0))
     decisions = owner.take(some)
     (decision,) = decisions
     assert decision.what is Happened.ROLLED_BACK
@@ -44,7 +44,7 @@ def test_what_served_before_comes_back_when_the_fault_ends():
 
 def test_a_guard_begins_with_the_first_track_after_the_change():
     owner = Owner()
-    owner.put_in_force(scaled(4.0))
+    owner.activate(scaled(4.0))
     assert owner.register.guards == {}
     owner.take(tracks(0, 1))
     assert owner.register.befores == {}
@@ -59,7 +59,7 @@ def test_a_guard_begins_with_the_first_track_after_the_change():
 def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
     owner = Owner(settings(mode))
     owner.register.pinned = pinned
-    owner.put_in_force(scaled(4.0))
+    owner.activate(scaled(4.0))
     decisions = owner.take_one_by_one(fault_and_recovery(1))
     assert whats(decisions) == [Happened.HELD]
     assert ("pinned" if pinned else "manual") in decisions[0].reason
@@ -98,7 +98,7 @@ def test_a_candidate_that_shrinks_one_dimension_waits():
 def test_what_is_forbidden_is_said_again_of_another_champion():
     owner = Owner(settings(MANUAL))
     for number in range(2):
-        owner.put_in_force(IDENTITY, guard=False)
-        owner.put_in_force(scaled(4.0))
+        owner.activate(IDENTITY, guard=False)
+        owner.activate(scaled(4.0))
         some = tracks(number, 100, begin_ns=number * 10**13)
         assert whats(owner.take_one_by_one(some)) == [Happened.HELD]

@@ -135,7 +135,7 @@ def test_a_text_that_ends_early_is_refused(seed, data):
             "must be 'adaptive-scaling'",
         ),
         (("followers", "bike", "approved"), [1.0], "have 3 and 1 factors"),
-        (("followers", "bike", "in_force"), [0.0, 1.0, 1.0], r"in_force\[0\]' is 0.0"),
+        (("followers", "bike", "active"), [0.0, 1.0, 1.0], r"active\[0\]' is 0.0"),
         (("more",), 1, "'register.more' is unknown"),
     ],
 )

@@ -88,7 +88,7 @@ class Lives(RuleBasedStateMachine):
             self.owner.champions[chain[0]] = recalibrator
             return
         guard = what is not Happened.ROLLED_BACK
-        self.owner.put_in_force(recalibrator, chain, guard=guard)
+        self.owner.activate(recalibrator, chain, guard=guard)
         self.held.discard(chain[0])
         assert chain[0] not in self.register.on_trial
         assert chain[0] not in self.register.guards

@@ -58,7 +58,7 @@ def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_prom
 ):
     for selection in (DOUBLE, BY_SLICE, WARM):
         pipeline.recalibrators.learn(selection.to_json())
-    pipeline.put_in_force(BY_SLICE.version)
+    pipeline.activate(BY_SLICE.version)
     lines = asked("list").splitlines()
     starred = [line.split()[1] for line in lines if line.startswith("* ") and "method" not in line]
     assert starred == [CLASS_IDENTITY.version, BY_SLICE.version]

@@ -244,10 +244,10 @@ def recalibration(seen: Observation) -> Iterator[Told]:
     change = seen.change
     told = [*_compensated(change), *_fits(change), *_set_by_people(seen, change)]
     if told or seen.last.samples is not None:
-        yield from told or [well(_in_force(change))]
+        yield from told or [well(_active(change))]
 
 
-def _in_force(change: Change) -> str:
+def _active(change: Change) -> str:
     found = [
         f"{labels.get('method', '?')} ({labels.get('version', '?')})"
         for labels, value in change.last.rows("recalibrator_info")
