@@ -107,10 +107,13 @@ class Codec(Generic[Value]):
                 raise InvalidDocument(
                     f"'{self._name}' is no document of {found!r} ({error!r}). {self._remedy}"
                 ) from None
-        raise (OtherFormat if isinstance(found, str) else InvalidDocument)(
-            f"'format' is {shown(found)}, but this monitor reads {self._format!r}: "
-            "use the monitor that wrote it."
-        )
+        if isinstance(found, str):
+            raise OtherFormat(
+                f"'format' is {shown(found)}, but this monitor reads {self._format!r}: "
+                "use the monitor that wrote it."
+            )
+        remedy = f"{self._remedy[:1].lower()}{self._remedy[1:]}"
+        raise InvalidDocument(f"'format' is {shown(found)}, expected {self._format!r}: {remedy}")
 
     def _refusal(self, error: ValidationError, content: object) -> InvalidDocument:
         """Says which field is wrong, what stands there, and what to do."""

@@ -6,6 +6,7 @@ state of a family is written slice by slice, so that no step holds up the event 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +55,8 @@ _REFERENCES = Codec(ReferenceDocument, "reference", _REMEDY)
 def reference_text(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
     """Returns the text of the file: one line of JSON."""
     document = ReferenceDocument("calibration-monitor drift reference", 1, references)
-    return f"{_REFERENCES.write(document).decode('ascii')}\n"
+    # Blanks after commas and colons: people read the file.
+    return f"{json.dumps(json.loads(_REFERENCES.write(document)))}\n"
 
 
 def read_references(path: str | Path) -> Mapping[str, Mapping[Stage, Reference]]:

@@ -38,7 +38,10 @@ from monitor.recalibration.selection import (
 from monitor.store.codec import Codec, Content, InvalidDocument, check_depth, parsed, shown
 
 _NAME = "document"
-_REMEDY = "Give a file that `calibration-monitor fit --output` wrote."
+_REMEDY = (
+    "Give a file that `calibration-monitor fit --output` wrote, of this version and for this "
+    "purpose."
+)
 
 
 class _FittedForm:
