@@ -18,7 +18,7 @@ from annotated_types import Len
 from monitor.drift.bets import CHARTS, Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
-from monitor.frames.forms import Count, Nanoseconds, NotNegative
+from monitor.frames.marks import Count, Nanoseconds, NotNegative
 from monitor.frames.slices import TOTAL
 
 # Characters of the name of a slice; longer ones are not kept.

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, gammaincinv, gammaln
 
-from monitor.frames.forms import Schema, between
+from monitor.frames.marks import Schema, between
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 

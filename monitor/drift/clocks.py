@@ -14,7 +14,7 @@ import numpy as np
 
 from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS
-from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, IntArray
 
 # s; of a longer pause between two frames of a source no more was driving.

@@ -15,7 +15,7 @@ from annotated_types import Interval
 
 from monitor.drift import keyed
 from monitor.drift.keyed import Records
-from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
 

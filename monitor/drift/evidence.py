@@ -30,7 +30,7 @@ from monitor.drift.bets import (
     Severity,
 )
 from monitor.drift.track_evidence import FACTORS, STATES
-from monitor.frames.forms import LARGEST_COUNT, ArrayForm, MaybeNan
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 

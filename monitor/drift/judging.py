@@ -75,8 +75,8 @@ class RecentTracks:
         return sum(number >= since for number in self._latest[slice].values())
 
 
-# An alarm as it is raised; the slice that it is of, None: of all together; and the names of slices
-# that may be meant as well.
+# An alarm as it is raised, its slice (None: all slices together), and the names of further slices
+# that may be the cause.
 Crossing: TypeAlias = tuple[Alarm, int | None, tuple[str, ...]]
 
 
@@ -162,8 +162,8 @@ class Judging:
     def _held_back(self, slice: int, severity: int) -> bool:
         """Tells whether too few tracks say so, and cuts the evidence to half the threshold then.
 
-        One odd object is no drift: its evidence waits until other tracks say the same. Evidence
-        may be any less than it is, and still keep its budget.
+        One odd object is no drift: its evidence waits until other tracks say the same. To lower
+        evidence never raises the rate of false alarms.
         """
         board, place = self._at(slice)
         chart, _ = self._leading(slice, severity)

@@ -20,7 +20,7 @@ from annotated_types import Interval
 from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
 from monitor.drift.correlation import LARGEST_NUMBER, LEAST, Sum
-from monitor.frames.forms import ArrayForm, Count, SparseCounts
+from monitor.frames.marks import ArrayForm, Count, SparseCounts
 from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray
 
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.

@@ -9,7 +9,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from monitor.frames.forms import Count, Nanoseconds
+from monitor.frames.marks import Count, Nanoseconds
 
 T = TypeVar("T")
 

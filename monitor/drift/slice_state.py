@@ -1,4 +1,4 @@
-"""The state of one slice when the program ends, as a value that the next run goes on from."""
+"""The state of one slice at a checkpoint, as a value that the next run goes on from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitor.drift.reference import Degrees, Reference
 from monitor.drift.track_means import NOWHERE, TRACKS
 from monitor.drift.track_seconds import BLOCKS, HISTORIES
 from monitor.drift.usual import ReferenceLearner
-from monitor.frames.forms import ArrayForm, Count
+from monitor.frames.marks import ArrayForm, Count
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 # Sums of a whole track: by bet, and whether a recalibrator has changed it.

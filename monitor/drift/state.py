@@ -29,7 +29,7 @@ from monitor.drift.reference import Reference
 from monitor.drift.reorder import SourceOrder
 from monitor.drift.slice_state import WIDTH, OpenSlice, Seconds, SliceState
 from monitor.drift.track_means import TRACK
-from monitor.frames.forms import ArrayForm, Count
+from monitor.frames.marks import ArrayForm, Count
 from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Slices that are kept, at most: those that are there, and as many that have not come back.

@@ -16,7 +16,7 @@ from monitor.drift.clocks import LATEST_NS, Arrivals, SourceTimes
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Blocks, WatchedRows
-from monitor.frames.forms import LARGEST_COUNT, ArrayForm
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
 

@@ -28,7 +28,7 @@ from monitor.drift.reference import (
     reference_map,
     shipped,
 )
-from monitor.frames.forms import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from monitor.frames.cholesky import SINGULAR, factorise, positive_definite
 from monitor.frames.classes import no_class, usable_opinions
-from monitor.frames.forms import NotNegative
+from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
     BoolArray,
     FloatArray,

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Len
 
-from monitor.frames.forms import Positive, Printable
+from monitor.frames.marks import Positive, Printable
 from monitor.frames.space import FloatArray, IntArray, Space
 
 OVERFLOW = "overflow"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Len
 
-from monitor.frames.forms import Printable
+from monitor.frames.marks import Printable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Decisions about recalibrators in a running sidecar, by people or by tracks, each recorded.
 
-A candidate is named by the version that promoting it would make active, which changes with the
-champion beside which it is tried.
+The name of a candidate is the version that would become active if it were promoted. A candidate
+gets another name when the recalibrator changes that it is compared with.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Candidates:
         self._called = {version: slice for version, slice in self._called.items() if slice in made}
 
     def began(self, slice: str, selection: Selection) -> None:
-        """Another candidate is on trial in a slice: the names of the one before lead nowhere."""
+        """Puts another candidate on trial in a slice, and forgets the names of the one before."""
         self._called = {version: name for version, name in self._called.items() if name != slice}
         versions = self.recalibrators.on_trial
         before = versions.get(slice)
@@ -221,8 +221,8 @@ class Promotions:
     def promote(self, version: str, actor: str) -> Record:
         """Makes a known recalibrator active from the next frame on; of either kind.
 
-        The version of a candidate that was on trial beside an earlier champion puts in force what
-        it has become beside the present one: see the record's `after`. Raises UnknownVersion.
+        An earlier name of a candidate promotes the candidate under its present name, which the
+        record gives as `after`. Raises UnknownVersion.
         """
         decision = self.candidates.called(version)
         if decision is not None:

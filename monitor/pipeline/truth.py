@@ -260,7 +260,7 @@ class TruthLedger:
         """Matches labels to the detections of their frame, and counts what matched.
 
         ahead    the part that was done before
-        found    what a Search has found; asked again with nothing found, it was in vain
+        found    what a Search has found on the disk; None before one was made
         returns  a Search where the frame may be on the disk alone
         """
         key = key_of(labels)

@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Len
 
-from monitor.frames.forms import Count, NotNegative, Positive
+from monitor.frames.marks import Count, NotNegative, Positive
 from monitor.frames.space import FloatArray, IntArray
 
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.

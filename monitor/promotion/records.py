@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from monitor.frames.forms import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
+from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.documents import Document

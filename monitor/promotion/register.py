@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.forms import Share
+from monitor.frames.marks import Share
 from monitor.promotion.betting import full_say
 from monitor.promotion.records import (
     SWAPS,
@@ -161,8 +161,8 @@ class Follower:
 
     active     K active factors on σ
     approved   the least factors that may act by themselves, where covariances must not shrink
-    full       detections of a track that has a full vote; a shorter one has its share, or pieces
-               that a tracker breaks off where errors are large would drive the scaling
+    full       detections of a track that has a full vote; a shorter track has its share of one:
+               else the pieces that a tracker breaks off at large errors would drive the scaling
     late       share of tracks with labels too late to follow, of about a hundred latest ones
     too_late   why that is too much; '' where it is not
     """
@@ -370,7 +370,7 @@ class Register:
         return [replace(found, keep=guard.watch.leading.tracks)]
 
     def _forbidden(self) -> str:
-        """Says why nothing may act by itself, as the end of a sentence; '' where it may."""
+        """Ends a sentence by why nothing may act by itself; returns '' where it may."""
         if self.pinned:
             return ", but the recalibrator is pinned: `rollback` or `unpin`"
         if self.settings.policy.mode is PromotionMode.MANUAL:

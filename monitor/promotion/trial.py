@@ -15,7 +15,7 @@ import numpy as np
 
 from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.forms import CountFrom1, NotNegative, Share
+from monitor.frames.marks import CountFrom1, NotNegative, Share
 from monitor.frames.space import FloatArray, Space
 from monitor.promotion.betting import Bets, Clip, Watch, full_say, log10_threshold
 from monitor.promotion.records import Evidence, Factor, TrialSettings, Verdict

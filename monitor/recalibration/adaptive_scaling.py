@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Interval
 
-from monitor.frames.forms import NotNegative, Positive
+from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import check_entries
 from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects

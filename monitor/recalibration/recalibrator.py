@@ -15,7 +15,7 @@ import numpy as np
 
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.forms import CountFrom1, Nanoseconds, Positive, Printable
+from monitor.frames.marks import CountFrom1, Nanoseconds, Positive, Printable
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.documents import Document, Documented, InvalidRecalibrator
 from monitor.statistics.measures import Marginals, NormalMarginals

@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Interval
 from scipy.special import betaincinv, stdtrit
 
-from monitor.frames.forms import CountFrom1, Share
+from monitor.frames.marks import CountFrom1, Share
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import effect_on_mean_square

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.forms import Schema, between
+from monitor.frames.marks import Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling

@@ -154,9 +154,10 @@ class Service:
     async def _answered(
         self, stream: Stream, frame: ReceivedFrame, context: Context
     ) -> FrameAnswer:
-        """The answer, with tracks where it waits for a tracker elsewhere; no fault there costs it.
+        """Returns the answer, with tracks where an external tracker is waited for.
 
-        Where there is nothing to wait for, the loop has no turn before it returns.
+        A fault of that tracker costs the tracks, never the answer. Where there is nothing to wait
+        for, no other task runs before this returns.
         """
         answer = self.pipeline.answer(stream, frame, time.monotonic_ns())
         # A tracker, too, has gone on since a stale frame was captured.
@@ -191,7 +192,7 @@ class Service:
         pace = Pace()
 
         async def pause() -> None:
-            # Labels wait here: else the watch leaves some out, and the load decides which.
+            # Without this wait the watch over drift would leave labels out, by load.
             if self.pipeline.drift.behind:
                 await in_steps(self.pipeline.drift.catch_up())
             await self._keep_pace(pace)

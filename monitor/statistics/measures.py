@@ -8,7 +8,7 @@ cumulative probability and quantiles, one dimension at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypedDict, cast
 
 import numpy as np
@@ -51,9 +51,8 @@ class BinSums:
 
     def of(self, chosen: slice | BoolArray) -> Self:
         """Selects some of the bins."""
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        arrays = {name: a[chosen] for name, a in columns.items() if isinstance(a, np.ndarray)}
-        return replace(self, **arrays)
+        columns = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        return replace(self, **{n: a[chosen] for n, a in columns if isinstance(a, np.ndarray)})
 
 
 @dataclass(frozen=True, slots=True)

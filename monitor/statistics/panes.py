@@ -123,7 +123,7 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
     # ---- panes
 
     def take(self, changes: PaneChanges[S]) -> None:
-        """Makes changes come about, all at once."""
+        """Applies changes, all at once; keeps them aside if event time began anew meanwhile."""
         if changes.generation != self.generation:
             self._aside.extend(changes.added())
             return

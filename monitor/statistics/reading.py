@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -60,11 +61,13 @@ class OccupiedCells:
         axis, position = np.divmod(held.keys, binning.deviation.count)
         cells = axis_cells(held, position, binning)
         # From some micro-bins more may have been retracted than came. What that leaves in the
-        # others need be no sum of squares, and is cut at 0.
+        # others need be no sum of squares, and is cut at 0: in a copy, since these are views.
         kept = (cells.n > 0) & (cells.variance > 0)
-        cells, axis = cells.of(kept), axis[kept]
-        for column in (cells.squared_error, cells.nees, cells.within):
-            np.maximum(column, 0, out=column)
+        cut = cells.squared_error, cells.nees, cells.within
+        if not kept.all() or min(column.min(initial=0) for column in cut) < 0:
+            cells, axis = cells.of(kept), axis[kept]
+            for column in (cells.squared_error, cells.nees, cells.within):
+                np.maximum(column, 0, out=column)
         return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
 
     def axis(self, i: int) -> AxisCells:
@@ -119,16 +122,18 @@ def cut_equal_count(held: OccupiedCells, bins: int) -> list[ReliabilityBins]:
 
 def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[ReliabilityBins]:
     """Adds up the cells from each start to the next; the bins of axis i begin at first[i]."""
-    together = ReliabilityBins(
-        lower=cells.lower[starts],
-        upper=cells.upper[np.append(starts, cells.n.size)[1:] - 1],
-        n=np.add.reduceat(cells.n, starts),
-        variance=np.add.reduceat(cells.variance, starts),
-        squared_error=np.add.reduceat(cells.squared_error, starts),
-        nees=np.add.reduceat(cells.nees, starts),
-        within=np.add.reduceat(cells.within, starts, axis=0),
+    columns: tuple[Any, ...] = (
+        cells.lower[starts],
+        cells.upper[np.append(starts, cells.n.size)[1:] - 1],
+        np.add.reduceat(cells.n, starts),
+        np.add.reduceat(cells.variance, starts),
+        np.add.reduceat(cells.squared_error, starts),
+        np.add.reduceat(cells.nees, starts),
+        np.add.reduceat(cells.within, starts, axis=0),
     )
-    return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
+    return [
+        ReliabilityBins(*(column[a:b] for column in columns)) for a, b in pairwise(first.tolist())
+    ]
 
 
 def read(statistics: StageStatistics, cut: BinCut = EQUAL_COUNT) -> Evaluation:

@@ -1,6 +1,6 @@
 """One reader and one writer for all documents that are kept as JSON.
 
-A frozen dataclass is the schema of its document: types, ranges and marks (`monitor.frames.forms`)
+A frozen dataclass is the schema of its document: types, ranges and marks (`monitor.frames.marks`)
 on its fields say what may stand there, and `__post_init__` refuses what no single field shows.
 Nothing passes that the class does not name: no unknown field, no text for a number, no number
 that is not finite unless its field allows it.

@@ -23,7 +23,7 @@ from monitor.drift.slice_state import SliceState
 from monitor.drift.state import FamilyState
 from monitor.drift.track_evidence import STATES
 from monitor.drift.usual import WAITING
-from monitor.frames.forms import PLACED, ArrayForm
+from monitor.frames.marks import PLACED, ArrayForm
 from monitor.frames.space import MOST_SLICES
 from monitor.store.codec import Codec, Content, InvalidDocument
 
@@ -86,7 +86,10 @@ def prepare_writing() -> None:
 
 
 def family_text(state: FamilyState) -> Generator[None, None, list[bytes]]:
-    """Returns the document in parts, in short steps; what is being learned is as of its step."""
+    """Returns the document in parts, in short steps.
+
+    Each slice is written as it stands in its own step: learning goes on in between.
+    """
     parts = [_FAMILY.write(replace(state, slices=())).removesuffix(b"]}")]
     for number, one in enumerate(state.slices):
         yield

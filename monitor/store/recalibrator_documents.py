@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from annotated_types import Len
 
-from monitor.frames.forms import Printable, Schema, between
+from monitor.frames.marks import Printable, Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.classes.class_selection import (
     CLASS_METHODS,

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from monitor.frames.forms import Count
+from monitor.frames.marks import Count
 from monitor.promotion.records import Record
 from monitor.promotion.register import Follower
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.forms import Printable
+from monitor.frames.marks import Printable
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.promotion.fits import FitJob, FitOutcome
 from monitor.promotion.records import FitSettings

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.forms import Count
+from monitor.frames.marks import Count
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows

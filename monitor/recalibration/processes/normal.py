@@ -14,7 +14,7 @@ import numpy as np
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
-from monitor.frames.forms import CountFrom1, Schema, between
+from monitor.frames.marks import CountFrom1, Schema, between
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows, prepared

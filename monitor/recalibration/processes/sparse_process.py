@@ -19,7 +19,7 @@ import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
-from monitor.frames.forms import Schema, between
+from monitor.frames.marks import Schema, between
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,

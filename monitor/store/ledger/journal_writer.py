@@ -19,10 +19,31 @@ from itertools import islice
 from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
 from monitor.store.ledger.partitions import Partition, PartitionStore
 
+log = logging.getLogger(__name__)
+
 # Bytes of labels in waiting, where the disk takes nothing for long: memory has an end too.
 MOST_LABEL_BYTES = 64 * 2**20
 _ENTRY = 512  # bytes of Python, about
 FrameKey = tuple[str, int]
+
+# s that frames gather before they are written together, where nobody waits for it.
+_GATHER = 0.05
+
+# s after a write that failed, where nobody waits for it.
+_RETRY = 1.0
+
+# s after which frames are synced, whether labels have come or not.
+_SYNC = 5.0
+
+# Of the latest entries that are never written, the numbers are known.
+_MOST_LOST = 65536
+
+# Entries written at once: where that fails, so many are made into bytes again.
+_AT_ONCE = 256
+
+# So many times as long as a write took, none follows, unless somebody waits for it: frames that
+# find no room meanwhile stay in memory.
+_REST = 3.0
 
 
 @dataclass(slots=True)
@@ -104,28 +125,6 @@ def _size(entry: LabelEntry) -> int:
     truth = 0 if record.truth_covariance is None else record.truth_covariance.nbytes
     frame = 0 if entry.frame is None else entry.frame.frame.nbytes + _ENTRY
     return _ENTRY + truth + frame + sum(array.nbytes for array in arrays)
-
-
-log = logging.getLogger(__name__)
-
-# s that frames gather before they are written together, where nobody waits for it.
-_GATHER = 0.05
-
-# s after a write that failed, where nobody waits for it.
-_RETRY = 1.0
-
-# s after which frames are synced, whether labels have come or not.
-_SYNC = 5.0
-
-# Of the latest entries that are never written, the numbers are known.
-_MOST_LOST = 65536
-
-# Entries written at once: where that fails, so many are made into bytes again.
-_AT_ONCE = 256
-
-# So many times as long as a write took, none follows, unless somebody waits for it: frames that
-# find no room meanwhile stay in memory.
-_REST = 3.0
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.track_means import TRACK
 from monitor.drift.track_seconds import BLOCK, HISTORY
 from monitor.drift.usual import WAITING, ReferenceLearner
-from monitor.frames.forms import PLACED, ArrayForm
+from monitor.frames.marks import PLACED, ArrayForm
 from monitor.statistics.observations import finished
 from monitor.store.codec import InvalidDocument, OtherFormat
 from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
