@@ -18,10 +18,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -380,8 +382,6 @@ class PromotionConfig(Section):
     rows_per_track: Annotated[int, Field(ge=2, le=1024)] = 32  # kept, evenly spread
     kept_tracks: Annotated[int, Field(ge=10, le=100_000)] = 500  # of each slice, the newest
     open_tracks: Annotated[int, Field(ge=1, le=100_000)] = 4096  # at a time, over all slices
-    # Versions, trials and the audit log; in the working directory; empty: none are kept.
-    folder: str = "calibration-monitor.recalibrators"
 
     @model_validator(mode="after")
     def _known_and_in_order(self) -> Self:
@@ -465,10 +465,6 @@ class DriftConfig(Section):
     open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
     # s without truth that end a track.
     track_idle_seconds: Annotated[float, Field(ge=0.05)] = _CORE.idle_seconds
-    # Evidence, references and alarms on disk; in the working directory; empty: none are kept.
-    path: str = "calibration-monitor.drift"
-    # s between two writes.
-    every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
     def settings(self) -> DriftSettings:
         """Returns the settings of `drift`."""
@@ -568,11 +564,11 @@ class PendingConfig(Section):
     max_bytes: PositiveInt = 256 * 2**20  # bytes in memory; the oldest frames are dropped first
     # s; how far the watermark stays behind.
     max_disorder_seconds: Annotated[float, Field(ge=0, le=3600)] = 2.0
-    # Of frames and labels on disk, in the working directory; empty: in memory alone.
-    folder: str = "calibration-monitor.pending"
-    disk_bytes: PositiveInt = 2 * 2**30  # bytes on disk; the oldest partition is dropped first
+    # Bytes on disk; the oldest partition is dropped first; 0: in memory alone.
+    disk_bytes: NonNegativeInt = 2 * 2**30
     keep_hours: PositiveFloat = 24.0  # h of event time that a partition is kept, at most
-    partition_minutes: Annotated[float, Field(ge=0.1, le=1440)] = 1.0  # of event time in one file
+    # min of event time that are dropped together
+    partition_minutes: Annotated[float, Field(ge=0.1, le=1440)] = 1.0
     # Of frames without truth of their own, one in so many goes to the disk, by its frame_id.
     keep_one_frame_in: PositiveInt = 1
     sync_frames: bool = False  # True: fsync for frames too, not for labels alone
@@ -764,12 +760,56 @@ class LimitsConfig(Section):
         return self
 
 
-class SnapshotConfig(Section):
-    """The statistics on disk, so that a restart begins where the last run ended."""
+class StateConfig(Section):
+    """What a sidecar keeps over restarts: one folder, which one sidecar at a time holds."""
 
-    path: str = "calibration-monitor.state"  # in the working directory; empty: none
-    # s between two of them; more often, writing would be all the sidecar does.
+    # Left out: one of its name in $STATE_DIRECTORY, else in the XDG state home; empty: nothing is
+    # kept.
+    folder: str | None = None
+    # Of the sidecar, for that folder; empty: the port of grpc_address.
+    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,63})?$")] = ""
+    # s between two checkpoints; more often, writing would be all the sidecar does.
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
+
+
+# Keys of the version before, and the section that names them still.
+_OLD_PATHS = {"snapshot": "path", "drift": "path", "promotion": "folder", "pending": "folder"}
+_OLD_PERIODS = {"snapshot": "every_seconds", "drift": "every_seconds"}
+
+
+def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Translates keys of the version before into those of [state].
+
+    returns  the settings without them, and the old ones as "[section] key"
+    """
+    found = {
+        name: dict(keys) if isinstance(keys, dict) else keys for name, keys in settings.items()
+    }
+    old: dict[str, Any] = {}
+    for moved in (_OLD_PATHS, _OLD_PERIODS):
+        for section, key in moved.items():
+            keys = found.get(section)
+            if isinstance(keys, dict) and key in keys:
+                old[f"[{section}] {key}"] = value = keys.pop(key)
+                if moved is _OLD_PATHS and not isinstance(value, str):
+                    raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
+    if not found.get("snapshot", True):
+        del found["snapshot"]
+    state = found.setdefault("state", {})
+    if isinstance(state, dict):
+        paths = [old.get(f"[{section}] {key}") for section, key in _OLD_PATHS.items()]
+        periods = [
+            old[f"[{section}] {key}"]
+            for section, key in _OLD_PERIODS.items()
+            if f"[{section}] {key}" in old
+        ]
+        if periods:
+            state.setdefault("every_seconds", periods[0])
+        if paths == [""] * len(paths):
+            state.setdefault("folder", "")
+        elif old.get("[pending] folder") == "":
+            found["pending"]["disk_bytes"] = 0
+    return found, old
 
 
 class MetricsConfig(Section):
@@ -796,32 +836,37 @@ class Config(Section):
     pending: PendingConfig = PendingConfig()
     matching: MatchingConfig = MatchingConfig()
     tracker: TrackerConfig = TrackerConfig()
-    snapshot: SnapshotConfig = SnapshotConfig()
+    state: StateConfig = StateConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
+    _old: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _understands_old_keys(cls, settings: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(settings, dict):
+            return read(settings)
+        settings, old = without_old_keys(settings)
+        config = read(settings)
+        config._old.update(old)
+        return config
+
+    @property
+    def old_keys(self) -> Mapping[str, Any]:
+        """Returns the keys of the version before that were given, in whose place is [state]."""
+        return self._old
+
+    @property
+    def state_name(self) -> str:
+        """Names the folder of the sidecar; '' where its port is not known before it is open."""
+        port = split_address(self.server.grpc_address, "grpc_address")[1]
+        return self.state.name or (str(port) if port else "")
 
     @model_validator(mode="after")
     def _exposed_on_purpose(self) -> Self:
         grpc_host, _ = split_address(self.server.grpc_address, "grpc_address")
         http_host, _ = split_address(self.server.http_address, "http_address")
         check_exposure(self.security, grpc_host, http_host)
-        return self
-
-    @model_validator(mode="after")
-    def _paths_differ(self) -> Self:
-        kept = {
-            "[snapshot] path": self.snapshot.path,
-            "[drift] path": self.drift.path,
-            "[promotion] folder": self.promotion.folder,
-            "[pending] folder": self.pending.folder,
-        }
-        names: dict[Path, str] = {}
-        for key, value in kept.items():
-            path = Path(value).absolute()
-            if value and path in names:
-                raise ValueError(f"{names[path]} and {key} are both '{value}': each needs its own")
-            if value:
-                names[path] = key
         return self
 
     @model_validator(mode="after")
@@ -867,7 +912,9 @@ def with_addresses(config: Config, grpc_address: str | None, http_address: str |
     for key, address in (("grpc_address", grpc_address), ("http_address", http_address)):
         if address is not None:
             settings["server"][key] = address
-    return checked(settings, "command line")
+    found = checked(settings, "command line")
+    found._old.update(config.old_keys)
+    return found
 
 
 def checked(settings: dict[str, Any], source: str) -> Config:

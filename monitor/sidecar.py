@@ -5,27 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
-from monitor.pipeline.checkpoints import DriftCheckpoints, StatisticsCheckpoints
+from monitor.pipeline.alarms import DriftAlarms
+from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrator_checkpoints import (
-    RecalibratorWriter,
-    RegisterCheckpoints,
-    configured,
-)
+from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.pipeline.tracker_client import TrackerClient
-from monitor.service.admin import AdminService
+from monitor.service.admin import AdminService, StateService
 from monitor.service.exporting import Exporting
 from monitor.service.frames import Service
 from monitor.service.host import Host, keep_freed_memory
@@ -33,6 +31,8 @@ from monitor.service.http import Endpoint
 from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
 from monitor.store.ledger.journal import Journal
+from monitor.store.previous import previous_paths
+from monitor.store.statistics_state import NewerFields
 from monitor.wire.messages import Health
 from monitor.wire.requests import WireLimits
 
@@ -72,15 +72,30 @@ class Sidecar:
         self._read_again = asyncio.Event()
         self._stopping = asyncio.Event()
         events = Events()
-        self.journal = Journal(config.pending, lambda text: events.announce(Health(True, text)))
+        soon = asyncio.Event()
+        self.claim = claimed(config, os.environ)
+        self.journal = Journal(
+            None if self.claim is None else self.claim.folder,
+            config.pending,
+            lambda text: events.announce(Health(True, text)),
+            pressed=soon,
+        )
         self.pipeline = pipeline = Pipeline(config, self.journal, events=events)
         named = configured(pipeline.recalibrators, config)
         self.promotions = Promotions(pipeline)
-        store = RecalibratorWriter(config.promotion.folder)
-        every_seconds = config.snapshot.every_seconds
-        self.kept = RegisterCheckpoints(self.promotions, named, store, every_seconds)
         self.fits = FitRounds(self.promotions)
-        self.drift = DriftCheckpoints(pipeline, config.drift, self.fits, self.journal)
+        self.alarms = DriftAlarms(pipeline, config.drift, self.fits)
+        newer = NewerFields()
+        self.checkpoints = Checkpoints(
+            promotions=self.promotions,
+            named=named,
+            newer=newer,
+            claim=self.claim,
+            journal=self.journal,
+            previous=previous_paths(config.old_keys),
+            every_seconds=config.state.every_seconds,
+            soon=soon,
+        )
         self.tracker: ExternalTracker | None = None
         if config.tracker.kind is TrackerKind.GRPC:
             self.tracker = ExternalTracker(
@@ -90,21 +105,18 @@ class Sidecar:
             pipeline,
             events,
             WireLimits(config.server.max_message_bytes, config.limits.max_detections),
-            self.drift.settle,
+            self.checkpoints.settle,
             self.journal,
             self.tracker,
             self.reloads,
         )
-        admin = AdminService(self.promotions, self.fits.asked, self.kept.settle)
-        self.server = Server(service, admin)
-        newer, soon = self.server.states.newer, self.journal.pressed
-        self.keeper = StatisticsCheckpoints(pipeline, newer, config.snapshot, self.journal, soon)
+        admin = AdminService(self.promotions, self.fits.asked, self.checkpoints.settle)
+        self.server = Server(service, admin, StateService(pipeline, newer))
         self.resumed = Resumption(pipeline)
         self.exporting = Exporting(
             pipeline=pipeline,
-            keeper=self.keeper,
-            kept=self.kept,
-            drift=self.drift,
+            promotions=self.promotions,
+            checkpoints=self.checkpoints,
             journal=self.journal,
             tracker=self.tracker,
             reloads=self.reloads,
@@ -152,11 +164,11 @@ class Sidecar:
                 task.cancel()
         self.endpoint.published.turned = None
         await self.exporting.refresh_if_possible()
-        await self.keeper.write()
-        self.keeper.file.close()
-        await self.kept.end()
-        await self.drift.end()
+        await self.alarms.end()
+        await self.checkpoints.end()
         await self.journal.close()
+        if self.claim is not None:
+            self.claim.release()
         self.endpoint.stop()
 
     def _housekeeping(self) -> list[Housekeeping]:
@@ -167,10 +179,9 @@ class Sidecar:
             self._drop_stuck,
             self._keep_configured,
             self._tell_that_we_live,
-            self.keeper.keep,
+            self.checkpoints.keep,
             self.fits.keep_learning,
-            self.kept.keep_trials,
-            self.drift.keep_watching,
+            self.alarms.keep_watching,
         ]
         if self.tracker is not None:
             client = TrackerClient(self.config.tracker)
@@ -186,22 +197,15 @@ class Sidecar:
         """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
         ledger, journal = self.pipeline.ledger, self.journal
         opened = journal.open(ledger.dropped)
-        self.keeper.load()
+        self.checkpoints.load()
         begin_ledger(ledger, journal, opened)
-        self.kept.begin()
-        self.drift.begin()
-        # Statistics without a position in the ledger count as up to date, and no frame before is in
-        # the account; drift and labelled tracks without one take the position of the statistics.
-        statistics = self.keeper.entry
-        if statistics is None:
-            statistics = opened.sequence
+        position = self.checkpoints.position
+        if position is None:
+            # Statistics without a position count as up to date; no frame before is in the account.
+            position = opened.sequence
             ledger.begins = ledger.sequence + 1
-        drift = statistics if self.drift.entry is None else self.drift.entry
-        learning = statistics if self.kept.entry is None else self.kept.entry
-        self.resumed.run(journal, statistics, drift, learning)
+        self.resumed.run(journal, position, position, position)
         self.wall_clock.epoch = ledger.epoch
-        if not self.config.snapshot.path:
-            journal.covered_always()
 
     async def _drop_stuck(self) -> None:
         while True:
@@ -254,9 +258,9 @@ class Sidecar:
         self.config = config
         self.pipeline.adjust(config)
         self.wall_clock.step_seconds = config.server.clock_step_seconds
-        self.keeper.config = config.snapshot
-        self.kept.every_seconds = config.snapshot.every_seconds
-        self.drift.adjust(config.drift, config.promotion.settings().fits.tracks)
+        self.checkpoints.every_seconds = config.state.every_seconds
+        self.alarms.config = config.drift
+        self.alarms.enough = config.promotion.settings().fits.tracks
         if self.host.adjusted is not None:
             self.host.adjusted(config)
 

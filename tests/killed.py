@@ -23,10 +23,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from monitor.pipeline.checkpoints import DRIFT
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.store.snapshot import read_body
+from monitor.store.state import StateFile
 from monitor.store.statistics_state import decode, parsed
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
@@ -59,19 +58,15 @@ refresh_seconds = 0.2
 [statistics]
 slice_by = ["class", "stream"]
 [pending]
-folder = '{folder}/pending'
 partition_minutes = 0.1
 {lines}
-[snapshot]
-path = '{folder}/state'
+[state]
+folder = '{folder}/state'
 every_seconds = {every_seconds}
 [drift]
-path = '{folder}/drift'
-every_seconds = {every_seconds}
 hours_between_false_pages = 1e-4
 reference_seconds = 2.0
 [promotion]
-folder = '{folder}/recalibrators'
 mode = 'manual'
 """
 
@@ -394,7 +389,9 @@ def ended(sidecar: Sidecar, folder: Path) -> End:
 
 def left(folder: Path) -> End:
     """In the files of a sidecar that ended in order."""
-    stored = parsed(read_body(folder / "state"))
+    contents = StateFile(folder / "state").load(lambda contents: contents).value
+    assert contents is not None
+    stored = parsed(contents.parts["statistics"])
     progress = stored.progress
     assert progress is not None
     shares = {
@@ -407,9 +404,7 @@ def left(folder: Path) -> End:
         for share in progress.shares
     }
     streams = {one.header.stream: (one.watermark_ns, one.latest_ns) for one in progress.streams}
-    drift: dict[str, Any] = json.loads(read_body(folder / "drift", DRIFT))
-    for position in ("entry", "beyond"):
-        drift.pop(position, None)
+    drift: dict[str, Any] = json.loads(contents.parts["drift"])
     return End(
         bits(stored.state.canonical()),
         drift,

@@ -49,14 +49,8 @@ class Sidecar:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         settings = folder / "sidecar.toml"
-        if "[snapshot]" not in config:
-            config += '\n[snapshot]\npath = ""\n'
-        if "[promotion]" not in config:
-            config += '\n[promotion]\nfolder = ""\n'
-        if "[drift]" not in config:
-            config += '\n[drift]\npath = ""\n'
-        if "[pending]" not in config:
-            config += '\n[pending]\nfolder = ""\n'
+        if "[state]" not in config:
+            config += '\n[state]\nfolder = ""\n'
         # A computer that runs other tests beside is no reason to leave out what is counted.
         patient = () if "shed_" in config else ("--never-shed",)
         settings.write_text(config, encoding="utf-8")

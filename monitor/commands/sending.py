@@ -200,7 +200,7 @@ def first_error(error: Exception) -> Exception:
 def running_sidecar(config_toml: str) -> Iterator[Addresses]:
     """Starts a sidecar with this configuration on free ports, for as long as the context lasts.
 
-    What it counts ends with it, whatever [snapshot] says. At the end it is asked to
+    What it counts ends with it, whatever [state] says. At the end it is asked to
     stop by SIGTERM and must end with code 0. It never outlives this process, however
     that ends: its standard input closes with us. An error of the body that comes from
     the sidecar's own end is replaced by one that says so.

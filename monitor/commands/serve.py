@@ -21,19 +21,18 @@ from monitor.config import (
     Config,
     InvalidConfiguration,
     LogLevel,
-    SnapshotConfig,
     is_loopback,
     load,
     split_address,
     with_addresses,
 )
-from monitor.pipeline.recalibrator_checkpoints import configured
-from monitor.pipeline.recalibrators import Recalibrators
+from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.recalibration.selection import IDENTITY
 from monitor.service.host import Host, ServiceManager
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Sidecar, serve
+from monitor.store.state import state_folder
 
 EXAMPLE = """examples:
   calibration-monitor serve
@@ -58,10 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "started this one is gone, however it ended"
     )
     add_flag(parser, "--exit-with-parent", text)
-    text = (
-        "neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
-        "folder, [drift] path and [pending] folder say"
-    )
+    text = "neither load nor keep anything on disk, whatever [state] folder says"
     add_flag(parser, "--no-snapshot", text)
     text = (
         "count everything, however long frames wait for it: for recordings, which can wait; "
@@ -86,6 +82,8 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
             "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
             "or leave the option out."
         )
+    for key in config.old_keys:
+        log.warning("configuration: %s is deprecated: [state] has its place", key)
     host = Host(
         reread=functools.partial(_configured_again, options),
         path=options.config or "",
@@ -125,8 +123,7 @@ def _configured(options: argparse.Namespace) -> Config:
     )
     changes: dict[str, dict[str, object]] = {}
     if options.no_snapshot:
-        config = config.model_copy(update={"snapshot": SnapshotConfig(path="")})
-        changes = {"promotion": {"folder": ""}, "drift": {"path": ""}, "pending": {"folder": ""}}
+        changes["state"] = {"folder": ""}
     if options.never_shed:
         changes["server"] = {"shed_lag_seconds": 0.0, "shed_rows": 0}
     if options.log_level is not None:
@@ -147,8 +144,8 @@ def _at_start(config: Config) -> str:
     named = configured(Recalibrators(), config)
     active = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
     text = ", ".join(f"recalibrator {version}" for version in active if version)
-    folder = config.promotion.folder
-    return f"{text}, or what the last run left in {folder}" if folder else text
+    folder = state_folder(config.state.folder, config.state_name, os.environ)
+    return text if folder is None else f"{text}, or what the last run left in {folder}"
 
 
 def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from monitor.commands.options import output_file
 from monitor.statistics.bins import IncompatibleStatistics
-from monitor.store.snapshot import read_body, write_body
+from monitor.store.files import read_body, write_body
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, parsed, serialised
 

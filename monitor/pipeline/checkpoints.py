@@ -1,8 +1,9 @@
-"""Checkpoints of a running sidecar: its statistics and its watch over drift, on disk.
+"""Checkpoints of a running sidecar: all its live state of one moment, in one transaction on disk.
 
-A file is claimed against other sidecars, read at start, and written again and again. What goes
-wrong is logged and counted, and stops nothing. Only the making of the value is done on the loop;
-bytes and disk belong to a thread. A restart neither forgets an alarm nor raises it again.
+Statistics, evidence of drift, the register of recalibrators and the audit log are read together at
+start, and written together again and again, with the one position in the ledger that they have
+reached. What goes wrong is logged and counted, and stops nothing. Only the taking of the state is
+done on the loop; bytes and disk belong to a thread.
 """
 
 from __future__ import annotations
@@ -10,404 +11,399 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
-from monitor.drift.alarms import AlarmChange, AlarmReason, change_sentence
-from monitor.drift.bets import Severity
-from monitor.drift.state import family_state, restored_family
-from monitor.pipeline.drift_watch import NOT_WATCHED, Position
-from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
-from monitor.pipeline.frame_path import Pipeline
+from monitor.config import Config
+from monitor.drift.alarms import AlarmChange
+from monitor.drift.state import FamilyState
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
-from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
-from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument
-from monitor.store.codec import OtherFormat as OtherDocument
-from monitor.store.drift_documents import (
-    family_text,
-    prepare_writing,
-    read_family,
-    read_references,
+from monitor.pipeline.promotions import REMEMBERED, Promotions
+from monitor.pipeline.restart import (
+    Register,
+    check_progress,
+    drift_of,
+    progress_of,
+    register_of,
+    restore_drift,
+    restore_progress,
+    restore_register,
+    with_clusters,
 )
+from monitor.promotion.records import Record
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.selection import IDENTITY
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.observations import finished
+from monitor.store.codec import InvalidDocument, OtherFormat
+from monitor.store.drift_documents import family_text, prepare_writing, read_family
+from monitor.store.files import Claim
+from monitor.store.files import OtherFormat as OtherFile
 from monitor.store.ledger.journal import Journal
-from monitor.store.progress import Progress
-from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
-from monitor.store.state_definitions import InvalidState
+from monitor.store.previous import PreviousPaths, previous_contents
+from monitor.store.recalibrator_documents import (
+    RECORD_CODEC,
+    REGISTER_CODEC,
+    RegisterState,
+    any_selection_from_json,
+)
+from monitor.store.state import Checkpoint, Contents, Damaged, StateFile, state_folder
 from monitor.store.statistics_state import NewerFields, PaneBytes, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
-# Seconds between two looks at what has come.
-_PERIOD = 0.25
-
-# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
+# Seconds that somebody who has decided something waits for the disk, at most.
 _SETTLED = 2.0
 
-DRIFT = Kind(
-    b"caldrift",
-    "drift",
-    "drift",
-    "Name one that a sidecar wrote as its [drift] path.",
-)
-
-# s between two snapshots that are asked for, at least.
+# s between two checkpoints that are asked for, at least.
 _APART = 1.0
-_PARTITION = re.compile(r"-?[0-9]{1,19}")
+
+# Records that wait for a disk which does not take them.
+MOST_WAITING = 10_000
+
+_STATISTICS, _DRIFT, _REGISTER = "statistics", "drift", "register"
+
+# They are known without a document.
+_ALWAYS_THERE = frozenset((IDENTITY.version, CLASS_IDENTITY.version))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Found:
+    """Holds a generation as it is read; of what could not be used there is nothing.
+
+    position   in the ledger; None where it is not known
+    documents  recalibrators by version, the oldest first
+    """
+
+    position: int | None
+    statistics: StoredState | None
+    drift: FamilyState | None
+    register: RegisterState | None
+    documents: Mapping[str, AnySelection]
+    records: Sequence[Record]
+
+
+def claimed(config: Config, environment: Mapping[str, str]) -> Claim | None:
+    """Claims the folder of a sidecar; None where it keeps nothing, which is said."""
+    folder = state_folder(config.state.folder, config.state_name, environment)
+    if folder is None:
+        if config.state.folder is None:
+            log.warning(
+                "state: nothing is kept, since the port, of which a folder has its name, is not "
+                "known before it is open. Give [state] a folder or a name."
+            )
+        return None
+    claim = Claim(folder)
+    try:
+        if claim.take():
+            return claim
+    except OSError as error:
+        log.warning(
+            "state: %s cannot be written (%s): nothing is kept until it can be. Make it writable, "
+            "or name another [state] folder.",
+            *(folder, error.strerror or error),
+        )
+        return claim
+    log.warning(
+        "state: another sidecar keeps its state in %s: this one keeps none. Give it a [state] "
+        "folder or name of its own.",
+        folder,
+    )
+    return None
 
 
 @dataclass(slots=True)
-class CheckpointFile:
-    """One file, or none at all.
+class Checkpoints:
+    """Keeps the state of one sidecar in a folder that it has claimed; without one, nothing.
 
-    path        '': nothing is kept
-    what        is in it, for the log
-    written_at  monotonic seconds of the last write; None before the first
-    failures    writes that came to nothing; the next one tries again, unless another sidecar has
-                the file
-    refused     files that could not be used at the start
+    promotions     decide about the recalibrators of the pipeline
+    named          versions that the configuration names, by its key
+    newer          shared with whoever exports and imports
+    journal        a checkpoint is never ahead of the ledger: entries that the disk lacks would have
+                   their numbers given again
+    previous       files of the version before, which are taken over where there is no state yet
+    every_seconds  s between two checkpoints
+    soon           set by whoever cannot wait for the next one
+    position       of what was loaded; 0: nothing was, None: it is not known
+    continues      what was loaded, in words; '' where nothing was
+    written_at     monotonic seconds of the last checkpoint; None before the first
+    failures       checkpoints that came to nothing; the next one tries again
+    refused        generations that could not be used at the start
     """
 
-    path: str
-    kind: Kind
-    what: str
-    written_at: float | None = None
-    failures: int = 0
-    refused: int = 0
-    _file: SnapshotFile | None = field(init=False)
-    _lock: BinaryIO | None = None
-    _of_another: bool = False
+    promotions: Promotions
+    named: Mapping[str, str]
+    newer: NewerFields
+    claim: Claim | None
+    journal: Journal
+    previous: PreviousPaths
+    every_seconds: float
+    soon: asyncio.Event = field(default_factory=asyncio.Event)
+    position: int | None = field(default=0, init=False)
+    continues: str = field(default="", init=False)
+    written_at: float | None = field(default=None, init=False)
+    failures: int = field(default=0, init=False)
+    refused: int = field(default=0, init=False)
+    _file: StateFile | None = field(init=False)
+    _records: list[Record] = field(default_factory=list)
+    # Position of the generation on disk, which the next one makes the generation before.
+    _on_disk: int = 0
+    _encoded: PaneBytes = field(default_factory=PaneBytes)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
+        self._file = None if self.claim is None else StateFile(self.claim.folder)
+        events = self.promotions.pipeline.events
+        events.listen(AlarmChange, lambda _: self.soon.set())
+        events.listen(Record, self._note)
 
-    def load(self, taken: Callable[[bytes], str]) -> None:
-        """Loads what was there at start, if there is a file, and it is ours.
-
-        taken  returns what it has taken, for the log; raises as SnapshotFile.load() has it. What
-               else it raises is said too
-        """
-        if self._file is None:
-            return
-        topic, path = self.kind.topic, self._file.path
-        try:
-            if not self._claimed(self._file):
-                return
-            loaded = self._file.load(taken)
-        except Exception as error:
-            log.warning("%s: %s cannot be used, %s begin anew: %s", topic, path, self.what, error)
-            return
-        self.refused += loaded.refused
-        if loaded.value is not None:
-            log.info("%s: %s from %s", topic, loaded.value, loaded.source)
-
-    def _claimed(self, file: SnapshotFile) -> bool:
-        """Claims the file; False, from now on, where another sidecar has it.
-
-        Raises OSError where that cannot be told.
-        """
-        if self._lock is None and not self._of_another:
-            self._lock = file.lock()
-            self._of_another = self._lock is None
-            if self._of_another:
-                topic, what = self.kind.topic, self.what
-                log.warning(
-                    "%s: another sidecar keeps its %s in %s: this one keeps none. "
-                    "Give it a [%s] path of its own, or none.",
-                    *(topic, what, file.path, topic),
-                )
-        return not self._of_another
-
-    async def write(self, made: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
-        """Writes the parts of a value, which is made once earlier writes are done."""
-        # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
-        task = asyncio.create_task(self._write(made))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-        await asyncio.shield(task)
-
-    async def _write(self, made: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
-        async with self._one_at_a_time:
-            file = self._file
-            if file is None:
-                return
-            try:
-                if not self._claimed(file):
-                    self.failures += 1
-                    return
-                await asyncio.to_thread(file.write, await made())
-            except Exception as error:
-                self.failures += 1
-                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                    log.warning("%s: %s not written: %s", self.kind.topic, file.path, error)
-                return
-            self.written_at = time.monotonic()
-
-    def close(self) -> None:
-        """Lets another sidecar have the file."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-        self._file = None
-
-
-@dataclass(slots=True)
-class DriftCheckpoints:
-    """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
-
-    ledger  that a checkpoint must not be ahead of; None: there is none
-    entry   the last one of the ledger that is in what was loaded; None: it is not known
-    """
-
-    pipeline: Pipeline
-    config: DriftConfig
-    fits: FitRounds
-    ledger: Journal | None = None
-    entry: int | None = field(default=None, init=False)
-    _refits: DriftRefits = field(init=False)
-    file: CheckpointFile = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Raises InvalidConfiguration where [drift] reference cannot be used."""
-        watch, learning = self.pipeline.drift, self.pipeline.learning
-        self.pipeline.events.listen(AlarmChange, self._react)
-        self._refits = DriftRefits(
-            fit=self.fits.asked,
-            stays=watch.stays,
-            tracks=partial(ended_since, learning),
-            enough=learning.settings.fits.tracks,
-        )
-        path = self.config.path if watch.watching else ""
-        self.file = CheckpointFile(path, DRIFT, "evidence and alarms")
-        if self.config.reference:
-            try:
-                watch.give(read_references(self.config.reference))
-            except InvalidDocument as error:
-                raise InvalidConfiguration(
-                    f"[drift] reference = '{self.config.reference}': {error}"
-                ) from None
-
-    def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
-        """Applies other settings from the next write or alarm on.
-
-        fit_tracks  of a slice, before it is fitted
-        """
-        self.config = config
-        self._refits.enough = fit_tracks
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since the last checkpoint; NaN where there is none."""
+        return float("nan") if self.written_at is None else time.monotonic() - self.written_at
 
     # ---- at start
 
-    def begin(self) -> None:
-        """Begins where the last run ended, once the active recalibrator is known.
+    def load(self) -> None:
+        """Goes on where the last run ended. What cannot be used is said, and the start goes on.
 
-        What cannot be used is said, and never stops the start. Where another sidecar keeps its own
-        in the file, it is left alone from now on.
+        What the configuration names becomes active only if it named something else in the last run:
+        then somebody has decided anew.
         """
-        if self.file.path:
+        found = None
+        if self._file is not None:
             prepare_writing()
-        self.file.load(self._taken)
+            try:
+                found = self._loaded(self._file)
+            except Exception:
+                log.exception("state: %s cannot be used, and all begins anew", self._file.path)
+        restored: set[str] = set()
+        if found is not None:
+            restored = self._continue(found)
+        for key, version in self.named.items():
+            if version and key not in restored:
+                self.promotions.promote(version, "configuration")
 
-    def _taken(self, body: bytes) -> str:
-        path = self.config.path
-        try:
-            state = read_family(body)
-        except OtherDocument as error:
-            raise OtherFormat(f"{path}: {error}") from None
-        except InvalidDocument as error:
-            raise InvalidDocument(f"{path}: {error}") from None
-        watch = self.pipeline.drift
-        known = watch.family
-        given, selection = known.usual.given, self._active()
-        self.entry = state.entry
-        if state.entry is not None:
-            position = Position(state.entry, frozenset(state.beyond), state.waits)
-            watch.has(position, state.order)
-            watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
-        family, changes = restored_family(state, watch.settings, given, selection)
-        for name, k in zip(known.names, known.degrees, strict=True):
-            family.grow(name, k)
-        watch.family = family
-        for change in changes:
-            watch.announce(change)
-        return f"{len(state.latched)} alarms that stay and {len(state.slices)} slices"
+    def _loaded(self, file: StateFile) -> _Found | None:
+        loaded = file.load(self._decoded)
+        for complaint in loaded.complaints:
+            log.warning("state: %s", complaint)
+        self.refused = loaded.refused
+        found, source = loaded.value, str(loaded.source)
+        if found is None and not loaded.refused:
+            # The first start of this version: once written, state.db is what is gone on with.
+            contents = previous_contents(self.previous)
+            if contents is None:
+                return None
+            for complaint in contents.complaints:
+                log.warning("state: %s", complaint)
+            found, source = self._decoded(contents), "the files of the version before"
+            self.soon.set()
+        if found is not None:
+            self.continues = self._described(found, source)
+            log.info("state: %s", self.continues)
+        return found
+
+    def _described(self, found: _Found, source: str) -> str:
+        known = [] if found.statistics is None else found.statistics.state.slices
+        alarms = 0 if found.drift is None else len(found.drift.latched)
+        return (
+            f"continues from {source}: {sum(one.n for one in known)} matched detections of "
+            f"{len(known)} slices, {len(found.documents)} recalibrators, {len(found.records)} "
+            f"records, {alarms} alarms that stay"
+        )
+
+    def _decoded(self, contents: Contents) -> _Found:
+        """Reads a generation; its statistics are added once all else can be used.
+
+        raises  ValueError; nothing is added then
+        """
+        parts = contents.parts
+        register, documents = self._register(contents)
+        drift = None
+        if _DRIFT in parts and self.promotions.pipeline.drift.watching:
+            drift = _read(read_family, parts[_DRIFT])
+        records = []
+        for record in contents.records:
+            # It is as it was written: another version has written what it does not understand.
+            with contextlib.suppress(InvalidDocument):
+                records.append(RECORD_CODEC.read(record))
+        statistics = None
+        if _STATISTICS in parts:
+            try:
+                statistics = parsed(parts[_STATISTICS])
+                if statistics.progress is not None:
+                    check_progress(statistics.progress)
+                finished(self.promotions.pipeline.live.import_in_steps(statistics.state))
+            except IncompatibleStatistics as error:
+                # Other bins are no reason to forget recalibrators and alarms.
+                kept = "" if self._file is None else self._file.keep_copy(contents.source)
+                log.warning("state: %s Statistics begin anew. %s", error, kept)
+                self.refused += 1
+                statistics = None
+        position = contents.position
+        if position is None and statistics is not None and statistics.progress is not None:
+            position = statistics.progress.sequence
+        return _Found(position, statistics, drift, register, documents, records)
+
+    def _register(self, contents: Contents) -> tuple[RegisterState | None, dict[str, AnySelection]]:
+        """Reads the register, and the recalibrators that can be used.
+
+        raises  Damaged where one is lost that is active; those that only a rollback would need are
+                left out, and must not stop a start
+        """
+        documents = {}
+        for version, document in contents.recalibrators.items():
+            try:
+                selection = any_selection_from_json(document)
+                if selection.version != version:
+                    raise InvalidRecalibrator(f"its content has the version {selection.version}.")
+                documents[version] = selection
+            except ValueError as error:
+                log.warning("state: recalibrator %s is left out: %s", version, error)
+        if _REGISTER not in contents.parts:
+            return None, documents
+        state = _read(REGISTER_CODEC.read, contents.parts[_REGISTER])
+        there = _ALWAYS_THERE.union(documents)
+        if lost := sorted(state.active - there):
+            raise Damaged(f"recalibrator {lost[0]} is active, and its document cannot be used.")
+        if lost := sorted(state.named - there):
+            log.warning("state: nobody can go back to %s, which is lost", ", ".join(lost))
+        return state.without(frozenset(lost)), documents
+
+    def _continue(self, found: _Found) -> set[str]:
+        """Puts what was found where it belongs; returns the kinds of recalibrators as they were."""
+        pipeline = self.promotions.pipeline
+        self.position = found.position
+        self._on_disk = 0 if found.position is None else found.position
+        statistics = found.statistics
+        if statistics is not None:
+            self.newer.data = statistics.unknown
+            if statistics.progress is not None:
+                restore_progress(pipeline, statistics.progress)
+        if statistics is None or statistics.progress is None:
+            # Frames of before are in no account.
+            pipeline.ledger.begins = (found.position or 0) + 1
+        register = Register(found.register, found.documents, found.records[-REMEMBERED:])
+        restored: set[str] = set()
+        with contained(pipeline.counters, log, "recalibrators of the last run cannot be used"):
+            restored = restore_register(self.promotions, self.named, register)
+        if found.drift is not None:
+            restore_drift(pipeline, found.drift)
+        return restored
 
     # ---- while it runs
 
-    async def keep_watching(self) -> None:
-        """Takes in what comes and writes checkpoints, for ever."""
-        # A disk that hangs holds up nobody but itself.
-        await asyncio.gather(self._watch(), self._keep())
+    def _note(self, record: Record) -> None:
+        if self._file is not None:
+            if len(self._records) < MOST_WAITING:
+                self._records.append(record)
+            self.soon.set()
 
-    async def _watch(self) -> None:
+    async def keep(self) -> None:
+        """Writes checkpoints, for ever."""
         while True:
-            await asyncio.sleep(_PERIOD)
-            with contained(self.pipeline.counters, log, NOT_WATCHED):
-                await in_steps(self.pipeline.drift.catch_up())
-
-    def _active(self) -> str:
-        return self.pipeline.recalibrators.selection.version
-
-    async def _keep(self) -> None:
-        while True:
-            await set_within(self.pipeline.drift.urgent, self.config.every_seconds)
+            await set_within(self.soon, self.every_seconds)
             await self.write()
+            # Whoever asks for more of them asks in vain.
+            await asyncio.sleep(min(_APART, self.every_seconds))
 
     async def write(self) -> None:
         """Writes a checkpoint now, after the one that is being written.
 
         A failure is said and counted, and the next one tries again.
         """
-        self.pipeline.drift.urgent.clear()
-        await self.file.write(self._made)
-
-    async def _made(self) -> Iterable[bytes]:
-        watch, ledger = self.pipeline.drift, self.pipeline.ledger
-        self.pipeline.remember_answered()
-        # The open portion stays open: else the moment of the write decides where the portion
-        # ends. The frames of the portion come again from the ledger.
-        await in_steps(watch.catch_up())
-        with watch.held():
-            position = watch.position(ledger.sequence)
-            state = family_state(watch.family, self._active())
-            numbers, begins = watch.epochs.state(watch.slices.names)
-            state = replace(
-                state,
-                entry=position.entry,
-                beyond=tuple(sorted(position.beyond)),
-                waits=position.waits,
-                order=watch.order(),
-                numbers=numbers,
-                begins=begins,
-            )
-            text = await in_steps(family_text(state))
-        if self.ledger is not None:
-            # Entries that the disk lacks would have their numbers given again.
-            await self.ledger.reach(max(position.beyond, default=position.entry))
-        return text
+        # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
+        task = asyncio.create_task(self._write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        await asyncio.shield(task)
 
     async def settle(self) -> None:
         """Returns when what has happened is on the disk, or after two seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.write(), _SETTLED)
 
-    async def end(self) -> None:
-        """Writes all that has come, and lets another sidecar have the file."""
-        self._refits.stop()
-        with contained(self.pipeline.counters, log, NOT_WATCHED):
-            await in_steps(self.pipeline.drift.catch_up(everything=True))
-        await self.write()
-        self.file.close()
-
-    # ---- what is told
-
-    def _react(self, change: AlarmChange) -> None:
-        # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
-        log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
-        self.pipeline.drift.urgent.set()
-        page = change.why is AlarmReason.RAISED and change.alarm.severity is Severity.PAGE
-        if page and self.config.refit_on_page:
-            self._refits.ask(change.alarm)
-
-
-def check_progress(progress: Progress) -> None:
-    """Raises InvalidState where progress cannot be restored."""
-    for name, count in progress.detections.items():
-        if name.startswith(IN_PARTITION):
-            number = name.removeprefix(IN_PARTITION)
-            if not _PARTITION.fullmatch(number) or count < 0:
-                raise InvalidState(
-                    f"progress.detections: '{name}' is {count}, where a partition and how many "
-                    "wait in it belong. The state is damaged or forged."
-                )
-
-
-@dataclass(slots=True)
-class StatisticsCheckpoints:
-    """Writes what the pipeline has counted to a file, and reads it at start.
-
-    newer    shared with whoever exports and imports
-    ledger   that a snapshot must not be ahead of: labels that only a snapshot knew of would be
-             counted again; None: there is none
-    soon     set by whoever cannot wait for the next one
-    entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
-    """
-
-    pipeline: Pipeline
-    newer: NewerFields
-    config: SnapshotConfig
-    ledger: Journal | None = None
-    soon: asyncio.Event = field(default_factory=asyncio.Event)
-    entry: int | None = field(default=0, init=False)
-    _last: int = 0
-    file: CheckpointFile = field(init=False)
-    _encoded: PaneBytes = field(default_factory=PaneBytes)
-
-    def __post_init__(self) -> None:
-        self.file = CheckpointFile(self.config.path, STATISTICS, "statistics")
-
-    @property
-    def age_seconds(self) -> float:
-        """Since the last snapshot; NaN where there is none."""
-        written_at = self.file.written_at
-        return float("nan") if written_at is None else time.monotonic() - written_at
-
-    def load(self) -> None:
-        """Begins where the last run ended. What cannot be used is logged, and the start goes on.
-
-        Where another sidecar keeps its statistics in the file, it is left alone from now on.
-        """
-        self.file.load(self._imported)
-
-    def _imported(self, body: bytes) -> str:
-        """Adds a snapshot. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
-        stored = parsed(body)
-        # All of it first: what is added already cannot be taken back.
-        if stored.progress is not None:
-            check_progress(stored.progress)
-        detections, slices = finished(self.pipeline.live.import_in_steps(stored.state))
-        self.newer.data = stored.unknown
-        self.entry = None
-        if stored.progress is not None:
-            restore_progress(self.pipeline, stored.progress)
-            self.entry = stored.progress.sequence
-        return f"{detections} matched detections of {slices} slices"
-
-    async def keep(self) -> None:
-        """Writes snapshots, for ever."""
-        while True:
-            await set_within(self.soon, self.config.every_seconds)
+    async def _write(self) -> None:
+        async with self._one_at_a_time:
             self.soon.clear()
-            await self.write()
-            # Whoever asks for more of them asks in vain.
-            await asyncio.sleep(min(_APART, self.config.every_seconds))
+            file = self._file
+            if file is None:
+                return
+            records = list(self._records)
+            try:
+                checkpoint = await self._taken(records)
+                # Entries that the disk lacks would have their numbers given again.
+                await self.journal.reach(checkpoint.position)
+                await asyncio.to_thread(self._to_disk, file, checkpoint)
+            except Exception as error:
+                self.failures += 1
+                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                    expected = isinstance(error, OSError | sqlite3.Error)
+                    log.warning(
+                        "state: %s not written: %s", file.path, error, exc_info=not expected
+                    )
+                return
+            del self._records[: len(records)]
+            self.written_at = time.monotonic()
+            # The generation before may be what the next start goes on from.
+            now = self.promotions.pipeline.ledger.partition_of(None)
+            self.journal.covered(self._on_disk, now)
+            self._on_disk = checkpoint.position
 
-    async def write(self) -> None:
-        """Writes a snapshot now, after those that are being written.
+    async def _taken(self, records: Sequence[Record]) -> Checkpoint:
+        """Takes the whole state of one moment."""
+        pipeline, promotions = self.promotions.pipeline, self.promotions
+        watch, live = pipeline.drift, pipeline.live
+        await in_steps(watch.catch_up())
+        pipeline.remember_answered()
+        with live.held(), watch.held():
+            # No step in between: position, counts, register and evidence are of one moment.
+            progress = progress_of(pipeline)
+            register = register_of(promotions, self.named)
+            drift = drift_of(pipeline) if watch.watching else None
+            statistics = await in_steps(live.state_in_steps(holder=True))
+            progress = with_clusters(progress, pipeline)
+            # Where nobody watches, what is there stays for when somebody does again.
+            parts = {} if drift is None else {_DRIFT: await in_steps(family_text(drift))}
+        known = promotions.recalibrators.known
+        stored = StoredState(statistics, self.newer.data, progress)
+        return Checkpoint(
+            position=progress.sequence,
+            parts={
+                **parts,
+                _STATISTICS: serialised(stored, self._encoded),
+                _REGISTER: [REGISTER_CODEC.write(register)],
+            },
+            recalibrators={
+                version: known[version].to_json
+                for version in sorted(register.named)
+                if version in known and version not in _ALWAYS_THERE
+            },
+            records=[RECORD_CODEC.write(record) for record in records],
+        )
 
-        A failure is said and counted, and the next one tries again.
-        """
-        before = self.file.written_at
-        await self.file.write(self._made)
-        if self.ledger is not None and self.file.written_at != before:
-            self.ledger.covered(self._last, self.pipeline.ledger.partition_of(None))
+    def _to_disk(self, file: StateFile, checkpoint: Checkpoint) -> None:
+        assert self.claim is not None
+        if not self.claim.take():
+            raise BlockingIOError(f"another sidecar holds {self.claim.folder}")
+        file.write(checkpoint)
 
-    async def _made(self) -> Iterable[bytes]:
-        live = self.pipeline.live
-        self.pipeline.remember_answered()
-        with live.held():
-            progress = progress_of(self.pipeline)
-            state = await in_steps(live.state_in_steps(holder=True))
-            progress = with_clusters(progress, self.pipeline)
-        if self.ledger is not None:
-            await self.ledger.reach(progress.sequence)
-        self._last = progress.sequence
-        stored = StoredState(state, self.newer.data, progress)
-        return serialised(stored, self._encoded)
+    async def end(self) -> None:
+        """Writes all that has come; nothing is kept from then on."""
+        await self.write()
+        self._file = None
+
+
+def _read(read: Callable[[bytes], Value], body: bytes) -> Value:
+    """Reads a document; one of another version makes the file one of another version."""
+    try:
+        return read(body)
+    except OtherFormat as error:
+        raise OtherFile(str(error)) from None

@@ -6,7 +6,6 @@ of its slice began.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -125,7 +124,6 @@ class DriftWatch:
     disorder_ns
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources; None: it is not known
-    urgent    set when something has happened that a checkpoint must soon hold
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
@@ -137,7 +135,6 @@ class DriftWatch:
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
     clock: EventClock | None = None
-    urgent: asyncio.Event = field(default_factory=asyncio.Event)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
@@ -377,7 +374,6 @@ class DriftWatch:
         self._grow()
         for change in self.family.new_epoch(slices, left=not follows):
             self.announce(change)
-        self.urgent.set()
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """Ends the alarms of these slices, of all where none is named; returns those that it ended.

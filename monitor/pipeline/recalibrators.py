@@ -9,9 +9,11 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from monitor.config import Config, InvalidConfiguration
 from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
@@ -23,6 +25,7 @@ from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
 )
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import (
     Identity,
     Recalibrator,
@@ -297,3 +300,36 @@ def applied(
         sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
         return sent_where_unsound(sent, made, sound), sound
     return sent, np.zeros(slices.size, bool)
+
+
+_KINDS: Mapping[str, Kind] = {
+    "recalibrator": Selection,
+    "class_recalibrator": ClassSelection,
+}
+
+
+def configured(recalibrators: Recalibrators, config: Config) -> dict[str, str]:
+    """Versions that the configuration names, by its key; '' where it names none.
+
+    They are known from now on. Raises InvalidConfiguration where a file cannot be used.
+    """
+    return {key: _learnt(recalibrators, key, getattr(config.recalibration, key)) for key in _KINDS}
+
+
+def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
+    if not path:
+        return ""
+    try:
+        selection = recalibrators.learn(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"[recalibration] {key} = '{path}': {error.strerror}. Check the path."
+        ) from None
+    except (InvalidRecalibrator, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"[recalibration] {key} = '{path}': {error}") from None
+    if not isinstance(selection, _KINDS[key]):
+        other = "class_recalibrator" if key == "recalibrator" else "recalibrator"
+        raise InvalidConfiguration(
+            f"[recalibration] {key} = '{path}' is a {selection.method}: name it in {other}."
+        )
+    return selection.version

@@ -1,4 +1,4 @@
-"""The restart of a sidecar where the last run ended.
+"""What a checkpoint holds of the live state, and how a sidecar goes on from it.
 
 What the statistics do not say of themselves is kept with them as progress; the entries of the
 ledger after the checkpoint are done again.
@@ -7,10 +7,12 @@ ledger after the checkpoint are done again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
+from monitor.drift.state import FamilyState, family_state, restored_family
 from monitor.frames.counters import TruthAccount
 from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey, StoredFrame
@@ -19,17 +21,24 @@ from monitor.pipeline.accounts import account_from_counts
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import EntryParts, MatchedCounting
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
+from monitor.promotion.records import Record
+from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
 from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.ledger.journal import Journal, Opened
 from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
+from monitor.store.recalibrator_documents import ConfiguredVersions, RegisterState
+from monitor.store.state_definitions import InvalidState
 
 log = logging.getLogger(__name__)
 
 # Detections that wait, by partition, among the counts of progress.
 IN_PARTITION = "waiting_in_"
+_PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 # The first entry of the ledger that is in the account, among the same.
 _BEGINS = "account_begins"
@@ -147,6 +156,18 @@ def progress_of(pipeline: Pipeline) -> Progress:
     )
 
 
+def check_progress(progress: Progress) -> None:
+    """Raises InvalidState where progress cannot be restored."""
+    for name, count in progress.detections.items():
+        if name.startswith(IN_PARTITION):
+            number = name.removeprefix(IN_PARTITION)
+            if not _PARTITION.fullmatch(number) or count < 0:
+                raise InvalidState(
+                    f"progress.detections: '{name}' is {count}, where a partition and how many "
+                    "wait in it belong. The state is damaged or forged."
+                )
+
+
 def with_clusters(progress: Progress, pipeline: Pipeline) -> Progress:
     """The tracks of all rows that are folded by now."""
     clusters = pipeline.live.accumulator.clusters()
@@ -184,6 +205,105 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
         index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
         for name in _SHARES:
             ledger.fates.shares.put(name, index, getattr(share, name))
+
+
+def drift_of(pipeline: Pipeline) -> FamilyState:
+    """Takes evidence, references and alarms as of now, but for what is being learned."""
+    watch = pipeline.drift
+    numbers, begins = watch.epochs.state(watch.slices.names)
+    state = family_state(watch.family, pipeline.recalibrators.selection.version)
+    return replace(state, numbers=numbers, begins=begins)
+
+
+def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
+    """Goes on with evidence and alarms, once the active recalibrator is known."""
+    watch = pipeline.drift
+    known, selection = watch.family, pipeline.recalibrators.selection.version
+    watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
+    family, changes = restored_family(state, watch.settings, known.usual.given, selection)
+    for name, k in zip(known.names, known.degrees, strict=True):
+        family.grow(name, k)
+    watch.family = family
+    for change in changes:
+        watch.announce(change)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Holds what the last run left of recalibrators.
+
+    state      None where there is nothing that could be used
+    documents  recalibrators by version, the oldest first; those that the state names among them
+    records    the latest, in order
+    """
+
+    state: RegisterState | None
+    documents: Mapping[str, AnySelection]
+    records: Sequence[Record]
+
+
+def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterState:
+    """Takes what is active and on trial as of now.
+
+    named  versions that the configuration names, by its key
+    """
+    register, recalibrators = promotions.learning.register, promotions.recalibrators
+    before = recalibrators.before
+    return RegisterState(
+        selection=recalibrators.selection.version,
+        class_selection=recalibrators.class_selection.version,
+        previous=tuple(before[Selection]),
+        class_previous=tuple(before[ClassSelection]),
+        sent=tuple(sorted(recalibrators.sent)),
+        configured=ConfiguredVersions(**named),
+        pinned=register.pinned,
+        sequence=promotions.sequence,
+        spent=dict(register.spent),
+        trials=tuple(register.on_trial.values()),
+        guards=tuple(register.guards.values()),
+        befores=tuple(register.befores.values()),
+        followers=dict(register.followers),
+    )
+
+
+def restore_register(promotions: Promotions, named: Mapping[str, str], found: Register) -> set[str]:
+    """Makes active what was so in the last run, and goes on with its trials.
+
+    returns  the kinds of recalibrators, by key of the configuration, that are as they were; others
+             are named anew by the configuration
+    """
+    recalibrators, state = promotions.recalibrators, found.state
+    keep = recalibrators.needed.union(named.values(), state.named if state else ())
+    # Where no state says who needs what is there, people may.
+    sent = found.documents if state is None else state.sent
+    for version, selection in found.documents.items():
+        if version in keep or version in sent:
+            recalibrators.known.admit(selection, keep=keep)
+        if version in sent:
+            recalibrators.admit(selection.to_json(), selection)
+    sequence = max((record.sequence for record in found.records), default=0)
+    promotions.remember(found.records, max(sequence, 0 if state is None else state.sequence))
+    if state is None:
+        return set()
+    before = recalibrators.before
+    before[Selection][:], before[ClassSelection][:] = state.previous, state.class_previous
+    restored = set()
+    active = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
+    for key, version in active.items():
+        if version not in recalibrators.known:
+            continue
+        promotions.pipeline.activate(version)
+        if named[key] in ("", getattr(state.configured, key)):
+            restored.add(key)
+    register = promotions.learning.register
+    register.pinned = state.pinned
+    if "recalibrator" in restored:
+        register.spent.update(state.spent)
+        register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
+        register.guards.update({guard.slice: guard for guard in state.guards})
+        register.befores.update({before.slice: before for before in state.befores})
+        register.followers.update(state.followers)
+    return restored
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ class StateService:
     """Live state is the pipeline's; here is only what it does not understand."""
 
     pipeline: Pipeline
-    newer: NewerFields = field(default_factory=NewerFields)
+    newer: NewerFields
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def export_statistics(self, _: bytes, context: Context) -> None:

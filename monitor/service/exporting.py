@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from monitor.pipeline.checkpoints import DriftCheckpoints, StatisticsCheckpoints
+from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.recalibrator_checkpoints import RegisterCheckpoints
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
 from monitor.service.exposition import build, process
 from monitor.service.http import Published, page
@@ -44,9 +44,8 @@ class Exporting:
     """
 
     pipeline: Pipeline
-    keeper: StatisticsCheckpoints
-    kept: RegisterCheckpoints
-    drift: DriftCheckpoints
+    promotions: Promotions
+    checkpoints: Checkpoints
     journal: Journal
     tracker: ExternalTracker | None
     reloads: Reloads
@@ -62,7 +61,7 @@ class Exporting:
     _windows_read: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._recalibration = RecalibrationReader(self.kept.promotions)
+        self._recalibration = RecalibrationReader(self.promotions)
         settings = self.pipeline.config.statistics
         cut = BinCut(settings.bins)
         self._cache = ReadingCache(cut)
@@ -91,10 +90,10 @@ class Exporting:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        store_failures = self.kept.keeper.failures + self.kept.keeper.refused
+        checkpoints = self.checkpoints
         drift = None
         if pipeline.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading(self.drift.file.failures))
+            drift = await in_steps(pipeline.drift.reading(checkpoints.failures))
         snapshot = Snapshot(
             pipeline=pipeline,
             counters=counters,
@@ -107,15 +106,14 @@ class Exporting:
             edges=pipeline.live.accumulator.edges,
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
-            checkpoint_age=self.keeper.age_seconds,
-            checkpoint_failures=self.keeper.file.failures,
-            recalibration=await in_steps(self._recalibration.read(store_failures)),
+            checkpoint_age=checkpoints.age_seconds,
+            checkpoint_failures=checkpoints.failures,
+            recalibration=await in_steps(self._recalibration.read(checkpoints.failures)),
             drift=drift,
             tracker=self.tracker,
             refused={
-                "statistics": self.keeper.file.refused,
-                "drift": self.drift.file.refused,
-                "partition": self.journal.refused,
+                "state": checkpoints.refused,
+                "ledger": self.journal.refused,
             },
             build=self._build,
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),

@@ -104,7 +104,7 @@ class Server:
 
     service: Service
     admin: AdminService
-    states: StateService = field(init=False)
+    states: StateService
     authorisation: Authorisation = field(init=False)
     open_calls: OpenCalls = field(init=False)
     port: int = 0
@@ -120,7 +120,6 @@ class Server:
             self._certificates = ServerCertificates(config.security)
         self.authorisation = Authorisation(Tokens(config.security), self.service.pipeline.counters)
         self.open_calls = OpenCalls(Room(config.server.max_calls))
-        self.states = StateService(self.service.pipeline)
 
     async def start(self) -> None:
         """Listens and serves. Raises CannotListen."""

@@ -1,4 +1,5 @@
-"""Documents of recalibrators, as `calibration-monitor fit --output` writes them, read and checked.
+"""Documents of recalibrators, as `calibration-monitor fit --output` writes them, and of the
+register that says which of them are active and on trial; read and checked.
 
 What may stand in a document is said by the classes of the recalibrators; a document differs from a
 selection in that each recalibrator stands beside what it rests on. `fitted_on` holds notes for
@@ -7,14 +8,17 @@ people, and anything may stand there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from annotated_types import Len
 
-from monitor.frames.marks import Printable, Schema, between
+from monitor.frames.marks import Count, Printable, Schema, between
 from monitor.frames.slices import RangeBuckets
+from monitor.promotion.records import Record
+from monitor.promotion.register import Follower
+from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.classes.class_selection import (
     CLASS_METHODS,
     AnySelection,
@@ -161,3 +165,100 @@ def any_selection_from_json(text: str | bytes) -> AnySelection:
             "the document was changed after it was fitted. Fit again, or remove 'version'."
         )
     return selection
+
+
+# ---- the register
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredVersions:
+    """Versions that the configuration named when this was written; '' where it named none."""
+
+    recalibrator: str = ""
+    class_recalibrator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """Recalibrators that are active and on trial at one moment.
+
+    selection, class_selection
+               active versions
+    previous, class_previous
+               versions that a rollback goes back through, the latest last
+    sent       versions of documents that people have sent
+    pinned     nothing acts by itself
+    sequence   of the latest record
+    spent      trials begun since the last change, by slice name
+    befores    recalibrators of before, where no track has come since
+    followers  of adaptive champions, by slice name
+    entry      position in the ledger that tracks have reached; None where that is not known
+    """
+
+    selection: str
+    class_selection: str
+    previous: tuple[str, ...] = ()
+    class_previous: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
+    configured: ConfiguredVersions = ConfiguredVersions()
+    pinned: bool = False
+    sequence: Count = 0
+    spent: Mapping[str, Count] = field(default_factory=dict)
+    trials: tuple[Candidate, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    befores: tuple[AwaitingGuard, ...] = ()
+    followers: Mapping[str, Follower] = field(default_factory=dict)
+    entry: Count | None = None
+
+    @property
+    def active(self) -> frozenset[str]:
+        """Versions without which the state cannot be used."""
+        return frozenset((self.selection, self.class_selection))
+
+    @property
+    def named(self) -> frozenset[str]:
+        """All versions that somebody may ask for because of it."""
+        return self.active.union(self.previous, self.class_previous, self.sent)
+
+    def without(self, lost: Collection[str]) -> RegisterState:
+        """Leaves out versions that only a rollback would need."""
+        return replace(
+            self,
+            previous=tuple(version for version in self.previous if version not in lost),
+            class_previous=tuple(one for one in self.class_previous if one not in lost),
+            sent=tuple(version for version in self.sent if version not in lost),
+        )
+
+
+# Fields of a trial that stood beside those of its candidate in a register/1.
+_OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
+
+
+def _register_1(state: Content) -> Content:
+    """Turns the content of a register/1 into that of a register/2."""
+    followers = state.get("followers", {})
+    return {
+        **state,
+        "trials": [_nested(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
+        "guards": [_nested(one, "watch", ("runs",)) for one in state.get("guards", ())],
+        "followers": {name: _renamed(one) for name, one in followers.items()},
+    }
+
+
+def _nested(content: Content, name: str, fields: Sequence[str]) -> Content:
+    inner = {field: content.pop(field) for field in fields if field in content}
+    return {**content, name: inner}
+
+
+def _renamed(follower: Content) -> Content:
+    return {"active" if name == "in_force" else name: one for name, one in follower.items()}
+
+
+REGISTER_CODEC = Codec(
+    RegisterState,
+    "register",
+    "Use the state of before, or promote anew.",
+    "calibration-monitor/register/2",
+    {"calibration-monitor/register/1": _register_1},
+)
+RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)

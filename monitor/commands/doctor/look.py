@@ -261,7 +261,7 @@ def limits_of(path: str) -> Limits:
     return Limits(
         config.pending.max_bytes,
         config.pending.disk_bytes,
-        bool(config.pending.folder),
+        config.state.folder != "" and config.pending.disk_bytes > 0,
         config.server.max_streams,
     )
 

@@ -23,13 +23,11 @@ CHECKPOINT_SECONDS = 120.0
 _WAITING = 1024.0
 
 # Counters of failures, what was not written, and of which setting the place is.
-_STALE, _NOT_KEPT = "calibrationcheckpointstale", "calibrationdriftnotkept"
+_STALE = "calibrationcheckpointstale"
 
 _STORES = (
-    ("checkpoint_failures_total", "the statistics", "[snapshot] path", _STALE),
-    ("drift_store_failures_total", "evidence of drift", "[drift] path", _NOT_KEPT),
-    ("ledger_failures_total", "frames and labels", "[pending] folder", _STALE),
-    ("recalibrator_store_failures_total", "recalibrators", "[promotion] folder", _STALE),
+    ("checkpoint_failures_total", "statistics and all else", "[state] folder", _STALE),
+    ("ledger_failures_total", "frames and labels", "[state] folder", _STALE),
 )
 
 _LOOK = (
@@ -134,7 +132,7 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
         yield wrong(
             f"the statistics were last written to disk {duration(age)} ago",
             "a restart would forget what has come since.",
-            f"{_LOOK} Where [snapshot] every_seconds is as long, nothing is wrong. "
+            f"{_LOOK} Where [state] every_seconds is as long, nothing is wrong. "
             "docs/runbook.md#calibrationcheckpointstale",
         )
     waiting = change.last.value("ledger_waiting")
@@ -144,7 +142,7 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
         yield wrong(
             f"the disk does not keep up: {count(waiting, 'frame')} or labels wait for it",
             "frames that wait stay in memory alone, and leave it before their truth comes.",
-            "a faster disk for [pending] folder, or fewer frames: [pending] keep_one_frame_in.",
+            "a faster disk for [state] folder, or fewer frames: [pending] keep_one_frame_in.",
         )
     refused = {of: n for of, n in change.last.by("files_refused_total", "of").items() if n}
     if refused:
@@ -169,5 +167,5 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
         yield remark(
             "the statistics are not kept on disk",
             "a restart begins them anew.",
-            "is that meant? [snapshot] path is empty, or `serve` was given --no-snapshot.",
+            "is that meant? [state] folder is empty, or `serve` was given --no-snapshot.",
         )

@@ -1,8 +1,7 @@
 """Rounds of fitting in a running sidecar.
 
 Whole tracks are taken in, in short steps; slices that have enough new tracks are fitted in a
-process of its own, and the candidates go on trial. A page asks for a fit of the slice that has
-drifted, as soon as there are tracks of the fault.
+process of its own, and the candidates go on trial.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from monitor.drift.alarms import Alarm
 from monitor.frames.counters import Counters
-from monitor.frames.slices import TOTAL
 from monitor.pipeline.fits.process import fit
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.learning import LabelledTracks, TracksToFit, job_of
+from monitor.pipeline.learning import TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.records import FitSettings, SliceFitted
@@ -27,76 +24,12 @@ from monitor.recalibration.selection import METHODS
 
 log = logging.getLogger(__name__)
 
-# Who asks for the fit.
-ACTOR = "drift"
-
-# Seconds between two looks at the tracks.
-_REFITS_PERIOD = 1.0
-
 # Seconds between two looks at what has come.
 _ROUNDS_PERIOD = 0.25
 
 # A fit that fails again and again is tried less and less often, down to this share.
 _MOST_PATIENCE = 32
 Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
-
-
-@dataclass(slots=True)
-class DriftRefits:
-    """Asks for fits after pages.
-
-    A page that was raised before a restart asks for nothing after it: the tracks to fit on are
-    gone, and those to come are fitted in their turn.
-
-    fit     slices (none: all) by a method ("": the configured one), asked for by an actor
-    stays   whether an alarm is not over yet
-    tracks  how many whole tracks have ended since an alarm began
-    enough  of them for the first fit
-    """
-
-    fit: Callable[[Sequence[str], str, str], Awaitable[Sequence[SliceFitted]]]
-    stays: Callable[[Alarm], bool]
-    tracks: Callable[[Alarm], int]
-    enough: int
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def ask(self, alarm: Alarm) -> None:
-        """Has the slice of an alarm fitted, if the alarm stays for so long."""
-        task = asyncio.get_running_loop().create_task(self._refit(alarm))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    def stop(self) -> None:
-        """Asks for no further fit."""
-        for task in self._running:
-            task.cancel()
-
-    async def _refit(self, alarm: Alarm) -> None:
-        """An alarm comes before any track of the fault has ended; a fit has to wait for some."""
-        wanted = self.enough
-        try:
-            while self.stays(alarm):
-                await asyncio.sleep(_REFITS_PERIOD)
-                if self.tracks(alarm) < wanted:
-                    continue
-                if await self._fitted(alarm):
-                    return
-                # Of the fault there are too few among them yet.
-                wanted *= 2
-        except Exception:
-            log.exception("after a page, %s is not fitted", alarm.slice)
-
-    async def _fitted(self, alarm: Alarm) -> bool:
-        """Says whether anything is on trial now; a fit that fails is recorded there already."""
-        slices = () if alarm.slice == TOTAL else (alarm.slice,)
-        try:
-            found = await self.fit(slices, "", ACTOR)
-        except (CannotFit, NoTracksYet) as error:
-            log.warning("after a page, %s is not fitted: %s", alarm.slice, error)
-            return False
-        except FitFailed:
-            return False
-        return any(one.version for one in found)
 
 
 @dataclass(slots=True)
@@ -215,14 +148,3 @@ class FitRounds:
             promotions.fit_failed(str(error), entries, actor)
             raise
         return await in_steps(promotions.begin(entries, outcome, actor))
-
-
-def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
-    """Whole tracks of its slice that have ended since an alarm began."""
-    names = learning.slices.names
-    return sum(
-        track.ended_ns >= alarm.since_ns
-        for slice in learning.reservoir.slices()
-        if alarm.slice in (TOTAL, names[slice])
-        for track in learning.reservoir.tracks(slice)
-    )

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor.store.snapshot import private, sync_path
+from monitor.store.files import private, sync_path
 
 FORMAT = 1
 

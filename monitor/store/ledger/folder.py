@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from monitor.store.files import sync_path
 from monitor.store.ledger.file import PartitionFile, StoreFailed, beside
-from monitor.store.snapshot import Claim, Kind, SnapshotFile
 
-PENDING = Kind(b"calpend\0", "frames and labels", "pending", "It is no file of [pending] folder.")
 _NAME = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
 _ASIDE = (".corrupt", ".incompatible")
 _BESIDE = ("-wal", "-shm")
@@ -30,36 +29,19 @@ class PartitionFolder:
     """One folder, of one process from `claim` to `release`."""
 
     path: Path
-    _claim: Claim = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._claim = Claim(SnapshotFile(self.path / "pending", PENDING))
 
     def claim(self) -> bool:
-        """Makes the folder, and claims it; again where somebody has removed it.
-
-        returns  whether it was not ours before
-        raises  StoreFailed, with the reason "taken" where another process has it
-        """
+        """Makes the folder; True where it was not there. Raises StoreFailed."""
         try:
-            is_new = self._claim.take(self.path)
+            is_new = not self.path.is_dir()
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_path(self.path.parent)
         except OSError as error:
-            raise StoreFailed(
-                "failed",
-                f"{self.path} cannot be written ({error.strerror or error}). Make it a folder that "
-                "can be, or name another [pending] folder.",
-            ) from error
-        if not self._claim.held:
-            raise StoreFailed(
-                "taken",
-                f"another sidecar keeps its frames and labels in {self.path}: this one keeps none. "
-                "Give it a [pending] folder of its own, or none.",
-            )
+            raise StoreFailed("failed", f"{self.path} cannot be written ({error}).") from error
         return is_new
 
     def release(self) -> None:
-        """Lets another process have the folder."""
-        self._claim.release()
+        """Does nothing."""
 
     def file(self, number: int) -> Path:
         """Where a partition is."""

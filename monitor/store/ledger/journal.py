@@ -32,7 +32,6 @@ _AS_CONFIGURED = ("budget", "expired")
 class JournalSettings(Protocol):
     """Reads what the [pending] section says of the disk."""
 
-    folder: str
     disk_bytes: int
     keep_hours: float
     partition_minutes: float
@@ -70,6 +69,7 @@ class Journal:
     bytes    on the disk, as of the last commit
     """
 
+    folder: Path | None
     config: JournalSettings
     tell: Callable[[str], None]
     codec: Codec = field(default_factory=Codec)
@@ -90,12 +90,12 @@ class Journal:
 
     def __post_init__(self) -> None:
         config = self.config
-        folder = PartitionFolder(Path(config.folder).absolute())
+        folder = PartitionFolder(self.folder or Path())
         keep = self._keep = math.ceil(config.keep_hours * 60 / config.partition_minutes)
         self._reader = PartitionReader(folder, self.codec)
         self._queue = JournalQueue(config.queue_frames)
         self._store = self._writer = None
-        if config.folder:
+        if self.folder is not None and config.disk_bytes:
             self._store = PartitionStore(folder, config.disk_bytes, keep, self.codec)
             self._writer = JournalWriter(
                 self._store, self._queue, config.sync_frames, self._after, self._say
@@ -124,7 +124,7 @@ class Journal:
                 return Opened()
             writer.in_trouble()
         except Exception:
-            log.exception("pending: %s cannot be read", self.config.folder)
+            log.exception("pending: %s cannot be read", self.folder)
         gone = {one.number: one.reason for one in self._take_in()}
         self._dropped = dropped
         written = {one.number for one in self._partitions if one.last}
@@ -158,9 +158,9 @@ class Journal:
         except Exception as error:
             log.exception(
                 "pending: the ledger in %s is not replayed",
-                self.config.folder,
+                self.folder,
             )
-            self._say(f"what is in {self.config.folder} is not replayed: {error}")
+            self._say(f"what is in {self.folder} is not replayed: {error}")
         finally:
             self._after()
 
@@ -215,7 +215,7 @@ class Journal:
         """
         if self.keeps and not await self.settled(sequence):
             raise OSError(
-                f"the ledger is not on the disk up to entry {sequence}: see [pending] folder"
+                f"the ledger is not on the disk up to entry {sequence}: see [state] folder"
             )
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:

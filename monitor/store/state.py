@@ -1,0 +1,348 @@
+"""state.db: all live state of one sidecar, written in one transaction with one position in the
+ledger.
+
+    state.db    the last checkpoint, the recalibrators that it names, and the audit log
+    state.db.1  the generation before, made by VACUUM INTO
+    lock        held by the one sidecar that writes here (files.Claim)
+
+A file is used whole or not at all: SQLite is asked whether it is sound, every body has a CRC-32,
+and one that cannot be used is set aside and said. What the bodies mean is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from monitor.store.files import (
+    OtherFormat,
+    is_regular,
+    private,
+    set_aside,
+    sync_path,
+    temporary_beside,
+)
+
+Value = TypeVar("Value")
+
+# What tells a file of ours from any other database, and from one of a later version.
+_APPLICATION = 0x63616C73  # "cals"
+_FORMAT = 1
+
+# Records of the audit log that are kept: some 8 MB with evidence and factors.
+MOST_RECORDS = 20_000
+
+# Damaged records that are named in a message.
+_MOST_NAMED = 5
+
+_SCHEMA = (
+    # One row: the last entry of the ledger that every part holds.
+    "CREATE TABLE checkpoint (position INTEGER NOT NULL)",
+    "CREATE TABLE parts (name TEXT PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL)",
+    "CREATE TABLE recalibrators (version TEXT PRIMARY KEY, document BLOB NOT NULL)",
+    "CREATE TABLE audit (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL, record BLOB NOT NULL)",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+
+class Damaged(ValueError):
+    """A file is no state of a sidecar, or not as it was written."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Contents:
+    """Holds what one generation holds.
+
+    source         for messages
+    position       of the last entry of the ledger that every part holds; None where it is not known
+    parts          bodies by name
+    recalibrators  documents by version, the oldest first
+    records        of the audit log, the oldest first
+    complaints     what could not be used, and why
+    """
+
+    source: Path
+    position: int | None
+    parts: Mapping[str, bytes]
+    recalibrators: Mapping[str, bytes]
+    records: Sequence[bytes]
+    complaints: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Checkpoint:
+    """What one transaction writes.
+
+    parts          bodies by name, each in pieces that are made when they are asked for
+    recalibrators  versions that are kept, each with what makes its document where it is not there;
+                   all others go
+    records        new ones, in order
+    """
+
+    position: int
+    parts: Mapping[str, Iterable[bytes]]
+    recalibrators: Mapping[str, Callable[[], str]]
+    records: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[Value]):
+    """The newest generation that can be used.
+
+    value       None where there is none
+    source      the file it came from
+    complaints  what could not be used, and what became of it
+    refused     how many generations could not be used
+    """
+
+    value: Value | None
+    source: Path | None
+    complaints: tuple[str, ...]
+    refused: int = 0
+
+
+def state_folder(folder: str | None, name: str, environment: Mapping[str, str]) -> Path | None:
+    """Returns the folder of a sidecar; None where nothing is kept.
+
+    folder  as configured: None takes one of the sidecar's name in $STATE_DIRECTORY, else in the XDG
+            state home
+    name    '' where there is none to take
+    """
+    if folder is not None:
+        return Path(folder).absolute() if folder else None
+    if not name:
+        return None
+    # A service manager that gives several names the first.
+    if given := environment.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(given).absolute() / name
+    home = environment.get("XDG_STATE_HOME", "")
+    base = Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()
+    return base / "calibration-monitor" / name
+
+
+@dataclass(slots=True)
+class StateFile:
+    """state.db of a folder that the caller has claimed; used by one thread at a time."""
+
+    folder: Path
+    path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.path = self.folder / "state.db"
+
+    @property
+    def previous(self) -> Path:
+        """The generation before."""
+        return self.folder / "state.db.1"
+
+    # ---- at start
+
+    def load(self, decode: Callable[[Contents], Value]) -> Loaded[Value]:
+        """Decodes the newest generation that can be used, and sets aside those that cannot.
+
+        decode  raises ValueError for contents that it cannot use
+        """
+        for stale in (*self.folder.glob("state.db.*.tmp"), *self.folder.glob("*.tmp-journal")):
+            with contextlib.suppress(OSError):
+                stale.unlink()
+        complaints: list[str] = []
+        for source in (self.path, self.previous):
+            try:
+                if not is_regular(source):
+                    continue
+                contents = _read(source)
+                value = decode(contents)
+            except (ValueError, OSError, sqlite3.Error) as error:
+                complaints.append(f"{source}: {error} {_put_aside(source, error)}")
+                continue
+            refused = len(complaints)
+            if refused:
+                complaints.append(f"{source}: the generation before is used.")
+            return Loaded(value, source, (*complaints, *contents.complaints), refused)
+        if complaints:
+            complaints[-1] = f"{complaints[-1].rstrip('.')}, and all begins anew."
+        return Loaded(None, None, tuple(complaints), len(complaints))
+
+    def keep_copy(self, source: Path) -> str:
+        """Keeps a copy of a file of which a part cannot be used here; says so, in a sentence."""
+        aside = self.path.with_name("state.db.incompatible")
+        try:
+            with temporary_beside(aside) as temporary:
+                _copy(source, temporary)
+                temporary.replace(aside)
+        except (OSError, sqlite3.Error) as error:
+            return f"A copy of the file cannot be kept as {aside.name} ({error})."
+        return f"A copy of the file is kept as {aside.name}."
+
+    # ---- while it runs
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Keeps what is there as the generation before, then writes a checkpoint over it.
+
+        When it returns, the checkpoint is on the disk. Whenever the process or the machine dies,
+        each of both files is whole. Raises OSError, sqlite3.Error; the file is then as before.
+        """
+        if is_regular(self.path):
+            self._keep_generation()
+        else:
+            self._begin()
+        with _opened(self.path) as run:
+            # Its journal's end, too, is on the disk when a commit returns.
+            run("PRAGMA synchronous = EXTRA")
+            run("BEGIN IMMEDIATE")
+            if run("PRAGMA user_version").fetchone() == (0,):
+                for statement in _SCHEMA:
+                    run(statement)
+            _fill(run, checkpoint)
+            run("COMMIT")
+        sync_path(self.folder)
+
+    def _begin(self) -> None:
+        # Else SQLite took it for the journal of the new file.
+        _journal(self.path).unlink(missing_ok=True)
+        # Never opened but here: to close a file that SQLite has open frees its locks.
+        os.close(private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+    def _keep_generation(self) -> None:
+        with temporary_beside(self.previous) as temporary:
+            try:
+                _copy(self.path, temporary)
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
+                # Somebody has damaged it since: what is written next begins a new file, and the
+                # generation before stays.
+                _aside(self.path, "corrupt")
+                self._begin()
+                return
+            temporary.replace(self.previous)
+        sync_path(self.folder)
+
+
+Run = Callable[..., sqlite3.Cursor]
+
+
+def _journal(path: Path) -> Path:
+    """The file beside a database that takes back what a killed writer has begun."""
+    return path.with_name(f"{path.name}-journal")
+
+
+def _aside(path: Path, suffix: str) -> str:
+    """Sets a database aside with its journal, without which it would be another one."""
+    said = set_aside(path, suffix)
+    journal = _journal(path)
+    with contextlib.suppress(OSError):
+        journal.replace(_journal(path.with_name(f"{path.name}.{suffix}")))
+    return said
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Run]:
+    """Opens a database that is there; a transaction that is not committed is rolled back."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=1.0, isolation_level=None
+    )
+    try:
+        yield connection.execute
+    finally:
+        connection.close()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a database, synced and private; the target must not be there."""
+    with _opened(source) as run:
+        run("VACUUM INTO ?", (str(target),))
+    # SQLite does not sync what it vacuums into.
+    target.chmod(0o600)
+    sync_path(target, os.O_NOFOLLOW)
+
+
+def _fill(run: Run, checkpoint: Checkpoint) -> None:
+    run("DELETE FROM checkpoint")
+    run("INSERT INTO checkpoint VALUES (?)", (checkpoint.position,))
+    for name, pieces in checkpoint.parts.items():
+        body = b"".join(pieces)
+        run("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, zlib.crc32(body), body))
+    there = {version for (version,) in run("SELECT version FROM recalibrators")}
+    for version in there.difference(checkpoint.recalibrators):
+        run("DELETE FROM recalibrators WHERE version = ?", (version,))
+    for version, document in checkpoint.recalibrators.items():
+        if version not in there:
+            run("INSERT INTO recalibrators VALUES (?, ?)", (version, document().encode()))
+    for record in checkpoint.records:
+        run("INSERT INTO audit (crc, record) VALUES (?, ?)", (zlib.crc32(record), record))
+    run(
+        "DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?",
+        (MOST_RECORDS,),
+    )
+
+
+def _read(path: Path) -> Contents:
+    """Reads a generation that is whole. Raises Damaged, OtherFormat, OSError, sqlite3.Error."""
+    with _opened(path) as run:
+        (application,) = run("PRAGMA application_id").fetchone()
+        (version,) = run("PRAGMA user_version").fetchone()
+        if application != _APPLICATION:
+            raise Damaged("it is no state of a sidecar.")
+        if version != _FORMAT:
+            raise OtherFormat(
+                f"format {version}, but this monitor reads {_FORMAT}. Use the monitor that wrote "
+                "it."
+            )
+        (found,) = run("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise Damaged(f"it is damaged ({found}).")
+        positions = run("SELECT position FROM checkpoint").fetchall()
+        parts = run("SELECT name, crc, body FROM parts").fetchall()
+        recalibrators = run("SELECT version, document FROM recalibrators ORDER BY rowid").fetchall()
+        audit = run("SELECT number, crc, record FROM audit ORDER BY number").fetchall()
+    if len(positions) != 1 or not isinstance(positions[0][0], int):
+        raise Damaged("it has no position in the ledger: it is damaged.")
+    for name, crc, body in parts:
+        if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+            raise Damaged(f"its {name} is not as it was written: it is damaged.")
+    # A damaged record costs itself alone; a damaged recalibrator has another version than it says.
+    sound = [isinstance(record, bytes) and zlib.crc32(record) == crc for _, crc, record in audit]
+    lost = [number for (number, _, _), good in zip(audit, sound, strict=True) if not good]
+    complaints = []
+    if lost:
+        numbers = ", ".join(map(str, lost[:_MOST_NAMED]))
+        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        complaints.append(
+            f"{path}: {len(lost)} of {len(audit)} records of the audit log are damaged and left "
+            f"out ({numbers}{more}); nothing else is lost."
+        )
+    return Contents(
+        source=path,
+        position=positions[0][0],
+        parts={name: body for name, _, body in parts},
+        recalibrators=dict(recalibrators),
+        records=[record for (_, _, record), good in zip(audit, sound, strict=True) if good],
+        complaints=complaints,
+    )
+
+
+# Codes of SQLite by which a file is not what it should be; an error of SQL is a missing table.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF in _DAMAGE
+
+
+def _put_aside(path: Path, error: Exception) -> str:
+    """Sets a file aside that cannot be used; says what became of it."""
+    if isinstance(error, OtherFormat):
+        return _aside(path, "incompatible")
+    unreadable = isinstance(error, OSError) or (
+        isinstance(error, sqlite3.Error) and not _is_damage(error)
+    )
+    return _aside(path, "unreadable" if unreadable else "corrupt")
