@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -37,12 +38,16 @@ MEGABYTE = 1e6
 
 @dataclass(slots=True)
 class Running:
-    """A sidecar that serves."""
+    """A sidecar that serves.
+
+    stopping  s that it took from SIGTERM to its end; NaN before
+    """
 
     process: subprocess.Popen[str]
     grpc: str
     http: str
     log: Path
+    stopping: float = math.nan
 
     def rss(self) -> float:
         """Resident MB."""
@@ -82,12 +87,12 @@ class Running:
 
 @contextlib.contextmanager
 def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Running]:
-    """A sidecar whose files are in the folder; it is told to stop at the end of the block.
+    """A sidecar whose state is in the folder; it is told to stop at the end of the block.
 
     echo  a server instead that sends back what it gets: what gRPC and the machine cost alone
     """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
-    settings.write_text(config, encoding="utf-8")
+    settings.write_text(f'{config}\n[state]\nfolder = "state"\n', encoding="utf-8")
     command = [sys.executable, "-m", "monitor", "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     if echo:
@@ -107,15 +112,16 @@ def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Runnin
         line = process.stdout.readline()
         assert line.startswith("listening "), log.read_text("utf-8")
         addresses = json.loads(line.removeprefix("listening "))
-        yield Running(process, addresses["grpc"], addresses.get("http", ""), log)
+        running = Running(process, addresses["grpc"], addresses.get("http", ""), log)
+        yield running
+        began = time.perf_counter()
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        running.stopping = time.perf_counter() - began
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(30)
+        process.kill()
+        process.wait(30)
 
 
 def framed(number: int, stamp_ns: int, bodies: list[bytes]) -> bytes:

@@ -45,9 +45,10 @@ WARM_UP = 600.0  # s, or a third of the run: windows, the store in memory and th
 SETTLED = 5.0  # s after the load, in which the metrics are refreshed
 # What may be, at most.
 MOST_MEMORY = 1200.0  # MB resident, ever
-MOST_SLOPE = 60.0  # MB/h of it, told of no less than SLOPE_MINUTES behind the warm-up
+MOST_SLOPE = 10.0  # MB/h of it, told of no less than SLOPE_MINUTES behind the warm-up
 SLOPE_MINUTES = 10.0
 MOST_DESCRIPTORS = 16  # more than at the warm-up
+MOST_STOPPING = 2.0  # s from SIGTERM to the end
 MOST_LAG = 0.5  # s, p99 of the worst of each refresh of the metrics; on a machine of its own
 
 
@@ -235,7 +236,15 @@ def unaccounted(series: dict[str, float]) -> float:
     return abs(sum(came) - fates) if came else float("nan")
 
 
-def judged(warm: list[Sample], peak: float, faults: int, wrong: int, most_lag: float) -> list[str]:
+def judged(
+    warm: list[Sample],
+    peak: float,
+    faults: int,
+    wrong: int,
+    most_lag: float,
+    fleeting: int,
+    stopping: float,
+) -> list[str]:
     """What is beyond its bound."""
     found = [
         ("MB resident", peak, MOST_MEMORY),
@@ -244,6 +253,8 @@ def judged(warm: list[Sample], peak: float, faults: int, wrong: int, most_lag: f
         ("detections unaccounted for", unaccounted(warm[-1].series), 0),
         ("faults in the log", faults, 0),
         ("wrong answers", wrong, 0),
+        ("labels not durable", fleeting, 0),
+        ("s from SIGTERM to the end", stopping, MOST_STOPPING),
     ]
     if warm[-1].at - warm[0].at >= 60 * SLOPE_MINUTES:
         found.append(("MB/h of resident memory", slope(warm), MOST_SLOPE))
@@ -277,6 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             share = (sidecar.cpu() - cpu) / (time.perf_counter() - began)
             peak, faults = sidecar.peak(), sidecar.faults()
+        stopping = sidecar.stopping
     warm = [sample for sample in samples if sample.at >= min(WARM_UP, seconds / 3)]
     print(
         f"frames {sum(s.frames for s in sensors)}, skipped {sum(s.skipped for s in sensors)}; "
@@ -293,7 +305,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"{slope(warm):+.1f} MB/h since {warm[0].at / 60:.1f} min"
     )
     wrong = sum(sensor.wrong for sensor in sensors)
-    broken = judged(warm, peak, faults, wrong, options.most_lag)
+    fleeting = labeller.sent - labeller.durable
+    broken = judged(warm, peak, faults, wrong, options.most_lag, fleeting, stopping)
     print("bounds hold" if not broken else f"beyond bounds: {', '.join(broken)}")
     return 1 if broken else 0
 
