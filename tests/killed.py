@@ -23,6 +23,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from monitor.pipeline.run_state import RUN_STATE
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.store.state import StateFile
@@ -392,8 +393,7 @@ def left(folder: Path) -> End:
     contents = StateFile(folder / "state").load(lambda contents: contents).value
     assert contents is not None
     stored = parsed(contents.parts["statistics"])
-    progress = stored.progress
-    assert progress is not None
+    run = RUN_STATE.read(contents.parts["run"])
     shares = {
         (share.space.names, share.key): (
             share.predicted,
@@ -401,15 +401,18 @@ def left(folder: Path) -> End:
             share.gated,
             share.near_gate,
         )
-        for share in progress.shares
+        for share in run.shares
     }
-    streams = {one.header.stream: (one.watermark_ns, one.latest_ns) for one in progress.streams}
+    streams = {one.header.stream: (one.watermark_ns, one.latest_ns) for one in run.streams}
     drift: dict[str, Any] = json.loads(contents.parts["drift"])
     return End(
         bits(stored.state.canonical()),
         drift,
-        {name: count for name, count in progress.detections.items() if count},
-        {name: progress.labels[name] for name in _TOLD},
+        {
+            **{name: count for name, count in run.account.items() if count},
+            **{f"waiting_in_{partition}": count for partition, count in run.on_disk},
+        },
+        {name: getattr(run.labels, name) for name in _TOLD},
         shares,
         streams,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from monitor.store.statistics_state import StoredState, parsed, serialised
 
 
 def read_state(path: Path) -> StoredState:
-    """Reads statistics; their position in the ledger means nothing outside the sidecar's own file.
+    """Reads statistics.
 
     raises  CorruptFile, InvalidState, IncompatibleStatistics, OSError; all name the file
     """
     body = read_body(path)
     try:
-        return replace(parsed(body), progress=None)
+        return parsed(body)
     except (InvalidState, IncompatibleStatistics) as error:
         raise type(error)(f"{path}: {error}") from None
 

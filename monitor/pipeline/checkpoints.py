@@ -24,15 +24,12 @@ from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.promotions import REMEMBERED, Promotions
 from monitor.pipeline.restart import (
     Register,
-    check_progress,
     drift_of,
-    progress_of,
     register_of,
     restore_drift,
-    restore_progress,
     restore_register,
-    with_clusters,
 )
+from monitor.pipeline.run_state import RUN_STATE, RunState, restore_run, run_state_of, with_tracks
 from monitor.promotion.records import Record
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.documents import InvalidRecalibrator
@@ -66,7 +63,7 @@ _APART = 1.0
 # Records that wait for a disk which does not take them.
 MOST_WAITING = 10_000
 
-_STATISTICS, _DRIFT, _REGISTER = "statistics", "drift", "register"
+_STATISTICS, _RUN, _DRIFT, _REGISTER = "statistics", "run", "drift", "register"
 
 # They are known without a document.
 _ALWAYS_THERE = frozenset((IDENTITY.version, CLASS_IDENTITY.version))
@@ -82,6 +79,7 @@ class _Found:
 
     position: int | None
     statistics: StoredState | None
+    run: RunState | None
     drift: FamilyState | None
     register: RegisterState | None
     documents: Mapping[str, AnySelection]
@@ -178,6 +176,8 @@ class Checkpoints:
         """
         found = None
         if self._file is not None:
+            for codec in (RUN_STATE, REGISTER_CODEC, RECORD_CODEC):
+                codec.prepare()
             prepare_writing()
             try:
                 found = self._loaded(self._file)
@@ -234,23 +234,19 @@ class Checkpoints:
             # It is as it was written: another version has written what it does not understand.
             with contextlib.suppress(InvalidDocument):
                 records.append(RECORD_CODEC.read(record))
+        run = _read(RUN_STATE.read, parts[_RUN]) if _RUN in parts else None
         statistics = None
         if _STATISTICS in parts:
             try:
                 statistics = parsed(parts[_STATISTICS])
-                if statistics.progress is not None:
-                    check_progress(statistics.progress)
                 finished(self.promotions.pipeline.live.import_in_steps(statistics.state))
             except IncompatibleStatistics as error:
                 # Other bins are no reason to forget recalibrators and alarms.
                 kept = "" if self._file is None else self._file.keep_copy(contents.source)
                 log.warning("state: %s Statistics begin anew. %s", error, kept)
                 self.refused += 1
-                statistics = None
-        position = contents.position
-        if position is None and statistics is not None and statistics.progress is not None:
-            position = statistics.progress.sequence
-        return _Found(position, statistics, drift, register, documents, records)
+                statistics = run = None
+        return _Found(contents.position, statistics, run, drift, register, documents, records)
 
     def _register(self, contents: Contents) -> tuple[RegisterState | None, dict[str, AnySelection]]:
         """Reads the register, and the recalibrators that can be used.
@@ -282,12 +278,11 @@ class Checkpoints:
         pipeline = self.promotions.pipeline
         self.position = found.position
         self._on_disk = 0 if found.position is None else found.position
-        statistics = found.statistics
-        if statistics is not None:
-            self.newer.data = statistics.unknown
-            if statistics.progress is not None:
-                restore_progress(pipeline, statistics.progress)
-        if statistics is None or statistics.progress is None:
+        if found.statistics is not None:
+            self.newer.data = found.statistics.unknown
+        if found.run is not None:
+            restore_run(pipeline, found.run)
+        else:
             # Frames of before are in no account.
             pipeline.ledger.begins = (found.position or 0) + 1
         register = Register(found.register, found.documents, found.records[-REMEMBERED:])
@@ -365,20 +360,21 @@ class Checkpoints:
         pipeline.remember_answered()
         with live.held(), watch.held():
             # No step in between: position, counts, register and evidence are of one moment.
-            progress = progress_of(pipeline)
+            run = run_state_of(pipeline)
             register = register_of(promotions, self.named)
             drift = drift_of(pipeline) if watch.watching else None
             statistics = await in_steps(live.state_in_steps(holder=True))
-            progress = with_clusters(progress, pipeline)
+            run = with_tracks(run, pipeline)
             # Where nobody watches, what is there stays for when somebody does again.
             parts = {} if drift is None else {_DRIFT: await in_steps(family_text(drift))}
         known = promotions.recalibrators.known
-        stored = StoredState(statistics, self.newer.data, progress)
+        stored = StoredState(statistics, self.newer.data)
         return Checkpoint(
-            position=progress.sequence,
+            position=run.sequence,
             parts={
                 **parts,
                 _STATISTICS: serialised(stored, self._encoded),
+                _RUN: [RUN_STATE.write(run)],
                 _REGISTER: [REGISTER_CODEC.write(register)],
             },
             recalibrators={

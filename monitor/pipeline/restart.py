@@ -1,23 +1,18 @@
 """What a checkpoint holds of the live state, and how a sidecar goes on from it.
 
-What the statistics do not say of themselves is kept with them as progress; the entries of the
-ledger after the checkpoint are done again.
+The entries of the ledger after the checkpoint are done again.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from monitor.drift.state import FamilyState, family_state, restored_family
-from monitor.frames.counters import TruthAccount
-from monitor.frames.space import Space
-from monitor.frames.stored import SliceKey, StoredFrame
-from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
-from monitor.pipeline.accounts import account_from_counts
+from monitor.frames.stored import StoredFrame
+from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import EntryParts, MatchedCounting
@@ -30,22 +25,12 @@ from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
 from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.ledger.journal import Journal, Opened
-from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
 from monitor.store.recalibrator_documents import ConfiguredVersions, RegisterState
-from monitor.store.state_definitions import InvalidState
 
 log = logging.getLogger(__name__)
 
-# Detections that wait, by partition, among the counts of progress.
-IN_PARTITION = "waiting_in_"
-_PARTITION = re.compile(r"-?[0-9]{1,19}")
-
-# The first entry of the ledger that is in the account, among the same.
-_BEGINS = "account_begins"
-
 # Entries done again between two looks at what they left to be done.
 _ENTRIES = 64
-_SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 # Numbers of the ledger that are left out where it is not known which were given.
 _BEYOND = 1 << 32
@@ -121,90 +106,6 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
         ledger.dropped(partition, why)
     for frame in opened.frames:
         ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
-
-
-def progress_of(pipeline: Pipeline) -> Progress:
-    """Takes the progress as of now, but clusters as of the rows that are folded."""
-    ledger, live = pipeline.ledger, pipeline.live
-    clock, waiting = live.clock, +ledger.fates.waiting
-    return Progress(
-        sequence=ledger.sequence,
-        now_ns=clock.now_ns,
-        votes=clock.votes,
-        other_ns=clock.other_ns,
-        jumps=clock.jumps,
-        generation=live.generation,
-        streams=tuple(
-            KeptStream(s.header, s.number, s.time.watermark_ns, s.time.latest_ns)
-            for s in pipeline.streams.values()
-        ),
-        numbered=pipeline.numbered,
-        detections=ledger.fates.account.counts()
-        | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
-        | {_BEGINS: ledger.begins},
-        labels=asdict(pipeline.counters.truth),
-        shares=tuple(
-            Share(
-                entry.space,
-                SliceKey(entry.key, entry.overflow),
-                *(ledger.fates.shares.of(name, index) for name in _SHARES),
-            )
-            for index, entry in enumerate(live.slices.slices)
-        ),
-        epoch=ledger.epoch,
-        waiting=ledger.fates.pending,
-    )
-
-
-def check_progress(progress: Progress) -> None:
-    """Raises InvalidState where progress cannot be restored."""
-    for name, count in progress.detections.items():
-        if name.startswith(IN_PARTITION):
-            number = name.removeprefix(IN_PARTITION)
-            if not _PARTITION.fullmatch(number) or count < 0:
-                raise InvalidState(
-                    f"progress.detections: '{name}' is {count}, where a partition and how many "
-                    "wait in it belong. The state is damaged or forged."
-                )
-
-
-def with_clusters(progress: Progress, pipeline: Pipeline) -> Progress:
-    """The tracks of all rows that are folded by now."""
-    clusters = pipeline.live.accumulator.clusters()
-    return replace(
-        progress, clusters=tuple(KeptClusters(space, state) for space, state in clusters.items())
-    )
-
-
-def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
-    """Into a pipeline that has the statistics already, and has seen nothing yet."""
-    ledger, live = pipeline.ledger, pipeline.live
-    ledger.sequence = max(ledger.sequence, progress.sequence)
-    ledger.begins = progress.detections.get(_BEGINS, 0)
-    ledger.epoch, live.generation = progress.epoch, progress.generation
-    clock = live.clock
-    # The panes may have moved on farther while they were read; what was then seen is seen again.
-    clock.now_ns, clock.votes = progress.now_ns, progress.votes
-    clock.other_ns, clock.jumps = progress.other_ns, progress.jumps
-    live.accumulator.restore_clusters({kept.space: kept.state for kept in progress.clusters})
-    pipeline.numbered = max(pipeline.numbered, progress.numbered)
-    for kept in progress.streams:
-        time = EventTime(kept.watermark_ns, kept.latest_ns)
-        pipeline.restore_stream(kept.header, kept.number, time)
-    ledger.fates.account = account_from_counts(progress.detections)
-    for name, count in progress.labels.items():
-        if name in TruthAccount.__dataclass_fields__:
-            setattr(pipeline.counters.truth, name, count)
-    for name, count in progress.detections.items():
-        if name.startswith(IN_PARTITION):
-            ledger.fates.waiting[int(name.removeprefix(IN_PARTITION))] = count
-    in_memory = progress.waiting - sum(ledger.fates.waiting.values())
-    ledger.fates.account.drop(Dropped.RESTART, max(0, in_memory))
-    for share in progress.shares:
-        space = Space(share.space.dimensions, share.space.angles_in_joint)
-        index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
-        for name in _SHARES:
-            ledger.fates.shares.put(name, index, getattr(share, name))
 
 
 def drift_of(pipeline: Pipeline) -> FamilyState:

@@ -14,6 +14,7 @@ from typing import Any
 
 from monitor.store.files import STATISTICS, Kind, read_body
 from monitor.store.state import Contents
+from monitor.v1 import statistics_state_pb2 as pb
 
 _DRIFT = Kind(b"caldrift", "drift", "Name one that a sidecar wrote as its [drift] path.")
 _REGISTER = Kind(b"calrecal", "recalibrators", "It is no `state` of a [promotion] folder.")
@@ -69,9 +70,13 @@ def previous_contents(paths: PreviousPaths) -> Contents | None:
                 records.append(text + b"}")
     if not (parts or documents):
         return None
+    position = None
+    if body := parts.get("statistics"):
+        message = pb.StatisticsState.FromString(body)
+        position = message.progress.sequence if message.HasField("progress") else None
     return Contents(
         source=Path(paths.snapshot or folder),
-        position=None,
+        position=position,
         parts=parts,
         recalibrators={name: body for name, body in documents.items() if body is not None},
         records=records,

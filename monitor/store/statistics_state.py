@@ -35,7 +35,6 @@ from monitor.statistics.state import (
     windows_described,
 )
 from monitor.statistics.windows import PaneKey, Summable, Windows, put
-from monitor.store.progress import Progress, decode_progress, encode_progress
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -355,17 +354,14 @@ _Definitions = tuple[Binning, Windows, Slicing]
 class StoredState:
     """A state, and what only newer code understands of it.
 
-    unknown   a serialised StatisticsState with nothing else in it
-    progress  how far the sidecar had come whose own file it is; of no other state, so that it is
-              neither exported, nor imported, nor merged
+    unknown  a serialised StatisticsState with nothing else in it
     """
 
     state: StatisticsState
     unknown: bytes = b""
-    progress: Progress | None = None
 
     def merge(self, other: StoredState) -> StoredState:
-        """Both, without the progress of either. Raises IncompatibleStatistics, InvalidState."""
+        """Adds both. Raises IncompatibleStatistics, InvalidState."""
         unknown = joined_unknown(self.unknown, other.unknown)
         return StoredState(self.state.merge(other.state), unknown)
 
@@ -400,7 +396,6 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
         windows=pb.WindowDefinition(**values_of(state.windows, ("lengths_ns", "panes"))),
         clock_ns=state.clock_ns,
         slicing=None if state.slicing == Slicing() else encode_slicing(state.slicing),
-        progress=None if stored.progress is None else encode_progress(stored.progress),
     ).SerializeToString(deterministic=True)
     for entry in state.slices:
         for part in encode_slice(entry, known):
@@ -430,7 +425,6 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     """
     definitions: _Definitions | None = None
     clock_ns: int | None = None
-    progress: Progress | None = None
     # Added up as they come: of no slice more is held than its windows can have.
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
@@ -450,11 +444,8 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             field = f"class_slices[{next(class_numbers)}]"
             more = decode_class_slice(entry, windows, field)
             check_panes(unite(class_slices, more, windows, clock_ns).panes, windows, field)
-        if part.HasField("progress"):
-            if progress is None:
-                progress = decode_progress(part.progress)
-            # What newer code has added to it is of that sidecar alone, as the rest of it.
-            part.ClearField("progress")
+        # Of the version before, and of that sidecar alone.
+        part.ClearField("progress")
         if keep_unknown(part, _IDENTITY):
             unknown.append(part.SerializeToString())
             unknown_bytes += len(unknown[-1])
@@ -466,7 +457,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     read = StatisticsState(binning, windows, clock_ns, regression, classes, slicing)
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)
-    return StoredState(state, b"".join(unknown), progress)
+    return StoredState(state, b"".join(unknown))
 
 
 def _definitions(part: pb.StatisticsState, known: _Definitions | None) -> _Definitions:
