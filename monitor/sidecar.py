@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.pipeline.checkpoints import DriftCheckpoints, StatisticsCheckpoints
@@ -32,7 +33,8 @@ from monitor.service.host import Host, keep_freed_memory
 from monitor.service.http import Endpoint
 from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
+from monitor.store.previous import take_over
 from monitor.wire.messages import Health
 from monitor.wire.requests import WireLimits
 
@@ -72,7 +74,10 @@ class Sidecar:
         self._read_again = asyncio.Event()
         self._stopping = asyncio.Event()
         events = Events()
-        self.journal = Journal(config.pending, lambda text: events.announce(Health(True, text)))
+        folder = Path(config.pending.folder) if config.pending.folder else None
+        self.journal = Journal(
+            folder, config.pending, lambda text: events.announce(Health(True, text))
+        )
         self.pipeline = pipeline = Pipeline(config, self.journal, events=events)
         named = configured(pipeline.recalibrators, config)
         self.promotions = Promotions(pipeline)
@@ -185,6 +190,8 @@ class Sidecar:
     def _resume(self) -> None:
         """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
         ledger, journal = self.pipeline.ledger, self.journal
+        if journal.folder is not None:
+            take_over(journal.folder)
         opened = journal.open(ledger.dropped)
         self.keeper.load()
         begin_ledger(ledger, journal, opened)
@@ -198,6 +205,8 @@ class Sidecar:
             ledger.begins = ledger.sequence + 1
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
+        # Numbers that a checkpoint has are not given again, though the ledger may be lost.
+        ledger.sequence = max(ledger.sequence, drift, learning)
         self.resumed.run(journal, statistics, drift, learning)
         self.wall_clock.epoch = ledger.epoch
         if not self.config.snapshot.path:

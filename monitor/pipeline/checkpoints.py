@@ -36,7 +36,7 @@ from monitor.store.drift_documents import (
     read_family,
     read_references,
 )
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
 from monitor.store.progress import Progress
 from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
 from monitor.store.state_definitions import InvalidState

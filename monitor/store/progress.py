@@ -16,7 +16,7 @@ from monitor.frames.frame import Header
 from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey
 from monitor.statistics.clusters import ALONE, ClusterState
-from monitor.store.ledger.entry_bytes import (
+from monitor.store.entries import (
     FLOATS,
     IDS,
     LONGS,
