@@ -30,8 +30,8 @@ from monitor.service.host import Host, keep_freed_memory
 from monitor.service.http import Endpoint
 from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
-from monitor.store.ledger.journal import Journal
-from monitor.store.previous import previous_paths
+from monitor.store.journal import Journal
+from monitor.store.previous import previous_paths, take_over
 from monitor.store.statistics_state import NewerFields
 from monitor.wire.messages import Health
 from monitor.wire.requests import WireLimits
@@ -75,7 +75,7 @@ class Sidecar:
         soon = asyncio.Event()
         self.claim = claimed(config, os.environ)
         self.journal = Journal(
-            None if self.claim is None else self.claim.folder,
+            self.claim.folder if self.claim is not None and config.pending.disk_bytes else None,
             config.pending,
             lambda text: events.announce(Health(True, text)),
             pressed=soon,
@@ -196,6 +196,8 @@ class Sidecar:
     def _resume(self) -> None:
         """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
         ledger, journal = self.pipeline.ledger, self.journal
+        if journal.folder is not None:
+            take_over(self.checkpoints.previous, journal.folder)
         opened = journal.open(ledger.dropped)
         self.checkpoints.load()
         begin_ledger(ledger, journal, opened)

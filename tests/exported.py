@@ -27,7 +27,7 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
 STAGES = ("raw", "recalibrated")
@@ -117,7 +117,7 @@ def snapshot(
         **{
             "pipeline": pipeline,
             "counters": pipeline.counters,
-            "journal": Journal(PendingConfig(folder=""), list[str]().append),
+            "journal": Journal(None, PendingConfig(), list[str]().append),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),

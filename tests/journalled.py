@@ -1,8 +1,7 @@
-"""Entries of a ledger to be kept on disk, and a plain way to make them bytes; no tests."""
+"""Entries of a ledger, and what is on disk of them; no tests."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
 from monitor.matching.pending import INLINE, LabelRecord
-from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
-from monitor.store.ledger.entry_bytes import Codec
-from monitor.store.ledger.folder import PartitionFolder
-from monitor.store.ledger.partitions import PartitionStore
+from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.journal import LedgerReader
+from monitor.store.ledger import FILE, NEVER, LedgerWriter
 
 SPACE = Space((Dimension("x"),))
 _NONE = np.zeros(0, np.int64)
@@ -33,7 +31,7 @@ def frame(
     stored = StoredFrame(
         Header(stream, SPACE, ("car",)),
         name,
-        sequence * 1000,
+        abs(sequence) * 1000,
         size,
         np.arange(size, dtype=np.uint64),
         np.zeros(size, np.int64),
@@ -71,34 +69,9 @@ def labels(
 
 def labels_alone(sequence: int, frame_id: int, partition: int = 0) -> LabelEntry:
     """Labels that bring their frame."""
-    brought = frame(0, partition, frame_id)
+    brought = frame(1 - sequence, partition, frame_id)
     return labels(sequence, frame_id, partition, brought=brought)
 
-
-def _frame_bytes(entry: FrameEntry) -> bytes:
-    one = entry.frame
-    head = json.dumps([one.header.stream, one.frame_id, one.stamp_ns, one.n]).encode()
-    return head + b"\n" + one.sent.mean.tobytes()
-
-
-def _frame_from(data: bytes, *, sequence: int, partition: int) -> FrameEntry:
-    head, mean = data.split(b"\n", 1)
-    stream, frame_id, _, n = json.loads(head)
-    made = frame(sequence, partition, frame_id, stream, n)
-    made.frame.sent.mean[:] = np.frombuffer(mean).reshape(n, 1)
-    return made
-
-
-def _labels_bytes(told: LabelRecord) -> bytes:
-    return json.dumps(told.revision).encode()
-
-
-def _labels_from(data: bytes) -> LabelRecord:
-    return record(json.loads(data))
-
-
-# Without what the ledger's own bytes need.
-PLAIN = Codec(_frame_bytes, _frame_from, _labels_bytes, _labels_from)
 
 # frame_id and mean of a frame, frame_id and revision of labels.
 Told = tuple[str, int, int, str, int, float]
@@ -122,24 +95,45 @@ def all_told(entries: Iterable[Entry]) -> list[Told]:
     return [told(entry) for entry in entries]
 
 
-def store(path: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> PartitionStore:
-    """A store of a folder, not opened yet."""
-    return PartitionStore(PartitionFolder(path), disk_bytes, keep, PLAIN)
+def settings(**others: Any) -> PendingConfig:
+    """[pending]."""
+    return PendingConfig(**others)
 
 
-def settings(path: Path | str, **others: Any) -> PendingConfig:
-    """[pending] with a folder."""
-    return PendingConfig(folder=str(path), **others)
+def writer(folder: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> LedgerWriter:
+    """A ledger that was opened."""
+    made = LedgerWriter(folder / FILE, disk_bytes, keep)
+    made.open()
+    return made
 
 
-def gone(kept: PartitionStore) -> list[tuple[int, str]]:
+def replayed(folder: Path, after: int = 0) -> list[Entry]:
+    """All entries of a ledger that nobody has open, or one that is."""
+    reader = LedgerReader(folder / FILE)
+    found = list(reader.after(after))
+    assert not reader.damaged
+    reader.close()
+    return found
+
+
+def found(folder: Path, stream: str, frame_id: int, before: int = NEVER) -> Kept | None:
+    """A frame, as a reader finds it."""
+    reader = LedgerReader(folder / FILE)
+    kept = reader.find(stream, frame_id, None, before)
+    reader.close()
+    return kept
+
+
+def tidied(made: LedgerWriter) -> int:
+    """Deletes all that went; returns the portions."""
+    portions = 0
+    while made.tidy():
+        portions += 1
+    return portions
+
+
+def gone(made: LedgerWriter) -> list[tuple[int, str]]:
     """Partitions that went, and why."""
-    return [(dropped.number, dropped.reason) for dropped in kept.take_dropped()]
-
-
-def flipped_in_a_body(file: Path) -> None:
-    """Damage frame 28, which has 400 detections: one bit of what SQLite does not check."""
-    data = bytearray(file.read_bytes())
-    at = data.rindex(frame(28, 1, size=400).frame.sent.mean.tobytes()[:64])
-    data[at + 20] ^= 4
-    file.write_bytes(data)
+    taken = [(one.number, one.reason) for one in made.dropped]
+    made.dropped.clear()
+    return taken

@@ -6,8 +6,11 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
-from monitor.store.ledger.entry_bytes import (
+from monitor.store.entries import (
+    Entry,
+    FrameEntry,
+    Kept,
+    LabelEntry,
     decode_frame,
     decode_labels,
     encode_frame,

@@ -13,7 +13,7 @@ import numpy as np
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedObjects, ReceivedTruth, TruthAnswer
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Search
-from monitor.store.ledger.entries import Kept
+from monitor.store.entries import Kept
 from tests.journals import ListJournal
 from tests.piped import CLASSES, SECOND, XYZ
 from tests.received import Label, Sent, frame, in_form, labels

@@ -17,7 +17,7 @@ from monitor.recalibration.scaling import CovarianceScaling, FullInput, Variance
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
-from monitor.store.ledger.entries import Journal, NoJournal
+from monitor.store.entries import Journal, NoJournal
 from tests import laws
 from tests.received import FULL, VARIANCES, Sent, in_form
 

@@ -17,7 +17,7 @@ from monitor.pipeline import truth
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
 from monitor.service.labels import Session, TruthStream
-from monitor.store.ledger.entries import Kept
+from monitor.store.entries import Kept
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.requests import WireLimits

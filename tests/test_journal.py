@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import sqlite3
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from monitor.store.ledger import journal_writer
-from monitor.store.ledger.entries import Entry
-from monitor.store.ledger.file import PartitionFile, StoreFailed
-from monitor.store.ledger.journal import Journal
-from monitor.store.ledger.journal_writer import MOST_LABEL_BYTES
-from monitor.store.ledger.partitions import PartitionStore
-from monitor.store.ledger.reader import NEVER
+from monitor.store import journal as journals
+from monitor.store.entries import Entry
+from monitor.store.journal import MOST_LABEL_BYTES, Journal
+from monitor.store.ledger import FILE, NEVER, LedgerWriter
 from tests.journalled import (
-    PLAIN,
     all_told,
-    flipped_in_a_body,
     frame,
     labels,
     labels_alone,
@@ -34,13 +31,11 @@ class Heard(list[object]):
     """What a journal tells."""
 
     def journal(self, path, **others):
-        return Journal(settings(path, **others), self.append, PLAIN)
+        return Journal(path, settings(**others), self.append)
 
     def opened(self, journal):
-        """What it finds; partitions that went are told, at once and later."""
-        found = journal.open(lambda number, reason: self.append((number, reason)))
-        self.extend(found.dropped.items())
-        return found
+        """What it finds; partitions that go later are told."""
+        return journal.open(lambda number, reason: self.append((number, reason)))
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def run(work):
 def begin(heard, path, **others):
     """A journal that has been opened."""
     journal = heard.journal(path, **others)
-    assert not heard.opened(journal).uncertain
+    heard.opened(journal)
     return journal
 
 
@@ -132,13 +127,13 @@ def test_frames_reach_the_disk_though_nobody_waits(heard, path):
 
 def test_those_who_wait_at_once_share_one_commit(heard, path, monkeypatch):
     commits = []
-    commit = PartitionStore.commit
+    commit = LedgerWriter.commit
 
     def counted(self, entries, durable):
         commits.append((len(entries), durable))
         commit(self, entries, durable)
 
-    monkeypatch.setattr(PartitionStore, "commit", counted)
+    monkeypatch.setattr(LedgerWriter, "commit", counted)
 
     async def work():
         journal = begin(heard, path)
@@ -151,34 +146,11 @@ def test_those_who_wait_at_once_share_one_commit(heard, path, monkeypatch):
     assert commits == [(20, True)]
 
 
-def test_frames_are_synced_before_labels_that_come_after_them_are_durable(heard, path, monkeypatch):
-    synced: list[int] = []
-    sync = PartitionStore._sync
-
-    def noticed(self, number):
-        synced.append(number)
-        sync(self, number)
-
-    monkeypatch.setattr(PartitionStore, "_sync", noticed)
-
-    async def work():
-        journal = begin(heard, path)
-        journal.note(frame(1, 1))
-        while journal.waiting:
-            await asyncio.sleep(0.01)
-        journal.note(labels_alone(2, 1, 2))
-        assert await journal.durable(2)
-        assert synced == [1]
-        await journal.close()
-
-    run(work())
-
-
 def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     async def work():
-        journal = heard.journal("")
+        journal = heard.journal(None)
         assert heard.opened(journal).sequence == 0
         assert list(journal.replay(0)) == []
         assert not journal.note(frame(1))
@@ -255,23 +227,65 @@ def test_a_frame_is_found_while_many_others_are_written(heard, path):
     run(work())
 
 
-def test_damage_that_is_found_later_costs_one_partition_and_is_told(heard, path):
+def test_damage_of_one_entry_is_told_once_and_counted(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        for n in range(1, 31):
+            journal.note(frame(n, n % 3))
+        await journal.durable(NEVER)
+        with sqlite3.connect(path / FILE) as other:
+            other.execute("UPDATE entries SET crc = crc + 1 WHERE sequence = 28")
+        other.close()
+        for _ in range(2):
+            assert await journal.find("s", 28, 1) is None
+            found = await journal.find("s", 29, None)
+            assert found is not None
+        assert (journal.refused, journal.drops) == (1, {})
+        await journal.close()
+        again = begin(heard, path)
+        assert [entry.sequence for entry in again.replay(25)] == [26, 27, 29, 30]
+        assert (again.refused, again.look_up("s", 28, None)) == (1, None)
+        await again.close()
+
+    run(work())
+    assert ["entry 28" in str(one) for one in heard] == [True, True]
+
+
+def test_damage_of_the_file_that_is_found_later_costs_it_and_is_told(heard, path):
     async def work():
         journal = begin(heard, path)
         for n in range(1, 31):
             journal.note(frame(n, n % 3, size=400))
         await journal.close()
         again = begin(heard, path)
-        flipped_in_a_body(path / "p1.sqlite")
+        os.truncate(path / FILE, 30_000)
         assert await again.find("s", 28, 1) is None
-        found = await again.find("s", 29, None)
-        assert found is not None
-        assert again.drops == {"corrupt": 1}
+        assert (again.drops, again.partitions, again.refused) == ({"corrupt": 3}, 0, 1)
+        assert again.note(frame(31, 1))
+        assert await again.durable(31)
+        assert await again.find("s", 31, 1) is not None
         await again.close()
 
     run(work())
-    assert heard[0] == (1, "corrupt")
-    assert "not as it was written" in str(heard[1])
+    assert heard[:3] == [(0, "corrupt"), (1, "corrupt"), (2, "corrupt")]
+    assert "kept as ledger.db.corrupt" in str(heard[3])
+    assert len(heard) == 4
+
+
+def test_a_file_damaged_at_start_is_told_and_what_was_in_it_is_unknown(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1, 1))
+        await journal.close()
+        (path / FILE).write_bytes(b"a note to myself, of some length" * 100)
+        again = heard.journal(path)
+        opened = heard.opened(again)
+        assert (opened.unknown, opened.partitions, again.refused) == ("corrupt", set(), 1)
+        assert list(again.replay(0)) == []
+        await again.close()
+
+    run(work())
+    assert len(heard) == 1
 
 
 # ---- bounds
@@ -279,13 +293,13 @@ def test_damage_that_is_found_later_costs_one_partition_and_is_told(heard, path)
 
 def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path, monkeypatch):
     gate = threading.Event()
-    commit = PartitionStore.commit
+    commit = LedgerWriter.commit
 
     def gated(self, entries, durable):
         gate.wait(PATIENCE)
         commit(self, entries, durable)
 
-    monkeypatch.setattr(PartitionStore, "commit", gated)
+    monkeypatch.setattr(LedgerWriter, "commit", gated)
 
     async def work():
         journal = begin(heard, path, queue_frames=10)
@@ -305,11 +319,11 @@ def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path, monk
 
 def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
     (tmp_path / "file").touch()
-    large = frame(0, size=1_000_000)
+    large = frame(-1, size=1_000_000)
 
     async def work():
         journal = heard.journal(tmp_path / "file" / "pending")
-        assert heard.opened(journal).uncertain
+        assert heard.opened(journal).sequence == 0
         taken = [journal.note(labels(n, n, brought=large)) for n in range(1, 10)]
         assert 0 < sum(taken) <= MOST_LABEL_BYTES / large.frame.nbytes + 1
         assert not taken[-1]
@@ -318,15 +332,16 @@ def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
     run(work())
 
 
-def test_what_is_over_the_budget_is_told(heard, path):
+def test_what_is_over_the_budget_goes_and_is_told_and_so_do_its_bytes(heard, path):
     async def work():
-        journal = begin(heard, path, disk_bytes=1_000_000)
+        journal = begin(heard, path, disk_bytes=2_000_000)
         journal.covered_always()
-        for n in range(1, 9):
-            journal.note(frame(n, n, size=20_000))
+        for n in range(1, 13):
+            journal.note(frame(n, n, size=10_000))
             await journal.durable(NEVER)
-        assert journal.bytes <= 1_000_000
-        assert journal.drops["budget"] == len(heard)
+        assert journal.drops["budget"] == len(heard) == 12 - journal.partitions
+        while journal.bytes > 2_200_000:
+            await asyncio.sleep(0.01)
         await journal.close()
 
     run(work())
@@ -352,26 +367,6 @@ def test_partitions_expire_by_event_time(heard, path):
 # ---- trouble
 
 
-def test_two_journals_of_one_folder_are_one_that_keeps_and_one_that_says_so(heard, path, caplog):
-    async def work():
-        first = begin(heard, path)
-        second = heard.journal(path)
-        heard.opened(second)
-        assert "another sidecar" in caplog.text
-        assert not second.note(frame(1))
-        assert not await second.durable(NEVER)
-        await second.close()
-        assert first.note(frame(1))
-        assert await first.durable(NEVER)
-        await first.close()
-        third = begin(heard, path)
-        assert third.note(frame(2))
-        await third.close()
-
-    run(work())
-    assert [entry.sequence for entry in left(path)] == [1, 2]
-
-
 def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_again(
     heard, path, tmp_path
 ):
@@ -384,15 +379,17 @@ def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_
             assert not await journal.durable(n)
         assert journal.failures == 3
         assert journal.waiting == 3
-        assert len(heard) == 1
+        assert len(heard) == 2
         path.unlink()
         assert await journal.durable(NEVER)
-        assert (journal.waiting, len(heard)) == (0, 2)
+        assert (journal.waiting, len(heard)) == (0, 3)
         await journal.close()
 
     run(work())
-    assert "not written" in str(heard[0])
-    assert "written again, after 3" in str(heard[1])
+    failed, gone, recovered = map(str, heard)
+    assert "is gone" in gone
+    assert "not written" in failed
+    assert "written again, after 3" in recovered
     assert [entry.sequence for entry in left(path)] == [1, 2, 3]
 
 
@@ -402,8 +399,8 @@ def test_a_folder_that_never_could_be_written_is_taken_when_it_can_be(heard, tmp
 
     async def work():
         journal = heard.journal(path)
-        assert heard.opened(journal).uncertain
-        assert "cannot be written" in caplog.text
+        assert heard.opened(journal).sequence == 0
+        assert "Is the folder there" in caplog.text
         assert journal.note(labels_alone(1, 1))
         assert not await journal.durable(NEVER)
         (tmp_path / "file").unlink()
@@ -427,6 +424,7 @@ def test_a_folder_removed_while_it_runs_is_made_again(heard, path):
 
     run(work())
     assert heard[0] == (1, "vanished")
+    assert "somebody has removed it" in str(heard[1])
     assert [entry.sequence for entry in left(path)] == [2]
 
 
@@ -435,7 +433,7 @@ def test_nothing_that_others_make_of_it_ends_the_writing(path):
         raise RuntimeError("nobody thought of that")
 
     async def work():
-        journal = Journal(settings(path), fails, PLAIN)
+        journal = Journal(path, settings(), fails)
         journal.open(fails)
         journal.note(frame(1, 1))
         assert await journal.durable(NEVER)
@@ -451,7 +449,7 @@ def test_what_no_one_thought_of_is_a_failure_like_others(heard, path, monkeypatc
     async def work():
         journal = begin(heard, path)
         with monkeypatch.context() as patch:
-            patch.setattr(PartitionStore, "commit", lambda *_: 1 / 0)
+            patch.setattr(LedgerWriter, "commit", lambda *_: 1 / 0)
             journal.note(labels_alone(1, 1))
             assert not await journal.durable(1)
         assert await journal.durable(1)
@@ -485,7 +483,7 @@ def test_labels_that_wait_while_their_partition_goes_are_not_durable(heard, path
         journal.note(labels(2, 1, 0))
         journal.note(frame(3, 1))
         journal.note(labels(4, 3, 1))
-        journal._store._drop(0, "budget", "for a test")
+        journal._writer._drop(0, "budget")
         # Others that waited with them are.
         both = await asyncio.gather(journal.durable(2), journal.durable(4))
         assert list(both) == [False, True]
@@ -509,66 +507,15 @@ def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised
     async def noticed(_event, seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr(journal_writer, "_set_within", noticed)
-    monkeypatch.setattr(journal_writer, "time", SimpleNamespace(monotonic=lambda: 104.0))
+    monkeypatch.setattr(journals, "_set_within", noticed)
+    monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: 104.0))
 
     async def work():
-        journal = Journal(settings(path), list[object]().append, PLAIN)
-        writer = journal._writer
-        assert writer is not None
+        journal = Journal(path, settings(), list[object]().append)
         for since in (None, 100.0, 90.0):
-            writer._unsynced_since = since
-            await writer._due()
+            journal._unsynced_since = since
+            await journal._due()
         await journal.close()
 
     run(work())
     assert waits[::3] == [None, 1.0, 0.0]
-
-
-# ---- at start
-
-
-def test_a_partition_that_could_not_be_opened_is_counted_and_not_taken_for_gone(
-    heard, path, monkeypatch
-):
-    real = PartitionFile.open
-
-    def failing(file, number, create=False):
-        if number == 1:
-            raise StoreFailed("full", f"{file}: database or disk is full.")
-        return real(file, number, create)
-
-    async def work():
-        journal = begin(heard, path)
-        for n in (1, 2, 3):
-            journal.note(frame(n, n))
-        await journal.close()
-        monkeypatch.setattr(PartitionFile, "open", staticmethod(failing))
-        journal = heard.journal(path)
-        opened = heard.opened(journal)
-        assert (opened.uncertain, opened.partitions, journal.refused) == (True, (1, 2, 3), 1)
-        journal.drops.update(expired=4, budget=2, corrupt=1)
-        assert journal.refused == 2
-        await journal.close()
-
-    run(work())
-    assert heard == []
-
-
-def test_why_a_partition_is_missing_is_told_as_far_as_it_can_be(heard, path):
-    async def work():
-        half_full = {"keep_hours": 1, "partition_minutes": 30, "disk_bytes": 900_000}
-        journal = begin(heard, path, **half_full)
-        assert journal.missing(9, now=10) == "vanished"
-        journal.note(frame(1, 8))
-        journal.note(frame(2, 10))
-        assert await journal.durable(2)
-        # There is room: nothing went for want of it.
-        assert [journal.missing(number, now=9) for number in (6, 7)] == ["expired", "vanished"]
-        journal.note(frame(3, 10, size=30_000))
-        assert await journal.durable(3)
-        why = [journal.missing(number, now=9) for number in (6, 7, 9)]
-        assert why == ["expired", "budget", "vanished"]
-        await journal.close()
-
-    run(work())

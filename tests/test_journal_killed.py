@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journalled import store
+from tests.journalled import replayed, writer
 
 pytestmark = pytest.mark.campaign
 
@@ -19,11 +19,12 @@ PATIENCE = 60.0  # s
 # Acknowledges every label by its sequence; frames come beside them.
 WRITER = """
 import asyncio, sys
-from tests.journalled import PLAIN, frame, labels, settings
-from monitor.store.ledger.journal import Journal
+from pathlib import Path
+from tests.journalled import frame, labels, settings
+from monitor.store.journal import Journal
 
 async def work(folder, most):
-    journal = Journal(settings(folder, disk_bytes=1 << 30), lambda _: None, PLAIN)
+    journal = Journal(Path(folder), settings(), lambda _: None)
     sequence = journal.open(lambda *_: None).sequence
     print("begun", sequence, flush=True)
     for n in range(most):
@@ -49,11 +50,10 @@ def writing(path: Path, then: str) -> subprocess.Popen[str]:
 
 
 def sequences(path: Path) -> list[int]:
-    one = store(path)
-    one.open()
-    found = [entry.sequence for entry in one.replay(0)]
-    assert not one.take_dropped()
-    one.close()
+    one = writer(path)
+    found = [entry.sequence for entry in replayed(path)]
+    assert one.refused == 0
+    one.disconnect()
     return found
 
 

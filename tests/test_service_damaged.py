@@ -167,29 +167,24 @@ def test_a_damaged_drift_file_is_refused_and_the_statistics_are_as_they_were(
     serves(sidecar)
 
 
-# ---- partitions
+# ---- the ledger
 
 
-def header_of_a_tree(path: Path) -> None:
-    """The first byte of the second page: what kind of page it is."""
+def root_of_a_tree(path: Path) -> None:
+    """The first byte of some pages: what kinds of pages they are."""
     data = bytearray(path.read_bytes())
-    data[8192] ^= 0xFF
+    for page in range(2, 12):
+        data[8192 * page] ^= 0xFF
     path.write_bytes(data)
 
 
-def body_of_a_row(path: Path) -> None:
-    """A byte of a stream's name within the body of a frame: SQLite does not see it."""
-    data = bytearray(path.read_bytes())
-    at = data.rindex(b"coordinate") if b"coordinate" in data else data.rindex(b"truck")
-    data[at] ^= 1
-    path.write_bytes(data)
+def changed(statement: str) -> Damage:
+    def change(path: Path) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+        connection.close()
 
-
-def later(path: Path) -> None:
-    """The number behind `format` in the table of what it says of itself."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
-    connection.close()
+    return change
 
 
 @pytest.mark.parametrize(
@@ -197,62 +192,47 @@ def later(path: Path) -> None:
     [
         (cut, "corrupt"),
         (of_something_else, "corrupt"),
-        (header_of_a_tree, "corrupt"),
-        (later, "incompatible"),
+        (root_of_a_tree, "corrupt"),
+        (changed("PRAGMA user_version = 99"), "incompatible"),
+        (emptied, None),
+        (Path.unlink, None),
     ],
 )
-def test_a_damaged_partition_is_refused_and_the_rest_goes_on(left, begin, damage, suffix):
-    folder, start = begin
-    path = first_partition(folder)
-    damage(path)
-    sidecar = start()
-    assert str(path.name) in warned(sidecar, "pending")
-    assert path.with_name(f"{path.name}.{suffix}").exists()
-    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": 1}
-    assert statistics(sidecar) == left[1].statistics
-    assert new_labels(sidecar, told()) == 0
-    serves(sidecar)
-
-
-def removed(path: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize("damage", [emptied, removed])
-def test_of_a_partition_that_is_empty_or_gone_what_waited_is_lost_and_the_rest_goes_on(
-    left, begin, damage
+def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_on(
+    left, begin, damage, suffix
 ):
     folder, start = begin
-    path = first_partition(folder)
-    damage(path)
+    damage(folder / "pending" / "ledger.db")
     sidecar = start()
-    number = path.stem.removeprefix("p")
-    assert f"partition {number} is not there, or empty" in warned(sidecar, "pending")
-    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": 1}
+    waited = {
+        name: count for name, count in left[1].fates.items() if name.startswith("waiting_in_")
+    }
+    assert warned(sidecar, "pending").count("is not there") == len(waited) > 1
+    if suffix is not None:
+        assert f"It is kept as ledger.db.{suffix}" in warned(sidecar, "pending")
+        assert (folder / "pending" / f"ledger.db.{suffix}").exists()
+    files = 1 if suffix else len(waited)
+    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": files}
     assert statistics(sidecar) == left[1].statistics
-    assert new_labels(sidecar, told()) == 0
     serves(sidecar)
-    waited = left[1].fates[f"waiting_in_{number}"]
-    now = ended(sidecar, folder).fates
-    assert now["dropped_corrupt"] == waited
+    assert new_labels(sidecar, told()) == 0
+    lost = sum(waited.values()) + left[1].fates["dropped_corrupt"]
+    assert ended(sidecar, folder).fates["dropped_corrupt"] == lost
 
 
-def test_a_damaged_row_is_noticed_when_it_is_done_again(begin):
+def test_a_damaged_entry_is_noticed_when_it_is_done_again_and_costs_itself_alone(left, begin):
     folder, start = begin
     for generation in ("state", "state.1"):
         (folder / generation).unlink()
-    path = first_partition(folder)
-    body_of_a_row(path)
+    latest = "(SELECT max(sequence) FROM entries WHERE kind = 1)"
+    changed(f"UPDATE entries SET crc = crc + 1 WHERE sequence = {latest}")(
+        folder / "pending" / "ledger.db"
+    )
     sidecar = start()
-    assert "not as it was written" in warned(sidecar, "pending")
-    assert path.with_name(f"{path.name}.corrupt").exists()
+    assert "it is not as it was written" in warned(sidecar, "pending")
     assert refused(sidecar)["partition"] == 1
     assert sidecar.calibration().counts.matched > 0
     serves(sidecar)
-
-
-def first_partition(folder: Path) -> Path:
-    return min((folder / "pending").glob("p*.sqlite"))
 
 
 def told():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from monitor.store.ledger import FILE, LedgerWriter
 from monitor.v1 import frame_pb2, truth_pb2
 from tests.faulty import FaultyDisk, faulty_disk
-from tests.journalled import store
 from tests.killed import (
     Client,
     Frames,
@@ -93,9 +93,9 @@ def synced_frames(disk: FaultyDisk) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found"
         disk.after_power_loss(found)
-        kept = store(found / "pending")
-        frames = kept.open()
-        kept.close()
+        ledger = LedgerWriter(found / "pending" / FILE, 1 << 30)
+        frames = ledger.open().frames
+        ledger.disconnect()
         return len(frames)
 
 

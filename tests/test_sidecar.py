@@ -21,9 +21,7 @@ from monitor.pipeline.restart import restore_progress
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
-from monitor.store.ledger.file import StoreFailed
-from monitor.store.ledger.journal import Journal
-from monitor.store.ledger.partitions import PartitionStore
+from monitor.store.journal import Journal
 from monitor.store.progress import Progress
 from monitor.wire.messages import Health
 from tests.journalled import frame
@@ -118,31 +116,32 @@ def test_the_limits_are_those_of_the_configuration():
 # ---- what the disk has at start
 
 
-def resumed(folder: Path, waiting: dict[int, int] | None, now_ns: int | None = None) -> Sidecar:
-    """One that found frames 1 to 4 in partitions 6 to 9, of 30 min, and kept for 2 h.
+def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
+    """One that found frames 2 to 4 in partitions 7 to 9; partition 6, with frame 1, has expired.
 
     waiting  detections that its snapshot says wait, by partition; None: the snapshot has no
              position in the ledger
     """
-    pending = PendingConfig(folder=str(folder), keep_hours=2, partition_minutes=30)
+    pending = PendingConfig(folder=str(folder), keep_hours=1, partition_minutes=30)
     quiet = Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder=""))
 
     async def start() -> Sidecar:
-        journal = Journal(pending, list[object]().append)
+        journal = Journal(folder, pending, list[object]().append)
         journal.open(dict[int, str]().__setitem__)
-        for number in range(1, 5):
+        for number in range(1, 4):
             journal.note(frame(number, number + 5))
+        assert await journal.durable(3)
+        journal.covered(3, 9)
+        journal.note(frame(4, 9))
         await journal.close()
-        there = sum(file.stat().st_size for file in folder.iterdir())
-        almost_full = pending.model_copy(update={"disk_bytes": there + there // 4})
-        sidecar = Sidecar(quiet.model_copy(update={"pending": almost_full}))
+        sidecar = Sidecar(quiet.model_copy(update={"pending": pending}))
 
         def load(keeper: StatisticsCheckpoints) -> None:
             if waiting is None:
                 keeper.entry = None
                 return
             counts = {f"waiting_in_{number}": n for number, n in waiting.items()}
-            restore_progress(sidecar.pipeline, Progress(4, now_ns, detections=counts))
+            restore_progress(sidecar.pipeline, Progress(3, detections=counts))
 
         with patch.object(StatisticsCheckpoints, "load", load):
             sidecar._resume()
@@ -153,14 +152,12 @@ def resumed(folder: Path, waiting: dict[int, int] | None, now_ns: int | None = N
 
 
 def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage(tmp_path):
-    half_hour = 1800 * 10**9
-    waiting = dict.fromkeys((4, 5, 6, 7, 8, 9, 10), 1)
-    sidecar = resumed(tmp_path / "pending", waiting, now_ns=9 * half_hour)
-    assert sidecar.journal.drops == {"expired": 1, "budget": 1, "vanished": 1}
-    assert sidecar.journal.refused == 1
+    waiting = dict.fromkeys((5, 6, 7, 8, 9, 10), 1)
+    sidecar = resumed(tmp_path / "pending", waiting)
+    assert sidecar.journal.drops == {"expired": 1, "vanished": 2}
+    assert sidecar.journal.refused == 2
     account = sidecar.pipeline.ledger.fates.account
-    assert account.unlabelled == 1
-    assert (account.dropped[Dropped.BUDGET], account.dropped[Dropped.CORRUPT]) == (1, 1)
+    assert (account.unlabelled, account.dropped[Dropped.CORRUPT]) == (1, 2)
     assert sidecar.pipeline.ledger.sequence == 4
 
 
@@ -171,26 +168,6 @@ def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
     ledger = resumed(tmp_path / "pending", waiting).pipeline.ledger
     assert (ledger.begins, ledger.sequence) == (begins, 4)
     assert ledger.fates.account.waiting == ledger.fates.pending
-
-
-def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_again(
-    tmp_path, monkeypatch
-):
-    seen = PartitionStore._seen
-
-    def failing(self, file):
-        if file.number == 9 and self.uncertain:
-            raise StoreFailed("failed", f"{file.path}: disk I/O error.")
-        return seen(self, file)
-
-    folder = tmp_path / "pending"
-    resumed(folder, {})
-    monkeypatch.setattr(PartitionStore, "_seen", failing)
-    sidecar = resumed(folder, {8: 1, 9: 1})
-    ledger = sidecar.pipeline.ledger
-    assert ledger.next_sequence() > 1 << 32
-    # It is there: what waits in it goes on to wait.
-    assert (ledger.fates.waiting[9], sidecar.journal.refused) == (1, 1)
 
 
 def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):

@@ -40,7 +40,7 @@ from monitor.store.codec import InvalidDocument, OtherFormat
 from monitor.store.drift_documents import family_text, prepare_writing, read_family
 from monitor.store.files import Claim
 from monitor.store.files import OtherFormat as OtherFile
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
 from monitor.store.previous import PreviousPaths, previous_contents
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,

@@ -52,7 +52,7 @@ from monitor.pipeline.stream_tracker import (
 )
 from monitor.pipeline.streams import EventTime, Stream, refuse_header
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
-from monitor.store.ledger.entries import Journal, Kept, NoJournal
+from monitor.store.entries import Journal, Kept, NoJournal
 from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)

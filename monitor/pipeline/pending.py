@@ -19,7 +19,7 @@ from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_
 from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.streams import Stream
-from monitor.store.ledger.entries import FrameEntry, Kept
+from monitor.store.entries import FrameEntry, Kept
 
 # Frames remembered after they left memory, so that a repeated frame is recognised and a late label
 # differs from one of a frame that never came.

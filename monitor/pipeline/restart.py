@@ -23,17 +23,15 @@ from monitor.promotion.records import Record
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
-from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
-from monitor.store.ledger.journal import Journal, Opened
+from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.journal import Journal
+from monitor.store.ledger import Opened
 from monitor.store.recalibrator_documents import ConfiguredVersions, RegisterState
 
 log = logging.getLogger(__name__)
 
 # Entries done again between two looks at what they left to be done.
 _ENTRIES = 64
-
-# Numbers of the ledger that are left out where it is not known which were given.
-_BEYOND = 1 << 32
 
 
 def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> PendingFrame:
@@ -89,20 +87,19 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
 
     Detections that wait in partitions which have gone since the checkpoint are dropped.
     """
+    covered = ledger.sequence
     ledger.sequence = max(ledger.sequence, opened.sequence)
-    if opened.uncertain:
-        # What could not be read has numbers too, which must not be given again.
-        ledger.sequence += _BEYOND
-    for partition in sorted(set(ledger.fates.waiting) - set(opened.partitions)):
-        why = opened.dropped.get(partition)
-        if why is None:
-            # It may have gone as it should, after the checkpoint.
-            why = journal.missing(partition, ledger.partition_of(None))
-            log.warning(
-                "pending: partition %d is not there, or empty (%s): what waited in it, %d "
-                "detections, is not known any more",
-                *(partition, why, ledger.fates.waiting[partition]),
-            )
+    for partition in sorted(ledger.fates.waiting):
+        gone = opened.dropped.get(partition)
+        if partition in opened.partitions and (gone is None or gone.sequence < covered):
+            continue
+        why = opened.unknown if gone is None else gone.reason
+        journal.drops[why] += 1
+        log.warning(
+            "pending: partition %d is not there (%s): what waited in it, %d detections, is not "
+            "known any more",
+            *(partition, why, ledger.fates.waiting[partition]),
+        )
         ledger.dropped(partition, why)
     for frame in opened.frames:
         ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)

@@ -27,7 +27,7 @@ from monitor.pipeline.labelled_rows import ALL, EntryParts, MatchedCounting
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import DroppedFrame, LedgerFrames, PendingStore, RecentChanges
 from monitor.pipeline.streams import Stream
-from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
+from monitor.store.entries import FrameEntry, Journal, Kept, LabelEntry
 
 # Pairs of an object and a detection, and values of the objects' covariances, that are too many to
 # be gone through between two frames: some milliseconds.

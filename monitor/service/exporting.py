@@ -26,7 +26,7 @@ from monitor.service.readings import RecalibrationReader, stamp_lag
 from monitor.service.reload import Reloads
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
 
 log = logging.getLogger(__name__)
 

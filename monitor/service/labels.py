@@ -21,7 +21,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.truth import Ahead, Search
 from monitor.service.calls import INTERNAL_ERROR, Context, send
-from monitor.store.ledger.entries import Kept
+from monitor.store.entries import Kept
 from monitor.wire.answers import encode_truth_response
 from monitor.wire.requests import WireLimits, decode_truth_request
 

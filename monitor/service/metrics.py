@@ -35,7 +35,7 @@ from monitor.service.reload import Reloads
 from monitor.service.slice_metrics import classes, drift, measures, recalibrators, windows
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
-from monitor.store.ledger.journal import Journal
+from monitor.store.journal import Journal
 from monitor.tracking.rewind import Order
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -5,15 +5,30 @@ Those files are left as they are: from the first checkpoint on, state.db is what
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
+import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor.store.files import STATISTICS, Kind, read_body
-from monitor.store.state import Contents
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Key
+from monitor.store.files import STATISTICS, Kind, read_body, sync_path
+from monitor.store.ledger import (
+    FILE,
+    Bodies,
+    LedgerFailed,
+    LedgerWriter,
+    UnusableLedger,
+    beside,
+    connected,
+    failures,
+)
+from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb
 
 _DRIFT = Kind(b"caldrift", "drift", "Name one that a sidecar wrote as its [drift] path.")
@@ -22,6 +37,9 @@ _REGISTER = Kind(b"calrecal", "recalibrators", "It is no `state` of a [promotion
 # What ends the object of a line of the audit log: the CRC-32, in hexadecimal digits, of all that
 # stands before.
 _MARK = b',"crc32":"'
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +110,61 @@ def _tried(read: Callable[[], bytes], complaints: list[str]) -> bytes | None:
     except (OSError, ValueError) as error:
         complaints.append(f"{error} It is not taken over.")
         return None
+
+
+_PARTITION = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
+_FIXED = struct.Struct("<qqq?")
+_ROWS = (
+    "SELECT sequence, stream, frame_id, stamp_ns, crc, body, 0 FROM frames"
+    " UNION ALL SELECT sequence, stream, frame_id, revision, crc, body, 1 FROM labels"
+    " ORDER BY abs(sequence) LIMIT 256 OFFSET ?"
+)
+
+
+def take_over(paths: PreviousPaths, folder: Path) -> None:
+    """Copies frames and labels, in a file a minute of event time, where there is no state yet.
+
+    Rows that are not as they were written are left out.
+
+    folder  of the ledger that is to go on from them
+    """
+    path, half, old = folder / FILE, folder / f"{FILE}.half", Path(paths.pending or "nowhere")
+    found = [name for one in old.glob("p*.sqlite") if (name := _PARTITION.fullmatch(one.name))]
+    if any(map(Path.exists, (path, *StateFile(folder).generations))) or not found:
+        return
+    writer = LedgerWriter(half, 1 << 62)
+    try:
+        for part in ("", "-wal", "-shm"):
+            beside(half, part).unlink(missing_ok=True)
+        writer.open()
+        for name in found:
+            for bodies in _bodies(old / name[0], int(name[1])):
+                writer.write(bodies, durable=False)
+        writer.disconnect()
+        half.replace(path)
+        sync_path(folder)
+    except (OSError, UnusableLedger) as error:
+        writer.disconnect()
+        log.warning("pending: frames and labels of the last release are not taken over: %s", error)
+        return
+    log.warning("pending: %d files of the last release are now in %s", len(found), path)
+
+
+def _bodies(path: Path, number: int) -> Iterator[Bodies]:
+    at = 0
+    try:
+        with failures(path), contextlib.closing(connected(path, "ro")) as old:
+            while rows := old.execute(_ROWS, (at,)).fetchall():
+                at += len(rows)
+                found: Bodies = []
+                for sequence, stream, frame_id, told, crc, body, labels in rows:
+                    kind = LABELS if labels else FRAME if sequence > 0 else BROUGHT
+                    fixed = _FIXED.pack(frame_id, sequence, told or 0, told is None)
+                    if zlib.crc32(body, zlib.crc32(stream.encode(), zlib.crc32(fixed))) != crc:
+                        log.warning("pending: entry %d of %s is left out", sequence, path)
+                        continue
+                    key = Key(sequence, number, kind, stream, frame_id, told)
+                    found.append((key, key.crc(body), body))
+                yield found
+    except (UnusableLedger, LedgerFailed, TypeError, ValueError, struct.error) as error:
+        log.warning("pending: of %s, %d entries are taken over: %s", path, at, error)

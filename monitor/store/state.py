@@ -142,6 +142,11 @@ class StateFile:
         """The generation before."""
         return self.folder / "state.db.1"
 
+    @property
+    def generations(self) -> tuple[Path, Path]:
+        """Both generations, the newer one first."""
+        return self.path, self.previous
+
     # ---- at start
 
     def load(self, decode: Callable[[Contents], Value]) -> Loaded[Value]:
@@ -153,7 +158,7 @@ class StateFile:
             with contextlib.suppress(OSError):
                 stale.unlink()
         complaints: list[str] = []
-        for source in (self.path, self.previous):
+        for source in self.generations:
             try:
                 if not is_regular(source):
                     continue

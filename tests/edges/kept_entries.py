@@ -18,7 +18,7 @@ from monitor.frames.stored import (
     stored_estimates,
 )
 from monitor.matching.pending import INLINE, LabelRecord, Outcome
-from monitor.store.ledger.entries import FrameEntry
+from monitor.store.entries import FrameEntry
 
 CLASSES = ("car", "bus", "person")
 SLICES = (SliceKey("lidar/car"), SliceKey("overflow", overflow=True))

@@ -16,8 +16,7 @@ from monitor.frames.frame import Header, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
 from monitor.matching.pending import INLINE
-from monitor.store.ledger.entries import FrameEntry
-from monitor.store.ledger.entry_bytes import CorruptEntry, decode_frame, encode_frame
+from monitor.store.entries import CorruptEntry, FrameEntry, decode_frame, encode_frame
 from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb
 from tests.edges.kept_entries import a_frame, a_header, a_record, an_entry
@@ -285,7 +284,7 @@ def test_a_frame_that_cannot_be_one_is_refused_and_the_field_is_named(spoil, sai
     spoil(found)
     with pytest.raises(CorruptEntry, match=said) as refused:
         read(found.SerializeToString())
-    assert "set the file that it is in aside" in str(refused.value)
+    assert "and left out" in str(refused.value)
 
 
 def test_bytes_that_are_no_message_are_refused():

@@ -1,18 +1,23 @@
-"""Entries of the ledger as bytes, and back: every length and number read is checked.
+"""Entries of the ledger: frames, labels and the counts that labels changed; as bytes, and back.
 
-Arrays are little-endian. Arrays that were read do not own their memory: they are read-only, or
-copies. How many detections a frame has, and in how many dimensions, is known by the frame alone:
-labels are checked against it by `of_frame`.
+Entries are numbered in the order in which they changed the statistics. Those after a checkpoint,
+replayed in their order, restore the statistics that the process had when it died. Where bytes are
+kept is not known here. All arrays are little-endian, and every length and number read is checked.
+Arrays that were read do not own their memory: they are read-only, or copies. How many detections a
+frame has, and in how many dimensions, is known by the frame alone: labels are checked against it by
+`of_frame`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+import struct
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +34,6 @@ from monitor.frames.space import (
 )
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame, StoredOpinions
 from monitor.matching.pending import INLINE, GateVerdict, LabelRecord, Outcome
-from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
-from monitor.store.ledger.file import Changes, DamagedPartition, Row
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -45,6 +48,88 @@ from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class FrameEntry:
+    """A frame, with what came with it.
+
+    sequence   its negative where it is written only because labels of it are: of two frames with
+               one name, the later one is still the one that is farther from 0
+    partition  of event time
+    """
+
+    sequence: int
+    partition: int
+    frame: StoredFrame
+    inline: LabelRecord | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelEntry:
+    """Labels of a frame.
+
+    frame  to be written with them if it is not there: it was left out when it came
+    """
+
+    sequence: int
+    partition: int
+    stream: str
+    frame_id: int
+    record: LabelRecord
+    frame: FrameEntry | None = None
+
+
+Entry = FrameEntry | LabelEntry
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kept:
+    """A frame as it is found again, with all that labels told of it, in order."""
+
+    entry: FrameEntry
+    labels: tuple[LabelEntry, ...] = ()
+
+
+def kept(frame: FrameEntry | None, labels: Sequence[LabelEntry]) -> Kept | None:
+    """A frame with the labels that are of it: those of an earlier frame of its name are not."""
+    if frame is None:
+        return None
+    ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(frame.sequence)}
+    return Kept(frame, tuple(ours[sequence] for sequence in sorted(ours)))
+
+
+class Journal(Protocol):
+    """Where entries are kept."""
+
+    @property
+    def keeps(self) -> bool:
+        """Says whether anything is kept at all."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """True while labels cannot be taken."""
+        ...
+
+    def note(self, entry: Entry) -> bool:
+        """Has an entry written soon; tells whether it will be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoJournal:
+    """Nothing is kept."""
+
+    keeps: bool = False
+    full: bool = False
+
+    def note(self, entry: Entry) -> bool:
+        """Never."""
+        return False
+
+
+# ---- numbers
+
+
 class CorruptEntry(ValueError):
     """The bytes are no entry of the ledger, or cannot belong to the frame they name."""
 
@@ -52,8 +137,7 @@ class CorruptEntry(ValueError):
 def corrupt(field: str, came: str, expected: str) -> CorruptEntry:
     """For a field that cannot be what one of our encoders wrote."""
     return CorruptEntry(
-        f"{field}: {came}, where {expected}. "
-        "The entry is damaged or forged: set the file that it is in aside."
+        f"{field}: {came}, where {expected}. The entry is damaged or forged, and left out."
     )
 
 
@@ -428,49 +512,60 @@ def _opinions(message: pb.KeptOpinions, n: int, classes: int) -> StoredOpinions:
     )
 
 
-class DecodeFrame(Protocol):
-    """A frame from what was made of it. Raises ValueError."""
+# ---- with what a ledger knows of an entry beside its bytes
 
-    def __call__(self, data: bytes, *, sequence: int, partition: int) -> FrameEntry: ...
+# Kinds, which say how the bytes are to be read: others may be added.
+FRAME, BROUGHT, LABELS = 1, 2, 3
+
+_FIXED = struct.Struct("<qqBqq?")
+_UNSIGNED = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """Encodes the bodies of rows and decodes them. Decoders raise ValueError."""
+class Key(NamedTuple):
+    """All of an entry that is known without its body.
 
-    encode_frame: Callable[[FrameEntry], bytes] = encode_frame
-    decode_frame: DecodeFrame = decode_frame
-    encode_labels: Callable[[LabelRecord], bytes] = encode_labels
-    decode_labels: Callable[[bytes], LabelRecord] = decode_labels
+    frame_id  with a sign, as SQLite has it
+    number    stamp of a frame, revision of labels
+    """
 
-    def rows_of(self, entry: Entry) -> Changes:
-        """Returns the rows that one entry writes. Raises ValueError and the like without bytes."""
-        if isinstance(entry, FrameEntry):
-            return Changes(frames=[self._frame_row(entry)])
-        absent = [] if entry.frame is None else [self._frame_row(entry.frame)]
-        record = entry.record
-        body = self.encode_labels(record)
-        row = Row(entry.stream, entry.frame_id, entry.sequence, record.revision, body)
-        entry.stream.encode()  # what is no text would stand in the way of all others
-        return Changes(labels=[row], absent=absent)
+    sequence: int
+    partition: int
+    kind: int
+    stream: str
+    frame_id: int
+    number: int | None
 
-    def _frame_row(self, entry: FrameEntry) -> Row:
-        frame = entry.frame
-        frame.header.stream.encode()
-        body = self.encode_frame(entry)
-        return Row(frame.header.stream, frame.frame_id, entry.sequence, frame.stamp_ns, body)
+    def crc(self, body: bytes) -> int:
+        """Returns the CRC-32 of key and body. Raises ValueError for a stream that is no text."""
+        number = 0 if self.number is None else self.number
+        fixed = _FIXED.pack(*self[:3], self.frame_id, number, self.number is None)
+        return zlib.crc32(body, zlib.crc32(self.stream.encode(), zlib.crc32(fixed)))
 
-    def frame(self, row: Row, partition: int) -> FrameEntry:
-        """A frame again. Raises DamagedPartition."""
-        try:
-            return self.decode_frame(row.body, sequence=row.sequence, partition=partition)
-        except ValueError as error:
-            raise DamagedPartition(f"frame {row.frame_id} of {row.stream!r}: {error}") from error
 
-    def labels(self, row: Row, partition: int, frame: FrameEntry | None = None) -> LabelEntry:
-        """Labels again. Raises DamagedPartition."""
-        try:
-            record = self.decode_labels(row.body)
-        except ValueError as error:
-            raise DamagedPartition(f"labels of {row.frame_id}, {row.stream!r}: {error}") from error
-        return LabelEntry(row.sequence, partition, row.stream, row.frame_id, record, frame)
+def signed(number: int) -> int:
+    """Returns 64 bits without a sign as SQLite holds them: with one."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def keyed(entry: Entry) -> list[tuple[Key, bytes]]:
+    """Returns key and body of all that one entry writes. Raises ValueError where it has none."""
+    if isinstance(entry, FrameEntry):
+        frame, kind = entry.frame, FRAME if entry.sequence > 0 else BROUGHT
+        name = frame.header.stream, signed(frame.frame_id)
+        return [
+            (Key(entry.sequence, entry.partition, kind, *name, frame.stamp_ns), encode_frame(entry))
+        ]
+    record, brought = entry.record, [] if entry.frame is None else keyed(entry.frame)
+    name = entry.stream, signed(entry.frame_id)
+    key = Key(entry.sequence, entry.partition, LABELS, *name, record.revision)
+    return [*brought, (key, encode_labels(record))]
+
+
+def unkeyed(key: Key, body: bytes) -> Entry:
+    """Returns the entry of a key and a body. Raises CorruptEntry."""
+    if key.kind == LABELS:
+        name = key.stream, key.frame_id & _UNSIGNED
+        return LabelEntry(key.sequence, key.partition, *name, decode_labels(body))
+    if key.kind not in (FRAME, BROUGHT):
+        raise corrupt("kind", f"{key.kind}", f"{FRAME} to {LABELS} are known")
+    return decode_frame(body, sequence=key.sequence, partition=key.partition)

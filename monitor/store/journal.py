@@ -1,0 +1,654 @@
+"""The ledger as a running sidecar uses it, without holding up its loop.
+
+Entries wait, bounded, for a thread that writes them; another thread finds them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import sqlite3
+import struct
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from monitor.store.entries import (
+    LABELS,
+    Entry,
+    FrameEntry,
+    Kept,
+    Key,
+    LabelEntry,
+    kept,
+    signed,
+    unkeyed,
+)
+from monitor.store.ledger import (
+    COLUMNS,
+    FILE,
+    NEVER,
+    LedgerFailed,
+    LedgerWriter,
+    Opened,
+    Row,
+    UnusableLedger,
+    connected,
+    failures,
+    mark_of,
+)
+
+log = logging.getLogger(__name__)
+
+# Bytes of labels in waiting, where the disk takes nothing for long: memory has an end too.
+MOST_LABEL_BYTES = 64 * 2**20
+_ENTRY = 512  # bytes of Python, about
+FrameName = tuple[str, int]
+
+_GATHER = 0.05  # s that frames gather before they are written together, where nobody waits for it
+_RETRY = 1.0  # s after a write that failed, where nobody waits for it
+_SYNC = 5.0  # s after which frames are synced, whether labels have come or not
+_AT_ONCE = 256  # entries written at once: where that fails, so many are made into bytes again
+_MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
+
+# So many times as long as a write took, none follows, unless somebody waits for it: frames that
+# find no room meanwhile stay in memory.
+_REST = 3.0
+
+
+# ---- the thread that reads
+
+# With the frame that was written for labels alone: nothing else brings it.
+_REPLAYED = (
+    f"SELECT {COLUMNS}, CASE kind WHEN {LABELS} THEN (SELECT f.sequence FROM entries AS f"
+    " WHERE f.stream = e.stream AND f.frame_id = e.frame_id AND f.partition = e.partition"
+    f" AND f.kind <> {LABELS} AND abs(f.sequence) < e.sequence"
+    " ORDER BY abs(f.sequence) DESC, f.sequence DESC LIMIT 1) END"
+    " FROM entries AS e WHERE sequence > ? ORDER BY sequence LIMIT 256"
+)
+
+
+@dataclass(slots=True)
+class LedgerReader:
+    """Finds what was committed; nothing is changed, and no transaction outlives a call.
+
+    damaged  entries that are not as they were written, in words by sequence
+    """
+
+    path: Path
+    mark: tuple[int, int] | None = None
+    damaged: dict[int, str] = field(default_factory=dict)
+    _connection: sqlite3.Connection | None = None
+    _blobs: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+
+    def find(self, stream: str, frame_id: int, partition: int | None, before: int) -> Kept | None:
+        """The latest frame of that name before an entry, with its labels.
+
+        None too where one of them is damaged: without it, labels would be counted a second time.
+
+        partition  that it is in; None: any
+        raises     UnusableLedger, LedgerFailed
+        """
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM entries WHERE stream = ? AND frame_id = ?",
+            *(stream, signed(frame_id)),
+        )
+        rows = [
+            row
+            for row in rows
+            if abs(row[0]) < before and (partition is None or row[1] == partition)
+        ]
+        frames = (row for row in rows if row[2] != LABELS)
+        latest = max(frames, key=lambda row: (abs(row[0]), row[0]), default=None)
+        if latest is None:
+            return None
+        frame, labels = self._entry(latest), []
+        for row in sorted(rows):
+            if row[2] == LABELS and row[1] == latest[1] and row[0] > abs(latest[0]):
+                labels.append(self._entry(row))
+        if not isinstance(frame, FrameEntry):
+            return None
+        told = tuple(entry for entry in labels if isinstance(entry, LabelEntry))
+        return Kept(frame, told) if len(told) == len(labels) else None
+
+    def after(self, sequence: int) -> Iterator[Entry]:
+        """Yields all entries with a higher sequence, in order, but for the damaged ones.
+
+        raises  UnusableLedger, LedgerFailed
+        """
+        while rows := self._rows(_REPLAYED, sequence):
+            for *row, brought in rows:
+                entry = self._entry(tuple(row))
+                if isinstance(entry, LabelEntry) and brought is not None and brought <= 0:
+                    query = f"SELECT {COLUMNS} FROM entries WHERE sequence = ?"
+                    frame = self._entry(self._rows(query, brought)[0])
+                    entry = replace(entry, frame=frame if isinstance(frame, FrameEntry) else None)
+                if entry is not None:
+                    yield entry
+            sequence = rows[-1][0]
+
+    def _rows(self, query: str, *values: int | str) -> list[Row]:
+        with failures(self.path):
+            mark = mark_of(self.path)
+            if self._connection is None or mark != self.mark:
+                self.close()
+                self._connection, self.mark = connected(self.path, "ro"), mark
+            return self._connection.execute(query, values).fetchall()
+
+    def _entry(self, row: Row) -> Entry | None:
+        """Decodes an entry; None for one that is not as it was written, which is noted."""
+        *fields, blob, start, size, crc = row
+        try:
+            key, body = Key(*fields), self._blob(blob)[start : start + size]
+            if key.crc(body) == crc:
+                return unkeyed(key, body)
+            problem = "it is not as it was written"
+        except UnusableLedger:
+            raise
+        except (TypeError, ValueError, AttributeError, struct.error) as error:
+            problem = str(error)
+        self.damaged.setdefault(row[0], f"entry {row[0]} of {self.path} is left out: {problem}")
+        return None
+
+    def _blob(self, number: int) -> bytes:
+        """Reads a blob; the last few stay at hand, for the entries that lie beside one."""
+        if number not in self._blobs:
+            found = self._rows("SELECT body FROM blobs WHERE id = ?", number)
+            self._blobs[number] = found[0][0] if found else b""
+            if len(self._blobs) > 4:
+                self._blobs.popitem(last=False)
+        return self._blobs[number]
+
+    def close(self) -> None:
+        """Closes the database."""
+        self._blobs.clear()
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+# ---- the loop
+
+
+@dataclass(slots=True)
+class JournalQueue:
+    """Entries in their order, and by their frame.
+
+    most_frames  that may wait
+    """
+
+    most_frames: int
+    frames: int = 0
+    label_bytes: int = 0
+    _entries: deque[Entry] = field(default_factory=deque)
+    _by_name: dict[FrameName, list[Entry]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """True while there is no room for labels."""
+        return self.label_bytes >= MOST_LABEL_BYTES
+
+    def put(self, entry: Entry) -> bool:
+        """Lets an entry wait; False where there is no room."""
+        is_frame = isinstance(entry, FrameEntry)
+        if (self.frames >= self.most_frames) if is_frame else self.full:
+            return False
+        self._count(entry, 1)
+        self._entries.append(entry)
+        self._by_name.setdefault(_name(entry), []).append(entry)
+        return True
+
+    def first(self, count: int) -> list[Entry]:
+        """Returns the first ones; they stay."""
+        return list(islice(self._entries, count))
+
+    def remove_first(self, count: int) -> None:
+        """Lets the first ones wait no more."""
+        for _ in range(count):
+            entry = self._entries.popleft()
+            self._count(entry, -1)
+            name = _name(entry)
+            ours = self._by_name[name]
+            ours.pop(0)
+            if not ours:
+                del self._by_name[name]
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        if isinstance(entry, FrameEntry):
+            self.frames += sign
+        else:
+            self.label_bytes += sign * _label_bytes(entry)
+
+    def of(
+        self, name: FrameName, partition: int | None
+    ) -> tuple[list[FrameEntry], list[LabelEntry]]:
+        """Lists what waits of one frame: frames, those that labels bring among them, and labels."""
+        ours = [one for one in self._by_name.get(name, ()) if partition in (None, one.partition)]
+        labels = [one for one in ours if isinstance(one, LabelEntry)]
+        frames = [one for one in ours if isinstance(one, FrameEntry)]
+        return frames + [one.frame for one in labels if one.frame is not None], labels
+
+
+def _name(entry: Entry) -> FrameName:
+    if isinstance(entry, FrameEntry):
+        return (entry.frame.header.stream, entry.frame.frame_id)
+    return (entry.stream, entry.frame_id)
+
+
+def _label_bytes(entry: LabelEntry) -> int:
+    record = entry.record
+    arrays = (record.settled, record.outcome, record.rows, record.truth, record.class_rows)
+    truth = 0 if record.truth_covariance is None else record.truth_covariance.nbytes
+    frame = 0 if entry.frame is None else entry.frame.frame.nbytes + _ENTRY
+    return _ENTRY + truth + frame + sum(array.nbytes for array in arrays)
+
+
+class LedgerSettings(Protocol):
+    """Reads what the [pending] section says of the disk."""
+
+    disk_bytes: int
+    keep_hours: float
+    partition_minutes: float
+    queue_frames: int
+    sync_frames: bool
+
+
+@dataclass(slots=True)
+class Journal:
+    """Keeps entries in a folder, without holding up the loop; without one it keeps none.
+
+    open, then replay, are called first of all; the rest on the loop.
+
+    tell      told in words when the disk takes no entries, when it does again, and of damage
+    pressed   set when a checkpoint is needed, without which the budget cannot be kept
+    drops     partitions that went, by reason
+    failures  writes and reads that came to nothing, and entries that are never written
+    """
+
+    folder: Path | None
+    settings: LedgerSettings
+    tell: Callable[[str], None]
+    pressed: asyncio.Event = field(default_factory=asyncio.Event)
+    drops: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
+    _dropped: Callable[[int, str], None] | None = None
+    _writer: LedgerWriter | None = None
+    _reader: LedgerReader = field(init=False)
+    _queue: JournalQueue = field(init=False)
+    _noted: int = 0  # sequence of the last entry that was taken
+    _synced: int = 0  # and of the last one that is on the disk for good
+    _trouble: int = 0  # failed attempts in a row
+    _damaged: int = 0  # entries
+    _untidy: bool = False
+    _unsynced_since: float | None = None
+    _lost: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    _waiters: list[tuple[int, asyncio.Future[bool]]] = field(default_factory=list)
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _rested_at: float = 0.0
+    _task: asyncio.Task[None] | None = None
+    _writing: ThreadPoolExecutor = field(init=False)
+    _reading: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings, path = self.settings, (self.folder or Path()).absolute() / FILE
+        if self.folder is not None:
+            keep = math.ceil(settings.keep_hours * 60 / settings.partition_minutes)
+            self._writer = LedgerWriter(path, settings.disk_bytes, keep)
+        self._reader, self._queue = LedgerReader(path), JournalQueue(settings.queue_frames)
+        self._writing = ThreadPoolExecutor(1, "pending-writer")
+        self._reading = ThreadPoolExecutor(1, "pending-reader")
+
+    # ---- at start
+
+    def open(self, dropped: Callable[[int, str], None]) -> Opened:
+        """Sees what is there. What cannot be used, or written, stops nothing.
+
+        dropped  told of each partition that goes from now on, and why
+        """
+        opened = Opened()
+        if self._writer is not None:
+            try:
+                opened = self._writer.open()
+            except Exception as error:
+                log.warning("pending: %s", error)
+                self._trouble = 1  # the disk takes nothing from the start, and that has been said
+            self._take_in()
+        self._dropped = dropped
+        self._noted = self._synced = opened.sequence
+        return opened
+
+    def replay(self, after: int) -> Iterator[Entry]:
+        """Yields all entries with a higher sequence, in order."""
+        writer = self._writer
+        if writer is None or not writer.partitions:
+            return
+        try:
+            yield from self._reader.after(after)
+        except UnusableLedger as error:
+            writer.refuse(self._reader.mark, error)
+        except Exception as error:
+            log.exception("pending: the ledger in %s is not replayed", self.folder)
+            self._say(f"what is in {self.folder} is not replayed: {error}")
+        finally:
+            self._take_in()
+
+    def look_up(
+        self, stream: str, frame_id: int, partition: int | None, before: int = NEVER
+    ) -> Kept | None:
+        """Finds a frame as `find` does, at start, where nothing waits. Blocks.
+
+        before  it is told as it was before the entry of that sequence
+        """
+        found, writer = None, self._writer
+        if writer is not None and writer.partitions:
+            try:
+                found = self._reader.find(stream, frame_id, partition, before)
+            except UnusableLedger as error:
+                writer.refuse(self._reader.mark, error)
+            except LedgerFailed as error:
+                self._not_read(error)
+            self._take_in()
+        return found
+
+    # ---- while it runs
+
+    def note(self, entry: Entry) -> bool:
+        """Has an entry written soon; False where there is no room, and the caller keeps it.
+
+        Frames are refused where many wait; labels where the disk takes none for so long that
+        memory runs out.
+        """
+        if self._writer is None or not self._queue.put(entry):
+            return False
+        self._noted = max(self._noted, entry.sequence)
+        self._wake()
+        if self._queue.frames * 2 > self._queue.most_frames and not self._trouble:
+            self._hurry.set()
+        return True
+
+    @property
+    def full(self) -> bool:
+        """True while no labels are taken, since the disk has taken none for long."""
+        return self._writer is not None and self._queue.full
+
+    async def durable(self, sequence: int) -> bool:
+        """Tells whether all entries up to a sequence survive a power failure.
+
+        False where they cannot be written now: writing is tried again, but not waited for. False
+        too for an entry that is never written, such as labels whose frame was dropped before.
+        """
+        return await self.settled(sequence) and sequence not in self._lost
+
+    async def settled(self, sequence: int) -> bool:
+        """Returns as `durable`, but for entries that never will be written: these are counted."""
+        if self._writer is None:
+            return False
+        wanted = min(sequence, self._noted)
+        if wanted <= self._synced:
+            return True
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append((wanted, written))
+        self._wake()
+        self._hurry.set()
+        self._asked.set()
+        return await written
+
+    async def reach(self, sequence: int) -> None:
+        """Returns when the disk has all entries up to one, or nothing is kept.
+
+        raises  OSError where the disk does not take them
+        """
+        if self.keeps and not await self.settled(sequence):
+            raise OSError(
+                f"the ledger is not on the disk up to entry {sequence}: see [pending] folder"
+            )
+
+    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
+        """The latest frame of that name, with its labels, be they written or not."""
+        writer, loop = self._writer, asyncio.get_running_loop()
+        if writer is None:
+            return None
+        # First what waits: it goes only when it is on the disk.
+        frames, labels = self._queue.of((stream, frame_id), partition)
+        if writer.partitions:
+            where = stream, frame_id, partition, NEVER
+            try:
+                found = await loop.run_in_executor(self._reading, self._reader.find, *where)
+                if found is not None:
+                    frames.append(found.entry)
+                    labels = [*found.labels, *labels]
+            except UnusableLedger as error:
+                await loop.run_in_executor(self._writing, writer.refuse, self._reader.mark, error)
+            except LedgerFailed as error:
+                self._not_read(error)
+            self._take_in()
+        latest = max(frames, key=lambda frame: (abs(frame.sequence), frame.sequence), default=None)
+        return kept(latest, labels)
+
+    def covered(self, sequence: int, now: int | None = None) -> None:
+        """A checkpoint has all up to a sequence: it is not replayed any more, and may expire.
+
+        now  partition that event time is in, as it is believed; None: that of the latest entry
+        """
+        if self._writer is not None:
+            self._writer.covered, self._writer.now = sequence, now
+
+    def covered_always(self) -> None:
+        """There are no checkpoints to wait for."""
+        self.covered(NEVER)
+
+    async def close(self) -> None:
+        """Writes what waits, if the disk takes it, and closes the file."""
+        writer, loop = self._writer, asyncio.get_running_loop()
+        if writer is None:
+            return
+        while self._queue or self._noted > self._synced:
+            if not await self.settled(self._noted):
+                break
+        self._writer = None
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        _answer(self._waiters, False)
+        if self._queue:
+            log.warning("pending: %d entries are lost: the disk takes none", len(self._queue))
+        await loop.run_in_executor(self._reading, self._reader.close)
+        await loop.run_in_executor(self._writing, writer.disconnect)
+        self._reading.shutdown()
+        self._writing.shutdown()
+
+    # ---- what metrics read
+
+    @property
+    def keeps(self) -> bool:
+        """True where there is a ledger at all."""
+        return self._writer is not None
+
+    @property
+    def waiting(self) -> int:
+        """Counts entries that are not on the disk yet."""
+        return len(self._queue)
+
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes on the disk, as of the last commit."""
+        return 0 if self._writer is None else self._writer.bytes
+
+    @property
+    def partitions(self) -> int:
+        """Counts the stretches of event time that have entries."""
+        return 0 if self._writer is None else len(self._writer.partitions)
+
+    @property
+    def refused(self) -> int:
+        """Counts files and entries that could not be used, and partitions that vanished."""
+        files = 0 if self._writer is None else self._writer.refused
+        return files + self._damaged + self.drops["vanished"]
+
+    # ---- the task that writes
+
+    def _wake(self) -> None:
+        self._work.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self._due()
+            began = time.monotonic()
+            if self._queue or self._waiters or self._unsynced_since is not None:
+                await self._attempt()
+            if self._untidy and not self._trouble:
+                await self._tidy()
+            ended = time.monotonic()
+            self._rested_at = ended + _REST * (ended - began)
+
+    async def _due(self) -> None:
+        """Returns when there is something to do, and it is time."""
+        if not (self._queue or self._waiters or self._untidy):
+            since = self._unsynced_since
+            due = None if since is None else max(0.0, since + _SYNC - time.monotonic())
+            await _set_within(self._work, due)
+        self._work.clear()
+        if not self._waiters and (self._trouble or len(self._queue) < _AT_ONCE):
+            await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
+        self._hurry.clear()
+        if not self._waiters:
+            # What writes takes from what answers: the interpreter, and the processor.
+            await _set_within(self._asked, max(0.0, self._rested_at - time.monotonic()))
+        self._asked.clear()
+
+    async def _attempt(self) -> None:
+        writer, loop = self._writer, asyncio.get_running_loop()
+        assert writer is not None
+        batch = self._queue.first(_AT_ONCE)
+        through = max((entry.sequence for entry in batch), default=self._noted)
+        # Those who come while it is written wait for the next one.
+        waiters, self._waiters = self._waiters, []
+        since = self._unsynced_since
+        durable = (
+            self.settings.sync_frames
+            or bool(waiters)
+            or any(isinstance(entry, LabelEntry) for entry in batch)
+            or (since is not None and time.monotonic() - since >= _SYNC)
+        )
+        try:
+            lost = await loop.run_in_executor(self._writing, writer.commit, batch, durable)
+        except Exception as error:
+            self._failed(error)
+            _answer(waiters, False)
+        else:
+            self._queue.remove_first(len(batch))
+            if durable:
+                self._unsynced_since = None
+                self._synced = max(self._synced, through)
+            elif since is None:
+                self._unsynced_since = time.monotonic()
+            self._recovered()
+            self._lose(lost)
+            self._untidy = True
+            there = [one for one in waiters if one[0] <= self._synced]
+            _answer(there, True)
+            self._waiters[:0] = [one for one in waiters if one[0] > self._synced]
+        self._take_in()
+
+    async def _tidy(self) -> None:
+        writer, loop = self._writer, asyncio.get_running_loop()
+        assert writer is not None
+        self._untidy = False
+        try:
+            self._untidy = await loop.run_in_executor(self._writing, writer.tidy)
+        except UnusableLedger as error:
+            await loop.run_in_executor(self._writing, writer.refuse, writer.mark, error)
+        except Exception as error:  # the next commit tries again
+            self.failures += 1
+            log.warning("pending: what went is not deleted: %s", error)
+        self._take_in()
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self._trouble += 1
+        if self._trouble & (self._trouble - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+            log.warning("pending: frames and labels are not written: %s", error)
+        if self._trouble == 1:
+            self._say(f"frames and labels are not written: {error} They wait in memory.")
+
+    def _lose(self, sequences: set[int]) -> None:
+        """Notes entries that are never written, lest who waits takes them for written."""
+        if not sequences:
+            return
+        self.failures += len(sequences)
+        self._lost.update(dict.fromkeys(sorted(sequences)))
+        while len(self._lost) > _MOST_LOST:
+            self._lost.popitem(last=False)
+        self._say(f"{len(sequences)} entries of the ledger are not written (see the log)")
+
+    def _recovered(self) -> None:
+        failed, self._trouble = self._trouble, 0
+        if failed:
+            message = f"frames and labels are written again, after {failed} failed attempts"
+            log.warning("pending: %s", message)
+            self._say(message)
+
+    # ---- what the threads have seen
+
+    def _take_in(self) -> None:
+        """Takes in what went, and what could not be used, and says so."""
+        writer = self._writer
+        if writer is None:
+            return
+        if writer.pressed:
+            writer.pressed = False
+            self.pressed.set()
+        while writer.dropped:
+            gone = writer.dropped.popleft()
+            self.drops[gone.reason] += 1
+            writer.told[gone.number] = self._noted
+            # What others make of it must not end the writing.
+            try:
+                if self._dropped is not None:
+                    self._dropped(gone.number, gone.reason)
+            except Exception:
+                log.exception("pending: partition %d is not counted as dropped", gone.number)
+        while writer.said:
+            self._say(writer.said.popleft())
+        for message in list(self._reader.damaged.values())[self._damaged :]:
+            self._damaged += 1
+            log.warning("pending: %s", message)
+            self._say(message)
+
+    def _not_read(self, error: LedgerFailed) -> None:
+        self.failures += 1
+        log.warning("pending: %s", error)
+
+    def _say(self, message: str) -> None:
+        try:
+            self.tell(message)
+        except Exception:
+            log.exception("pending: watchers were not told: %s", message)
+
+
+async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _answer(waiters: list[tuple[int, asyncio.Future[bool]]], written: bool) -> None:
+    for _, waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(written)

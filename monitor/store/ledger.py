@@ -1,0 +1,703 @@
+"""The ledger on disk: one SQLite database of entries, with a budget and an age at which they go.
+
+SQLite does not check what it reads, so each entry has a CRC-32. What the bytes of an entry mean is
+known in `entries.py` alone, and which thread does what in `journal.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import sqlite3
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed
+from monitor.store.files import private, sync_path
+
+log = logging.getLogger(__name__)
+
+FILE = "ledger.db"
+FORMAT = 1
+_APPLICATION = 0x63616C6C  # "call"
+
+# Small labels are synced one by one, large frames are chained over pages: between the two.
+_PAGE = 8192  # bytes
+_WAL_PAGES = 1024  # until they are copied into the file, at most
+
+_SCHEMA = (
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
+    # The bodies of all entries that one commit writes to a partition, one behind the other.
+    "CREATE TABLE blobs (id INTEGER PRIMARY KEY, partition INTEGER, body BLOB)",
+    "CREATE INDEX blobs_by_partition ON blobs (partition)",
+    # number: stamp of a frame, revision of labels; start and size: of the body within its blob.
+    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, partition INTEGER, kind INTEGER,"
+    " stream TEXT, frame_id INTEGER, number INTEGER,"
+    " blob INTEGER, start INTEGER, size INTEGER, crc INTEGER)",
+    "CREATE INDEX entries_by_frame ON entries (stream, frame_id, sequence)",
+    "CREATE INDEX entries_by_partition ON entries (partition, sequence, size)",
+    # Partitions that went: the last entry and the last blob that were there by then.
+    "CREATE TABLE gone (partition INTEGER PRIMARY KEY, reason TEXT, sequence INTEGER,"
+    " blob INTEGER)",
+)
+COLUMNS = "sequence, partition, kind, stream, frame_id, number, blob, start, size, crc"
+
+# Each step of a statement gives up the interpreter and takes it again, in the way of the event
+# loop: all rows of a commit are one step.
+_INSERT = (
+    f"INSERT OR IGNORE INTO entries ({COLUMNS})"
+    f" SELECT {', '.join(f'value ->> {column}' for column in range(10))} FROM json_each(?)"
+)
+_WITHOUT_FRAME = (
+    "SELECT value ->> 0 FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM entries"
+    " WHERE partition = value ->> 1 AND stream = value ->> 3 AND frame_id = value ->> 4"
+    f" AND kind <> {LABELS} AND abs(sequence) < value ->> 0)"
+)
+_RECENT = (
+    "SELECT * FROM (SELECT sequence, stream, frame_id, number, partition FROM entries"
+    f" WHERE sequence > 0 AND kind = {FRAME} ORDER BY sequence DESC LIMIT ?1)"
+    " UNION ALL SELECT * FROM (SELECT -sequence, stream, frame_id, number, partition FROM entries"
+    " WHERE sequence <= 0 ORDER BY sequence LIMIT ?1) ORDER BY 1 DESC LIMIT ?1"
+)
+# Frames whose names are given back at start.
+MOST_RECENT = 65536
+
+# A body is read together with its blob; what is deleted is deleted in portions, and so is what the
+# disk gets back: the writer is never busy for long.
+_BLOB = 1 << 20  # bytes from which on there is another one
+_PORTION = 256  # blobs
+_PORTION_BYTES = 4 << 20
+_PORTION_PAGES = 128
+
+# Codes of SQLite by which a file is not what it should be, and those of a whole disk.
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
+_SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: it ends before its end
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNSIGNED = (1 << 64) - 1
+
+# A sequence that no entry ever has.
+NEVER = (1 << 63) - 1
+
+
+Row: TypeAlias = tuple[Any, ...]
+# Key, CRC and body of entries.
+Bodies: TypeAlias = list[tuple[Key, int, bytes]]
+Run = Callable[..., sqlite3.Cursor]
+
+
+class LedgerFailed(OSError):
+    """Nothing of it could be written or read now. It may be later.
+
+    full  whether the disk has no room
+    """
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+class UnusableLedger(ValueError):
+    """A file is no ledger, not as it was written, or of a later version.
+
+    suffix  that it is set aside with
+    """
+
+    def __init__(self, message: str, suffix: str = "corrupt") -> None:
+        super().__init__(message)
+        self.suffix = suffix
+
+
+@dataclass(frozen=True, slots=True)
+class RecentFrame:
+    """A frame that is on the disk."""
+
+    stream: str
+    frame_id: int
+    stamp_ns: int | None
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A partition that is no longer there.
+
+    reason    "budget", "expired", "corrupt", "incompatible", "unread" or "vanished"
+    sequence  of the last entry that was written before it went
+    """
+
+    number: int
+    reason: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """State of the ledger at start.
+
+    sequence    of the last entry; 0 where there is none
+    frames      those that are on the disk, the newest last, at most 65536
+    partitions  numbers of those that have anything
+    dropped     partitions that went, by number, until a checkpoint knows of it
+    unknown     reason for which all others went that were ever there
+    """
+
+    sequence: int = 0
+    frames: tuple[RecentFrame, ...] = ()
+    partitions: frozenset[int] = frozenset()
+    dropped: Mapping[int, Dropped] = field(default_factory=dict)
+    unknown: str = "vanished"
+
+
+@dataclass(slots=True)
+class Partition:
+    """One that is there.
+
+    last   sequence of the last entry
+    bytes  of all bodies
+    """
+
+    last: int = 0
+    bytes: int = 0
+
+
+def mark_of(path: Path) -> tuple[int, int] | None:
+    """Identifies a file among others of the same name; None where there is none."""
+    try:
+        status = path.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if path.is_file() and not path.is_symlink() else None
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Returns a file that SQLite keeps beside its own: "-wal" or "-shm"."""
+    return path.with_name(f"{path.name}{suffix}")
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for part in ("", "-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            total += beside(path, part).stat().st_size
+    return total
+
+
+@contextlib.contextmanager
+def failures(path: Path) -> Iterator[None]:
+    """Raises errors of SQLite and of the system as UnusableLedger or LedgerFailed."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The lowest byte is the kind, the rest the details.
+        extended = getattr(error, "sqlite_errorcode", None) or 0
+        code = extended & 0xFF
+        said = f"{path}: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
+        absent = code == sqlite3.SQLITE_ERROR and str(error).startswith("no such ")
+        if code in _DAMAGED or extended == _SHORT_READ or absent:
+            raise UnusableLedger(f"{said}.") from error
+        if code == sqlite3.SQLITE_FULL:
+            raise LedgerFailed(f"{said}. Free some of the disk.", full=True) from error
+        raise LedgerFailed(f"{said}. Is the folder there, ours, and writable?") from error
+    except OSError as error:
+        if isinstance(error, LedgerFailed):
+            raise
+        full = error.errno in _NO_ROOM
+        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
+        raise LedgerFailed(f"{path}: {error.strerror or error}. {remedy}", full=full) from error
+
+
+def connected(path: Path, mode: str) -> sqlite3.Connection:
+    """Opens a file that is there; "rw" to write, "ro" to read."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=1.0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    # What is no text does not fit its CRC, which says it better.
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+@dataclass(slots=True)
+class LedgerWriter:
+    """Writes the database; used by one thread at a time.
+
+    This connection alone writes and copies the WAL into the file. From 3.7.0 to 3.51.2 (Debian
+    has 3.40.1) SQLite can corrupt a database when two connections do so at once, as the WAL is
+    begun anew (fixed in 3.51.3).
+
+    disk_bytes   of all files; the partition whose last entry is the oldest goes first
+    keep         partitions of event time that one is kept
+    covered      sequence of the last entry that a checkpoint has: what is beyond it is replayed,
+                 and does not expire
+    now          partition that event time is in; None: that of the latest entry
+    told         last entry by the time that others knew of a partition that went
+    bytes        on the disk, as of the last commit
+    refused      files that were set aside
+    """
+
+    path: Path
+    disk_bytes: int
+    keep: int = 0
+    covered: int = 0
+    # Whether the budget waits for a checkpoint.
+    pressed: bool = False
+    now: int | None = None
+    told: dict[int, int] = field(default_factory=dict)
+    bytes: int = 0
+    refused: int = 0
+    partitions: dict[int, Partition] = field(default_factory=dict)
+    dropped: deque[Dropped] = field(default_factory=deque)
+    said: deque[str] = field(default_factory=deque)
+    mark: tuple[int, int] | None = None
+    _connection: sqlite3.Connection | None = None
+    _last: int = 0  # entry
+    _blob: int = 0  # the last one: numbers are not given again
+    _gone: dict[int, Dropped] = field(default_factory=dict)
+    # Partitions whose blobs are being deleted: the last blob, and bytes.
+    _dying: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _wal_pages: int = field(init=False)
+    _synchronous: bool = False
+    _unsynced: bool = False
+    # Whether a partition was dropped for a full disk, and there was no room all the same.
+    _in_vain: bool = False
+
+    def __post_init__(self) -> None:
+        self._wal_pages = max(16, min(_WAL_PAGES, self.disk_bytes // _PAGE // 16))
+
+    # ---- the file
+
+    def open(self) -> Opened:
+        """Reads what is there at start; an unusable file is set aside. Raises LedgerFailed."""
+        unknown = "vanished"
+        try:
+            run = self._ready(at_start=True).execute
+            with failures(self.path):
+                rows = run(_RECENT, (MOST_RECENT,)).fetchall()
+        except UnusableLedger as error:
+            self.set_aside(error)
+            unknown, rows = error.suffix, []
+            self._ready()
+        self.bytes = self._counted()
+        frames = (RecentFrame(row[1], row[2] & UNSIGNED, *row[3:]) for row in reversed(rows))
+        there, gone = frozenset(self.partitions), dict(self._gone)
+        self.told = dict.fromkeys(gone, self._last)
+        return Opened(self._last, tuple(frames), there, gone, unknown)
+
+    def _ready(self, *, at_start: bool = False) -> sqlite3.Connection:
+        """Returns the connection to the file that is there, which is begun where there is none."""
+        if self.mark is not None and mark_of(self.path) != self.mark:
+            self._forget("vanished", f"{self.path} is gone: somebody has removed it.")
+        if self._connection is not None:
+            return self._connection
+        with failures(self.path):
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            if not self.path.exists():
+                for stale in ("-wal", "-shm"):  # else SQLite took them for those of the new file
+                    beside(self.path, stale).unlink(missing_ok=True)
+                # Never opened but here: to close a file that SQLite has open frees its locks.
+                os.close(private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+                sync_path(self.path.parent)
+            mark = mark_of(self.path)
+            if mark is None:
+                raise FileNotFoundError("it is gone, or no regular file")
+            connection = connected(self.path, "rw")
+            try:
+                self._prepare(connection)
+                if mark != self.mark:
+                    self._read(connection, at_start=at_start)
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+                raise
+        self.mark, self._connection = mark, connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Looks at what the file says of itself, and begins an empty one."""
+        run, self._synchronous = connection.execute, False
+        (application,), (version,) = (
+            run(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+        )
+        is_new = not (application or run("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
+        if not is_new and application != _APPLICATION:
+            raise UnusableLedger(f"{self.path}: application_id {application}, and so no ledger.")
+        if version > FORMAT:
+            raise UnusableLedger(
+                f"{self.path}: format {version}, but this monitor reads {FORMAT}. "
+                "Update the monitor.",
+                "incompatible",
+            )
+        for pragma in (
+            f"page_size = {_PAGE}",
+            "auto_vacuum = INCREMENTAL",
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            f"wal_autocheckpoint = {self._wal_pages}",
+            f"journal_size_limit = {self._wal_pages * _PAGE}",
+            "cache_size = -4096",
+        ):
+            run(f"PRAGMA {pragma}").fetchall()
+        if is_new:
+            with self._transaction(connection, durable=True):
+                for statement in _SCHEMA:
+                    run(statement)
+
+    def _read(self, connection: sqlite3.Connection, *, at_start: bool) -> None:
+        """Takes in which partitions there are."""
+        run = connection.execute
+        rows = run(
+            "SELECT partition, max(0, max(sequence)), sum(size) FROM entries GROUP BY partition"
+        ).fetchall()
+        if rows and not at_start:
+            # Its entries were not done again, and their numbers may have been given since.
+            raise UnusableLedger(f"{self.path}: it could not be read at start.", "unread")
+        self.partitions = {number: Partition(*values) for number, *values in rows}
+        gone = run("SELECT partition, reason, sequence, blob FROM gone").fetchall()
+        self._gone = {row[0]: Dropped(*row[:3]) for row in gone}
+        (blob,) = run("SELECT max(id) FROM blobs").fetchone()
+        self._blob = max([self._blob, blob or 0, *(row[3] for row in gone)])
+        lasts = [one.last for one in self.partitions.values()]
+        self._last = max([self._last, *lasts, *(row[2] for row in gone)])
+        for number, _, _, blob in gone:
+            (size,) = run(
+                "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?",
+                (number, blob),
+            ).fetchone()
+            if size is not None:
+                self._dying[number] = blob, size
+
+    def _synchronise(self, connection: sqlite3.Connection, durable: bool) -> None:
+        """Has what follows synced when it is committed, or not."""
+        if durable != self._synchronous:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._synchronous = durable
+
+    @contextlib.contextmanager
+    def _transaction(self, connection: sqlite3.Connection, durable: bool = False) -> Iterator[None]:
+        self._synchronise(connection, durable)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            raise
+
+    def refuse(self, mark: tuple[int, int] | None, error: UnusableLedger) -> None:
+        """Sets the file aside that somebody could not read, if it is still there."""
+        if mark is not None and mark == self.mark:
+            self.set_aside(error)
+
+    def set_aside(self, error: UnusableLedger) -> None:
+        """Renames the file, which cannot be used; another one is begun when it is needed."""
+        self.disconnect()
+        aside = self.path.with_name(f"{self.path.name}.{error.suffix}")
+        try:
+            for part in ("-wal", ""):  # without its WAL it would be another one
+                with contextlib.suppress(FileNotFoundError):
+                    beside(self.path, part).replace(beside(aside, part))
+            beside(self.path, "-shm").unlink(missing_ok=True)
+            said = f"It is kept as {aside.name}."
+        except OSError as failed:
+            said = f"It cannot be kept as {aside.name} ({failed.strerror})."
+        self.refused += 1
+        self._forget(
+            error.suffix, f"{error} {said} Frames and labels in it are not known any more."
+        )
+
+    def _forget(self, reason: str, message: str) -> None:
+        """Takes the whole file for gone."""
+        self.disconnect()
+        log.warning("pending: %s", message)
+        self.said.append(message)
+        self.dropped.extend(Dropped(number, reason, self._last) for number in self.partitions)
+        self.mark = None
+        for known in (self.partitions, self._gone, self._dying, self.told):
+            known.clear()
+
+    def disconnect(self) -> None:
+        """Closes the database; the WAL is copied into it where nobody else has it open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    # ---- entries
+
+    def commit(self, entries: Sequence[Entry], durable: bool) -> set[int]:
+        """Writes all entries, or none of them, behind what expiry and budget let go.
+
+        durable  all that was ever committed is on the disk when it returns, not only in the hands
+                 of the system
+        returns  sequences of those that are not written, and never will be: without bytes, labels
+                 of a frame that is not there, and what has the number of something else
+        raises   LedgerFailed; to commit again does no harm
+        """
+        lost: set[int] = set()
+        bodies: Bodies = []
+        for entry in entries:
+            try:
+                bodies += [(key, key.crc(body), body) for key, body in keyed(entry)]
+            except Exception as error:  # one entry must not stand in the way of all others
+                lost.add(entry.sequence)
+                log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
+        for again in (False, True):
+            try:
+                lost |= self.write(bodies, durable)
+                break
+            except UnusableLedger as error:
+                self.set_aside(error)
+                if again:
+                    raise LedgerFailed(str(error)) from error
+            except LedgerFailed as error:
+                # What a failed write leaves in SQLite's memory is not to be trusted.
+                self.disconnect()
+                # Where others fill the disk, dropping more helps nobody.
+                self._in_vain |= again and error.full
+                if not error.full or self._in_vain or not self._make_room(bodies):
+                    raise
+        self._in_vain = False
+        self.bytes = self._counted()
+        return lost
+
+    def write(self, bodies: Bodies, durable: bool) -> set[int]:
+        """Commits bodies, once. Raises UnusableLedger, LedgerFailed."""
+        connection = self._ready()
+        run = connection.execute
+        with failures(self.path):
+            self._expire({key.partition for key, *_ in bodies})
+            self._keep_budget()
+            if not bodies:
+                # A commit without sync leaves it in the WAL, which no lock of SQLite is on.
+                if durable and self._unsynced:
+                    sync_path(beside(self.path, "-wal"), os.O_NOFOLLOW)
+                    self._unsynced = False
+                return set()
+            lost = self._without_frame(run, [key for key, *_ in bodies])
+            rows, blobs = self._laid_out([one for one in bodies if one[0].sequence not in lost])
+            with self._transaction(connection, durable):
+                for blob in blobs:
+                    run("INSERT INTO blobs VALUES (?, ?, ?)", blob)
+                inserted = run(_INSERT, (json.dumps(rows),)).rowcount
+                taken = set() if inserted == len(rows) else _taken(run, rows)
+                # A checkpoint that came later knows that they are gone.
+                for number in [n for n, entry in self.told.items() if entry < self.covered]:
+                    if number not in self._dying:
+                        run("DELETE FROM gone WHERE partition = ?", (number,))
+                        self._gone.pop(number, None)
+                        del self.told[number]
+            if mark_of(self.path) != self.mark:
+                raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+        for row in rows:
+            there = self.partitions.setdefault(row[1], Partition())
+            there.last = max(there.last, row[0])
+            there.bytes += row[8]
+        self._last = max([self._last, *(row[0] for row in rows)])
+        self._unsynced = not durable
+        if lost or taken:
+            said = ", ".join(map(str, sorted(lost | taken)[:8]))
+            log.warning(
+                "pending: entries %s are not written: the frame that they are of is not there, or "
+                "another entry has their number",
+                said,
+            )
+        return lost | taken
+
+    def _without_frame(self, run: Run, keys: list[Key]) -> set[int]:
+        """Finds labels of frames that are not there: nobody could say what they are of."""
+        earliest: dict[tuple[int, str, int], int] = {}
+        for key in keys:
+            if key.kind != LABELS:
+                name = key.partition, key.stream, key.frame_id
+                earliest[name] = min(abs(key.sequence), earliest.get(name, NEVER))
+        asked = [
+            key
+            for key in keys
+            if key.kind == LABELS
+            and earliest.get((key.partition, key.stream, key.frame_id), NEVER) > key.sequence
+        ]
+        if not asked:
+            return set()
+        return {sequence for (sequence,) in run(_WITHOUT_FRAME, (json.dumps(asked),))}
+
+    def _laid_out(self, bodies: Bodies) -> tuple[list[Row], list[Row]]:
+        """Returns rows of `entries` and of `blobs`."""
+        rows, blobs = [], dict[int, tuple[int, list[bytes]]]()
+        filling: dict[int, tuple[int, int]] = {}
+        for key, crc, body in bodies:
+            blob, start = filling.get(key.partition, (0, _BLOB))
+            if start >= _BLOB:
+                self._blob += 1
+                blob, start = self._blob, 0
+                blobs[blob] = key.partition, []
+            blobs[blob][1].append(body)
+            rows.append((*key, blob, start, len(body), crc))
+            filling[key.partition] = blob, start + len(body)
+        return rows, [(blob, number, b"".join(parts)) for blob, (number, parts) in blobs.items()]
+
+    # ---- what goes
+
+    def _expire(self, writing: set[int]) -> None:
+        """Drops partitions that every checkpoint has, when they are older than keep_hours."""
+        if not self.partitions:
+            return
+        now = max(self.partitions, key=lambda number: self.partitions[number].last)
+        now = now if self.now is None else self.now
+        for number, one in list(self.partitions.items()):
+            if number < now - self.keep and one.last <= self.covered and number not in writing:
+                self._drop(number, "expired")
+
+    def _keep_budget(self) -> None:
+        while self._in_use() > self.disk_bytes:
+            if self._remove_aside():
+                continue
+            if not self.partitions:
+                break
+            oldest, one = min(self.partitions.items(), key=lambda item: (item[1].last, item[0]))
+            if one.last > self.covered and self._in_use() <= 2 * self.disk_bytes:
+                # What is in no checkpoint stays until there is one, which is asked for.
+                self.pressed = True
+                break
+            if len(self.partitions) == 1:
+                log.warning("pending: one partition is over disk_bytes: lower partition_minutes")
+            self._drop(oldest, "budget")
+
+    def _make_room(self, bodies: Bodies) -> bool:
+        """Removes what is oldest and in a checkpoint; tells whether there was something."""
+        if self._remove_aside():
+            return True
+        writing = {key.partition for key, *_ in bodies}
+        # What no checkpoint has is in no other place: rather nothing new is taken.
+        others = [
+            (one.last, number)
+            for number, one in self.partitions.items()
+            if number not in writing and one.last <= self.covered
+        ]
+        if others:
+            _, oldest = min(others)
+            self._ready()
+            with failures(self.path):
+                self._drop(oldest, "budget")
+                while oldest in self._dying:
+                    self.tidy()
+        return bool(others)
+
+    def _drop(self, number: int, reason: str) -> None:
+        """Lets a partition go: it is not found any more, and its blobs are deleted by `tidy`."""
+        gone, connection = Dropped(number, reason, self._last), self._ready()
+        with self._transaction(connection):
+            connection.execute("DELETE FROM entries WHERE partition = ?", (number,))
+            connection.execute(
+                "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?)",
+                (number, reason, self._last, self._blob),
+            )
+        size = self.partitions.pop(number).bytes + self._dying.get(number, (0, 0))[1]
+        self._dying[number] = self._blob, size
+        self._gone[number] = gone
+        self.told.pop(number, None)
+        self.dropped.append(gone)
+
+    def tidy(self) -> bool:
+        """Deletes a portion of what went, or gives one back to the disk; False at the end.
+
+        raises  UnusableLedger, LedgerFailed
+        """
+        if self._connection is None:
+            return False
+        run = self._connection.execute
+        with failures(self.path):
+            self._synchronise(self._connection, durable=False)
+            for number, (last, left) in self._dying.items():
+                found = run(
+                    "SELECT id, length(body) FROM blobs WHERE partition = ? AND id <= ?"
+                    " ORDER BY id LIMIT ?",
+                    (number, last, _PORTION),
+                ).fetchall()
+                if not found:
+                    del self._dying[number]
+                    return True
+                sizes = list(accumulate(length or 0 for _, length in found))
+                at = min(bisect_left(sizes, _PORTION_BYTES), len(found) - 1)
+                run("DELETE FROM blobs WHERE partition = ? AND id <= ?", (number, found[at][0]))
+                self._dying[number] = last, max(0, left - sizes[at])
+                return True
+            pages, free = self._pages()
+            # A file within the budget keeps some room for what comes next.
+            over = pages * _PAGE + self._wal_bytes() > self.disk_bytes
+            if free > max(_PORTION_PAGES, pages // 8) or (over and free):
+                run(f"PRAGMA incremental_vacuum({_PORTION_PAGES})").fetchall()
+                return True
+        self.bytes = self._counted()
+        return False
+
+    def _pages(self) -> tuple[int, int]:
+        """Counts the pages of the database, and those of them that are free."""
+        run = self._ready().execute
+        (pages,), (free,) = (
+            run(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count")
+        )
+        return pages, free
+
+    def _in_use(self) -> int:
+        """Returns the bytes that would be on the disk if all that went were deleted."""
+        pages, free = self._pages()
+        dying = sum(size for _, size in self._dying.values())
+        there = max(0, (pages - free) * _PAGE - dying)
+        return there + self._wal_bytes() + sum(map(_size, self._aside()))
+
+    def _wal_bytes(self) -> int:
+        with contextlib.suppress(OSError):
+            return beside(self.path, "-wal").stat().st_size
+        return 0
+
+    def _counted(self) -> int:
+        return _size(self.path) + sum(map(_size, self._aside()))
+
+    def _aside(self) -> Iterator[Path]:
+        """Yields the files that were set aside."""
+        for suffix in ("corrupt", "incompatible", "unread"):
+            path = self.path.with_name(f"{self.path.name}.{suffix}")
+            if path.is_file():
+                yield path
+
+    def _remove_aside(self) -> bool:
+        """Removes what was set aside first of all; tells whether there was something."""
+        with contextlib.suppress(OSError):
+            for oldest in sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns):
+                for part in ("", "-wal"):
+                    beside(oldest, part).unlink(missing_ok=True)
+                return True
+        return False
+
+
+def _taken(run: Run, rows: list[Row]) -> set[int]:
+    """Finds rows whose number something else has: what is there was promised, and stays."""
+    numbers = json.dumps([row[0] for row in rows])
+    there = {
+        sequence: rest
+        for sequence, *rest in run(
+            "SELECT sequence, stream, frame_id, crc FROM entries"
+            " WHERE sequence IN (SELECT value FROM json_each(?))",
+            (numbers,),
+        )
+    }
+    return {
+        row[0]
+        for row in rows
+        if row[2] != BROUGHT and there.get(row[0]) != [row[3], row[4], row[9]]
+    }
