@@ -285,15 +285,12 @@ class RegisterCheckpoints:
 
     named          versions that the configuration names
     every_seconds  s after which trials are written, if nothing else has happened
-    entry          the last one of the ledger that was known to the tracks of the last run; None: it
-                   is not known
     """
 
     promotions: Promotions
     named: Mapping[str, str]
     keeper: RecalibratorWriter
     every_seconds: float
-    entry: int | None = field(default=None, init=False)
     _unkept: list[Record] = field(default_factory=list)
     _urgent: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -343,7 +340,7 @@ class RegisterCheckpoints:
             if self.named[key] in ("", getattr(state.configured, key)):
                 restored.add(key)
         register = self.promotions.learning.register
-        register.pinned, self.entry = state.pinned, state.entry
+        register.pinned = state.pinned
         if "recalibrator" in restored:
             register.spent.update(state.spent)
             register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
@@ -403,5 +400,4 @@ class RegisterCheckpoints:
             guards=tuple(register.guards.values()),
             befores=tuple(register.befores.values()),
             followers=dict(register.followers),
-            entry=self.promotions.pipeline.ledger.sequence,
         )
