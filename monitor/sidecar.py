@@ -191,14 +191,12 @@ class Sidecar:
         self.kept.begin()
         self.drift.begin()
         # Statistics without a position in the ledger count as up to date, and no frame before is in
-        # the account; drift and labelled tracks without one take the position of the statistics.
-        statistics = self.keeper.entry
-        if statistics is None:
-            statistics = opened.sequence
+        # the account.
+        after = self.keeper.entry
+        if after is None:
+            after = opened.sequence
             ledger.begins = ledger.sequence + 1
-        drift = statistics if self.drift.entry is None else self.drift.entry
-        learning = statistics if self.kept.entry is None else self.kept.entry
-        self.resumed.run(journal, statistics, drift, learning)
+        self.resumed.run(journal, after)
         self.wall_clock.epoch = ledger.epoch
         if not self.config.snapshot.path:
             journal.covered_always()
