@@ -22,7 +22,7 @@ from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
 from monitor.drift.state import family_state, restored_family
-from monitor.pipeline.drift_watch import NOT_WATCHED, Position
+from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
@@ -163,15 +163,14 @@ class CheckpointFile:
 class DriftCheckpoints:
     """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
 
-    ledger  that a checkpoint must not be ahead of; None: there is none
-    entry   the last one of the ledger that is in what was loaded; None: it is not known
+    ledger  that a checkpoint must not be ahead of: labels that only a checkpoint knew of would be
+            counted again; None: there is none
     """
 
     pipeline: Pipeline
     config: DriftConfig
     fits: FitRounds
     ledger: Journal | None = None
-    entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     file: CheckpointFile = field(init=False)
 
@@ -226,11 +225,7 @@ class DriftCheckpoints:
         watch = self.pipeline.drift
         known = watch.family
         given, selection = known.usual.given, self._active()
-        self.entry = state.entry
-        if state.entry is not None:
-            position = Position(state.entry, frozenset(state.beyond), state.waits)
-            watch.has(position, state.order)
-            watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
+        watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
@@ -272,25 +267,15 @@ class DriftCheckpoints:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
         self.pipeline.remember_answered()
         # The open portion stays open: else the moment of the write decides where the portion
-        # ends. The frames of the portion come again from the ledger.
+        # ends.
         await in_steps(watch.catch_up())
         with watch.held():
-            position = watch.position(ledger.sequence)
+            sequence = ledger.sequence
             state = family_state(watch.family, self._active())
             numbers, begins = watch.epochs.state(watch.slices.names)
-            state = replace(
-                state,
-                entry=position.entry,
-                beyond=tuple(sorted(position.beyond)),
-                waits=position.waits,
-                order=watch.order(),
-                numbers=numbers,
-                begins=begins,
-            )
-            text = await in_steps(family_text(state))
+            text = await in_steps(family_text(replace(state, numbers=numbers, begins=begins)))
         if self.ledger is not None:
-            # Entries that the disk lacks would have their numbers given again.
-            await self.ledger.reach(max(position.beyond, default=position.entry))
+            await self.ledger.reach(sequence)
         return text
 
     async def settle(self) -> None:
@@ -302,6 +287,7 @@ class DriftCheckpoints:
         """Writes all that has come, and lets another sidecar have the file."""
         self._refits.stop()
         with contained(self.pipeline.counters, log, NOT_WATCHED):
+            self.pipeline.drift.begin_anew()
             await in_steps(self.pipeline.drift.catch_up(everything=True))
         await self.write()
         self.file.close()
