@@ -446,7 +446,7 @@ class DriftConfig(Section):
     page_tolerance: Tolerance = _CORE.page_tolerance
     ticket_tolerance: Tolerance = _CORE.ticket_tolerance
     # What counts as one observation: track-second (where tracks are known, seconds of them; and
-    # detections, tempered), detection (these alone), track (strict: whole tracks).
+    # detections, tempered), detection (these alone).
     unit: Unit = _CORE.unit
     # Tracks and detections of a slice that what is usual is learned from, at least; after ten times
     # as many detections tracks are waited for no longer.
@@ -465,6 +465,13 @@ class DriftConfig(Section):
     open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
     # s without truth that end a track.
     track_idle_seconds: Annotated[float, Field(ge=0.05)] = _CORE.idle_seconds
+
+    @field_validator("unit", mode="before")
+    @classmethod
+    def _of_today(cls, unit: object) -> object:
+        if unit == "track":
+            raise ValueError("whole tracks are no unit any more: use track-second.")
+        return unit
 
     def settings(self) -> DriftSettings:
         """Returns the settings of `drift`."""

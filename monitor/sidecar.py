@@ -206,7 +206,7 @@ class Sidecar:
             # Statistics without a position count as up to date; no frame before is in the account.
             position = opened.sequence
             ledger.begins = ledger.sequence + 1
-        self.resumed.run(journal, position, position, position)
+        self.resumed.run(journal, position)
         self.wall_clock.epoch = ledger.epoch
 
     async def _drop_stuck(self) -> None:

@@ -170,6 +170,12 @@ def test_a_value_out_of_range_is_refused_with_key_and_value(tmp_path, section, k
     assert f"] = {shown}: " in message
 
 
+def test_whole_tracks_as_the_unit_of_drift_are_refused_with_the_unit_to_use(tmp_path):
+    message = refusal(tmp_path, "[drift]\nunit = 'track'")
+    assert "[drift.unit] = 'track': " in message
+    assert "use track-second" in message
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -365,7 +371,7 @@ OF_THE_CORE = {
     "hours_between_false_tickets": ("hours_between_false_tickets", 7.0),
     "page_tolerance": ("page_tolerance", 1.5),
     "ticket_tolerance": ("ticket_tolerance", 1.7),
-    "unit": ("unit", "track"),
+    "unit": ("unit", "detection"),
     "reference_tracks": ("reference_tracks", 31),
     "reference_detections": ("reference_detections", 2001),
     "reference_seconds": ("reference_seconds", 0.0),

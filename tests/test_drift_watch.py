@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
-from monitor.drift.evidence import DriftSettings, Unit
+from monitor.drift.evidence import DriftSettings
 from monitor.drift.state import family_state, restored_family
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import Slice, SliceBy, SliceTable
@@ -132,15 +132,11 @@ def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
     assert [one.epoch for one in watch.family.left.values()] == [1] * 3
 
 
-def test_what_is_left_out_of_tracks_is_told_of_the_unit_in_force():
-    assert {"late_seconds", "tracks"} <= left_out(watch_of()).keys()
-    strict = watch_of(settings=DriftSettings(unit=Unit.TRACK))
-    assert strict.family.whole is not None
-    strict.family.whole.late, strict.family.whole.beyond = 3, 4
-    strict.family.whole.left_out, strict.family.seconds.left_out = 5, 6
-    counts = left_out(strict)
-    assert (counts["late_tracks"], counts["used_tracks"], counts["tracks"]) == (3, 4, 5)
-    assert "late_seconds" not in counts
+def test_what_could_not_join_the_bet_of_its_track_is_told():
+    watch = watch_of()
+    watch.family.seconds.late, watch.family.seconds.left_out = 3, 6
+    counts = left_out(watch)
+    assert (counts["late_seconds"], counts["tracks"]) == (3, 6)
 
 
 def test_what_waits_beyond_measure_is_left_out_and_counted(monkeypatch):

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.drift.state import family_state, restored_family
-from monitor.pipeline.drift_watch import Position
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.restart import Resumption, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
@@ -47,13 +46,10 @@ class Checkpoint:
 
 
 def family_of(pipeline: Pipeline) -> bytes:
-    """The evidence, with all that waits."""
+    """The evidence, without what waits."""
     drift = pipeline.drift
     finished(drift.catch_up())
-    position = drift.position(pipeline.ledger.sequence)
     state = family_state(drift.family, pipeline.recalibrators.selection.version)
-    beyond = tuple(sorted(position.beyond))
-    state = replace(state, entry=position.entry, beyond=beyond, waits=position.waits)
     return b"".join(finished(family_text(state)))
 
 
@@ -66,13 +62,13 @@ def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
     return Checkpoint(body, family_of(pipeline))
 
 
-def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJournal) -> Resumption:
+def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumption:
     """As a sidecar does at start."""
     stored = parsed(kept.statistics)
     assert stored.progress is not None
     finished(fresh.live.import_in_steps(stored.state))
     restore_progress(fresh, stored.progress)
-    family = read_family(drift)
+    family = read_family(kept.drift)
     version = fresh.recalibrators.selection.version
     watch = fresh.drift
     watch.family, _ = restored_family(family, watch.settings, watch.family.usual.given, version)
@@ -80,11 +76,8 @@ def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJourna
         frame = one.frame_entry()
         if frame is not None:
             fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
-    statistics, of_drift = stored.progress.sequence, family.entry
-    assert of_drift is not None
-    watch.has(Position(of_drift, frozenset(family.beyond), family.waits))
     resumption = Resumption(fresh)
-    resumption.run(journal, statistics, of_drift, statistics)
+    resumption.run(journal, stored.progress.sequence)
     return resumption
 
 
@@ -160,7 +153,7 @@ def forget_what_changed_nothing(
 
 @dataclass
 class Life:
-    """A pipeline and what is kept of it: two checkpoints, that of drift on its own, and the ledger.
+    """A pipeline and what is kept of it: a checkpoint and the ledger.
 
     told  labels since the checkpoint that are in the ledger
     """
@@ -168,20 +161,16 @@ class Life:
     pipeline: Pipeline
     journal: ListJournal
     kept: Checkpoint
-    drift: bytes
     counted: dict[str, int]
     told: Counter[str]
 
     @classmethod
-    def of(cls, selection, moves, early: int, late: int, death: int, **pending) -> Life:
+    def of(cls, selection, moves, written: int, death: int, **pending) -> Life:
         journal = ListJournal()
         alive = a_pipeline(selection, journal, **pending)
-        kept = checkpoint_of(alive)
-        life = cls(alive, journal, kept, kept.drift, labels_of(alive), Counter())
+        life = cls(alive, journal, checkpoint_of(alive), labels_of(alive), Counter())
         for number, move in enumerate(moves[:death]):
-            if number == early:
-                life.drift = family_of(alive)
-            if number == late:
+            if number == written:
                 life.kept, life.counted, life.told = (
                     checkpoint_of(alive),
                     labels_of(alive),
@@ -201,12 +190,12 @@ class Life:
     def again(self, selection, **pending) -> Pipeline:
         """The one that goes on."""
         fresh = a_pipeline(selection, self.journal.copy(), **pending)
-        resumption = resumed(self.kept, self.drift, fresh, self.journal)
+        resumption = resumed(self.kept, fresh, self.journal)
         assert resumption.failed == 0
         return fresh
 
 
-cuts = st.tuples(*[st.integers(0, 25)] * 3)
+cuts = st.tuples(*[st.integers(0, 25)] * 2)
 memories = st.sampled_from([2**28, 2**28, 9000, 1])
 
 
@@ -215,8 +204,8 @@ memories = st.sampled_from([2**28, 2**28, 9000, 1])
 def test_who_goes_on_from_a_checkpoint_and_the_ledger_is_the_one_that_never_died(
     selection, moves, cuts, max_bytes
 ):
-    early, late, death = sorted(min(cut, len(moves)) for cut in cuts)
-    life = Life.of(selection, moves, early, late, death, max_bytes=max_bytes)
+    written, death = sorted(min(cut, len(moves)) for cut in cuts)
+    life = Life.of(selection, moves, written, death, max_bytes=max_bytes)
     again = life.again(selection, max_bytes=max_bytes)
     assert_alike(life.pipeline, again)
     for move in moves[death:]:
@@ -238,11 +227,10 @@ def moves_in_order(draw):
 
 
 @settings(deadline=None, max_examples=20)
-@given(selections, moves_in_order(), cuts)
-def test_evidence_of_drift_is_gathered_again_from_the_ledger(selection, moves, cuts):
-    """Up to rounding: rows are summed in other portions. Nothing of it was kept."""
-    _, late, death = sorted(min(cut, len(moves)) for cut in cuts)
-    life = Life.of(selection, moves, 0, late, death)
+@given(selections, moves_in_order())
+def test_evidence_of_drift_is_gathered_again_from_the_ledger(selection, moves):
+    """Up to rounding: rows are summed in other portions. Nothing was kept."""
+    life = Life.of(selection, moves, 0, len(moves))
     again = life.again(selection)
     assert_close(read_family(family_of(life.pipeline)), read_family(family_of(again)))
 
@@ -279,8 +267,8 @@ def test_labels_that_are_on_the_disk_count_once_where_their_frames_were_in_memor
 ):
     """What came with frames that the disk did not take is lost; of labels nothing is."""
     moves = [replace(move, inline=0) if isinstance(move, Came) else move for move in moves]
-    early, late, death = sorted(min(cut, len(moves)) for cut in cuts)
-    life = Life.of(selection, moves, early, late, death, keep_one_frame_in=keep_one_frame_in)
+    written, death = sorted(min(cut, len(moves)) for cut in cuts)
+    life = Life.of(selection, moves, written, death, keep_one_frame_in=keep_one_frame_in)
     again = life.again(selection, keep_one_frame_in=keep_one_frame_in)
     last = Came("lidar", 77, 40)
     for pipeline in (life.pipeline, again):

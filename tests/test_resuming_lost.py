@@ -73,7 +73,7 @@ def gone_on(pipeline: Pipeline, journal: ListJournal, **pending: int) -> Pipelin
     """One that goes on from a checkpoint of now."""
     kept = checkpoint_of(pipeline)
     fresh = a_pipeline(DOUBLE, journal, **pending)
-    resumed(kept, kept.drift, fresh, journal)
+    resumed(kept, fresh, journal)
     return fresh
 
 
@@ -151,7 +151,7 @@ def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_n
     tell(pipeline, journal, ALL)
     again = a_pipeline(DOUBLE, journal, max_bytes=1)
     again.ledger.sequence = 3
-    Resumption(again).run(journal, 0, 0, 0)
+    Resumption(again).run(journal, 0)
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
     account = again.ledger.fates.account

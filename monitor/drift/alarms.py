@@ -118,7 +118,7 @@ class Counted(StrEnum):
 
     TRACK_SECOND = "track-second"
     DETECTION = "detection"
-    TRACK = "track"
+    TRACK = "track"  # a whole one; told by older sidecars alone
     FRAME = "frame"  # no tracks are known: its detections are one
 
 

@@ -7,14 +7,12 @@ are never compared: one source may have its ground truth at once, another one mi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
 
-from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS
-from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, IntArray
 
 # s; of a longer pause between two frames of a source no more was driving.
@@ -36,38 +34,6 @@ SET_BACK_NS = 10 * BLOCK_NS
 # A source is over when, since it was last heard of, all of them moved on by this on average.
 # Long, because labels of one source may come in batches of minutes while others wait.
 SILENT_NS = 600 * BLOCK_NS
-
-
-# Far above any clock; differences of two can be held.
-LATEST_NS = 2**62
-
-# Sources of a driving clock, and of SourceTimes; `elapsed` when each was last heard of.
-_DRIVING = ArrayForm(
-    np.dtype(
-        [
-            ("source", np.int64),
-            ("latest_ns", np.int64),
-            ("seen_at", np.int64),
-            ("waiting", np.float64),
-        ]
-    ),
-    (None,),
-    fields=(("latest_ns", -LATEST_NS, LATEST_NS), ("waiting", 0.0, 1e12)),
-)
-_TIMES = ArrayForm(
-    np.dtype([(name, np.int64) for name in ("source", "time_ns", "life", "turn", "elapsed")]),
-    (None,),
-    fields=(("time_ns", -LATEST_NS, LATEST_NS), ("elapsed", 0, LARGEST_COUNT)),
-)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ClockState:
-    """A driving clock of S sources, (S,); fields as there, but without `driven`."""
-
-    frames: Count = 0
-    active: Count = 1
-    sources: Annotated[Records, _DRIVING] = field(default_factory=_DRIVING.none)
 
 
 @dataclass(slots=True)
@@ -101,16 +67,6 @@ class DrivingClock:
     _frames: int = 0
     _active: int = 1
     _sources: dict[int, _Driving] = field(default_factory=dict)
-
-    def state(self) -> ClockState:
-        """Returns a value that `restore` makes the same clock of, but for what was driven."""
-        rows = [(name, s.latest_ns, s.seen_at, s.waiting) for name, s in self._sources.items()]
-        return ClockState(self._frames, self._active, np.array(rows, _DRIVING.dtype))
-
-    def restore(self, state: ClockState) -> None:
-        """Goes on from a state."""
-        self._frames, self._active = state.frames, state.active
-        self._sources = {name: _Driving(*row) for name, *row in state.sources.tolist()}
 
     def drive(self, source: int, stamp_ns: int) -> float:
         """Takes in a frame with ground truth; returns the seconds that it adds."""
@@ -146,17 +102,6 @@ class DrivingClock:
             return 0.0
         seconds, known.waiting = known.waiting, 0.0
         return seconds
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class TimesState:
-    """Times of S sources, (S,), that which was not heard of for longest first; see SourceTimes."""
-
-    frames: Count = 0
-    lives: Count = 0
-    turns: Count = 0
-    elapsed: Count = 0
-    sources: Annotated[Records, _TIMES] = field(default_factory=_TIMES.none)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -205,17 +150,18 @@ class SourceTimes:
     # The one not heard of for longest comes first.
     _sources: dict[int, _Source] = field(default_factory=dict)
 
-    def state(self) -> TimesState:
-        """Returns a value that `restore` makes the same times of."""
-        rows = [(name, s.time_ns, s.life, s.turn, s.elapsed) for name, s in self._sources.items()]
-        sources = np.array(rows, _TIMES.dtype)
-        return TimesState(self._frames, self._lives, self._turns, self._elapsed, sources)
+    @property
+    def latest_ns(self) -> dict[int, int]:
+        """Returns the time of each source, by its number."""
+        return {name: at.time_ns for name, at in self._sources.items()}
 
-    def restore(self, state: TimesState) -> None:
-        """Goes on from a state, in place of all."""
-        self._frames, self._lives = state.frames, state.lives
-        self._turns, self._elapsed = state.turns, state.elapsed
-        self._sources = {name: _Source(*row) for name, *row in state.sources.tolist()}
+    def go_on(self, latest_ns: Mapping[int, int]) -> None:
+        """Begins with the times of the last run; lives and turns are numbered in their order."""
+        self._lives = self._turns = len(latest_ns)
+        self._sources = {
+            name: _Source(time_ns, number, number)
+            for number, (name, time_ns) in enumerate(latest_ns.items(), 1)
+        }
 
     def take(self, source: IntArray, stamp_ns: IntArray) -> Arrivals:
         """Takes F frames in the order in which their ground truth came: (F,) each.

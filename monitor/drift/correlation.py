@@ -26,6 +26,9 @@ LEAST = 0.02
 LARGEST_NUMBER = 1e24
 Sum = Annotated[float, Interval(ge=0.0, le=LARGEST_NUMBER)]
 
+# s; far above any clock.
+Seconds = Annotated[float, Interval(ge=0.0, le=1e12)]
+
 # Tracks that may go on, at most: the longest unseen are forgotten first.
 OPEN = 1024
 
@@ -155,8 +158,7 @@ class TrackSums:
         distance, which D sees and r only in part; but D knows only tracks as long as these were.
         Nothing here is proved to keep E[L^γ] ≤ 1 given the past of a track. Simulated, with
         references of 2000 detections and scale bets of tolerance 1: run lengths of 3.9 T or more
-        for AR(1) up to ρ = 0.9, with and without a constant bias of half a deviation. What is
-        proved for any dependence within a track is the strict unit, whole tracks.
+        for AR(1) up to ρ = 0.9, with and without a constant bias of half a deviation.
         """
         total, both = self.totals, self.products
         if self.tracks < _FEWEST_TRACKS or total[_PAIRS] < _FEWEST_TRACKS:

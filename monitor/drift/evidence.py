@@ -70,7 +70,6 @@ class Unit(StrEnum):
 
     TRACK_SECOND = "track-second"  # seconds of tracks, and detections tempered by correlation
     DETECTION = "detection"  # detections alone, tempered by correlation
-    TRACK = "track"  # strict: whole tracks, whatever their detections have in common
 
 
 @dataclass(frozen=True, slots=True)

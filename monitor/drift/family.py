@@ -6,7 +6,7 @@ A family never reads a clock: time is what the stamps of frames with ground trut
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from monitor.drift.alarms import (
     DriftReading,
     DriftState,
     Key,
+    SliceName,
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import BETS, CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
 from monitor.drift.clocks import DrivingClock
+from monitor.drift.correlation import Seconds
 from monitor.drift.evidence import (
     HOUR,
     NO_REFERENCE,
@@ -39,14 +41,13 @@ from monitor.drift.evidence import (
     without_coverage,
 )
 from monitor.drift.judging import MOST, MOST_SEEN, Judging, RecentTracks
-from monitor.drift.observed import Chunk, likelihood_of_rows
-from monitor.drift.reference import Origin, Reference, shipped
-from monitor.drift.slice_state import OpenSlice, SliceState
-from monitor.drift.track_means import Finished, TrackMeans
+from monitor.drift.observed import Chunk
+from monitor.drift.reference import Degrees, Origin, Reference, shipped
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import Blocks, Usual, WatchedRows
+from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
+from monitor.frames.marks import Count
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
 _WARNING = 0.1
@@ -56,6 +57,54 @@ _FEWEST = 100
 
 # A chart that counts every detection: raw charts skip those that no recalibrator changed.
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SliceState:
+    """Holds all that is known of one slice over a restart; nothing of what merely goes on.
+
+    known       whether an alarm of its raw estimates was acknowledged
+    evidence    of this slice alone
+    references  by Stage; None where it is being learned, and what is shipped stands for it
+    learners    by Stage, which may go on learning; None where the reference is known
+    """
+
+    name: SliceName
+    k: Degrees
+    epoch: Count
+    labelled: Count
+    fed: Seconds
+    known: bool
+    evidence: Evidence
+    references: tuple[Reference | None, Reference | None]
+    learners: tuple[ReferenceLearner | None, ReferenceLearner | None]
+
+    def __post_init__(self) -> None:
+        for reference, learner in zip(self.references, self.learners, strict=True):
+            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
+                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
+        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
+        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
+            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
+
+    def without_evidence(self, charts: BoolArray) -> SliceState:
+        """Begins anew with the evidence of some charts, (4,)."""
+        evidence = self.evidence.take(np.arange(1))
+        evidence.begin_anew(0, charts)
+        evidence.peak[:] = 0.0
+        return replace(self, evidence=evidence)
+
+    def in_next_epoch(self) -> SliceState:
+        """Begins the next epoch: another recalibrator serves the slice."""
+        state = self.without_evidence(of_stage(Stage.RECALIBRATED))
+        state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
+        return replace(
+            state,
+            epoch=state.epoch + 1,
+            labelled=0,
+            references=(self.references[Stage.RAW], None),
+            learners=(self.learners[Stage.RAW], ReferenceLearner(state.k)),
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,15 +162,12 @@ class Family:
     frames: int = 0
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
-    whole: TrackMeans | None = field(init=False)
     thresholds: FloatArray = field(init=False)
     _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
 
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
         self.usual = Usual(self.settings, given or {})
         self.seconds = TrackSeconds(self.settings)
-        strict = self.settings.unit is Unit.TRACK
-        self.whole = TrackMeans(self.settings, len(CHARTS) * BETS + 1) if strict else None
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
         self._aims = {
             stage: tuple(
@@ -157,7 +203,6 @@ class Family:
         self.epochs[slice], self.known[slice] = state.epoch, state.known
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
-        open, heeded = state.open, True
         for stage, reference in zip(Stage, state.references, strict=True):
             known = shipped(state.k) if reference is None else reference
             begun = self.usual.references[slice][stage]
@@ -165,27 +210,9 @@ class Family:
             if learns and known.origin is not Origin.FILE:
                 self.usual.put(slice, stage, known)
                 self.usual.learners[slice][stage] = state.learners[stage]
-                began = None if open is None else open.began[stage]
-                if began is not None:
-                    self.usual.began[slice, stage] = began
             elif not known.is_same(begun):
                 # It was gathered against another reference.
                 self.evidence.begin_anew(slice, of_stage(stage))
-                heeded = False
-        if open is not None:
-            self._open_again(slice, open if heeded else open.without_whole_tracks())
-
-    def _open_again(self, slice: int, open: OpenSlice) -> None:
-        self.usual.frame_size[slice] = open.frame_size
-        # Keys of tracks contain the index of their slice: under another one none is found again.
-        if open.index != slice:
-            return
-        for supporters, kept in zip(self.supporters, open.supporters, strict=True):
-            supporters.put(slice, kept)
-        self.seen.put(slice, open.seen)
-        self.seconds.go_on(open.blocks, open.histories)
-        if self.whole is not None:
-            self.whole.go_on(open.tracks, open.sums)
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Begins an epoch of some slices, which another recalibrator serves from now on.
@@ -203,10 +230,7 @@ class Family:
             self.usual.begin_anew(slice, Stage.RECALIBRATED)
             self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
             self._set_shares(slice, Stage.RECALIBRATED)
-        anew = np.array(sorted(slices), np.int64)
-        self.seconds.forget(anew)
-        if self.whole is not None:
-            self.whole.forget(anew)
+        self.seconds.forget(np.array(sorted(slices), np.int64))
         if left:
             names |= {name for name, _ in self.left}.difference(self.names)
             self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
@@ -259,14 +283,10 @@ class Family:
 
         k  degrees of freedom of all of them
         """
-        if any(state.open is not None and state.open.goes_on for state in self.left.values()):
-            # Their sources go on without them.
-            self.left = {key: state.without_tracks() for key, state in self.left.items()}
         self.usual.see(rows)
-        blocks, finished = self.seconds.take(rows), self._finished(k, rows)
+        blocks = self.seconds.take(rows)
         there = np.zeros(len(self.names), bool)
-        for some in (rows, blocks) if finished is None else (rows, blocks, finished):
-            there[some.slices] = True
+        there[rows.slices] = there[blocks.slices] = True
         chosen = np.flatnonzero(there)
         everything = self.evidence.by_chart(self.evidence.weights)
         everything[chosen] = 0.0
@@ -277,7 +297,6 @@ class Family:
             blocks=blocks,
             place=np.cumsum(there) - 1,
             common_level=np.zeros((len(Stage), blocks.m)),
-            finished=finished,
             usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
             aims=self._aims,
             board=self.evidence.take(chosen),
@@ -293,7 +312,7 @@ class Family:
             evidence=self.evidence,
             chosen=chosen,
             board=chunk.board,
-            supporters=self.supporters if self.whole is None else None,
+            supporters=self.supporters,
             fewest=self.settings.fewest_tracks,
             seen=self.seen,
             others=by_severity(everything).sum(axis=0),
@@ -325,14 +344,6 @@ class Family:
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
         return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
-
-    def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
-        """Returns whole tracks that are over, in the strict unit."""
-        if self.whole is None:
-            return None
-        usual = {stage: self.usual.arrays(stage) for stage in Stage}
-        likelihood = likelihood_of_rows(k, rows, usual, self._aims)
-        return self.whole.take(rows, likelihood)
 
     def learn(self, taken: TakenFrames) -> Generator[None, None, None]:
         """Learns references from what was taken in, one slice a step; to be run to its end.
@@ -464,10 +475,7 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
 
 
 def _counted(family: Family, slice: int, reference: Reference) -> Counted:
-    unit = family.settings.unit
-    if unit is Unit.TRACK:
-        return Counted.TRACK
     if family.usual.frame_size[slice]:
         return Counted.FRAME
-    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.levels is not None
     return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION

@@ -16,7 +16,6 @@ import numpy as np
 from monitor.drift.alarms import Alarm
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
 from monitor.drift.evidence import HOUR, Evidence, FrameStretch, by_severity, scale_of
-from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Usual
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
@@ -27,7 +26,6 @@ MOST = 256
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
-RECENT = np.dtype([("track", np.uint64), ("number", np.int64)])
 _SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
@@ -62,14 +60,6 @@ class RecentTracks:
         known = self._latest[slice]
         self._latest[slice] = {track: number for track, number in known.items() if number >= before}
 
-    def of(self, slice: int) -> Records:
-        """Lists the tracks of a slice (n,), longest unseen first, and the number of each."""
-        return np.array(list(self._latest.get(slice, {}).items()), RECENT)
-
-    def put(self, slice: int, recent: Records) -> None:
-        """Sets the tracks of a slice, as `of` lists them."""
-        self._latest[slice] = dict(recent.tolist())
-
     def count(self, slice: int, since: int) -> int:
         """Counts the tracks of a slice with this number or a later one."""
         return sum(number >= since for number in self._latest[slice].values())
@@ -91,7 +81,7 @@ class Judging:
     chosen         (P,) which they are
     board          evidence of the P
     others         (2,) M of all other slices together, by severity
-    supporters     by chart, tracks that say so, by second; None: nobody asks for them
+    supporters     by chart, tracks that say so, by second
     fewest         of them that there must be, where tracks are known
     seen           all tracks, by frame, up to the frame that is judged
     """
@@ -105,7 +95,7 @@ class Judging:
     chosen: IntArray
     board: Evidence
     others: FloatArray
-    supporters: Sequence[RecentTracks] | None
+    supporters: Sequence[RecentTracks]
     fewest: int
     seen: RecentTracks
 
@@ -170,7 +160,7 @@ class Judging:
         levels = self.usual.references[slice][CHARTS[chart].stage].levels
         # Who says so is known of seconds of tracks alone.
         tracked = levels is not None and not self.usual.frame_size[slice]
-        if self.fewest <= 1 or self.supporters is None or not tracked:
+        if self.fewest <= 1 or not tracked:
             return False
         since = int(board.since[place, chart])
         if self.supporters[chart].count(slice, since // BLOCK_NS) >= self.fewest:

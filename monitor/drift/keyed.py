@@ -6,8 +6,6 @@ array moves them field by field, ten times slower.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import numpy.typing as npt
 
@@ -46,11 +44,6 @@ def replaced(table: Records, place: IntArray, records: Records) -> Records:
     return joined((table.compress(stays), records))
 
 
-def with_more(table: Records, more: Records) -> Records:
-    """Joins those records whose keys are not in the table yet; keys of both are unique."""
-    return joined((table, more.compress(~found(table, more["key"])[1])))
-
-
 def put(table: Records, place: IntArray, records: Records) -> None:
     """Lays records (n,) into a table at places (n,)."""
     _plain(table)[place] = _plain(records)
@@ -63,13 +56,6 @@ def copied(table: Records) -> Records:
 
 def _plain(table: Records) -> Records:
     return table.view(f"V{table.dtype.itemsize}")
-
-
-def by_slice(table: Records, slices: int) -> list[Records]:
-    """Lists copies of the records of each slice, by key."""
-    ordered = table.take(np.argsort(table["slice"], kind="stable"))
-    edges = np.searchsorted(ordered["slice"], np.arange(slices + 1)).tolist()
-    return [copied(ordered[begin:end]) for begin, end in pairwise(edges)]
 
 
 def longest_unseen(arrived: IntArray, many: int) -> BoolArray:

@@ -1,7 +1,6 @@
 """A chunk of frames on its way into the evidence of its slices.
 
-Evidence takes in detections frame by frame, and seconds of tracks when they are over. In the strict
-unit it takes in whole tracks instead.
+Evidence takes in detections frame by frame, and seconds of tracks when they are over.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.drift.bets import (
-    BETS,
     CHARTS,
     CHARTS_OF,
     Aim,
@@ -21,41 +19,14 @@ from monitor.drift.bets import (
     Direction,
     Stage,
     log_likelihoods,
-    row_log_likelihoods,
 )
 from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import HOUR, Evidence, FrameStretch, bounded_likelihood
 from monitor.drift.judging import RecentTracks
 from monitor.drift.track_evidence import FACTORS, BlockLevels, common_level, log_ratios, residuals
-from monitor.drift.track_means import Finished
 from monitor.drift.usual import Blocks, UsualArrays, WatchedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST
-
-
-def likelihood_of_rows(
-    k: int,
-    rows: WatchedRows,
-    usual: Mapping[Stage, UsualArrays],
-    aims: Mapping[Stage, Sequence[Aim]],
-) -> FloatArray:
-    """Returns L of each detection by itself, (n, charts × BETS + 1); 1 on charts not concerned.
-
-    Last, whether a recalibrator has changed it.
-
-    usual  of all slices, by stage
-    """
-    found = np.ones((rows.n, len(CHARTS), BETS))
-    for stage in Stage:
-        heeded = np.ones(rows.n, bool) if stage is Stage.RECALIBRATED else rows.changed[rows.frame]
-        if heeded.any():
-            nees, slices = rows.nees[stage, heeded], rows.slices[heeded]
-            mapped = usual[stage].map.mapped(nees, usual[stage].number[slices])
-            anchors = [usual[stage].anchor(aim.direction)[slices] for aim in aims[stage]]
-            said = row_log_likelihoods(k, nees, mapped, aims[stage], anchors)
-            found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
-    changed = rows.changed[rows.frame].astype(np.float64)
-    return np.column_stack([found.reshape(rows.n, -1), changed])
 
 
 def seconds_over(blocks: Blocks) -> list[IntArray]:
@@ -77,8 +48,10 @@ _LONGEST = 300.0
 # far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
 _SPEAKS, _FAR = 1.0, 0.5
 
-# No track has more of them.
-_MOST_DETECTIONS = 1e9
+# τ² of a track of which evidence of the last run may hold seconds: its own level of then is not
+# known any more, so that only how it changes since the restart may be a bet (E[L] ≤ 1 whatever the
+# level is).
+_ANY_LEVEL = 1e9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,7 +63,6 @@ class Chunk:
     place     (G,) of each slice among the P
     common_level
               (2, m) common level in the second of each block, by Stage; stretches() fills it
-    finished  whole tracks, where these alone say anything; None: detections and seconds do
     usual     what is usual of the slices, by stage
     board     changed by stretches(), and so is the clock
     """
@@ -101,7 +73,6 @@ class Chunk:
     blocks: Blocks
     place: IntArray
     common_level: FloatArray
-    finished: Finished | None
     usual: Mapping[Stage, UsualArrays]
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
@@ -118,9 +89,7 @@ class Chunk:
         rows, board, weights = self.rows, self.board, self.board.weights
         frames, slices, charts = rows.stamp_ns.size, board.slices, len(CHARTS)
         stages = [Stage.RECALIBRATED, *([Stage.RAW] if rows.changed.any() else [])]
-        # Where only whole tracks say anything, detections are counted.
-        silent = self.finished is not None
-        likelihood = {} if silent else {stage: self._likelihood(stage) for stage in stages}
+        likelihood = {stage: self._likelihood(stage) for stage in stages}
         said = np.zeros((frames, slices, charts, 3))
         for stage in stages:
             heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
@@ -132,22 +101,19 @@ class Chunk:
         # Every detection of a frame has an equal part in its time.
         hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
         evidence = np.empty((frames, slices, charts))
-        over = [] if silent else seconds_over(self.blocks)[::-1]
+        over = seconds_over(self.blocks)[::-1]
         begin, enough, driven = 0, most(), 0.0
         for frame, (source, changed) in enumerate(
             zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
         ):
             self.clock.wait(source, float(seconds[frame]))
-            for stage in () if silent else stages[: 1 + changed]:
+            for stage in stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], likelihood[stage][frame])
             while over and self.blocks.frame[over[-1][0]] == frame:
                 self._seconds(over.pop())
-            last = frame == frames - 1
-            if last:
-                self._whole_tracks()
             evidence[frame] = board.by_chart(weights)
             driven += seconds[frame]
-            if last or driven > _LONGEST or evidence[frame].sum() >= enough:
+            if frame == frames - 1 or driven > _LONGEST or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
                 total += float(seconds[part].sum())
                 stretch = FrameStretch(
@@ -190,26 +156,6 @@ class Chunk:
         said = np.stack(sums, axis=1).reshape(frames, slices, 3)
         return said.astype(np.float64, copy=False)
 
-    def _whole_tracks(self) -> None:
-        """Gives whole tracks the hours driven since the last ones of their source."""
-        if self.finished is None:
-            return
-        for source in np.unique(self.finished.source).tolist():
-            ours = self.finished.source == source
-            log_mean, place = self.finished.log_mean[ours], self.place[self.finished.slices[ours]]
-            by_chart = log_mean[:, :-1].reshape(-1, len(CHARTS), BETS)
-            # The mean of what is 1 for a detection that a recalibrator has changed, else 0.
-            changed = log_mean[:, -1] > np.log(1 / (2 * _MOST_DETECTIONS))
-            hours = self.clock.waited(source) / HOUR
-            for stage, heeded in ((Stage.RECALIBRATED, slice(None)), (Stage.RAW, changed)):
-                charts, chosen = CHARTS_OF[stage], place[heeded]
-                if chosen.size:
-                    counts = np.bincount(chosen, minlength=self.board.slices)
-                    total = np.zeros((self.board.slices, len(self.aims[stage]), BETS))
-                    np.add.at(total, chosen, by_chart[heeded, charts])
-                    given = hours * counts / counts.sum()
-                    self.board.add_detections(charts, given, bounded_likelihood(total))
-
     def _seconds(self, over: IntArray) -> None:
         """Gives a group of seconds_over() the hours driven since the last one of its source."""
         blocks = self.blocks
@@ -240,7 +186,7 @@ class Chunk:
                 before=before,
                 mean_common=self._common_before(stage, chosen) / np.maximum(before, 1),
                 usual=usual.mean[at],
-                between=usual.between[at],
+                between=np.where(blocks.older[chosen], _ANY_LEVEL, usual.between[at]),
                 within=usual.within[at],
                 length=usual.length[at],
             ),

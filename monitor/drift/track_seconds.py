@@ -6,17 +6,17 @@ track was like before. What evidence makes of the seconds is said in track_evide
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
 from monitor.drift import keyed
-from monitor.drift.clocks import LATEST_NS, Arrivals, SourceTimes
+from monitor.drift.clocks import Arrivals, SourceTimes
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Blocks, WatchedRows
-from monitor.frames.marks import LARGEST_COUNT, ArrayForm
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
 
@@ -58,28 +58,14 @@ HISTORY = np.dtype(
         ("first", np.int64),  # second of the first of them
         ("total", np.float64, (2,)),  # Σ y over them
         ("common_total", np.float64, (2,)),  # Σ of the common levels of their seconds
+        ("older", np.bool_),  # the last run may have bet on it
     ]
 )
 
-# Σ ln NEES, each of which is from −14 to 710, over as many as can be counted.
-_LARGEST_SUM = 1e19
-_LAST = ("last", -LATEST_NS, LATEST_NS)
-BLOCKS = ArrayForm(
-    BLOCK,
-    (None,),
-    fields=(_LAST, ("count", 1, LARGEST_COUNT), ("sums", -_LARGEST_SUM, _LARGEST_SUM)),
-)
-HISTORIES = ArrayForm(
-    HISTORY,
-    (None,),
-    fields=(
-        _LAST,
-        ("before", 0, LARGEST_COUNT),
-        ("total", -_LARGEST_SUM, _LARGEST_SUM),
-        ("common_total", -_LARGEST_SUM, _LARGEST_SUM),
-    ),
-)
 _NO_LIFE = -1
+
+# ns; before any stamp.
+_NEVER = -(2**62)
 
 
 @dataclass(slots=True)
@@ -89,6 +75,10 @@ class TrackSeconds:
     A block is over when truth of a later second of its source has come. A track is a new one
     after more than idle_seconds without detections in the time of its source, after its source
     began anew, and when it had to make room: there are never more than most_open.
+
+    Blocks and histories are lost in a restart, but evidence is not. A track that goes on would
+    bring it the track's own level a second time, as news; so the times of sources outlive the
+    restart, and tell which tracks may be older than it.
 
     times     of its sources
     late      detections of a second that was over already
@@ -101,13 +91,21 @@ class TrackSeconds:
     short: int = 0
     left_out: int = 0
     times: SourceTimes = field(init=False)
+    # By life of a source, the time that the last run has come to; last, that of lives since then.
+    _came_to: IntArray = field(init=False)
     _open: Records = field(init=False)
     _history: Records = field(init=False)
 
     def __post_init__(self) -> None:
         self.times = SourceTimes(self.settings.most_open)
+        self._came_to = np.array([_NEVER])
         self._open = np.zeros(0, BLOCK)
         self._history = np.zeros(0, HISTORY)
+
+    def go_on(self, latest_ns: Mapping[int, int]) -> None:
+        """Begins with the times of the sources of the last run, by source."""
+        self.times.go_on(latest_ns)
+        self._came_to = np.array([*latest_ns.values(), _NEVER])
 
     @property
     def tracks(self) -> int:
@@ -149,16 +147,6 @@ class TrackSeconds:
         """Begins anew with the tracks of these slices."""
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
-
-    def of_slices(self, slices: int) -> list[tuple[Records, Records]]:
-        """Lists by slice its blocks that are not over and the histories of its tracks, by key."""
-        both = keyed.by_slice(self._open, slices), keyed.by_slice(self._history, slices)
-        return list(zip(*both, strict=True))
-
-    def go_on(self, blocks: Records, histories: Records) -> None:
-        """Goes on with tracks whose times go on."""
-        known = self._open, self._history
-        self._open, self._history = map(keyed.with_more, known, (blocks, histories))
 
     def _gathered(self, rows: WatchedRows, arrivals: Arrivals) -> Records:
         """Makes blocks of these rows alone: by key, and those of one key in order of time."""
@@ -240,6 +228,10 @@ class TrackSeconds:
         anew = (history["life"] != block["life"]) | (
             block["opened"] - history["last"] > self.settings.idle_ns
         )
+        # Lives are numbered from 1.
+        came_to = self._came_to[np.minimum(block["life"], self._came_to.size) - 1]
+        older = block["opened"] <= came_to + self.settings.idle_ns
+        history["older"] = np.where(anew, older, history["older"])
         history["before"][anew] = 0
         history["total"][anew] = 0.0
         history["common_total"][anew] = 0.0
@@ -308,6 +300,7 @@ def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
         mean=(earlier["total"] / np.maximum(before, 1)[:, None]).T.copy(),
         first=earlier["first"].copy(),
         common_total=earlier["common_total"].T.copy(),
+        older=earlier["older"].copy(),
     )
 
 

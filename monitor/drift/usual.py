@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from monitor.drift.bets import Direction, Stage
-from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Sum, TrackSums
+from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Seconds, Sum, TrackSums
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.keyed import Records
 from monitor.drift.reference import (
@@ -80,6 +80,8 @@ class Blocks:
     first   (m,) second of the first of them; its own where there are none
     common_total
             (2, m) Σ of the common levels of their seconds, by Stage
+    older   (m,) whether the last run may have bet on earlier seconds of the track, which `before`
+            does not count
     """
 
     frame: IntArray
@@ -94,6 +96,7 @@ class Blocks:
     mean: FloatArray
     first: IntArray
     common_total: FloatArray
+    older: BoolArray
 
     @property
     def lives(self) -> IntArray:
@@ -121,12 +124,14 @@ class ReferenceLearner:
 
     detections  so far
     total       Σ min(e/K, 64) over those that are taken in
+    began       s of driving with truth of the slice when learning began; None: it did not
     waiting     rows that are not taken in yet, as `add` has them: fewer than AT_ONCE
     """
 
     k: Degrees
     detections: Count = 0
     total: Sum = 0.0
+    began: Seconds | None = None
     histogram: NeesHistogram = field(default_factory=NeesHistogram)
     along_tracks: TrackSums = field(default_factory=TrackSums)
     along_frames: FrameSums = field(default_factory=FrameSums)
@@ -255,7 +260,6 @@ class Usual:
 
     given       by name of the slice, from recorded drives: in every epoch
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
-    began       s of driving with truth of a slice when learning began
     """
 
     settings: DriftSettings
@@ -263,7 +267,6 @@ class Usual:
     references: list[list[Reference]] = field(default_factory=list)
     learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
-    began: dict[tuple[int, Stage], float] = field(default_factory=dict)
     _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
@@ -281,7 +284,7 @@ class Usual:
         known = self.references[slice][stage]
         given = self._given[slice].get(stage)
         if given is None or given.k != known.k:
-            self._learn_anew(slice, stage, known.k)
+            self.learners[slice][stage] = ReferenceLearner(known.k)
             self.put(slice, stage, shipped(known.k))
         else:
             self.learners[slice][stage] = None
@@ -291,11 +294,7 @@ class Usual:
         """Begins to learn anew: what was being learned may be of a fault."""
         learner = self.learners[slice][stage]
         if learner is not None:
-            self._learn_anew(slice, stage, learner.k)
-
-    def _learn_anew(self, slice: int, stage: Stage, k: int) -> None:
-        self.learners[slice][stage] = ReferenceLearner(k)
-        self.began.pop((slice, stage), None)
+            self.learners[slice][stage] = ReferenceLearner(learner.k)
 
     def put(self, slice: int, stage: Stage, reference: Reference) -> None:
         """Takes a reference as what is usual from now on."""
@@ -355,13 +354,15 @@ class Usual:
         if all(one is None for one in learners):
             return
         chosen = np.flatnonzero(rows.slices == slice)
-        seconds = np.flatnonzero(blocks.slices == slice)
+        # Older tracks are in the sums already, from their first second on.
+        seconds = np.flatnonzero((blocks.slices == slice) & ~blocks.older)
         track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
         for stage in stages:
             learner = learners[stage]
             if learner is None:
                 continue
-            began = self.began.setdefault((slice, stage), fed_before)
+            if learner.began is None:
+                learner.began = fed_before
             learner.add(rows.nees[stage, chosen], track, frame)
             learner.seconds.add(
                 blocks.level[stage, seconds],
@@ -369,7 +370,10 @@ class Usual:
                 blocks.before[seconds],
                 blocks.mean[stage, seconds],
             )
-            if enough(learner, self.settings) and fed - began >= self.settings.reference_seconds:
+            if (
+                enough(learner, self.settings)
+                and fed - learner.began >= self.settings.reference_seconds
+            ):
                 learners[stage] = None
                 shortest = self.settings.shortest_reference
                 self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))

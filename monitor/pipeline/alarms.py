@@ -83,6 +83,7 @@ class DriftAlarms:
         for task in self._running:
             task.cancel()
         with contained(self.pipeline.counters, log, NOT_WATCHED):
+            self.pipeline.drift.begin_anew()
             await in_steps(self.pipeline.drift.catch_up(everything=True))
 
     def _react(self, change: AlarmChange) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
-from monitor.drift.reorder import ReorderBuffer, ReorderState, SourceOrder
+from monitor.drift.reorder import ReorderBuffer
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.counters import Counters
 from monitor.frames.frame import MatchedRows
@@ -42,25 +42,8 @@ _FRAMES, _ROWS = 64, 4096
 # Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
 _WAITING = 1 << 17
 
-# So many entries may be remembered as taken in before those that no waiting entry precedes go.
-_TAKEN = 1 << 14
-
 # Why detections with truth are not watched.
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Tells which entries of the ledger are taken in.
-
-    entry   last entry up to which all are taken in
-    beyond  later entries that are taken in as well
-    waits   entries of the portions that wait, in the order in which they will be taken in
-    """
-
-    entry: int
-    beyond: frozenset[int] = frozenset()
-    waits: tuple[int, ...] = ()
 
 
 class NoSuchSlice(ValueError):
@@ -69,15 +52,13 @@ class NoSuchSlice(ValueError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Frame:
-    """rows that are to be watched, and the recalibrator that made their recalibrated stage.
+    """Holds rows that are to be watched, and the recalibrator that made their recalibrated stage.
 
-    sequence  of their entry in the ledger
-    second    of event time
+    second  of event time
     """
 
     rows: MatchedRows
     made_by: str | None
-    sequence: int
     second: int
 
 
@@ -142,13 +123,8 @@ class DriftWatch:
     _ended: deque[_Portion] = field(default_factory=deque)
     _open: _Portion = field(default_factory=_Portion)
     _waiting_rows: int = 0
-    # By entry, frames that waited when the last run wrote its file; None: not come again yet.
-    _again: dict[int, _Frame | None] = field(default_factory=dict)
     # Labels may come in another order than their frames.
     _order: ReorderBuffer[_Frame] = field(init=False)
-    # Entries of the ledger that wait here, and those behind the first of them that do not.
-    _outstanding: set[int] = field(default_factory=set)
-    _taken: set[int] = field(default_factory=set)
     at_work: bool = False
 
     def __post_init__(self) -> None:
@@ -161,13 +137,12 @@ class DriftWatch:
 
     # ---- on the way in
 
-    def add(self, rows: MatchedRows, made_by: str | None, sequence: int = 0) -> None:
+    def add(self, rows: MatchedRows, made_by: str | None) -> None:
         """Takes in detections of a frame with their ground truth; cheap.
 
-        made_by   version of the recalibrator that made the recalibrated stage; None: none could
-        sequence  of their entry in the ledger
+        made_by  version of the recalibrator that made the recalibrated stage; None: none could
         """
-        if not self.watching or rows.n == 0 or (sequence and sequence in self._taken):
+        if not self.watching or rows.n == 0:
             return
         if not rows.live:
             self.left_out["late"] += rows.n
@@ -176,33 +151,15 @@ class DriftWatch:
         elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
             self.left_out["overload"] += rows.n
         else:
-            frame = _Frame(rows, made_by, sequence, rows.stamp_ns // BLOCK_NS)
-            self._outstanding.add(sequence)
-            if sequence in self._again:
-                self._again[sequence] = frame
-            else:
-                who = rows.stamp_ns, rows.source, frame
-                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self._now_ns)
-            self._take_over(sequence)
+            frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
+            who = rows.stamp_ns, rows.source, frame
+            self._order.put(*who, rows=rows.n, now_ns=self._now_ns)
+            self._take_over()
 
-    def _take_over(self, sequence: int | None = None) -> None:
-        """Moves frames that no older frame can overtake into the open portion.
-
-        Frames that waited in the last run go first, in the order that they had, and hold all others
-        up until the last of them has come.
-
-        sequence  entry that came; a later one than all that waited shows that the ledger has lost
-                  the missing ones. None: take what there is
-        """
-        if self._again:
-            lacks = None in self._again.values()
-            if lacks and sequence is not None and sequence <= max(self._again):
-                return
-            for frame in filter(None, self._again.values()):
-                self._wait(frame)
-            self._again.clear()
-        for held in self._order.ready(self._now_ns):
-            self._wait(held.item)
+    def _take_over(self) -> None:
+        """Moves frames that no older frame can overtake into the open portion."""
+        for frame in self._order.ready(self._now_ns):
+            self._wait(frame)
 
     @property
     def _now_ns(self) -> int | None:
@@ -234,36 +191,10 @@ class DriftWatch:
         finally:
             self.at_work = False
 
-    def position(self, latest: int) -> Position:
-        """How far all is taken in.
-
-        latest  the last entry of the ledger
-        """
-        entry = min(self._outstanding, default=latest + 1) - 1
-        self._taken = {one for one in self._taken if one > entry}
-        portions = [*self._ended, self._open]
-        waits = [frame.sequence for portion in portions for frame in portion.frames]
-        return Position(entry, frozenset(self._taken), tuple(waits or self._again))
-
     def begin_anew(self) -> None:
-        """Event time began anew: nothing waits for what is older."""
+        """Lets no frame wait for older ones any longer: event time began anew, or the run ends."""
         self._order.begin_anew()
         self._take_over()
-
-    def order(self) -> SourceOrder:
-        """Returns the order in which frames came; the ledger brings those held again."""
-        return self._order.state().order
-
-    def has(self, position: Position, order: SourceOrder | None = None) -> None:
-        """Is told what the last run had taken in, before anything is added again.
-
-        order  as it was then
-        """
-        self._taken = set(position.beyond)
-        self._again = dict.fromkeys(position.waits)
-        if order is not None:
-            seen = tuple([(one, min(ns, self.disorder_ns)) for one, ns in order.seen])
-            self._order.restore(ReorderState(order=replace(order, seen=seen)))
 
     # ---- in steps
 
@@ -284,25 +215,15 @@ class DriftWatch:
                 self._take_over()
                 self._end_portion()
             while self._ended:
-                frames = self._next()
+                portion = self._ended.popleft()
+                frames = portion.frames
+                self._waiting_rows -= portion.rows
                 failed = sum(frame.rows.n for frame in frames)
                 with contained(self.counters, log, NOT_WATCHED):
                     yield from self._take(frames)
                     failed = 0
                 self.left_out["failed"] += failed
                 yield
-
-    def _next(self) -> list[_Frame]:
-        """The frames of the next portion."""
-        portion = self._ended.popleft()
-        frames = portion.frames
-        self._waiting_rows -= portion.rows
-        done = {frame.sequence for frame in frames}
-        self._outstanding -= done
-        self._taken |= done
-        if len(self._taken) > _TAKEN:
-            self.position(max(self._taken))
-        return frames
 
     def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
         self._grow()
@@ -408,19 +329,10 @@ class DriftWatch:
             return DriftReading()
         yield from self.catch_up(everything=everything)
         self._grow()
-        left_out = self.left_out | _left_out_of_tracks(self.family)
+        # Detections that could not join the bet of their track; each is bet on by itself.
+        seconds = self.family.seconds
+        left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
         return family_reading(self.family, tuple(left_out.items()), store_failures)
-
-
-def _left_out_of_tracks(family: Family) -> dict[str, int]:
-    """Counts detections that could not join the bet of their track, by reason.
-
-    Where whole tracks are the unit, nobody bets on these; elsewhere each is bet on by itself.
-    """
-    whole = family.whole
-    if whole is not None:
-        return {"late_tracks": whole.late, "used_tracks": whole.beyond, "tracks": whole.left_out}
-    return {"late_seconds": family.seconds.late, "tracks": family.seconds.left_out}
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

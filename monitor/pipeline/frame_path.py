@@ -436,7 +436,7 @@ class Pipeline:
             self.counters.truth.add(record.account)
             origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, record.rows))
             rows = inline_rows(batch, record.rows, slices, recalibrated.made, origin)
-            self.counting.count_rows(rows, version, opinions, record, sequence)
+            self.counting.count_rows(rows, version, opinions, record)
         if frame.frame_id is None:
             bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
             self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)

@@ -28,18 +28,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EntryParts:
-    """The parts of the state that do not hold an entry of the ledger yet."""
-
-    statistics: bool = True
-    drift: bool = True
-    learning: bool = True
-
-
-ALL = EntryParts()
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """Origin of matched detections: event time of their frame, stream, and their tracks.
 
@@ -141,15 +129,10 @@ class MatchedCounting:
     learning: LabelledTracks
     counters: Counters
 
-    def count(
-        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
-    ) -> None:
-        """Counts the detections of a frame that labels matched; cheap.
-
-        sequence  of the entry in the ledger
-        """
+    def count(self, frame: PendingFrame, record: LabelRecord) -> None:
+        """Counts the detections of a frame that labels matched; cheap."""
         rows = self._rows(frame, record) if record.rows.size else None
-        self.count_rows(rows, frame.stored.version, frame.opinions, record, sequence, parts)
+        self.count_rows(rows, frame.stored.version, frame.opinions, record)
 
     def count_rows(
         self,
@@ -157,8 +140,6 @@ class MatchedCounting:
         version: str | None,
         opinions: Opinions | None,
         record: LabelRecord,
-        sequence: int,
-        parts: EntryParts = ALL,
     ) -> None:
         """Counts rows, and class probabilities of their frame, by the record of their labels.
 
@@ -166,22 +147,19 @@ class MatchedCounting:
         """
         if rows is not None and rows.slices.size:
             matched = rows.matched()
-            if parts.statistics:
-                in_overflow = np.isin(rows.slices, self.slices.overflowing)
-                self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-                self.live.count(matched)
+            in_overflow = np.isin(rows.slices, self.slices.overflowing)
+            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+            self.live.count(matched)
             # Drift and recalibrators cannot retract the label that a late one replaces.
             if record.live or not record.replaces:
                 # The statistics hold the rows already, so the ledger must hold them too.
                 fault = "matched detections were not counted for drift and recalibrators"
                 with contained(self.counters, log, fault):
-                    if parts.drift:
-                        self.drift.add(matched, version, sequence)
+                    self.drift.add(matched, version)
                     labelled = rows.labelled()
-                    if parts.learning and labelled is not None:
+                    if labelled is not None:
                         self.learning.take(labelled)
-        if parts.statistics:
-            self._count_classes(opinions, record, record.stamp_ns)
+        self._count_classes(opinions, record, record.stamp_ns)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.

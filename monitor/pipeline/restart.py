@@ -15,7 +15,7 @@ from monitor.frames.stored import StoredFrame
 from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.labelled_rows import EntryParts, MatchedCounting
+from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
@@ -34,23 +34,20 @@ log = logging.getLogger(__name__)
 _ENTRIES = 64
 
 
-def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> PendingFrame:
+def _frame_again(ledger: TruthLedger, entry: FrameEntry) -> PendingFrame:
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
-    if parts.statistics:
-        frame.kept = True
-        if ledger.counting.live.see(entry.frame.stamp_ns):
-            ledger.counting.drift.begin_anew()
-        if inline is not None:
-            _come_to(ledger.counting, inline)
-        ledger.epoch = max(ledger.epoch, entry.frame.epoch)
-        fates.came(frame)
+    frame.kept = True
+    if ledger.counting.live.see(entry.frame.stamp_ns):
+        ledger.counting.drift.begin_anew()
     if inline is not None:
-        ledger.counting.count(frame, inline, entry.sequence, parts)
-    if parts.statistics:
-        if inline is not None:
-            fates.came_with(frame, inline)
-            ledger.counting.counters.truth.add(inline.account)
-        fates.hold(frame, wanted=True)
+        _come_to(ledger.counting, inline)
+    ledger.epoch = max(ledger.epoch, entry.frame.epoch)
+    fates.came(frame)
+    if inline is not None:
+        ledger.counting.count(frame, inline)
+        fates.came_with(frame, inline)
+        ledger.counting.counters.truth.add(inline.account)
+    fates.hold(frame, wanted=True)
     return frame
 
 
@@ -208,24 +205,19 @@ def restore_register(promotions: Promotions, named: Mapping[str, str], found: Re
 class Resumption:
     """Does entries of the ledger again.
 
-    statistics, drift, learning  the last entry that each has already
-    entries, failed              how many were done again, and how many could not be
+    entries, failed  how many were done again, and how many could not be
     """
 
     pipeline: Pipeline
-    statistics: int = 0
-    drift: int = 0
-    learning: int = 0
     entries: int = 0
     failed: int = 0
 
-    def run(self, disk: Disk, statistics: int, drift: int, learning: int) -> None:
-        """Does all entries again that one of the three lacks; a fault costs its entry alone."""
-        self.statistics, self.drift, self.learning = statistics, drift, learning
-        for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
+    def run(self, disk: Disk, after: int) -> None:
+        """Does all entries after one again; a fault costs its entry alone."""
+        for entry in disk.replay(after):
             counters, done, number = self.pipeline.counters, False, entry.sequence
             with contained(counters, log, "entry %d of the ledger was not done again", number):
-                done = self._again(entry, disk)
+                done = self._again(entry, disk, after)
             self.entries += 1
             self.failed += not done
             if self.entries % _ENTRIES == 0:
@@ -234,52 +226,38 @@ class Resumption:
         if self.entries:
             log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
 
-    def _again(self, entry: Entry, disk: Disk) -> bool:
-        """Does an entry again that some parts do not have yet; says whether that was possible."""
-        parts, ledger = self._parts(entry.sequence), self.pipeline.ledger
-        if isinstance(entry, FrameEntry):
-            stamp_ns = entry.frame.stamp_ns
-            stream = self._stream_of(entry.frame, now=parts.statistics)
-            if parts.statistics and stamp_ns is not None and stream is not None:
-                stream.time.advance(stamp_ns, self.pipeline.disorder_ns)
+    def _again(self, entry: Entry, disk: Disk, after: int) -> bool:
+        """Does an entry again; says whether that was possible."""
+        ledger = self.pipeline.ledger
         ledger.sequence = max(ledger.sequence, entry.sequence)
         if isinstance(entry, FrameEntry):
-            _frame_again(ledger, entry, parts)
+            stamp_ns, stream = entry.frame.stamp_ns, self._stream_of(entry.frame, now=True)
+            if stamp_ns is not None and stream is not None:
+                stream.time.advance(stamp_ns, self.pipeline.disorder_ns)
+            _frame_again(ledger, entry)
             return True
         key = entry.stream, entry.frame_id
-        frame = ledger.fates.store.get(key) if parts.statistics else None
+        frame = ledger.fates.store.get(key)
         if frame is None or frame.released or _is_of_another(entry, frame):
             kept = disk.look_up(*key, entry.partition, entry.sequence)
             if kept is None:
                 return False
             self._stream_of(kept.entry.frame, now=False)
-            frame = self._found(kept) if parts.statistics else ledger.places.placed(kept.entry)
-        if not parts.statistics:
-            ledger.counting.count(frame, entry.record, entry.sequence, parts)
-            return True
+            frame = self._found(kept, after)
         _come_to(ledger.counting, entry.record)
-        ledger.tell(frame, entry.record, entry.sequence, parts)
+        ledger.tell(frame, entry.record, entry.sequence)
         ledger.counting.counters.truth.add(entry.record.account)
         return True
 
-    def _found(self, kept: Kept) -> PendingFrame:
-        """The frame of labels that are told again."""
+    def _found(self, kept: Kept, after: int) -> PendingFrame:
+        """Returns the frame of labels that are told again."""
         ledger, entered = self.pipeline.ledger, -kept.entry.sequence
         if entered < 0 or kept.labels:
             return ledger.restore(kept)
         # It goes to the disk with the first of its labels: until then memory alone had it.
-        if entered > self.statistics:
-            again = replace(kept.entry, sequence=entered)
-            return _frame_again(ledger, again, self._parts(entered))
+        if entered > after:
+            return _frame_again(ledger, replace(kept.entry, sequence=entered))
         return ledger.restore(kept, lost=True)
-
-    def _parts(self, sequence: int) -> EntryParts:
-        """Returns the parts that an entry is new to."""
-        return EntryParts(
-            statistics=sequence > self.statistics,
-            drift=sequence > self.drift,
-            learning=sequence > self.learning,
-        )
 
     def _stream_of(self, frame: StoredFrame, *, now: bool) -> Stream | None:
         """The stream that a frame came on; None where there is no room for it.

@@ -23,7 +23,7 @@ from monitor.frames.stored import StoredFrame
 from monitor.matching.labels import LabelsMatched, labels_told, matched_labels, orphan_notice
 from monitor.matching.pending import Dropped, FrameKey, LabelRecord, Outcome, PendingFrame
 from monitor.pipeline.accounts import Fates
-from monitor.pipeline.labelled_rows import ALL, EntryParts, MatchedCounting
+from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import DroppedFrame, LedgerFrames, PendingStore, RecentChanges
 from monitor.pipeline.streams import Stream
@@ -377,13 +377,11 @@ class TruthLedger:
         self.counting.counters.truth.add(account)
         return TruthAnswer(account, notices)
 
-    def tell(
-        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: EntryParts = ALL
-    ) -> int:
+    def tell(self, frame: PendingFrame, record: LabelRecord, sequence: int) -> int:
         """Counts what labels tell of a frame; returns the detections whose fate they take back."""
         if record.replaces:
             for earlier in frame.records:
                 self.counting.take_back(frame, earlier)
-        self.counting.count(frame, record, sequence, parts)
+        self.counting.count(frame, record)
         self._recent.told(frame.key, sequence)
         return self.fates.tell(frame, record)

@@ -16,10 +16,9 @@ import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.drift.bets import CHARTS, Stage
-from monitor.drift.clocks import TimesState
 from monitor.drift.correlation import OPEN_TRACK, PARTS
+from monitor.drift.family import SliceState
 from monitor.drift.reference import Reference
-from monitor.drift.slice_state import SliceState
 from monitor.drift.state import FamilyState
 from monitor.drift.track_evidence import STATES
 from monitor.drift.usual import WAITING
@@ -99,33 +98,58 @@ def family_text(state: FamilyState) -> Generator[None, None, list[bytes]]:
 
 def read_family(text: str | bytes) -> FamilyState:
     """Inverts `family_text`. Raises OtherFormat, InvalidDocument."""
-    state = _FAMILY.read(text)
-    times = TimesState() if state.goes_on is None else state.goes_on.times
-    for number, one in enumerate(state.slices):
-        try:
-            one.check(times.sources["turn"])
-        except ValueError as error:
-            raise InvalidDocument(f"'drift.slices[{number}]': {error}. {_ANEW}") from None
-    return state
+    return _FAMILY.read(text)
 
 
-def _with_tables(content: Content) -> Content:
-    """Makes the content of a drift/2 of a drift/1; what was open at its moment is lost."""
-    names = ("entry", "beyond", "waits", "gathered", "driven", "peak", "counts")
-    goes_on, order = content.get("goes_on"), content.get("order") or {}
+# Sources of a drift/2, and how they stood.
+_TIMES = np.dtype([(name, np.int64) for name in ("source", "time_ns", "life", "turn", "elapsed")])
+
+
+def _known_of_2(content: Content) -> Content:
+    """Makes the content of a drift/3 of a drift/2; what was open at its moment is lost."""
+    names = ("driven", "peak", "latched", "counts", "numbers", "begins")
+    goes_on = content.get("goes_on") or {"frames": 0, "times": {"sources": ""}}
+    times = ArrayForm(_TIMES, (None,)).read(goes_on["times"]["sources"])
     return {
         **{name: content[name] for name in names if name in content},
-        "latched": [{"alarm": one["alarm"], "since_s": one["since"]} for one in content["latched"]],
-        "goes_on": goes_on and {**goes_on, "clock": {}, "times": {}, "whole": None},
-        "order": {
-            name: list(zip(one["source"], one["ns"], strict=True)) for name, one in order.items()
-        },
-        **content.get("epochs", {}),
-        "slices": [_slice_with_tables(one) for one in content["slices"]],
+        **_gathered(content),
+        "frames": goes_on["frames"],
+        "latest_ns": dict(zip(times["source"].tolist(), times["time_ns"].tolist(), strict=True)),
+        "slices": [_slice_of_2(one) for one in content["slices"]],
     }
 
 
-def _slice_with_tables(content: Content) -> Content:
+def _gathered(content: Content) -> Content:
+    """Returns how evidence was gathered; that of whole tracks is evidence of detections."""
+    gathered = content["gathered"]
+    return {"gathered": gathered | ({"unit": "detection"} if gathered["unit"] == "track" else {})}
+
+
+def _slice_of_2(content: Content) -> Content:
+    began = (content.get("open") or {"began": (None, None)})["began"]
+    learners = zip(content["learners"], began, strict=True)
+    return {
+        **{name: one for name, one in content.items() if name != "open"},
+        "learners": [one and {**one, "began": since} for one, since in learners],
+    }
+
+
+def _known_of_1(content: Content) -> Content:
+    """Makes the content of a drift/3 of a drift/1; what was open at its moment is lost."""
+    goes_on = content.get("goes_on") or {"frames": 0, "times": {"source": (), "time_ns": ()}}
+    times = goes_on["times"]
+    return {
+        **{name: content[name] for name in ("driven", "peak", "counts")},
+        **_gathered(content),
+        "latched": [{"alarm": one["alarm"], "since_s": one["since"]} for one in content["latched"]],
+        "frames": goes_on["frames"],
+        "latest_ns": dict(zip(times["source"], times["time_ns"], strict=True)),
+        **content.get("epochs", {}),
+        "slices": [_slice_of_1(one) for one in content["slices"]],
+    }
+
+
+def _slice_of_1(content: Content) -> Content:
     # The first of them knew nothing of common levels, nor which tracks there were.
     none = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
     left_out = ("lately", "blocks", "histories", "tracks")
@@ -166,7 +190,7 @@ _FAMILY = Codec(
     FamilyState,
     "drift",
     _ANEW,
-    "calibration-monitor/drift/2",
-    {"calibration-monitor/drift/1": _with_tables},
+    "calibration-monitor/drift/3",
+    {"calibration-monitor/drift/1": _known_of_1, "calibration-monitor/drift/2": _known_of_2},
 )
 _SLICE = Codec(SliceState, "slice", _ANEW)

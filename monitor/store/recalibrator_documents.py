@@ -192,7 +192,6 @@ class RegisterState:
     spent      trials begun since the last change, by slice name
     befores    recalibrators of before, where no track has come since
     followers  of adaptive champions, by slice name
-    entry      position in the ledger that tracks have reached; None where that is not known
     """
 
     selection: str
@@ -208,7 +207,6 @@ class RegisterState:
     guards: tuple[Guard, ...] = ()
     befores: tuple[AwaitingGuard, ...] = ()
     followers: Mapping[str, Follower] = field(default_factory=dict)
-    entry: Count | None = None
 
     @property
     def active(self) -> frozenset[str]:
@@ -235,14 +233,19 @@ _OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
 
 
 def _register_1(state: Content) -> Content:
-    """Turns the content of a register/1 into that of a register/2."""
+    """Turns the content of a register/1 into that of a register/3."""
     followers = state.get("followers", {})
     return {
-        **state,
+        **_register_2(state),
         "trials": [_nested(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
         "guards": [_nested(one, "watch", ("runs",)) for one in state.get("guards", ())],
         "followers": {name: _renamed(one) for name, one in followers.items()},
     }
+
+
+def _register_2(state: Content) -> Content:
+    """Drops the position in the ledger: it is the one of all that is stored."""
+    return {name: value for name, value in state.items() if name != "entry"}
 
 
 def _nested(content: Content, name: str, fields: Sequence[str]) -> Content:
@@ -258,7 +261,10 @@ REGISTER_CODEC = Codec(
     RegisterState,
     "register",
     "Use the state of before, or promote anew.",
-    "calibration-monitor/register/2",
-    {"calibration-monitor/register/1": _register_1},
+    "calibration-monitor/register/3",
+    {
+        "calibration-monitor/register/1": _register_1,
+        "calibration-monitor/register/2": _register_2,
+    },
 )
 RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)

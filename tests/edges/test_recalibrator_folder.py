@@ -260,7 +260,7 @@ def test_a_state_that_ends_anywhere_too_early_is_found(written, data):
 def test_a_state_of_a_newer_monitor_is_kept_for_it(folder):
     folder.write(active_state(IDENTITY.version))
     newer = REGISTER_CODEC.write(active_state(IDENTITY.version)).replace(
-        b"register/2", b"register/3"
+        b"register/3", b"register/4"
     )
     SnapshotFile(folder.path / "state", REGISTER).write([newer])
     _, found, complaints = read(folder)

@@ -110,10 +110,3 @@ def fed(family: Family, frames: Sequence[Frame], sizes: Sequence[int] = (1,)) ->
         finished(family.learn(taken))
         begin += size
     return changes
-
-
-def counts_of(family: Family) -> list[int]:
-    """Detections that say nothing of tracks."""
-    seconds, whole = family.seconds, family.whole
-    of_whole = [] if whole is None else [whole.late, whole.beyond, whole.left_out, whole.tracks]
-    return [seconds.late, seconds.short, seconds.left_out, *of_whole]

@@ -329,30 +329,6 @@ def test_totals_of_evidence_are_those_of_the_slices():
     assert np.isfinite(evidence).all()
 
 
-# ---- whole tracks
-
-STRICT = replace(STAYS, unit=Unit.TRACK)
-
-
-def test_a_fault_is_found_by_whole_tracks_as_well():
-    family = family_of(STRICT, reference=exact_reference())
-    alarms = raised(fed(family, drive(60, made=FAULT)))
-    assert {(one.severity, one.direction) for one in alarms} == {(Severity.PAGE, Direction.OVER)}
-    assert 10 * SECOND <= alarms[0].event_ns <= 40 * SECOND
-
-
-def test_a_healthy_drive_has_no_alarm_by_whole_tracks():
-    family = family_of(STRICT, reference=exact_reference())
-    assert fed(family, drive(120), 32) == []
-    assert family.peak.max() < 1.0
-
-
-def test_while_tracks_are_not_over_they_say_nothing():
-    family = family_of(STRICT, reference=exact_reference())
-    assert fed(family, drive(3.9, made=lambda _: 100.0)) == []
-    assert family.peak.max() == 0
-
-
 # ---- who says so
 
 

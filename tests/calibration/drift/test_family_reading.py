@@ -9,7 +9,7 @@ import pytest
 
 from monitor.drift.alarms import DriftState
 from monitor.drift.bets import SEVERITIES, Severity, Stage
-from monitor.drift.evidence import DriftSettings, Unit, scale_of
+from monitor.drift.evidence import DriftSettings, scale_of
 from monitor.drift.family import family_reading
 from tests.calibration.drift.drives import drive, exact_reference, family_of, fed, from_ten
 
@@ -102,4 +102,3 @@ def test_where_no_track_is_known_lately_a_frame_counts_by_its_own_ratio():
     assert family.usual.worth(0, Stage.RECALIBRATED) == pytest.approx(0.5 / 8)
     number = int(np.argmax(family.evidence.by_chart(family.evidence.weights)[0, :2]))
     assert told.scale == scale_of(family.evidence.run[0, number], 0.5 / 8)
-    assert read(family_of(replace(STAYS, unit=Unit.TRACK))).stages[1].unit == "track"

@@ -1,5 +1,5 @@
-"""A family that goes on where another one ended, through JSON: what it would have found, it does
-find.
+"""A family that goes on where another one ended, through JSON: what is known is kept, and what was
+open is lost without being taken for news.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmReason, key_of
 from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
-from monitor.drift.evidence import DriftSettings, Evidence, Unit
+from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import Family
-from monitor.drift.reference import Origin, Reference
+from monitor.drift.reference import Origin, Reference, calibrated_level
 from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.usual import ReferenceLearner
 from monitor.frames.slices import TOTAL
@@ -27,16 +26,14 @@ from tests.calibration.drift.kept_families import (
     NAMES,
     SHORT,
     K,
-    counts_of,
     empty,
     family_of,
     fed,
     feed,
-    frames_of,
     text_of,
     through_text,
 )
-from tests.calibration.drift.watched_rows import watched
+from tests.calibration.drift.watched_rows import Frame, watched
 from tests.laws import assert_same
 
 FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
@@ -101,110 +98,97 @@ def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
     assert text_of(restored) == text_of(family)
 
 
-@settings(deadline=None, max_examples=6)
-@given(seeds, st.sampled_from([1.0, 4.0]), st.sampled_from(list(Unit)))
-def test_it_goes_on_as_if_it_had_not_stopped_to_the_last_bit(seed, factor, unit):
-    """Nor had it been written."""
-    wanted = replace(SHORT, unit=unit)
-    frames = frames_of(seed, 200, factor)
-    cut = seed % 160
-    whole, begun = empty(wanted), empty(wanted)
-    told = fed(whole, frames)
-    told_before = fed(begun, frames[:cut])
-    restored, changes = gone_on(begun)
-    assert changes == []
-    assert told_before + fed(restored, frames[cut:]) == told
-    assert_same_family(restored, whole)
-    assert text_of(restored) == text_of(whole)
-    assert restored.seconds.tracks == whole.seconds.tracks > 0
-    assert counts_of(restored) == counts_of(whole)
+# ---- tracks that go on
+
+# Neither does anything become usual, nor evidence an alarm.
+PATIENT = replace(LONG, reference_detections=10**6, hours_between_false_pages=1e150)
 
 
-@settings(deadline=None, max_examples=6)
-@given(seeds, st.sampled_from([1.0, 4.0]), st.lists(st.integers(1, 40), min_size=1, max_size=20))
-def test_however_frames_are_portioned_before_and_after_evidence_is_the_same(seed, factor, sizes):
-    """Of references that are known: one that is learned is known after a portion."""
-    known = {name: dict.fromkeys(Stage, file_reference(seed)) for name in NAMES}
-    wanted = replace(LONG, unit=(Unit.TRACK_SECOND, Unit.DETECTION)[seed % 2])
-    frames = frames_of(seed, 200, factor)
-    cut = seed % 160
-    whole, begun = empty(wanted, known), empty(wanted, known)
-    fed(whole, frames)
-    fed(begun, frames[:cut], sizes)
-    restored, _ = gone_on(begun, given=known)
-    fed(restored, frames[cut:], sizes)
-    assert_allclose(weighted(restored.evidence), weighted(whole.evidence), rtol=1e-9)
-    for name in ("clean", "since", "begun", "fresh", "peak"):
-        ours, theirs = getattr(restored.evidence, name), getattr(whole.evidence, name)
-        assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
-    assert restored.fed == pytest.approx(whole.fed, rel=1e-9)
-    assert restored.clock.driven == pytest.approx(whole.clock.driven, rel=1e-9)
-    assert restored.alarms.latched.keys() == whole.alarms.latched.keys()
+def constant(level: float, tracks: range, seconds: range, *, source: int = 0) -> list[Frame]:
+    """Tracks whose errors are always as large, ten frames a second; 0 is the level of calibrated
+    ones.
+    """
+    e = float(np.exp(calibrated_level(K) + level))
+    return [
+        (source, second * 10**9 + at * 10**8, False, [(1 + track, 0, e, e) for track in tracks])
+        for second in seconds
+        for at in range(10)
+    ]
 
 
-def weighted(evidence: Evidence) -> FloatArray:
-    """Bets without weight may have gathered anything."""
-    return np.where(evidence.weights > 0, evidence.sums, 0.0)
+def of_seconds(family: Family) -> FloatArray:
+    """Evidence of seconds of tracks of the first slice, in hours, by bet."""
+    return family.evidence.sums[0, :, OF_TRACKS].copy()
 
 
-@pytest.mark.parametrize("unit", list(Unit))
-def test_tracks_of_a_slice_that_has_another_index_now_begin_anew(unit):
-    family = family_of(3, replace(LONG, unit=unit), factor=2.0)
-    assert family.seconds.tracks > 0
-    restored, _ = gone_on(family, names=("bus", "car", "van"))
-    assert restored.seconds.tracks == 0
-    assert restored.whole is None or restored.whole.tracks == 0
-    assert restored.labelled.tolist() == [family.labelled[i] for i in (2, 0, 1)]
-    same, _ = gone_on(family)
-    assert same.seconds.tracks == family.seconds.tracks
-
-
-def test_tracks_of_a_slice_that_comes_after_others_went_on_begin_anew():
-    family = family_of(3, LONG, factor=2.0)
-    restored, _ = gone_on(family, names=("car",))
-    assert restored.seconds.tracks > 0
-    kept = family_state(restored, "identity").slices
-    assert all(one.open is not None and one.open.goes_on for one in kept)
-    restored.take(K, watched([(0, 10**9, False, [(1, 0, 3.0, 3.0)])]))
-    left = list(restored.left.values())
-    assert len(left) == 2
-    assert not any(one.open is None or one.open.goes_on for one in left)
-    restored.grow("van", K)
-    restored.grow("bus", K)
-    assert restored.evidence.sums[1].any()
-
-
-def test_another_epoch_forgets_tracks_of_slices_that_have_not_come_back_as_of_those_that_have():
-    family = family_of(7, LONG, frames=200, factor=3.0)
-    restored, _ = gone_on(family, names=())
-    restored.new_epoch([], left=True)
-    family.new_epoch(range(3))
+def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
+    """Where nothing of the last run is known it is."""
+    frames = constant(2.5, range(5), range(16))
+    family = empty(PATIENT)
+    fed(family, frames[:100])
+    before = of_seconds(family)
+    restored, _ = gone_on(family)
+    fed(restored, frames[100:])
+    assert (of_seconds(restored) < 2 * before)[0].all()
+    unaware, _ = restored_family(
+        replace(through_text(family), latest_ns={}), PATIENT, {}, "identity"
+    )
     for name in NAMES:
-        restored.grow(name, K)
-    assert text_of(restored) == text_of(family)
-    assert restored.seconds.tracks == 0
+        unaware.grow(name, K)
+    fed(unaware, frames[100:])
+    assert (of_seconds(unaware) > 100 * before)[0].all()
 
 
-def test_under_another_tolerance_what_whole_tracks_said_is_forgotten():
-    wanted = replace(LONG, unit=Unit.TRACK)
-    family = family_of(3, wanted)
-    assert family.whole is not None and family.whole.tracks > 0
-    restored, _ = gone_on(family, replace(wanted, page_tolerance=2.0))
-    assert restored.whole is not None and restored.whole.tracks == 0
-    assert restored.seconds.tracks == family.seconds.tracks
+def test_a_level_that_changes_after_a_restart_is_news():
+    family = empty(PATIENT)
+    fed(family, constant(0.0, range(5), range(10)))
+    restored, _ = gone_on(family)
+    fed(restored, constant(0.0, range(5), range(10, 13)))
+    before = of_seconds(restored)
+    fed(restored, constant(2.5, range(5), range(13, 17)))
+    assert (of_seconds(restored) > 100 * before)[0].all()
 
 
-def test_keys_that_are_there_already_are_not_taken_twice():
-    family = family_of(3, replace(LONG, unit=Unit.TRACK))
-    before = family.seconds.tracks
-    for blocks, histories in family.seconds.of_slices(3):
-        family.seconds.go_on(blocks, histories)
-    assert family.whole is not None
-    followed = family.whole.tracks
-    for tracks, sums in family.whole.of_slices(3):
-        family.whole.go_on(tracks, sums)
-    assert family.seconds.tracks == before
-    assert family.whole.tracks == followed
+def test_who_went_on_says_that_something_is_wrong_but_teaches_nothing_twice():
+    family = empty(PATIENT)
+    fed(family, constant(2.5, range(5), range(4)))
+    restored, _ = gone_on(family)
+    fed(restored, constant(2.5, range(5), range(4, 9)))
+    assert restored.supporters[0].count(0, 4) == 5
+    for was, now in zip(family.usual.learners[0], restored.usual.learners[0], strict=True):
+        assert was is not None and now is not None
+        assert now.seconds.tracks.sum() == was.seconds.tracks.sum() == 5
+        assert now.detections > was.detections
+
+
+def test_only_tracks_that_the_last_run_may_have_seen_are_older():
+    """Who came later is not, nor who comes again after more than the idle time, nor who comes of a
+    source that begins anew, or is new.
+    """
+    family = empty(LONG)
+    fed(family, constant(0.0, range(3), range(100, 104)))
+    restored, _ = gone_on(family)
+
+    def older(frames: list[Frame]) -> list[bool]:
+        blocks = restored.seconds.take(watched(frames))
+        return [bool(one) for one in blocks.older]
+
+    assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
+    assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
+    assert older(constant(0.0, range(3), range(112, 114))) == [False] * 4
+    assert older(constant(0.0, range(10, 12), range(104, 106), source=1)) == [False] * 2
+    assert older(constant(0.0, range(3), range(50, 52))) == [False] * 6
+
+
+def test_tracks_that_went_on_are_older_even_where_the_checkpoint_is_of_their_last_second():
+    family = empty(LONG)
+    fed(family, constant(0.0, range(3), range(4))[:35])
+    restored, _ = gone_on(family)
+    found = restored.seconds.take(watched(constant(0.0, range(3), range(3, 6))))
+    assert found.older.all() and found.before.tolist() == [0] * 3 + [1] * 3
+
+
+# ---- alarms and terms
 
 
 def test_a_latched_alarm_is_not_raised_again_and_ends_when_it_is_acknowledged():
