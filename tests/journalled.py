@@ -13,7 +13,7 @@ from monitor.config import PendingConfig
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
-from monitor.matching.pending import INLINE, LabelRecord
+from monitor.matching.record import INLINE, LabelRecord
 from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
 from monitor.store.ledger.entry_bytes import Codec
 from monitor.store.ledger.folder import PartitionFolder

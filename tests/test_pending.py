@@ -20,20 +20,16 @@ from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
 from monitor.frames.stored import SliceKey, StoredFrame
-from monitor.matching.pending import (
-    FRAME_OVERHEAD,
-    INLINE,
-    RECORD_OVERHEAD,
-    FrameKey,
-    LabelRecord,
-    Outcome,
-    PendingFrame,
-)
+from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.pending import (
+    FRAME_OVERHEAD,
+    RECORD_OVERHEAD,
     DroppedFrame,
+    FrameKey,
     LedgerFrames,
+    PendingFrame,
     PendingStore,
     slice_keys,
     tracks_of,
@@ -284,7 +280,7 @@ def test_the_numbers_of_a_frame_are_those_it_came_with():
     stored = waiting(2, stamp_ns=None, number=7, stream="t", source=9, epoch=3).stored
     assert (stored.stamp_ns, stored.frame_id, stored.source, stored.epoch) == (None, 7, 9, 3)
     frame = waiting(2, number=7, stream="t")
-    assert (frame.key, frame.space, frame.classes) == (("t", 7), header_of().space, 2)
+    assert (frame.key, frame.space) == (("t", 7), header_of().space)
 
 
 @pytest.mark.parametrize("flag", [True, False])

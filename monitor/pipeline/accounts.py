@@ -16,14 +16,8 @@ import numpy as np
 
 from monitor.frames.counters import Counters
 from monitor.frames.space import IntArray
-from monitor.matching.pending import (
-    Dropped,
-    GateVerdict,
-    LabelRecord,
-    Outcome,
-    PendingFrame,
-)
-from monitor.pipeline.pending import PendingStore
+from monitor.matching.record import GateVerdict, LabelRecord, Outcome
+from monitor.pipeline.pending import Dropped, PendingFrame, PendingStore
 
 # Counts of a DetectionAccount, but for those of `dropped`.
 _NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")

@@ -34,7 +34,6 @@ from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_fram
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
 from monitor.matching.labels import inline_record, labels_sent
-from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
@@ -42,7 +41,7 @@ from monitor.pipeline.housekeeping import Overload, contained
 from monitor.pipeline.labelled_rows import MatchedCounting, Origin, inline_rows, tracks_of_rows
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.pipeline.pending import tracks_of
+from monitor.pipeline.pending import Dropped, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.stream_tracker import (
     Tracked,

@@ -16,11 +16,12 @@ from monitor.frames.frame import MatchedRows, Opinions, TrackIds
 from monitor.frames.slices import SliceTable
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.stored import StoredEstimates
-from monitor.matching.pending import LabelRecord, PendingFrame
+from monitor.matching.record import LabelRecord
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
+from monitor.pipeline.pending import PendingFrame
 from monitor.promotion.tracks import LabelledRows
 from monitor.statistics.clusters import cluster_id
 

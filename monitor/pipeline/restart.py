@@ -14,11 +14,12 @@ from typing import Protocol
 from monitor.frames.counters import TruthAccount
 from monitor.frames.space import Space
 from monitor.frames.stored import SliceKey, StoredFrame
-from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
+from monitor.matching.record import LabelRecord
 from monitor.pipeline.accounts import account_from_counts
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import EntryParts, MatchedCounting
+from monitor.pipeline.pending import Dropped, PendingFrame
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.statistics.observations import finished

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from monitor.frames.stored import StoredFrame
-from monitor.matching.pending import LabelRecord
+from monitor.matching.record import LabelRecord
 
 
 @dataclass(frozen=True, eq=False, slots=True)
