@@ -52,14 +52,12 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: EntryParts) -> P
         if inline is not None:
             _come_to(ledger.counting, inline)
         ledger.epoch = max(ledger.epoch, entry.frame.epoch)
-        fates.came(frame)
     if inline is not None:
         ledger.counting.count(frame, inline, entry.sequence, parts)
     if parts.statistics:
         if inline is not None:
-            fates.came_with(frame, inline)
             ledger.counting.counters.truth.add(inline.account)
-        fates.hold(frame, wanted=True)
+        fates.came(frame, inline, wanted=True)
     return frame
 
 

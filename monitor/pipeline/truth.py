@@ -150,16 +150,14 @@ class TruthLedger:
         """A frame that was answered, and what came with it, which is counted already."""
         partition = self.partition_of(stored.stamp_ns)
         frame = PendingFrame(stored, slices, opinions, partition, sequence)
-        self.fates.came(frame)
-        if inline is not None:
-            self.fates.came_with(frame, inline)
-        entry = FrameEntry(frame.sequence, frame.partition, stored, inline)
-        if inline is None and not self.sampled(stored.frame_id):
-            frame.why_not = Dropped.SAMPLED if self.journal.keeps else Dropped.MEMORY
-        else:
+        entry = FrameEntry(sequence, partition, stored, inline)
+        if inline is not None or self.sampled(stored.frame_id):
             frame.kept = self.journal.note(entry)
-            frame.why_not = Dropped.DISK_BUSY if self.journal.keeps else Dropped.MEMORY
-        self.fates.hold(frame)
+            missed = Dropped.DISK_BUSY
+        else:
+            missed = Dropped.SAMPLED
+        frame.why_not = missed if self.journal.keeps else Dropped.MEMORY
+        self.fates.came(frame, inline)
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
         """Notes that the disk has a frame."""
