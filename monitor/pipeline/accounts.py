@@ -57,13 +57,13 @@ class DetectionAccount:
 
     @property
     def settled(self) -> int:
-        """Detections that no longer wait."""
+        """Counts the detections that no longer wait."""
         fates = self.matched + self.ignored + self.unmatched + self.unlabelled
         return fates + sum(self.dropped.values())
 
     @property
     def waiting(self) -> int:
-        """Detections without a fate: predicted - settled."""
+        """Counts the detections without a fate: predicted - settled."""
         return self.predicted - self.settled
 
     def counts(self) -> dict[str, int]:
@@ -115,7 +115,7 @@ class SliceShares:
 
 @dataclass(slots=True)
 class Fates:
-    """The fates of one pipeline's detections; account.waiting == pending after every call.
+    """Owns the fates of one pipeline's detections; account.waiting == pending after every call.
 
     Frames that came before the account began are stored, and never counted.
 
@@ -131,7 +131,7 @@ class Fates:
 
     @property
     def pending(self) -> int:
-        """Detections that wait, on disk or in memory."""
+        """Counts the detections that wait, on disk or in memory."""
         return self.store.unkept + sum(self.waiting.values())
 
     # ---- frames come and go
@@ -151,10 +151,8 @@ class Fates:
     ) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
-        self._predict(received, bare, slices)
+        self._predict(received, bare, slices, inline)
         self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
-        if inline is not None:
-            self._settle(slices, inline)
 
     def came(
         self, frame: PendingFrame, inline: LabelRecord | None = None, *, wanted: bool = False
@@ -168,20 +166,23 @@ class Fates:
         # frame on disk wait until its partition goes: to count them, it would have to be read.
         if earlier is not None and not earlier.kept:
             self._drop(Dropped.REPLACED, earlier.waiting)
-        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
         if inline is not None:
             frame.tell(inline)
-            self._settle(frame.slices, inline)
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices, inline)
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
         self._store(frame, wanted=wanted)
 
-    def _predict(self, received: int, bare: int, slices: IntArray) -> None:
+    def _predict(
+        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
+    ) -> None:
         """Counts the detections of a frame, with the slices (n,) of the usable ones."""
         self.account.predicted += received
         self._drop(Dropped.BARE, bare)
         self._drop(Dropped.REFUSED, received - slices.size - bare)
         self.shares.add("predicted", slices)
+        if inline is not None:
+            self._settle(slices, inline)
 
     def _store(self, frame: PendingFrame, *, wanted: bool) -> None:
         for gone in self.store.add(frame, wanted=wanted):

@@ -122,12 +122,12 @@ class TruthLedger:
     # ---- frames
 
     def next_sequence(self) -> int:
-        """The number of an entry that is to be made."""
+        """Returns the number of an entry that is to be made."""
         self.sequence += 1
         return self.sequence
 
     def partition_of(self, stamp_ns: int | None) -> int:
-        """That of an event time; of one that is not believed, or none, the one of now."""
+        """Returns the partition of an event time; of now if there is none, or none is believed."""
         length_ns = int(self.config.pending.partition_minutes * 60e9)
         believed = self.counting.live.believed(stamp_ns)
         time_ns = self.counting.live.clock.now_ns if believed is None else believed
@@ -147,7 +147,7 @@ class TruthLedger:
         inline: LabelRecord | None,
         sequence: int,
     ) -> None:
-        """A frame that was answered, and what came with it, which is counted already."""
+        """Enters a frame that was answered, and the labels with it, which are counted already."""
         partition = self.partition_of(stored.stamp_ns)
         frame = PendingFrame(stored, slices, opinions, partition, sequence)
         entry = FrameEntry(sequence, partition, stored, inline)
@@ -164,12 +164,12 @@ class TruthLedger:
         self.fates.store.remember((stream, frame_id), DroppedFrame(stamp_ns, partition, True))
 
     def dropped(self, partition: int, why: str) -> None:
-        """The disk has a partition no more; what memory has of it goes on, unless it expired."""
+        """Notes that the disk lost a partition; its frames in memory stay, unless it expired."""
         remember(self._dropped, partition, self.sequence, _RECENT)
         self.fates.partition_gone(partition, why)
 
     def restore(self, kept: Kept, *, lost: bool = False) -> PendingFrame:
-        """A frame that the disk gave back, with all that labels told of it; nothing is counted.
+        """Keeps a frame that the disk gave back, with all that labels told of it; counts nothing.
 
         lost  the disk did not have it when the process began
         """
@@ -193,11 +193,8 @@ class TruthLedger:
         frame = self.fates.store.get(key)
         if frame is None or (frame.released and asks_for_estimates(labels, frame)):
             known = self.fates.store.gone(key) if frame is None else frame
-            if (
-                labels.frame_id is None
-                or not self.journal.keeps
-                or not (known is None or known.kept)
-            ):
+            on_disk = self.journal.keeps and (known is None or known.kept)
+            if labels.frame_id is None or not on_disk:
                 return self.in_vain(labels)
             # More labels may have come while the disk was read.
             if found is None or (known is not None and last_of(found) < known.last):
@@ -230,7 +227,7 @@ class TruthLedger:
         return frame.last, self._matching(labels, frame)
 
     def in_vain(self, labels: ReceivedTruth) -> TruthAnswer:
-        """The answer where a Search has found nothing."""
+        """Answers labels whose frame a Search has not found."""
         key, told = key_of(labels), labels_told(labels)
         if self.fates.store.gone(key) is not None or key in self.fates.store:
             return self._answered(TruthAccount(too_late=told))
@@ -298,7 +295,7 @@ class TruthLedger:
         return partial(match, labels, frame.stored, free, config, limits, again=again)
 
     def _answered(self, account: TruthAccount, *notices: Notice) -> TruthAnswer:
-        """Labels that change nothing."""
+        """Counts labels that change nothing."""
         self.counting.counters.truth.add(account)
         return TruthAnswer(account, notices)
 

@@ -125,7 +125,7 @@ class TruthStream:
             self.session.writing_since = None
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
-        """The answer; where making it fails, one that says so: the stream lives."""
+        """Answers a message; if that fails, the answer says so, and the stream lives."""
         with contained(self.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
         notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
@@ -180,7 +180,7 @@ async def _put(
     answered: _Answered | None,
     writing: asyncio.Task[None],
 ) -> None:
-    """Adds it, unless nobody writes any more: then raises what ended the writing."""
+    """Adds an answer, unless nobody writes any more: then raises what ended the writing."""
     putting = asyncio.create_task(answers.put(answered))
     try:
         await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)
