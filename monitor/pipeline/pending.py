@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.detections import Examined, IdArray, Reason, ReceivedDetections
+from monitor.frames.detections import Examined, Reason, ReceivedDetections
 from monitor.frames.frame import Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
@@ -73,7 +73,6 @@ class PendingFrame:
     kept               whether the disk has the frame, or will have it
     why_not            reason that counts if the frame is not kept, and memory is full
     last               entry of the frame, or of its last labels
-    sorted_ids, order  the ids ascending, and their positions
     outcome            (n,) Outcome of each detection
     records            of the labels so far, in order
     revision           of the labels that are counted
@@ -90,8 +89,6 @@ class PendingFrame:
     kept: bool = False
     why_not: Dropped = Dropped.MEMORY
     last: int = field(init=False)
-    sorted_ids: IdArray = field(init=False)
-    order: IntArray = field(init=False)
     outcome: npt.NDArray[np.uint8] = field(init=False)
     records: list[LabelRecord] = field(default_factory=list)
     revision: int = INLINE
@@ -100,11 +97,7 @@ class PendingFrame:
     before_account: bool = False
 
     def __post_init__(self) -> None:
-        id = self.stored.id
-        ascending = np.count_nonzero(id[1:] > id[:-1]) == max(0, id.size - 1)
-        self.order = np.arange(id.size) if ascending else np.argsort(id, kind="stable")
-        self.sorted_ids = id[self.order]
-        self.outcome = np.zeros(id.size, np.uint8)
+        self.outcome = np.zeros(self.stored.n, np.uint8)
         self.last = abs(self.sequence)
 
     @property
@@ -133,14 +126,9 @@ class PendingFrame:
     @property
     def nbytes(self) -> int:
         """Estimates the bytes in memory, records included."""
-        own = self.slices.nbytes + self.sorted_ids.nbytes + self.order.nbytes + self.outcome.nbytes
+        own = self.slices.nbytes + self.outcome.nbytes
         records = sum(_record_bytes(record) for record in self.records)
         return FRAME_OVERHEAD + self.stored.nbytes + own + records
-
-    @property
-    def made(self) -> StoredEstimates:
-        """Returns the estimates that were forwarded, or would have been."""
-        return self.stored.sent if self.stored.made is None else self.stored.made
 
     def tell(self, record: LabelRecord) -> IntArray:
         """Enters a record; returns the outcomes that it retracts, (≥0,)."""
