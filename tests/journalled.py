@@ -12,7 +12,7 @@ from monitor.config import PendingConfig
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
-from monitor.matching.pending import INLINE, LabelRecord
+from monitor.matching.record import INLINE, LabelRecord
 from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.frame import ReceivedObjects, ReceivedTruth, TruthAnswer
-from monitor.matching.labels import matched_labels
+from monitor.matching.labels import match
 from monitor.pipeline import truth
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
@@ -22,7 +22,7 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.requests import WireLimits
 from tests.journals import ListJournal
-from tests.ledger_oracle import APART, HEADERS, Came, Message, Thing
+from tests.ledger_oracle import APART, HEADERS, Came, Message, Named, Thing
 from tests.piped import account_of, counted, opened, pipeline_of
 from tests.test_object_labels import Told, objects
 
@@ -43,10 +43,12 @@ def told(revision: int = 0) -> ReceivedTruth:
     ).received()
 
 
-def heavy(pipeline: Pipeline, labels: ReceivedTruth, found: Kept | None = None) -> Ahead:
-    ahead = pipeline.ledger.heavy(labels, found)
-    assert ahead is not None
-    return ahead
+def ahead_of(pipeline: Pipeline, labels: ReceivedTruth, found: Kept | None = None) -> Ahead:
+    """Labels matched now, for a report that comes later."""
+    heavy = pipeline.ledger.heavy(labels, found)
+    assert heavy is not None
+    last, matching = heavy
+    return last, matching()
 
 
 def reported(pipeline: Pipeline, labels: ReceivedTruth, ahead: Ahead) -> TruthAnswer:
@@ -81,11 +83,10 @@ def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_hea
     assert ("lidar", 1) not in pipeline.ledger.fates.store
     assert pipeline.ledger.heavy(told()) is None
     found = journal.look_up("lidar", 1, None)
-    ahead = heavy(pipeline, told(), found)
+    ahead = ahead_of(pipeline, told(), found)
     assert ("lidar", 1) not in pipeline.ledger.fates.store
-    ahead.run()
     # What was done ahead is not done again.
-    monkeypatch.delattr(truth, "matched_labels")
+    monkeypatch.delattr(truth, "match")
     answer = pipeline.ledger.report(told(), found, ahead)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"matched": 3}
@@ -97,24 +98,26 @@ def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_hea
 
 def test_a_frame_that_is_released_meanwhile_is_matched_as_it_was(all_heavy):
     pipeline = world()
-    whole = heavy(pipeline, told())
-    whole.run()
-    ahead = heavy(pipeline, told())
+    heavy = pipeline.ledger.heavy(told())
     frame = pipeline.ledger.fates.store.get(("lidar", 1))
-    assert frame is not None
+    assert heavy is not None and frame is not None
     frame.release()
-    ahead.run()
-    assert ahead.matched is not None and whole.matched is not None
-    assert ahead.matched.rows.tolist() == whole.matched.rows.tolist() == [0, 1, 2]
-    assert ahead.still(frame, frame.resolved, False) is None
+    assert heavy[1]().rows.tolist() == [0, 1, 2]
+
+
+def test_labels_that_came_meanwhile_are_not_counted_again(all_heavy):
+    pipeline = world()
+    ahead = ahead_of(pipeline, told())
+    pipeline.ledger.report(Message("lidar", 1, (Named(1),)).received())
+    answer = reported(pipeline, told(), ahead)
+    assert account_of(answer.account) == {"matched": 2, "duplicate": 1}
+    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
 
 
 def test_a_revision_that_two_streams_send_at_once_counts_once(all_heavy):
     pipeline = world()
     pipeline.ledger.report(told())
-    one, other = heavy(pipeline, told(1)), heavy(pipeline, told(1))
-    one.run()
-    other.run()
+    one, other = ahead_of(pipeline, told(1)), ahead_of(pipeline, told(1))
     first, second = (reported(pipeline, told(1), ahead) for ahead in (one, other))
     assert account_of(first.account) == {"matched": 3}
     assert account_of(second.account) == {"duplicate": 3}
@@ -188,10 +191,9 @@ def test_heavy_labels_are_matched_once_and_off_the_loop(all_heavy, monkeypatch, 
 
     def noted(*args, **kwargs):
         threads.append(threading.current_thread())
-        return matched_labels(*args, **kwargs)
+        return match(*args, **kwargs)
 
-    for module in (truth, truth):
-        monkeypatch.setattr(module, "matched_labels", noted)
+    monkeypatch.setattr(truth, "match", noted)
     journal = ListJournal()
     pipeline = world(journal, max_bytes=2**20 if in_memory else 1)
     assert answered(pipeline, journal).account.matched == 3
@@ -203,8 +205,8 @@ def test_where_matching_ahead_fails_the_report_does_it(all_heavy, monkeypatch, c
     def failing(*args, **kwargs):
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError
-        return matched_labels(*args, **kwargs)
+        return match(*args, **kwargs)
 
-    monkeypatch.setattr(truth, "matched_labels", failing)
+    monkeypatch.setattr(truth, "match", failing)
     assert answered(world(), None).account.matched == 3
     assert "not matched ahead" in caplog.text

@@ -14,9 +14,12 @@ from monitor.config import MatchingConfig
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth
-from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.stored import SliceKey, StoredFrame, stored_estimates
+from monitor.matching import labels as matching
 from monitor.matching.distances import DistanceKind
-from monitor.matching.objects import Candidates, ObjectMatching, match_objects, objects_told
+from monitor.matching.objects import objects_told
+from monitor.matching.record import GateVerdict, LabelRecord, Outcome
 from tests.received import labels
 
 SPACE = plain_space(("x", "y"))
@@ -29,6 +32,7 @@ CONFIG = MatchingConfig(
 NAMES = ("Car", "human", "Van", "tree")
 CAR, HUMAN, VAN, TREE = range(4)
 SECOND = 10**9
+LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Told:
     covariance: tuple[float, ...] = ()
 
 
-def invalid(found: ObjectMatching) -> Counter[Reason]:
+def invalid(found: LabelRecord) -> Counter[Reason]:
     return sum((Counter({one.reason: one.count}) for one in found.notices), Counter())
 
 
@@ -82,20 +86,62 @@ def message(*rows: Told, complete=True, regions=(), names=NAMES) -> ReceivedTrut
     )
 
 
-def frame(*places: tuple[int, float, float], free=None, stamp: int | None = 0) -> Candidates:
+@dataclass(frozen=True)
+class Where:
+    """Detections of a frame, and which of them have no label yet."""
+
+    class_index: list[int]
+    mean: FloatArray
+    free: BoolArray
+    stamp: int | None = 0
+
+    def stored(self, header: Header) -> StoredFrame:
+        n, k = self.mean.shape
+        unit = Estimates(self.mean, np.tile(np.eye(k), (n, 1, 1)), np.ones(n, bool))
+        return StoredFrame(
+            header=header,
+            frame_id=1,
+            stamp_ns=self.stamp,
+            received=n,
+            id=np.arange(n, dtype=np.uint64),
+            class_index=np.array(self.class_index, np.int64),
+            slices=(SliceKey("all"),),
+            slice=np.zeros(n, np.uint16),
+            sent=stored_estimates(unit),
+            made=None,
+            version=None,
+            unusable=np.zeros(0, np.uint64),
+        )
+
+
+def frame(*places: tuple[int, float, float], free=None, stamp: int | None = 0) -> Where:
     """Detections by class, x and y; of unit covariance."""
     n = len(places)
     mean = np.array([place[1:] for place in places], float).reshape(n, 2)
-    return Candidates(
-        class_index=np.array([place[0] for place in places], np.int64),
-        sent=Estimates(mean, np.tile(np.eye(2), (n, 1, 1)), np.ones(n, bool)),
-        free=np.ones(n, bool) if free is None else np.array(free, bool),
-        stamp_ns=stamp,
-    )
+    waits = np.ones(n, bool) if free is None else np.array(free, bool)
+    return Where([place[0] for place in places], mean, waits, stamp)
 
 
-def match(told: ReceivedTruth, where: Candidates, config=CONFIG, header=HEADER) -> ObjectMatching:
-    return match_objects(told, where, header, config, Limits())
+def at(mean: list[list[float]]) -> Where:
+    """Cars."""
+    return Where([0] * len(mean), np.array(mean), np.ones(len(mean), bool))
+
+
+def match(
+    told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER, limits=LIMITS
+) -> LabelRecord:
+    return matching.match(told, where.stored(header), where.free, config, limits)
+
+
+def ignored(found: LabelRecord) -> list[int]:
+    rows: list[int] = found.settled[found.outcome == Outcome.IGNORED].tolist()
+    return rows
+
+
+def near_gate(found: LabelRecord) -> list[bool]:
+    assert found.gate is not None
+    near: list[bool] = (found.gate == GateVerdict.NEAR).tolist()
+    return near
 
 
 def counts(account: TruthAccount) -> dict[str, int]:
@@ -123,9 +169,9 @@ def test_objects_find_the_detections_of_their_class_and_the_rest_are_missed():
     assert found.objects is not None
     assert found.objects.id.tolist() == [8, 7]
     assert found.truth_covariance is None
-    assert found.ignored.size == 0
+    assert ignored(found) == []
     assert found.notices == ()
-    assert found.whole
+    assert found.settled.tolist() == [0, 1, 2]
 
 
 def test_objects_of_an_incomplete_frame_without_a_detection_are_unassigned():
@@ -141,7 +187,7 @@ def test_without_names_of_the_labellers_own_classes_are_those_of_the_header():
 def test_matches_beyond_the_near_share_of_the_gate_are_marked():
     told = message(Told(1, CAR, (2.3, 0.0)), Told(2, CAR, (12.5, 0.0)))
     found = match(told, frame((0, 0, 0), (0, 10, 0)))
-    assert found.near_gate.tolist() == [False, True]
+    assert near_gate(found) == [False, True]
 
 
 def test_an_object_whose_detection_was_labelled_before_is_a_duplicate():
@@ -182,7 +228,7 @@ def test_detections_near_ignored_objects_neighbours_and_in_regions_are_ignored()
         where,
     )
     assert found.rows.tolist() == [1]
-    assert found.ignored.tolist() == [0, 2, 4]
+    assert ignored(found) == [0, 2, 4]
     assert counts(found.account) == {"matched": 1, "ignored": 3}
 
 
@@ -190,26 +236,26 @@ def test_a_real_object_is_matched_also_where_an_ignored_one_is_nearer():
     told = message(Told(1, CAR, (0.1, 0.0), ignore=True), Told(2, CAR, (1.0, 0.0)))
     found = match(told, frame((0, 0, 0)))
     assert found.rows.tolist() == [0]
-    assert found.ignored.size == 0
+    assert ignored(found) == []
 
 
 def test_an_ignored_object_of_no_class_ignores_those_of_every_class():
     told = message(Told(1, None, (0.0, 0.0), ignore=True))
     found = match(told, frame((0, 0, 0), (1, 0, 0), (1, 9, 0)))
-    assert found.ignored.tolist() == [0, 1]
+    assert ignored(found) == [0, 1]
     assert counts(found.account) == {"ignored": 1}
 
 
 def test_detections_that_were_labelled_before_are_not_ignored():
     told = message(Told(1, CAR, (0.0, 0.0), ignore=True))
-    assert match(told, frame((0, 0, 0), free=[False])).ignored.size == 0
+    assert ignored(match(told, frame((0, 0, 0), free=[False]))) == []
 
 
 def test_regions_alone_need_no_objects():
     region = ReceivedRegion(-1, ("x", "y"), np.array([-1.0, -1.0]), np.array([1.0, np.inf]))
     told = replace(message(regions=[region]), foreign=None)
     found = match(told, frame((0, 0, 0), (1, 0, 9), (0, 2, 0)))
-    assert found.ignored.tolist() == [0, 1]
+    assert ignored(found) == [0, 1]
     assert counts(found.account) == {}
 
 
@@ -228,7 +274,7 @@ def test_regions_alone_need_no_objects():
 def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on(region, words):
     good = ReceivedRegion(-1, ("x",), np.zeros(1), np.ones(1))
     found = match(message(regions=[region, good]), frame((0, 0.5, 0)))
-    assert found.ignored.tolist() == [0]
+    assert ignored(found) == [0]
     assert invalid(found) == {Reason.GROUND_TRUTH_INVALID: 1}
     assert words in found.notices[0].message
 
@@ -268,8 +314,8 @@ def test_the_bounds_of_an_angle_are_finite():
 def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told, field):
     found = match(message(Told(5, CAR, (10.0, 0.0)), told), frame((0, 0, 0), (0, 10, 0)))
     assert counts(found.account) == {"matched": 1, "refused": 1}
-    assert found.rows.tolist() == [1]
-    assert not found.whole
+    # The other detection may belong to it: it is no false positive.
+    assert found.rows.tolist() == found.settled.tolist() == [1]
     (notice,) = found.notices
     assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, field)
     assert (notice.count, notice.first_index) == (1, 1)
@@ -280,15 +326,9 @@ def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told,
 @pytest.mark.parametrize("beside", [2.0, 1e200, 1.7e308])
 def test_a_covariance_with_huge_values_beside_its_diagonal_is_refused(beside, largest_deviation):
     header = replace(HEADER, space=plain_space(("x", "y", "z")))
-    where = Candidates(
-        class_index=np.zeros(1, np.int64),
-        sent=Estimates(np.zeros((1, 3)), np.eye(3)[None], np.ones(1, bool)),
-        free=np.ones(1, bool),
-        stamp_ns=0,
-    )
     told = message(Told(1, CAR, (0.0,) * 3, covariance=(1.0, beside, 1.0, beside, beside, 1.0)))
     limits = Limits(largest_deviation=largest_deviation)
-    found = match_objects(told, where, header, CONFIG, limits)
+    found = match(told, at([[0.0] * 3]), CONFIG, header, limits)
     assert counts(found.account) == {"refused": 1}
     assert found.notices[0].field == "objects.covariance"
 
@@ -369,7 +409,7 @@ def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
     found = match(told, frame((0, 0, 0), (0, 20, 0)), config)
     assert counts(found.account) == {"matched": 1, "unassigned": 1}
     assert found.rows.tolist() == [1]
-    assert found.near_gate.tolist() == [True]
+    assert near_gate(found) == [True]
 
 
 def test_overlap_seen_from_above_decides_where_it_is_configured():
@@ -380,13 +420,7 @@ def test_overlap_seen_from_above_decides_where_it_is_configured():
         )
     )
     config = MatchingConfig(distance=DistanceKind.BEV_IOU, gate=0.5)
-    mean = np.array([[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]])
-    where = Candidates(
-        np.zeros(2, np.int64),
-        Estimates(mean, np.tile(np.eye(5), (2, 1, 1)), np.ones(2, bool)),
-        np.ones(2, bool),
-        0,
-    )
+    where = at([[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]])
     told = message(Told(1, CAR, (0.5, 0, 4, 2, np.pi)), Told(2, CAR, (10, 0, 4, 2, 0)))
     found = match(told, where, config, replace(HEADER, space=space))
     assert counts(found.account) == {"matched": 1, "missed": 1}
@@ -425,12 +459,14 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
     found = match(told, where)
     account = counts(found.account)
     assert sum(account.values()) == objects_told(told.foreign) <= len(rows)
-    assert account.get("matched", 0) == found.rows.size == found.near_gate.size
+    assert account.get("matched", 0) == found.rows.size
     assert not account.get("unassigned" if complete else "missed", 0)
-    assert found.whole == ("refused" not in account)
+    unmatched = int(np.count_nonzero(found.outcome == Outcome.UNMATCHED))
+    waits = int(where.free.sum()) - found.settled.size
+    assert unmatched == 0 if "refused" in account or not complete else waits == 0
     assert found.truth.shape == (found.rows.size, 2)
     assert np.isfinite(found.truth).all()
-    settled = np.concatenate([found.rows, found.ignored])
+    settled = found.settled
     assert np.unique(settled).size == settled.size
     assert where.free[settled].all()
     if found.truth_covariance is not None:
@@ -453,7 +489,7 @@ def test_the_order_of_objects_changes_nothing_that_is_matched_or_ignored(seed, m
     assert found.account == other.account
     assert found.rows.tolist() == other.rows.tolist()
     assert found.truth.tolist() == other.truth.tolist()
-    assert found.ignored.tolist() == other.ignored.tolist()
+    assert ignored(found) == ignored(other)
 
 
 # ---- the configuration
@@ -479,12 +515,6 @@ def test_overlap_in_the_image_takes_four_names():
     box = ("left", "top", "right", "bottom")
     config = MatchingConfig(distance=DistanceKind.IMAGE_IOU, gate=0.5, box=box)
     header = replace(HEADER, space=plain_space(box))
-    mean = np.array([[0.0, 0, 10, 10], [20, 0, 30, 10]])
-    where = Candidates(
-        np.zeros(2, np.int64),
-        Estimates(mean, np.tile(np.eye(4), (2, 1, 1)), np.ones(2, bool)),
-        np.ones(2, bool),
-        0,
-    )
+    where = at([[0.0, 0, 10, 10], [20, 0, 30, 10]])
     found = match(message(Told(1, CAR, (21.0, 0, 31, 10))), where, config, header)
     assert found.rows.tolist() == [1]

@@ -20,20 +20,16 @@ from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
 from monitor.frames.stored import SliceKey, StoredFrame
-from monitor.matching.pending import (
-    FRAME_OVERHEAD,
-    INLINE,
-    RECORD_OVERHEAD,
-    FrameKey,
-    LabelRecord,
-    Outcome,
-    PendingFrame,
-)
+from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.pending import (
+    FRAME_OVERHEAD,
+    RECORD_OVERHEAD,
     DroppedFrame,
+    FrameKey,
     LedgerFrames,
+    PendingFrame,
     PendingStore,
     slice_keys,
     tracks_of,
@@ -177,7 +173,7 @@ def test_what_was_sent_and_what_was_made_of_it_come_back_bit_for_bit(forms, k, c
     sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
     for found, expected in (
         (frame.stored.sent.estimates(rows), sent),
-        (frame.made.estimates(rows), made or sent),
+        ((stored.made or stored.sent).estimates(rows), made or sent),
     ):
         laws.assert_same(found.mean, expected.mean[rows])
         laws.assert_same(found.covariance, expected.covariance[rows])
@@ -185,8 +181,6 @@ def test_what_was_sent_and_what_was_made_of_it_come_back_bit_for_bit(forms, k, c
     assert (frame.stored.made is None) == (not changed)
     laws.assert_same(stored.id, batch.id)
     laws.assert_same(stored.class_index, batch.class_index)
-    assert frame.sorted_ids.tolist() == sorted(batch.id.tolist())
-    assert batch.id[frame.order].tolist() == frame.sorted_ids.tolist()
 
 
 def test_nothing_of_the_received_buffers_is_kept_alive():
@@ -194,18 +188,19 @@ def test_nothing_of_the_received_buffers_is_kept_alive():
     batch = examined(received)
     made = doubled(batch)
     stored = stored_of(received, batch, made=made)
+    assert stored.made is not None
     frame = PendingFrame(stored, np.zeros(4, np.int64))
     every = np.arange(4)
-    before = [frame.stored.sent.estimates(every), frame.made.estimates(every), stored.id.copy()]
+    before = [frame.stored.sent.estimates(every), stored.made.estimates(every), stored.id.copy()]
     theirs = (batch.mean, batch.covariance, batch.diagonal, batch.id, batch.class_index)
     for array in (*theirs, received.id, made.mean, made.covariance):
         array.setflags(write=True)
         array[:] = 1
-    after = [frame.stored.sent.estimates(every), frame.made.estimates(every), stored.id]
+    after = [frame.stored.sent.estimates(every), stored.made.estimates(every), stored.id]
     for one, other in zip(before, after, strict=True):
         laws.assert_same(one, other)
     assert frame.waiting == 4
-    for estimates in (stored.sent, frame.made):
+    for estimates in (stored.sent, stored.made):
         for array in (estimates.mean, estimates.packed, estimates.diagonal):
             assert array.base is None or array.base.nbytes <= array.nbytes
 
@@ -216,8 +211,8 @@ def test_variances_alone_take_fewer_bytes_than_triangles():
         assert waiting(10, form).stored.sent.packed.shape == (10, 6)
 
 
-# Of a detection: id, class and slice by key; index, id again, order and fate.
-OWN = 8 + 8 + 2 + (8 + 8 + 8 + 1)
+# Of a detection: id, class and slice by key; index and fate.
+OWN = 8 + 8 + 2 + (8 + 1)
 # Three means, six covariances, one flag.
 GAUSSIAN = 8 * 3 + 8 * 6 + 1
 
@@ -284,7 +279,7 @@ def test_the_numbers_of_a_frame_are_those_it_came_with():
     stored = waiting(2, stamp_ns=None, number=7, stream="t", source=9, epoch=3).stored
     assert (stored.stamp_ns, stored.frame_id, stored.source, stored.epoch) == (None, 7, 9, 3)
     frame = waiting(2, number=7, stream="t")
-    assert (frame.key, frame.space, frame.classes) == (("t", 7), header_of().space, 2)
+    assert (frame.key, frame.space) == (("t", 7), header_of().space)
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -490,7 +485,7 @@ def test_each_detection_that_only_memory_has_is_counted_once():
 def assert_only_ids_are_left(frame: PendingFrame, n: int) -> None:
     assert frame.released
     assert frame.nbytes == FRAME_OVERHEAD + n * OWN
-    assert frame.sorted_ids.size == n
+    assert frame.stored.n == n
     assert frame.waiting == 0
     stored = frame.stored
     assert frame.opinions is None and stored.opinions is None
@@ -505,7 +500,7 @@ def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short
     tracks = TrackIds(np.arange(4).astype(np.uint64), np.ones(4, bool))
     frame = waiting(4, form, made=made, opinions=(0, 2), tracks=tracks)
     other = waiting(2, number=1)
-    ids = frame.sorted_ids.copy()
+    ids = frame.stored.id.copy()
     store = store_of(other, frame)
     store.told(frame, record_of([0, 1, 3]))
     store.told(frame, record_of([2]))
@@ -516,7 +511,7 @@ def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short
     store.max_bytes = store.bytes + FRAME_OVERHEAD - 1
     assert store.add(waiting(0, number=2)) == []
     assert_only_ids_are_left(frame, 4)
-    laws.assert_same(frame.sorted_ids, ids)
+    laws.assert_same(frame.stored.id, ids)
     assert store.get(("s", 0)) is frame
     # What waits is kept, though it is older.
     assert not other.released

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Reason
 from monitor.frames.frame import Opinions
 from monitor.frames.slices import TOTAL
-from monitor.matching.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
 from monitor.pipeline.live_statistics import LiveStatistics
+from monitor.pipeline.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
 from monitor.statistics.observations import finished
 from tests import laws
 from tests.piped import SECOND, account_of, pipeline_of, reported

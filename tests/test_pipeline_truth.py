@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Reason
+from monitor.frames.frame import TruthAnswer
 from monitor.frames.slices import TOTAL
 from monitor.statistics.stage import observe
 from tests import laws
+from tests.journals import ListJournal
+from tests.ledger_oracle import HEADERS, Came, Message, Named
 from tests.piped import (
     BAD,
     BY_SLICE,
@@ -367,3 +370,17 @@ def test_a_label_for_id_zero_is_an_orphan_if_no_detection_had_that_id():
     pipeline.process(opened(pipeline), frame([sent(1), replace(sent(2), id=None)]))
     found = reported(pipeline, labels([Label(0, GOOD_TRUTH)]))
     assert account_of(found.account) == {"orphan": 1}
+
+
+def test_labels_count_for_no_frame_that_another_one_of_its_number_replaced():
+    """The earlier frame is on the disk, and was found before the later one came and went."""
+    journal = ListJournal()
+    pipeline = pipeline_of(journal=journal, pending={"max_bytes": 1}, tracker={"kind": "none"})
+    stream = opened(pipeline, HEADERS["lidar"])
+    pipeline.process(stream, Came("lidar", 1, 0).received())
+    found = journal.look_up("lidar", 1, None)
+    journal.busy = True
+    pipeline.process(stream, Came("lidar", 1, 1).received())
+    answer = pipeline.ledger.report(Message("lidar", 1, (Named(0),)).received(), found)
+    assert isinstance(answer, TruthAnswer)
+    assert account_of(answer.account) == {"too_late": 1}

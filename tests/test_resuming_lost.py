@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monitor.matching.pending import Dropped
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
 from tests.journals import ListJournal, Written
 from tests.ledger_oracle import HEADERS, Came, Message, Named, tell

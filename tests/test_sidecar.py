@@ -15,8 +15,8 @@ from monitor.config import (
     SnapshotConfig,
     checked,
 )
-from monitor.matching.pending import Dropped
 from monitor.pipeline.checkpoints import StatisticsCheckpoints
+from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import restore_progress
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
-from monitor.frames.detections import Estimates, Limits, examine
+from monitor.frames.detections import Estimates, FrameBatch, Limits, examine
 from monitor.frames.frame import TrackIds
-from monitor.pipeline.labelled_rows import Origin, RowsWithTruth, inline_rows, tracks_of_rows
+from monitor.frames.space import IntArray
+from monitor.matching.record import LabelRecord
+from monitor.pipeline.labelled_rows import RowsWithTruth, inline_rows
 from tests.piped import BAD, DOUBLE, XYZ, sent
 from tests.received import detections
+from tests.test_pending import record_of
 
 ROWS = np.array([0, 2, 3])
 SLICES = np.array([1, 0, 1, 1])
@@ -18,13 +21,17 @@ def batch_of(*rows):
     return examine(detections(rows), XYZ, 4, Limits()).batch
 
 
+def labels_of(batch: FrameBatch, rows: IntArray, stamp_ns: int | None) -> LabelRecord:
+    truth = batch.truth[rows]
+    return record_of([], rows=rows, truth=truth, stamp_ns=stamp_ns, delay_ns=11, live=False)
+
+
 def rows_of(stamp_ns: int | None = 5, *, recalibrated: bool = False) -> RowsWithTruth:
     """Three of four usable detections, the truth of which has come with them."""
     batch = batch_of(*(sent(number, truth=True) for number in range(4)))
     estimates = Estimates(batch.mean, batch.covariance, batch.diagonal)
     made = DOUBLE.apply(estimates, SLICES, [("car",), ("bus",)]) if recalibrated else estimates
-    origin = Origin(stamp_ns, 3, tracks_of_rows(TRACKS, ROWS), delay_ns=11, live=False)
-    return inline_rows(batch, ROWS, SLICES, made, origin)
+    return inline_rows(batch, labels_of(batch, ROWS, stamp_ns), SLICES, made, TRACKS, 3)
 
 
 @pytest.mark.parametrize("recalibrated", [False, True])
@@ -50,7 +57,7 @@ def test_rows_are_those_whose_truth_came_and_no_others():
     rows = rows_of()
     batch = batch_of(*(sent(number, truth=True) for number in range(4)))
     assert np.array_equal(rows.sent.mean, batch.mean[ROWS])
-    assert np.array_equal(rows.truth, batch.truth[ROWS])
+    assert np.array_equal(rows.record.truth, batch.truth[ROWS])
     assert rows.slices.tolist() == [1, 1, 1]
 
 
@@ -71,10 +78,7 @@ def test_nothing_is_learned_from_no_rows():
     batch = batch_of(BAD)
     none = np.zeros(0, np.int64)
     made = Estimates(batch.mean, batch.covariance, batch.diagonal)
-    rows = inline_rows(batch, none, none, made, Origin(5, 0, None))
+    rows = inline_rows(batch, labels_of(batch, none, 5), none, made, None, 0)
+    assert rows.tracks is None
     assert rows.labelled() is None
     assert rows.matched().n == 0
-
-
-def test_no_tracks_stay_no_tracks():
-    assert tracks_of_rows(None, ROWS) is None

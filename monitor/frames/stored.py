@@ -1,7 +1,7 @@
 """A frame in the form in which it is remembered for late labels.
 
 It holds the estimates that the detector sent, those that were forwarded and the version of the
-recalibrator. Labels never live here: see matching/pending.py.
+recalibrator. Labels never live here: see matching/record.py.
 """
 
 from __future__ import annotations

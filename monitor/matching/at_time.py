@@ -13,24 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.frames.detections import IdArray
+from monitor.frames.frame import ReceivedObjects
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.matching.distances import Placed
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Samples:
-    """Holds the m samples of objects in a message.
-
-    id, has_id          (m,)
-    stamp_ns, has_stamp (m,)
-    usable              (m,) which can be placed at all
-    """
-
-    id: IdArray
-    has_id: BoolArray
-    stamp_ns: IntArray
-    has_stamp: BoolArray
-    usable: BoolArray
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +42,7 @@ class ObjectsAtTime:
     first: int
 
 
-def labels_told(samples: Samples) -> tuple[int, IntArray]:
+def samples_told(samples: ReceivedObjects) -> tuple[int, IntArray]:
     """Counts the labels that the samples make up, and numbers the label of each sample.
 
     returns  u; and (m,) in 0 … u − 1, −1 for a stamped sample of an object that also has a
@@ -81,24 +66,29 @@ def labels_told(samples: Samples) -> tuple[int, IntArray]:
 
 
 def objects_at_time(
-    samples: Samples, stamp_ns: int | None, max_gap_ns: int, max_offset_ns: int
+    samples: ReceivedObjects,
+    usable: BoolArray,
+    stamp_ns: int | None,
+    max_gap_ns: int,
+    max_offset_ns: int,
 ) -> ObjectsAtTime:
     """Finds the samples that place each object at the time of the frame.
 
+    usable         (m,) samples that can be placed at all
     stamp_ns       of the frame; without it, only samples without a stamp can be used
     max_gap_ns     most between two samples that are interpolated
     max_offset_ns  most to the nearest sample, for it to be used as it is where there are no two
                    around the frame
     """
-    told, label = labels_told(samples)
-    at_frame = np.flatnonzero(samples.usable & ~samples.has_stamp)
+    told, label = samples_told(samples)
+    at_frame = np.flatnonzero(usable & ~samples.has_stamp)
     repeated = np.zeros(at_frame.size, bool)
     named = np.flatnonzero(samples.has_id[at_frame])
     _, first = np.unique(samples.id[at_frame[named]], return_index=True)
     repeated[named] = True
     repeated[named[first]] = False
     standing = at_frame[~repeated]
-    stamped = np.flatnonzero(samples.usable & samples.has_stamp & (label >= 0))
+    stamped = np.flatnonzero(usable & samples.has_stamp & (label >= 0))
     if stamp_ns is None:
         nothing = np.zeros(0, np.int64)
         sample, other, share = nothing, nothing, np.zeros(0)
@@ -120,7 +110,7 @@ def objects_at_time(
 
 
 def _around(
-    samples: Samples,
+    samples: ReceivedObjects,
     stamped: IntArray,
     label: IntArray,
     stamp_ns: int,

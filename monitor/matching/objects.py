@@ -7,22 +7,17 @@ several samples of one id are one object. Labels that name a detection never app
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from monitor.frames.counters import TruthAccount
-from monitor.frames.detections import Estimates, Limits, Reason, absent, full_matrices, symmetric
-from monitor.frames.frame import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth, TrackIds
+from monitor.frames.detections import Limits, Reason, absent, full_matrices, symmetric
+from monitor.frames.frame import ReceivedObjects, ReceivedRegion, ReceivedTruth, TrackIds
 from monitor.frames.reasons import Notice, numbers
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
-from monitor.matching.at_time import (
-    ObjectsAtTime,
-    Samples,
-    labels_told,
-    objects_at_time,
-    placed_at_time,
-)
+from monitor.frames.stored import StoredFrame
+from monitor.matching.at_time import ObjectsAtTime, objects_at_time, placed_at_time, samples_told
 from monitor.matching.distances import MatchingSettings, Placed
 from monitor.matching.gate import (
     ClassTable,
@@ -32,30 +27,20 @@ from monitor.matching.gate import (
     matches,
     stream_gate,
 )
+from monitor.matching.record import GateVerdict, LabelRecord, Outcome
 
 # An eigenvalue this far below zero, against the largest one, is rounding.
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class UsableObjects:
-    """Sorts the m samples of objects into usable ones and ones with a fault.
-
-    usable   (m,) which can be placed, and are of a class that was named
-    placed   (m, K) and covariances, zero where none came; None where none came at all
-    """
-
-    usable: BoolArray
-    placed: Placed
-    truth_invalid: BoolArray
-    covariance_invalid: BoolArray
-    class_invalid: BoolArray
-
-
-def usable_objects(
+def _usable(
     objects: ReceivedObjects, space: Space, classes: int, limits: Limits
-) -> UsableObjects:
-    """Checks samples for a stream of this space; classes is how many names the labeller has."""
+) -> tuple[BoolArray, Placed, Notice | None]:
+    """Checks samples for a stream of this space; classes is how many names the labeller has.
+
+    returns  (m,) which can be placed, and are of a class that was named; all of them placed, with
+             covariances of zero where none came; the fault of the first that cannot be used
+    """
     truth = np.full((objects.n, space.k), np.nan)
     truth[:, : objects.truth.shape[1]] = objects.truth[:, : space.k]
     truth_invalid = (objects.truth_length != space.k) | ~(np.abs(truth) <= limits.largest_mean).all(
@@ -67,7 +52,37 @@ def usable_objects(
     class_invalid = ~named | (objects.class_index >= classes)
     usable = ~(truth_invalid | covariance_invalid | class_invalid)
     placed = Placed(np.where(truth_invalid[:, None], 0.0, truth), covariance)
-    return UsableObjects(usable, placed, truth_invalid, covariance_invalid, class_invalid)
+    invalid = np.flatnonzero(~usable)
+    if invalid.size == 0:
+        return usable, placed, None
+    first = int(invalid[0])
+    if truth_invalid[first]:
+        sent = int(objects.truth_length[first])
+        field = "objects.ground_truth"
+        message = (
+            f"{numbers(objects.truth[first], sent)}: send {space.k} values "
+            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
+            "([limits] largest_mean)."
+        )
+    elif class_invalid[first]:
+        index = int(objects.class_index[first])
+        field = "objects.class_index"
+        message = (
+            "absent: an object that is not ignored needs its class."
+            if index < 0
+            else f"{index}: there are {classes} class names, from 0."
+        )
+    else:
+        sent, k = int(objects.covariance_length[first]), space.k
+        field = "objects.covariance"
+        message = (
+            f"{numbers(objects.covariance[first], sent)}, {sent} values: send {k} variances, "
+            f"{k * (k + 1) // 2} of the lower triangle or all {k * k}, symmetric, without "
+            f"negative eigenvalues and with deviations of at most {limits.largest_deviation:g} "
+            "([limits] largest_deviation), or none."
+        )
+    notice = Notice(Reason.GROUND_TRUTH_INVALID, field, message, int(invalid.size), first)
+    return usable, placed, notice
 
 
 def _covariances(
@@ -107,42 +122,6 @@ def _covariances(
     invalid |= ~(eigenvalues[:, 0] >= -_ROUNDING * np.maximum(eigenvalues[:, -1], 0))
     matrices = np.where(invalid[:, None, None], 0.0, matrices)
     return (matrices if known.any() else None), invalid
-
-
-def object_notice(
-    objects: ReceivedObjects, found: UsableObjects, space: Space, classes: int, limits: Limits
-) -> Notice | None:
-    """Puts the fault of the first unusable sample into words; None if all can be used."""
-    invalid = np.flatnonzero(~found.usable)
-    if invalid.size == 0:
-        return None
-    first = int(invalid[0])
-    if found.truth_invalid[first]:
-        sent = int(objects.truth_length[first])
-        field = "objects.ground_truth"
-        message = (
-            f"{numbers(objects.truth[first], sent)}: send {space.k} values "
-            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
-            "([limits] largest_mean)."
-        )
-    elif found.class_invalid[first]:
-        index = int(objects.class_index[first])
-        field = "objects.class_index"
-        message = (
-            "absent: an object that is not ignored needs its class."
-            if index < 0
-            else f"{index}: there are {classes} class names, from 0."
-        )
-    else:
-        sent, k = int(objects.covariance_length[first]), space.k
-        field = "objects.covariance"
-        message = (
-            f"{numbers(objects.covariance[first], sent)}, {sent} values: send {k} variances, "
-            f"{k * (k + 1) // 2} of the lower triangle or all {k * k}, symmetric, without "
-            f"negative eigenvalues and with deviations of at most {limits.largest_deviation:g} "
-            "([limits] largest_deviation), or none."
-        )
-    return Notice(Reason.GROUND_TRUTH_INVALID, field, message, int(invalid.size), first)
 
 
 def untimely_notice(
@@ -216,131 +195,121 @@ def _region_fault(region: ReceivedRegion, space: Space, labelled: int) -> str | 
 _NS = 1e9
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Candidates:
-    """The n usable detections of a frame, as the detector sent them.
-
-    class_index  (n,)
-    free         (n,) which have no label of this revision yet
-    stamp_ns     of the frame; None where it has none
-    """
-
-    class_index: IntArray
-    sent: Estimates
-    free: BoolArray
-    stamp_ns: int | None
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ObjectMatching:
-    """Outcome of the objects of one message; all rows are rows of the candidates.
-
-    account           every object in one count
-    rows              (m,) that an object belongs to, ascending, and its truth (m, K)
-    truth_covariance  (m, K, K) zero where it is exact; None where all are
-    objects           (m,) the labeller's own ids of the objects; None if no object has one
-    ignored           (i,) rows that are neither right nor wrong, ascending
-    near_gate         (m,) which matches lie near the gate
-    whole             whether all objects and regions could be used. If not, a detection without
-                      an object may belong to one that could not be used: it is no false
-                      positive, however complete the labels are
-    notices           samples and regions that cannot be used
-    """
-
-    account: TruthAccount
-    rows: IntArray
-    truth: FloatArray
-    truth_covariance: FloatArray | None
-    objects: TrackIds | None
-    ignored: IntArray
-    near_gate: BoolArray
-    whole: bool
-    notices: tuple[Notice, ...]
-
-
 def objects_told(objects: ReceivedObjects | None) -> int:
     """Counts the objects that the samples of a message make up: the sum of their account."""
-    if objects is None:
-        return 0
-    return labels_told(_samples(objects, np.ones(objects.n, bool)))[0]
+    return 0 if objects is None else samples_told(objects)[0]
 
 
-def match_objects(
+def with_objects(
+    record: LabelRecord,
     labels: ReceivedTruth,
-    frame: Candidates,
-    header: Header,
+    frame: StoredFrame,
+    free: BoolArray,
     config: MatchingSettings,
     limits: Limits,
-) -> ObjectMatching:
-    """Finds the detections of objects, and those that objects and regions ignore.
+) -> tuple[LabelRecord, bool]:
+    """Adds the objects of a message, and what they and its regions ignore, to a record.
 
     Objects of the detector's classes are matched first, among all detections: an object whose
     detection was labelled before is a duplicate. The detections that are left may be ignored.
 
-    labels  in the coordinate frame of the detections
+    record   of the labels by id
+    labels   in the coordinate frame of the detections
+    free     (n,) detections that have no label yet
+    returns  also whether all objects and regions could be used. If not, a detection without an
+             object may belong to one that could not be used: it is no false positive, however
+             complete the labels are
     """
-    objects, space = labels.foreign, header.space
+    objects, header, n = labels.foreign, frame.header, frame.n
+    space, account = header.space, record.account
     gate = stream_gate(config, header)
     if isinstance(gate, Notice):
-        return _all_refused(objects, gate, space)
+        account.refused += objects_told(objects)
+        notice = replace(gate, count=0 if objects is None else objects.n)
+        return replace(record, notices=(*record.notices, notice)), False
     if objects is None:
         objects = _NO_OBJECTS
     named = labels.class_names or header.classes
     table = class_table(named, header.classes, config.class_map, config.neighbours)
-    usable = usable_objects(objects, space, len(named), limits)
+    usable, placed, fault = _usable(objects, space, len(named), limits)
     at = objects_at_time(
-        _samples(objects, usable.usable),
+        objects,
+        usable,
         frame.stamp_ns,
         round(config.max_gap_seconds * _NS),
         round(config.max_offset_seconds * _NS),
     )
-    placed = placed_at_time(usable.placed, at, space)
+    placed = placed_at_time(placed, at, space)
     own, ignores = _classes(objects, at, table, len(header.classes))
-    compared, detections = placed, Placed(frame.sent.mean, frame.sent.covariance)
+    sent = frame.sent.estimates(np.arange(n))
+    compared, detections = placed, Placed(sent.mean, sent.covariance)
     if not gate.distance.weighs:
-        compared, detections = Placed(placed.mean), Placed(frame.sent.mean)
+        compared, detections = Placed(placed.mean), Placed(sent.mean)
     pairs = matches(compared, own, detections, frame.class_index, gate)
-    fresh = pairs.take(np.flatnonzero(frame.free[pairs.detection]))
+    fresh = pairs.take(np.flatnonzero(free[pairs.detection]))
 
-    rest = frame.free.copy()
+    rest = free.copy()
     rest[fresh.detection] = False
     rows = np.flatnonzero(rest)
-    regions, region_notice = usable_regions(labels.regions, space, len(header.classes), table)
-    ignored = ignored_detections(
-        compared, ignores, regions, detections.take(rows), frame.class_index[rows], gate, space
-    )
+    regions, region_fault = usable_regions(labels.regions, space, len(header.classes), table)
+    ignored = rows[
+        ignored_detections(
+            compared, ignores, regions, detections.take(rows), frame.class_index[rows], gate, space
+        )
+    ]
     real = int(np.count_nonzero(own >= 0))
-    left = real - pairs.object.size
-    object_ids = TrackIds(objects.id[at.sample], objects.has_id[at.sample]).take(fresh.object)
-    covariance = placed.covariance
-    found = (
-        object_notice(objects, usable, space, len(named), limits),
-        untimely_notice(objects, at, frame.stamp_ns, config),
-        region_notice,
-    )
-    refused = at.told - at.label.size - at.duplicate
-    return ObjectMatching(
-        account=TruthAccount(
+    left, refused = real - pairs.object.size, at.told - at.label.size - at.duplicate
+    account.add(
+        TruthAccount(
             matched=fresh.object.size,
             duplicate=at.duplicate + pairs.object.size - fresh.object.size,
             ignored=own.size - real,
             refused=refused,
             missed=left if labels.complete else 0,
             unassigned=0 if labels.complete else left,
-        ),
-        rows=fresh.detection,
-        truth=placed.mean[fresh.object],
-        truth_covariance=None if covariance is None else covariance[fresh.object],
-        objects=object_ids if object_ids.known.any() else None,
-        ignored=rows[ignored],
-        near_gate=gate.nears(fresh.distance, own[fresh.object]),
-        whole=refused == 0 and region_notice is None,
-        notices=tuple(notice for notice in found if notice is not None),
+        )
     )
+    whole = refused == 0 and region_fault is None
+    matched = fresh.detection.size
+    near = gate.nears(fresh.distance, own[fresh.object])
+    fates = np.array([Outcome.MATCHED, Outcome.IGNORED], np.uint8)
+    outcome = np.repeat(fates, [matched, ignored.size])
+    by_id = np.full(record.rows.size, GateVerdict.NONE, np.uint8)
+    gate_verdict = np.where(near, GateVerdict.NEAR, GateVerdict.WITHIN).astype(np.uint8)
+    faults = fault, untimely_notice(objects, at, frame.stamp_ns, config), region_fault
+    return replace(
+        record,
+        settled=np.concatenate([record.settled, fresh.detection, ignored]),
+        outcome=np.append(record.outcome, outcome),
+        rows=np.append(record.rows, fresh.detection),
+        truth=np.concatenate([record.truth, placed.mean[fresh.object]]),
+        truth_covariance=_covariance(record, placed, fresh.object),
+        objects=_object_ids(record, objects, at.sample[fresh.object]),
+        # Classes stay: objects are matched within a class, so that a right class says nothing.
+        gate=np.append(by_id, gate_verdict),
+        # If no object could be used, they may be sent again.
+        objects_told=whole or matched + ignored.size > 0,
+        notices=record.notices + tuple(one for one in faults if one is not None),
+    ), whole
 
 
-def _samples(objects: ReceivedObjects, usable: BoolArray) -> Samples:
-    return Samples(objects.id, objects.has_id, objects.stamp_ns, objects.has_stamp, usable)
+def _covariance(record: LabelRecord, placed: Placed, which: IntArray) -> FloatArray | None:
+    """Returns the covariances of the ground truth by id, which is exact, and of some objects."""
+    if placed.covariance is None:
+        return None
+    exact = np.zeros((record.rows.size, *placed.covariance.shape[1:]))
+    return np.concatenate([exact, placed.covariance[which]])
+
+
+def _object_ids(record: LabelRecord, objects: ReceivedObjects, used: IntArray) -> TrackIds | None:
+    """Returns the ids of objects by id of a detection, then of the samples used; None if none."""
+    m, known = record.rows.size, objects.has_id[used]
+    by_id = record.objects
+    if by_id is None:
+        if not known.any():
+            return None
+        by_id = TrackIds(np.zeros(m, np.uint64), np.zeros(m, bool))
+    return TrackIds(np.append(by_id.id, objects.id[used]), np.append(by_id.known, known))
 
 
 def _classes(
@@ -359,22 +328,6 @@ def _classes(
     itself = np.flatnonzero(ignore & (own >= 0))
     ignores[itself, own[itself]] = True
     return np.where(ignore, -1, own), ignores
-
-
-def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) -> ObjectMatching:
-    nothing = np.zeros(0, np.int64)
-    notice = replace(notice, count=0 if objects is None else objects.n)
-    return ObjectMatching(
-        account=TruthAccount(refused=objects_told(objects)),
-        rows=nothing,
-        truth=np.zeros((0, space.k)),
-        truth_covariance=None,
-        objects=None,
-        ignored=nothing,
-        near_gate=np.zeros(0, bool),
-        whole=False,
-        notices=(notice,),
-    )
 
 
 _NO_OBJECTS = ReceivedObjects(

@@ -16,14 +16,8 @@ import numpy as np
 
 from monitor.frames.counters import Counters
 from monitor.frames.space import IntArray
-from monitor.matching.pending import (
-    Dropped,
-    GateVerdict,
-    LabelRecord,
-    Outcome,
-    PendingFrame,
-)
-from monitor.pipeline.pending import PendingStore
+from monitor.matching.record import GateVerdict, LabelRecord, Outcome
+from monitor.pipeline.pending import Dropped, PendingFrame, PendingStore
 
 # Counts of a DetectionAccount, but for those of `dropped`.
 _NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
@@ -63,13 +57,13 @@ class DetectionAccount:
 
     @property
     def settled(self) -> int:
-        """Detections that no longer wait."""
+        """Counts the detections that no longer wait."""
         fates = self.matched + self.ignored + self.unmatched + self.unlabelled
         return fates + sum(self.dropped.values())
 
     @property
     def waiting(self) -> int:
-        """Detections without a fate: predicted - settled."""
+        """Counts the detections without a fate: predicted - settled."""
         return self.predicted - self.settled
 
     def counts(self) -> dict[str, int]:
@@ -121,7 +115,7 @@ class SliceShares:
 
 @dataclass(slots=True)
 class Fates:
-    """The fates of one pipeline's detections; account.waiting == pending after every call.
+    """Owns the fates of one pipeline's detections; account.waiting == pending after every call.
 
     Frames that came before the account began are stored, and never counted.
 
@@ -137,7 +131,7 @@ class Fates:
 
     @property
     def pending(self) -> int:
-        """Detections that wait, on disk or in memory."""
+        """Counts the detections that wait, on disk or in memory."""
         return self.store.unkept + sum(self.waiting.values())
 
     # ---- frames come and go
@@ -157,40 +151,38 @@ class Fates:
     ) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
-        self._predict(received, bare, slices)
+        self._predict(received, bare, slices, inline)
         self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
-        if inline is not None:
-            self._settle(slices, inline)
 
-    def came(self, frame: PendingFrame) -> None:
-        """Counts a frame, which replaces an earlier one of its number; `hold` stores it."""
+    def came(
+        self, frame: PendingFrame, inline: LabelRecord | None = None, *, wanted: bool = False
+    ) -> None:
+        """Counts a frame with the labels that came with it, and keeps it as long as there is room.
+
+        wanted  the next call brings a label of this frame
+        """
         earlier = self.store.discard(frame.key)
         # The same number at another time: the detector was restarted. Detections of an earlier
         # frame on disk wait until its partition goes: to count them, it would have to be read.
         if earlier is not None and not earlier.kept:
             self._drop(Dropped.REPLACED, earlier.waiting)
-        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
+        if inline is not None:
+            frame.tell(inline)
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices, inline)
+        if frame.kept:
+            self.waiting[frame.partition] += frame.waiting
+        self._store(frame, wanted=wanted)
 
-    def _predict(self, received: int, bare: int, slices: IntArray) -> None:
+    def _predict(
+        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
+    ) -> None:
         """Counts the detections of a frame, with the slices (n,) of the usable ones."""
         self.account.predicted += received
         self._drop(Dropped.BARE, bare)
         self._drop(Dropped.REFUSED, received - slices.size - bare)
         self.shares.add("predicted", slices)
-
-    def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
-        """Counts the labels that came with a frame, before `hold`."""
-        self.store.told(frame, inline)
-        self._settle(frame.slices, inline)
-
-    def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
-        """Keeps a frame in memory as long as there is room.
-
-        wanted  the next call brings a label of this frame
-        """
-        if frame.kept:
-            self.waiting[frame.partition] += frame.waiting
-        self._store(frame, wanted=wanted)
+        if inline is not None:
+            self._settle(slices, inline)
 
     def _store(self, frame: PendingFrame, *, wanted: bool) -> None:
         for gone in self.store.add(frame, wanted=wanted):
@@ -292,14 +284,7 @@ class Fates:
         self._gated(slices, record, 1)
 
     def _gated(self, slices: IntArray, record: LabelRecord, times: int) -> None:
-        gated, near = _decided(slices, record)
-        self.shares.add("gated", gated, times)
-        self.shares.add("near_gate", near, times)
-
-
-def _decided(slices: IntArray, record: LabelRecord) -> tuple[IntArray, IntArray]:
-    """Returns the slices of the matches that a gate decided, and of those near it."""
-    if record.gate is None:
-        return slices[:0], slices[:0]
-    slices = slices[record.rows]
-    return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
+        if record.gate is not None:
+            matched = slices[record.rows]
+            self.shares.add("gated", matched[record.gate != GateVerdict.NONE], times)
+            self.shares.add("near_gate", matched[record.gate == GateVerdict.NEAR], times)

@@ -34,15 +34,14 @@ from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_fram
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
 from monitor.matching.labels import inline_record, labels_sent
-from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Overload, contained
-from monitor.pipeline.labelled_rows import MatchedCounting, Origin, inline_rows, tracks_of_rows
+from monitor.pipeline.labelled_rows import MatchedCounting, inline_rows
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.pipeline.pending import tracks_of
+from monitor.pipeline.pending import Dropped, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.stream_tracker import (
     Tracked,
@@ -434,8 +433,8 @@ class Pipeline:
         record = inline_record(frame.detections, examined, opinions, *now)
         if record is not None:
             self.counters.truth.add(record.account)
-            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, record.rows))
-            rows = inline_rows(batch, record.rows, slices, recalibrated.made, origin)
+            made, source = recalibrated.made, stream.number
+            rows = inline_rows(batch, record, slices, made, tracks, source)
             self.counting.count_rows(rows, version, opinions, record)
         if frame.frame_id is None:
             bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))

@@ -14,96 +14,89 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, FrameBatch
 from monitor.frames.frame import MatchedRows, Opinions, TrackIds
 from monitor.frames.slices import SliceTable
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import IntArray, Space
 from monitor.frames.stored import StoredEstimates
-from monitor.matching.pending import LabelRecord, PendingFrame
+from monitor.matching.record import LabelRecord
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
+from monitor.pipeline.pending import PendingFrame
 from monitor.promotion.tracks import LabelledRows
 from monitor.statistics.clusters import cluster_id
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Origin of matched detections: event time of their frame, stream, and their tracks.
-
-    delay_ns  event time between the frame and its labels
-    live      True: the labels came in time for the counters
-    """
-
-    stamp_ns: int | None
-    source: int
-    tracks: TrackIds | None
-    delay_ns: int = 0
-    live: bool = True
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class RowsWithTruth:
-    """m detections of a frame, as sent and as recalibrated, with truth (m, K) and slices (m,)."""
+    """m detections of a frame, as sent and as recalibrated, with the record of their labels.
+
+    slices  (m,)
+    source  tells tracks (m,) of equal id apart
+    """
 
     space: Space
     slices: IntArray
     sent: Estimates
     made: Estimates
-    truth: FloatArray
-    origin: Origin
+    tracks: TrackIds | None
+    source: int
+    record: LabelRecord
 
     def matched(self) -> MatchedRows:
         """Returns the errors at both stages, as statistics and drift take them."""
-        sent, made, origin = self.sent, self.made, self.origin
-        error = self.space.error(self.truth, sent.mean)
+        sent, made, record = self.sent, self.made, self.record
+        error = self.space.error(record.truth, sent.mean)
         same = made.mean is sent.mean
         return MatchedRows(
             space=self.space,
             slices=self.slices,
             error=error,
             covariance=sent.covariance,
-            recalibrated_error=error if same else self.space.error(self.truth, made.mean),
+            recalibrated_error=error if same else self.space.error(record.truth, made.mean),
             recalibrated_covariance=made.covariance,
-            stamp_ns=origin.stamp_ns,
-            live=origin.live,
-            tracks=origin.tracks,
-            source=origin.source,
+            stamp_ns=record.stamp_ns,
+            live=record.live,
+            tracks=self.tracks,
+            source=self.source,
         )
 
     def labelled(self) -> LabelledRows | None:
         """Returns the rows for fits and trials; None without rows or event time."""
-        origin = self.origin
-        if origin.stamp_ns is None or self.slices.size == 0:
+        record = self.record
+        if record.stamp_ns is None or self.slices.size == 0:
             return None
         return LabelledRows(
             self.space,
             self.slices,
             self.sent,
-            self.truth,
-            origin.stamp_ns,
-            origin.delay_ns,
-            origin.tracks,
-            origin.source,
+            record.truth,
+            record.stamp_ns,
+            record.delay_ns,
+            self.tracks,
+            self.source,
         )
 
 
 def inline_rows(
-    batch: FrameBatch, rows: IntArray, slices: IntArray, made: Estimates, origin: Origin
+    batch: FrameBatch,
+    record: LabelRecord,
+    slices: IntArray,
+    made: Estimates,
+    tracks: TrackIds | None,
+    source: int,
 ) -> RowsWithTruth:
-    """Takes the rows (m,) of a batch whose labels came with it.
+    """Takes the rows of a batch whose labels came with it.
 
-    slices, made  of the whole batch, (n,)
+    slices, made, tracks  of the whole batch, (n,)
     """
+    rows = record.rows
     sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
     same = made.mean is batch.mean and made.covariance is batch.covariance
     scored = sent if same else made.take(rows)
-    return RowsWithTruth(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
-
-
-def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
-    """Returns the tracks of some detections of a frame; None if none are known."""
-    return None if tracks is None else tracks.take(rows)
+    known = None if tracks is None else tracks.take(rows)
+    return RowsWithTruth(batch.space, slices[rows], sent, scored, known, source, record)
 
 
 def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
@@ -177,9 +170,9 @@ class MatchedCounting:
         rows, stored = record.rows, frame.stored
         sent = _scored(stored.sent, record)
         made = sent if stored.made is None else _scored(stored.made, record)
-        told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
-        origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
-        return RowsWithTruth(frame.space, frame.slices[rows], sent, made, record.truth, origin)
+        tracks = None if stored.tracks is None else stored.tracks.take(rows)
+        told, slices = tracks_told(tracks, record.objects), frame.slices[rows]
+        return RowsWithTruth(frame.space, slices, sent, made, told, stored.source, record)
 
     def _count_classes(
         self,

@@ -1,22 +1,31 @@
-"""Keeps pending frames in memory within a bound of bytes; the oldest are dropped first.
+"""Frames that are remembered because labels may still arrive, with what labels told of them.
 
-Frames that the ledger has can be read back. Fates are never counted here, but in accounts.
+They stay in memory within a bound of bytes; the oldest are dropped first, and read back if the
+ledger has them. Fates are never counted here, but in accounts.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.frames.detections import Examined, Reason, ReceivedDetections
 from monitor.frames.frame import Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable
-from monitor.frames.space import IntArray, Space
-from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
-from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.frames.stored import (
+    SliceKey,
+    StoredEstimates,
+    StoredFrame,
+    StoredOpinions,
+    stored_estimates,
+)
+from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.store.entries import FrameEntry, Kept
@@ -24,10 +33,130 @@ from monitor.store.entries import FrameEntry, Kept
 # Frames remembered after they left memory, so that a repeated frame is recognised and a late label
 # differs from one of a frame that never came.
 REMEMBERED = 65536
-# Changes remembered: far more than the labels that come while one frame is read from disk.
-_RECENT = 4096
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Dropped(StrEnum):
+    """Reasons why a detection left without a label. A closed set: also a label of metrics."""
+
+    REFUSED = "refused"  # no usable estimate
+    BARE = "missing_covariance"  # nothing to compare
+    NO_FRAME_ID = "no_frame_id"  # no label can name it
+    MEMORY = "memory"  # [pending] max_bytes, and not on disk
+    SAMPLED = "sampled"  # not one of keep_one_frame_in, and out of memory
+    DISK_BUSY = "disk_busy"  # the disk did not keep up, and out of memory
+    BUDGET = "budget"  # [pending] disk_bytes
+    CORRUPT = "corrupt"  # the file that held it cannot be read
+    RESTART = "restart"  # in memory alone, or not yet on disk, when the process ended
+    REPLACED = "replaced"  # the frame's number came again at another time
+    OVERLOAD = "overload"  # work was shed
+    STALE = "stale"  # the frame waited too long on its way
+    FAILED = "failed"  # a fault of ours
+
+
+# Bytes that Python itself takes for a stored frame, about: they bound empty frames too.
+FRAME_OVERHEAD = 1600
+
+# Bytes that Python itself takes for a record, about.
+RECORD_OVERHEAD = 300
+FrameKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class PendingFrame:
+    """One frame whose labels may still arrive.
+
+    slices             (n,) slice index of each detection in this run
+    partition          of event time
+    sequence           as in FrameEntry
+    kept               whether the disk has the frame, or will have it
+    why_not            reason that counts if the frame is not kept, and memory is full
+    last               entry of the frame, or of its last labels
+    outcome            (n,) Outcome of each detection
+    records            of the labels so far, in order
+    revision           of the labels that are counted
+    objects_told       whether objects of that revision have come
+    released           whether the estimates were let go
+    before_account     whether it came before the account began, which never counts it
+    """
+
+    stored: StoredFrame
+    slices: IntArray
+    opinions: Opinions | None = None
+    partition: int = 0
+    sequence: int = 0
+    kept: bool = False
+    why_not: Dropped = Dropped.MEMORY
+    last: int = field(init=False)
+    outcome: npt.NDArray[np.uint8] = field(init=False)
+    records: list[LabelRecord] = field(default_factory=list)
+    revision: int = INLINE
+    objects_told: bool = False
+    released: bool = False
+    before_account: bool = False
+
+    def __post_init__(self) -> None:
+        self.outcome = np.zeros(self.stored.n, np.uint8)
+        self.last = abs(self.sequence)
+
+    @property
+    def key(self) -> FrameKey:
+        """Returns stream and frame id."""
+        return self.stored.header.stream, self.stored.frame_id
+
+    @property
+    def space(self) -> Space:
+        """Returns the space of the stream."""
+        return self.stored.header.space
+
+    @property
+    def resolved(self) -> BoolArray:
+        """Tells which detections have their label, (n,)."""
+        resolved: BoolArray = self.outcome != Outcome.WAITING
+        return resolved
+
+    @property
+    def waiting(self) -> int:
+        """Counts the detections without a label so far that are in the account."""
+        if self.before_account:
+            return 0
+        return int(self.outcome.size - np.count_nonzero(self.outcome))
+
+    @property
+    def nbytes(self) -> int:
+        """Estimates the bytes in memory, records included."""
+        own = self.slices.nbytes + self.outcome.nbytes
+        records = sum(_record_bytes(record) for record in self.records)
+        return FRAME_OVERHEAD + self.stored.nbytes + own + records
+
+    def tell(self, record: LabelRecord) -> IntArray:
+        """Enters a record; returns the outcomes that it retracts, (≥0,)."""
+        before: IntArray = self.outcome[:0].astype(np.int64)
+        if record.replaces:
+            before = self.outcome[self.outcome != Outcome.WAITING].astype(np.int64)
+            self.outcome[:] = Outcome.WAITING
+            self.records.clear()
+            self.objects_told = False
+        self.outcome[record.settled] = record.outcome
+        self.revision = max(self.revision, record.revision)
+        self.objects_told |= record.objects_told
+        self.records.append(record)
+        return before
+
+    def release(self) -> None:
+        """Lets go of the estimates: no label is expected. The ids stay, to tell duplicates."""
+        k = self.space.k
+        none = StoredEstimates(np.zeros((0, k)), np.zeros((0, k)), np.zeros(0, bool))
+        self.stored = replace(self.stored, sent=none, made=None, tracks=None, opinions=None)
+        self.opinions, self.records, self.released = None, [], True
+
+
+def _record_bytes(record: LabelRecord) -> int:
+    held = [getattr(record, one.name) for one in fields(record)]
+    if record.objects is not None:
+        held += [record.objects.id, record.objects.known]
+    return RECORD_OVERHEAD + sum(one.nbytes for one in held if isinstance(one, np.ndarray))
 
 
 def tracks_of(
@@ -62,11 +191,13 @@ class DroppedFrame:
     """A frame that has left memory.
 
     kept  True: the disk may have it
+    last  its last entry, as far as this process knows
     """
 
     stamp_ns: int | None
     partition: int
     kept: bool
+    last: int = 0
 
 
 @dataclass(slots=True)
@@ -104,7 +235,7 @@ class PendingStore:
 
     def remember(self, key: FrameKey, gone: DroppedFrame) -> None:
         """Remembers a frame that has left memory."""
-        _remember(self._gone, key, gone, REMEMBERED)
+        remember(self._gone, key, gone, REMEMBERED)
 
     def unkept_from(self, partition: int) -> list[PendingFrame]:
         """Notes that the disk has lost a partition; returns its frames in memory."""
@@ -167,7 +298,8 @@ class PendingStore:
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
         self._weigh(frame, -1)
-        self.remember(key, DroppedFrame(frame.stored.stamp_ns, frame.partition, frame.kept))
+        gone = DroppedFrame(frame.stored.stamp_ns, frame.partition, frame.kept, frame.last)
+        self.remember(key, gone)
         return frame
 
     def discard(self, key: FrameKey) -> PendingFrame | None:
@@ -251,9 +383,8 @@ class LedgerFrames:
         stored = replace(entry.frame, header=replace(header, space=space))
         index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
         slices = np.array(index, np.int64)[stored.slice.astype(np.int64)]
-        frame = PendingFrame(stored, slices, self._opinions(stored), entry.partition)
-        frame.sequence = entry.sequence
-        return frame
+        opinions = self._opinions(stored)
+        return PendingFrame(stored, slices, opinions, entry.partition, entry.sequence)
 
     def _opinions(self, stored: StoredFrame) -> Opinions | None:
         if stored.opinions is None:
@@ -271,39 +402,11 @@ class LedgerFrames:
             frame.tell(kept.entry.inline)
         for entry in kept.labels:
             frame.tell(entry.record)
+        frame.last = last_of(kept)
         return frame
 
 
-@dataclass(slots=True)
-class RecentChanges:
-    """Recent changes of the ledger, by which a frame read from disk is known to be up to date.
-
-    Holds the sequence of the last label of each frame, and of the last entry before each partition
-    was dropped.
-    """
-
-    _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
-    _dropped: OrderedDict[int, int] = field(default_factory=OrderedDict)
-
-    def told(self, key: FrameKey, sequence: int) -> None:
-        """Notes an entry of labels."""
-        _remember(self._told, key, sequence, _RECENT)
-
-    def dropped(self, partition: int, sequence: int) -> None:
-        """Notes the loss of a partition on disk."""
-        _remember(self._dropped, partition, sequence, _RECENT)
-
-    def told_since(self, found: Kept, key: FrameKey) -> bool:
-        """True if labels were entered that `found` does not hold."""
-        last = _last_of(found)
-        return last < self._told.get(key, last)
-
-    def dropped_since(self, found: Kept) -> bool:
-        """True if the disk has lost `found` since it was read."""
-        return _last_of(found) <= self._dropped.get(found.entry.partition, -1)
-
-
-def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+def remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     """Puts a value last; of more than `most`, the first is forgotten."""
     known[key] = value
     known.move_to_end(key)
@@ -311,6 +414,6 @@ def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
         known.popitem(last=False)
 
 
-def _last_of(found: Kept) -> int:
+def last_of(found: Kept) -> int:
     """Returns the sequence of the last entry of a frame."""
     return max([abs(found.entry.sequence), *(entry.sequence for entry in found.labels)])

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from monitor.drift.state import FamilyState, family_state, restored_family
 from monitor.frames.stored import StoredFrame
-from monitor.matching.pending import LabelRecord, PendingFrame
+from monitor.matching.record import LabelRecord
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import MatchedCounting
+from monitor.pipeline.pending import PendingFrame
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
@@ -42,12 +43,10 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry) -> PendingFrame:
     if inline is not None:
         _come_to(ledger.counting, inline)
     ledger.epoch = max(ledger.epoch, entry.frame.epoch)
-    fates.came(frame)
     if inline is not None:
         ledger.counting.count(frame, inline)
-        fates.came_with(frame, inline)
         ledger.counting.counters.truth.add(inline.account)
-    fates.hold(frame, wanted=True)
+    fates.came(frame, inline, wanted=True)
     return frame
 
 

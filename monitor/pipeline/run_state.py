@@ -17,9 +17,9 @@ from monitor.frames.frame import Header
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.stored import SliceKey
-from monitor.matching.pending import Dropped
 from monitor.pipeline.accounts import account_from_counts
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.pending import Dropped
 from monitor.pipeline.streams import EventTime
 from monitor.statistics.clusters import ALONE, ClusterArray, ClusterState
 from monitor.store.codec import Codec

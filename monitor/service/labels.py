@@ -125,7 +125,7 @@ class TruthStream:
             self.session.writing_since = None
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
-        """The answer; where making it fails, one that says so: the stream lives."""
+        """Answers a message; if that fails, the answer says so, and the stream lives."""
         with contained(self.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
         notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
@@ -149,29 +149,30 @@ class TruthStream:
         return _Answered(stream, frame_id, answer, sequence)
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
-        answer = self.pipeline.report(labels, ahead=await self._ahead(labels))
-        # Labels of the frame may come while it is looked for.
-        while isinstance(answer, Search):
+        found: Kept | None = None
+        while True:
+            answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
+            if not isinstance(answer, Search):
+                return answer
+            # Labels of the frame may come while it is looked for.
             where = answer.stream, answer.frame_id, answer.partition
             found = None if self.journal is None else await self.journal.find(*where)
             if found is None:
                 self.pipeline.remember_answered()
                 return self.pipeline.ledger.in_vain(labels)
-            answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
-        return answer
 
-    async def _ahead(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
-        """Heavy matching is done off the loop; where that fails, the report does it."""
+    async def _ahead(self, labels: ReceivedTruth, found: Kept | None) -> Ahead | None:
+        """Does heavy matching off the loop; if that fails, the report does it."""
         self.pipeline.remember_answered()
-        ahead = self.pipeline.ledger.heavy(labels, found)
-        if ahead is None:
+        heavy = self.pipeline.ledger.heavy(labels, found)
+        if heavy is None:
             return None
+        last, matching = heavy
         try:
-            await asyncio.to_thread(ahead.run)
+            return last, await asyncio.to_thread(matching)
         except Exception:
             log.exception("labels were not matched ahead: the report matches them")
             return None
-        return ahead
 
 
 async def _put(
@@ -179,7 +180,7 @@ async def _put(
     answered: _Answered | None,
     writing: asyncio.Task[None],
 ) -> None:
-    """Adds it, unless nobody writes any more: then raises what ended the writing."""
+    """Adds an answer, unless nobody writes any more: then raises what ended the writing."""
     putting = asyncio.create_task(answers.put(answered))
     try:
         await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,9 +13,9 @@ from monitor.drift.alarms import DriftReading
 from monitor.frames.counters import Counters, Histogram
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
-from monitor.matching.pending import Dropped
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
 from monitor.pipeline.stream_tracker import TrackReading
 from monitor.pipeline.truth import TruthLedger

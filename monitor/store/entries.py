@@ -33,7 +33,7 @@ from monitor.frames.space import (
     triangle_in_square,
 )
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame, StoredOpinions
-from monitor.matching.pending import INLINE, GateVerdict, LabelRecord, Outcome
+from monitor.matching.record import INLINE, GateVerdict, LabelRecord, Outcome
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,

@@ -17,7 +17,7 @@ from monitor.frames.stored import (
     StoredOpinions,
     stored_estimates,
 )
-from monitor.matching.pending import INLINE, LabelRecord, Outcome
+from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.store.entries import FrameEntry
 
 CLASSES = ("car", "bus", "person")

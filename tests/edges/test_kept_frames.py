@@ -15,7 +15,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.frame import Header, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
-from monitor.matching.pending import INLINE
+from monitor.matching.record import INLINE
 from monitor.store.entries import CorruptEntry, FrameEntry, decode_frame, encode_frame
 from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb

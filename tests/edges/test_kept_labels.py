@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.counters import TruthAccount
-from monitor.matching.pending import INLINE, Outcome
+from monitor.matching.record import INLINE, Outcome
 from monitor.store.entries import CorruptEntry, decode_labels, encode_labels, of_frame
 from monitor.v1 import ledger_pb2 as pb
 from tests.edges.kept_entries import a_frame, a_record

@@ -13,9 +13,10 @@ from monitor.config import Config
 from monitor.frames.detections import Limits
 from monitor.frames.frame import Header, ReceivedTruth, TrackIds
 from monitor.frames.space import plain_space
-from monitor.matching.labels import match_by_id
-from monitor.matching.pending import PendingFrame
+from monitor.matching.labels import match
+from monitor.matching.record import LabelRecord
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.pending import PendingFrame
 from monitor.pipeline.streams import Stream
 from monitor.v1 import perception_monitor_pb2, truth_pb2
 from monitor.wire.client_messages import encode_truth
@@ -108,6 +109,10 @@ def test_labels_of_no_known_object_are_the_bytes_that_older_clients_send(n):
 # ---- to the detections
 
 
+def matched(labels: ReceivedTruth, frame: PendingFrame) -> LabelRecord:
+    return match(labels, frame.stored, ~frame.resolved, Config().matching, Limits())
+
+
 def waiting(n: int) -> PendingFrame:
     """A frame of n detections with ids n − 1 … 0, that waits for its labels."""
     pipeline = Pipeline(Config())
@@ -126,7 +131,7 @@ def test_each_matched_detection_has_the_object_of_its_own_label(order, ids, data
     useless = data.draw(st.sets(st.integers(0, 4)))
     rows = [Label(id, () if id in useless else (float(id), 1.0)) for id in order]
     labels = replace(received.labels(rows), objects=known(*ids))
-    matching = match_by_id(labels, frame, frame.resolved, Limits())
+    matching = matched(labels, frame)
     of_detection = dict(zip(order, ids, strict=True))
     # The mean of a detection is its id.
     found = frame.stored.sent.estimates(matching.rows).mean[:, 0].astype(int).tolist()
@@ -139,7 +144,7 @@ def test_of_two_labels_of_a_detection_the_object_of_the_first_stands():
     labels = received.labels([Label(0, (1.0, 1.0)), Label(0, (2.0, 2.0))])
     frame = waiting(1)
     labels = replace(labels, objects=known(8, 9))
-    matching = match_by_id(labels, frame, frame.resolved, Limits())
+    matching = matched(labels, frame)
     assert as_list(matching.objects) == [8]
 
 
@@ -147,4 +152,4 @@ def test_of_two_labels_of_a_detection_the_object_of_the_first_stands():
 def test_labels_without_objects_match_detections_without_objects(n):
     labels = received.labels([Label(i, (1.0, 1.0)) for i in range(n)])
     frame = waiting(2)
-    assert match_by_id(labels, frame, frame.resolved, Limits()).objects is None
+    assert matched(labels, frame).objects is None

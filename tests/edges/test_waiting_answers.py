@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from monitor.frames.frame import FrameAnswer, Header
-from monitor.matching.pending import Dropped
 from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.pending import Dropped
 from monitor.service.frames import Service
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 from monitor.wire.client_messages import encode_frame, encode_header

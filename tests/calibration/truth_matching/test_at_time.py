@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.frames.frame import ReceivedObjects
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.matching.at_time import Samples, labels_told, objects_at_time, placed_at_time
+from monitor.matching.at_time import objects_at_time, placed_at_time, samples_told
 from monitor.matching.distances import Placed
+from tests.test_object_labels import Told, objects
 
 GAP, OFFSET = 100, 5
 SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
@@ -24,18 +26,13 @@ class Sample:
     usable: bool = True
 
 
-def samples(rows: list[Sample]) -> Samples:
-    return Samples(
-        id=np.array([row.id or 0 for row in rows], np.uint64),
-        has_id=np.array([row.id is not None for row in rows], bool),
-        stamp_ns=np.array([row.stamp or 0 for row in rows], np.int64),
-        has_stamp=np.array([row.stamp is not None for row in rows], bool),
-        usable=np.array([row.usable for row in rows], bool),
-    )
+def samples(rows: list[Sample]) -> ReceivedObjects:
+    return objects(*[Told(row.id, 0, (), stamp=row.stamp) for row in rows])
 
 
 def found(rows: list[Sample], stamp: int | None = 1000):
-    return objects_at_time(samples(rows), stamp, GAP, OFFSET)
+    usable = np.array([row.usable for row in rows], bool)
+    return objects_at_time(samples(rows), usable, stamp, GAP, OFFSET)
 
 
 def slowly(rows: list[Sample], stamp: int | None):
@@ -112,7 +109,7 @@ def test_every_label_that_is_told_ends_in_one_place(rows):
     at = found(rows)
     refused = at.told - at.label.size - at.duplicate
     assert refused >= at.untimely
-    assert at.told == labels_told(samples(rows))[0] <= len(rows)
+    assert at.told == samples_told(samples(rows))[0] <= len(rows)
 
 
 @given(rows_of_samples)
