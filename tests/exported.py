@@ -117,7 +117,7 @@ def snapshot(
         **{
             "pipeline": pipeline,
             "counters": pipeline.counters,
-            "journal": Journal(PendingConfig(folder=""), list[str]().append),
+            "journal": Journal(None, PendingConfig(), list[str]().append),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),
@@ -160,7 +160,6 @@ def watched(*slices: str) -> DriftReading:
             *(("late", 0), ("undated", 0), ("superseded", 0), ("overload", 7), ("failed", 0)),
             *(("late_seconds", 0), ("tracks", 0)),
         ),
-        store_failures=4,
     )
 
 

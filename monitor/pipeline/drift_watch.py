@@ -397,9 +397,7 @@ class DriftWatch:
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 
-    def reading(
-        self, store_failures: int = 0, *, everything: bool = False
-    ) -> Generator[None, None, DriftReading]:
+    def reading(self, *, everything: bool = False) -> Generator[None, None, DriftReading]:
         """Reads evidence and alarms, in short steps.
 
         everything  as in catch_up: the reading covers all labels that came
@@ -409,7 +407,7 @@ class DriftWatch:
         yield from self.catch_up(everything=everything)
         self._grow()
         left_out = self.left_out | _left_out_of_tracks(self.family)
-        return family_reading(self.family, tuple(left_out.items()), store_failures)
+        return family_reading(self.family, tuple(left_out.items()))
 
 
 def _left_out_of_tracks(family: Family) -> dict[str, int]:
