@@ -140,7 +140,7 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
         yield wrong(
             f"the disk does not keep up: {count(waiting, 'frame')} or labels wait for it",
             "frames that wait stay in memory alone, and leave it before their truth comes.",
-            "put [state] folder on a faster disk, or keep fewer frames: [pending] keep_one_frame_in",
+            "a faster disk for [state] folder, or fewer frames: [pending] keep_one_frame_in.",
         )
     refused = {of: n for of, n in change.last.by("files_refused_total", "of").items() if n}
     if refused:
