@@ -75,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
+    for key in config.old_keys:
+        log.warning("configuration: %s is deprecated: [state] has its place", key)
     if options.check:
         print(f"configuration is valid; {_at_start(config)}")
         return 0
@@ -83,8 +85,6 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
             "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
             "or leave the option out."
         )
-    for key in config.old_keys:
-        log.warning("configuration: %s is deprecated: [state] has its place", key)
     host = Host(
         reread=functools.partial(_configured_again, options),
         path=options.config or "",
