@@ -60,10 +60,12 @@ LABEL org.opencontainers.image.title="calibration-monitor" \
     org.opencontainers.image.revision="${REVISION}"
 ENV CALIBRATION_MONITOR_REVISION="${REVISION}" \
     PATH="/opt/calibration-monitor/bin:${PATH}" \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    STATE_DIRECTORY=/var/lib/calibration-monitor
 
 USER 10001:10001
-# What it keeps: statistics, pending labels, recalibrators and their audit log, evidence of drift.
+# State is kept here. The version before kept it in the working directory, where the first start of
+# this version looks for it.
 WORKDIR /var/lib/calibration-monitor
 VOLUME ["/var/lib/calibration-monitor"]
 EXPOSE 50051 9464

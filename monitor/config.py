@@ -768,7 +768,7 @@ class LimitsConfig(Section):
 
 
 class StateConfig(Section):
-    """What a sidecar keeps over restarts: one folder, which one sidecar at a time holds."""
+    """Names the folder in which a sidecar keeps its state, and how often it writes a checkpoint."""
 
     # Left out: one of its name in $STATE_DIRECTORY, else in the XDG state home; empty: nothing is
     # kept.

@@ -84,9 +84,7 @@ class FixedWatch:
     answer: DriftReading = READING
     asked: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
 
-    def reading(
-        self, store_failures: int = 0, *, everything: bool = False
-    ) -> Generator[None, None, DriftReading]:
+    def reading(self, *, everything: bool = False) -> Generator[None, None, DriftReading]:
         yield
         return self.answer
 

@@ -160,7 +160,6 @@ def watched(*slices: str) -> DriftReading:
             *(("late", 0), ("undated", 0), ("superseded", 0), ("overload", 7), ("failed", 0)),
             *(("late_seconds", 0), ("tracks", 0)),
         ),
-        store_failures=4,
     )
 
 

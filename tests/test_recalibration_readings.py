@@ -13,9 +13,9 @@ from tests.promotion.owned_registers import scaled
 from tests.received import frame
 
 
-def reading(promotions: Promotions, store_failures: int = 0) -> RecalibrationReading:
+def reading(promotions: Promotions) -> RecalibrationReading:
     """By somebody who has read nothing before."""
-    return finished(RecalibrationReader(promotions).read(store_failures))
+    return finished(RecalibrationReader(promotions).read())
 
 
 def typical(found: RecalibrationReading) -> dict[str, list[float]]:
@@ -35,7 +35,7 @@ def send(promotions, *classes: int, number: int = 1) -> None:
 
 
 def test_before_any_frame_there_is_nothing_but_counts():
-    assert reading(promotions_of("car"), 3) == RecalibrationReading(store_failures=3)
+    assert reading(promotions_of("car")) == RecalibrationReading()
 
 
 def test_factors_are_those_that_were_applied_by_slice():
@@ -66,9 +66,9 @@ def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
     promoted(promotions, 4.0)
     readings = RecalibrationReader(promotions)
     send(promotions, 0, 1)
-    finished(readings.read(0))
+    finished(readings.read())
     send(promotions, 0, number=2)
-    assert typical(finished(readings.read(0))) == {"car": [4.0] * 3, "truck": [1.0] * 3}
+    assert typical(finished(readings.read())) == {"car": [4.0] * 3, "truck": [1.0] * 3}
     assert typical(reading(promotions)) == {"car": [4.0] * 3}
 
 
@@ -77,10 +77,10 @@ def test_what_another_recalibrator_made_is_forgotten_with_it():
     readings = RecalibrationReader(promotions)
     promoted(promotions, 4.0)
     send(promotions, 0, 1)
-    assert typical(finished(readings.read(0)))["car"] == [4.0] * 3
+    assert typical(finished(readings.read()))["car"] == [4.0] * 3
     promotions.rollback(Selection, "", "anna")
     # No detection of either slice comes any more.
-    assert typical(finished(readings.read(0))) == {}
+    assert typical(finished(readings.read())) == {}
 
 
 def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
@@ -95,9 +95,9 @@ def test_a_frame_without_usable_detections_takes_nothing_away():
     promotions = promotions_of("car")
     readings = RecalibrationReader(promotions)
     send(promotions, 0)
-    before = finished(readings.read(0)).factors
+    before = finished(readings.read()).factors
     promotions.pipeline.process(opened(promotions.pipeline, HEADER), frame([BAD]))
-    assert finished(readings.read(0)).factors == before != {}
+    assert finished(readings.read()).factors == before != {}
 
 
 def test_every_stream_is_a_step_of_its_own():
@@ -105,7 +105,7 @@ def test_every_stream_is_a_step_of_its_own():
     send(promotions, 0)
     (recalibrated,) = promotions.pipeline.latest.values()
     promotions.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
-    assert len(list(RecalibrationReader(promotions).read(0))) == 3
+    assert len(list(RecalibrationReader(promotions).read())) == 3
 
 
 def test_it_is_as_of_its_moment():

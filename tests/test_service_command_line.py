@@ -39,25 +39,29 @@ def check_command(tmp_path, text):
 def test_a_valid_configuration_is_checked_without_serving(tmp_path):
     document = tmp_path / "scaling.json"
     document.write_text(scaling(2.0, 3.0), encoding="utf-8")
-    text = BY_STREAM + f"[recalibration]\nrecalibrator = '{document}'\n"
+    text = BY_STREAM + f"[recalibration]\nrecalibrator = '{document}'\n[state]\nfolder = '/kept'\n"
     done = serve_to_the_end(*check_command(tmp_path, text))
     assert (done.returncode, done.stderr) == (0, "")
     assert "valid" in done.stdout
     (line,) = done.stdout.splitlines()
     assert line.startswith("configuration is valid; recalibrator variance-scaling-")
-    assert line.endswith(", or what the last run left in calibration-monitor.recalibrators")
+    assert line.endswith(", or what the last run left in /kept")
 
 
 @pytest.mark.parametrize(
-    ("text", "flags"), [("[promotion]\nfolder = ''\n", []), ("", ["--no-snapshot"])]
+    ("text", "flags"),
+    [("[state]\nfolder = ''\n", []), ("", ["--no-state"]), ("", ["--no-snapshot"])],
 )
 def test_a_check_speaks_of_the_last_run_only_where_it_would_be_asked(tmp_path, capsys, text, flags):
     assert main(["serve", *check_command(tmp_path, text), *flags]) == 0
     printed = capsys.readouterr().out
     assert printed == f"configuration is valid; recalibrator {IDENTITY.version}\n"
-    assert main(["serve", *check_command(tmp_path, "")]) == 0
-    printed = capsys.readouterr().out
-    assert f"{IDENTITY.version}, or what the last run left in calibration-monitor." in printed
+
+
+def test_a_check_names_the_deprecated_keys(tmp_path):
+    done = serve_to_the_end(*check_command(tmp_path, "[drift]\npath = '/before/drift'\n"))
+    assert done.returncode == 0
+    assert done.stderr.count("[drift] path is deprecated") == done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _FACTOR = of("recalibration_factor", slice=SLICES, dimension="~$dimension")
 
 def _now() -> list[Panel]:
     waiting = of("trial_log10_evidence", state="proven", direction="better")
-    stores = increase("recalibrator_store_failures_total", "job", "1h")
+    unwritten = increase("checkpoint_failures_total", "job", "1h")
     failed = increase("recalibrator_fits_total", "job", "1h", outcome="failed")
     return [
         stat(
@@ -70,11 +70,11 @@ def _now() -> list[Panel]:
             values=Values(steps=above(1), decimals=0),
         ),
         stat(
-            "Failures of the store, one hour",
-            """Recalibrators, trials or records that could not be written to disk: a restart would
-            forget them. Healthy: 0. The log says why.
+            "Failed checkpoints, one hour",
+            """What was promoted, tried and recorded since the last checkpoint is not on disk: a
+            restart would forget it. Healthy: 0. The log says why.
             docs/runbook.md#calibrationcheckpointstale""",
-            Query(f"sum({stores})", "failures"),
+            Query(f"sum({unwritten})", "failures"),
             values=Values(steps=NONE_IS_GOOD, decimals=0),
         ),
     ]

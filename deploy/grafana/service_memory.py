@@ -1,4 +1,4 @@
-"""Of the sidecar: what it keeps in memory and on disk, and what monitoring had to leave out."""
+"""Shows what a sidecar keeps in memory and on disk, and what monitoring had to leave out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ def disk_panels() -> list[Panel]:
     failures = {
         "checkpoint": "checkpoint_failures_total",
         "ledger": "ledger_failures_total",
-        "drift": "drift_store_failures_total",
-        "recalibrators": "recalibrator_store_failures_total",
     }
     restart = {
         "done again": "ledger_replayed_entries",
@@ -34,16 +32,16 @@ def disk_panels() -> list[Panel]:
         graph(
             "Frames and labels on disk",
             """Healthy: level, below `[pending] disk_bytes`; at it the oldest partition is dropped.
-            0 where `[pending] folder` is empty.""",
+            0: `[pending] disk_bytes` is 0, or no state is kept.""",
             Query(f"sum by (instance) ({of('ledger_bytes')})", _PER),
             values=Values("bytes", least=0),
             span=8,
         ),
         graph(
             "Partitions, and entries that wait for the disk",
-            """Files of `[pending] partition_minutes` each, and what was not written yet. Healthy:
-            few wait. Many for long: the disk is slow; beyond `[pending] queue_frames` frames stay
-            in memory.""",
+            """Stretches of `[pending] partition_minutes` each, and what was not written yet.
+            Healthy: few wait. Many for long: the disk is slow; beyond `[pending] queue_frames`
+            frames stay in memory.""",
             Query(f"sum by (instance) ({of('ledger_partitions')})", "partitions {{instance}}"),
             Query(f"sum by (instance) ({of('ledger_waiting')})", "waiting {{instance}}"),
             values=Values("locale", least=0),
@@ -51,8 +49,8 @@ def disk_panels() -> list[Panel]:
         ),
         graph(
             "Age of the checkpoint",
-            f"""Since the statistics were last written. Healthy: a saw that stays near
-            `[snapshot] every_seconds`. No line: never written, or none is meant to be. {_STALE}""",
+            f"""Since the last checkpoint. Healthy: a saw that stays near `[state] every_seconds`.
+            No line: never written, or no state is kept. {_STALE}""",
             Query(f"max by (instance) ({of('checkpoint_age_seconds')})", _PER),
             values=Values("s", above(60, 120), least=0),
             marks="dashed",
@@ -61,7 +59,8 @@ def disk_panels() -> list[Panel]:
         graph(
             "Writes that failed",
             f"""In five minutes, by what could not be written. Healthy: 0. The log says why: is the
-            disk full, its folder there, has another sidecar the file? {_STALE}""",
+            disk full, may the process write there, does another sidecar hold the folder?
+            {_STALE}""",
             *(
                 Query(f"sum({increase(metric, 'job', '5m')})", name)
                 for name, metric in failures.items()

@@ -232,7 +232,7 @@ def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     with log.open("wb") as stderr:
         return subprocess.Popen(
-            [*command, "--exit-with-parent", "--no-snapshot", "--never-shed"],
+            [*command, "--exit-with-parent", "--no-state", "--never-shed"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

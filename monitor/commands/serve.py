@@ -58,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--exit-with-parent", text)
     text = "neither load nor keep anything on disk, whatever [state] folder says"
-    add_flag(parser, "--no-snapshot", text)
+    # The second is its name of before.
+    parser.add_argument("--no-state", "--no-snapshot", action="store_true", help=text)
     text = (
         "count everything, however long frames wait for it: for recordings, which can wait; "
         "[server] shed_lag_seconds and shed_rows are 0 then"
@@ -74,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
+    for key in config.old_keys:
+        log.warning("configuration: %s is deprecated: [state] has its place", key)
     if options.check:
         print(f"configuration is valid; {_at_start(config)}")
         return 0
@@ -82,8 +85,6 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
             "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
             "or leave the option out."
         )
-    for key in config.old_keys:
-        log.warning("configuration: %s is deprecated: [state] has its place", key)
     host = Host(
         reread=functools.partial(_configured_again, options),
         path=options.config or "",
@@ -122,7 +123,7 @@ def _configured(options: argparse.Namespace) -> Config:
         options.http_address,
     )
     changes: dict[str, dict[str, object]] = {}
-    if options.no_snapshot:
+    if options.no_state:
         changes["state"] = {"folder": ""}
     if options.never_shed:
         changes["server"] = {"shed_lag_seconds": 0.0, "shed_rows": 0}

@@ -168,7 +168,6 @@ class DriftReading:
     epochs: tuple[tuple[str, int], ...] = ()
     driven: float = 0.0
     left_out: tuple[tuple[str, int], ...] = ()
-    store_failures: int = 0
 
 
 # With the stage: that a recalibrator has much to compensate must not hide that it fails.

@@ -403,9 +403,7 @@ def _shares(reference: Reference, unit: Unit) -> Shares:
 # ---- how all slices stand
 
 
-def family_reading(
-    family: Family, left_out: tuple[tuple[str, int], ...], store_failures: int
-) -> DriftReading:
+def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> DriftReading:
     """Reads how all slices stand, as of now.
 
     left_out  detections with ground truth that were not watched, by why
@@ -436,7 +434,6 @@ def family_reading(
         epochs=tuple(zip(family.names, family.epochs, strict=True)),
         driven=family.clock.driven / HOUR,
         left_out=left_out,
-        store_failures=store_failures,
     )
 
 

@@ -318,9 +318,7 @@ class DriftWatch:
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 
-    def reading(
-        self, store_failures: int = 0, *, everything: bool = False
-    ) -> Generator[None, None, DriftReading]:
+    def reading(self, *, everything: bool = False) -> Generator[None, None, DriftReading]:
         """Reads evidence and alarms, in short steps.
 
         everything  as in catch_up: the reading covers all labels that came
@@ -332,7 +330,7 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        return family_reading(self.family, tuple(left_out.items()), store_failures)
+        return family_reading(self.family, tuple(left_out.items()))
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

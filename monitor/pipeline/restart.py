@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the live state, and how a sidecar goes on from it.
+"""Takes the live state for a checkpoint, and goes on from one.
 
 The entries of the ledger after the checkpoint are done again.
 """

@@ -74,7 +74,7 @@ class Exporting:
             await self.refresh_if_possible()
 
     async def refresh_if_possible(self) -> None:
-        """Neither the start nor the last snapshot may fail for want of metrics."""
+        """Refreshes; neither the start nor the last checkpoint may fail for want of metrics."""
         with contained(self.pipeline.counters, log, "the metrics were not refreshed"):
             await self.refresh()
 
@@ -93,7 +93,7 @@ class Exporting:
         checkpoints = self.checkpoints
         drift = None
         if pipeline.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading(checkpoints.failures))
+            drift = await in_steps(pipeline.drift.reading())
         snapshot = Snapshot(
             pipeline=pipeline,
             counters=counters,
@@ -108,13 +108,10 @@ class Exporting:
             classes=await in_steps(self._class_cache.read(class_statistics)),
             checkpoint_age=checkpoints.age_seconds,
             checkpoint_failures=checkpoints.failures,
-            recalibration=await in_steps(self._recalibration.read(checkpoints.failures)),
+            recalibration=await in_steps(self._recalibration.read()),
             drift=drift,
             tracker=self.tracker,
-            refused={
-                "state": checkpoints.refused,
-                "ledger": self.journal.refused,
-            },
+            refused={"state": checkpoints.refused, "ledger": self.journal.refused},
             build=self._build,
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )

@@ -320,14 +320,14 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ("streams", "Streams registered.", len(pipeline.streams)),
         (
             "checkpoint_age_seconds",
-            "Since the statistics were last written to disk; NaN: not yet, or never.",
+            "Since the last checkpoint; NaN: not yet, or never.",
             snapshot.checkpoint_age,
         ),
     ):
         yield one_gauge(name, text, value)
     yield one_counter(
         "checkpoint_failures",
-        "Statistics that could not be written to disk; the log says why.",
+        "Checkpoints that could not be written to disk; the log says why.",
         snapshot.checkpoint_failures,
     )
     yield one_counter(

@@ -39,18 +39,15 @@ def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dic
 class RecalibrationReading:
     """The recalibrators of a sidecar.
 
-    factors         on the variances, one a dimension: recalibrated over raw, as last forwarded; by
-                    slice
-    trials          trials that run, and guards
-    store_failures  how often recalibrators, trials or records were not written to disk
-    left_out        tracks, and labelled frames, for which the fit had no room
+    factors   on the variances, one a dimension: recalibrated over raw, as last forwarded; by slice
+    trials    trials that run, and guards
+    left_out  tracks, and labelled frames, for which the fit had no room
     """
 
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
     factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     trials: tuple[TrialStanding, ...] = ()
     pinned: bool = False
-    store_failures: int = 0
     left_out: int = 0
 
 
@@ -63,7 +60,7 @@ class RecalibrationReader:
     _version: str = ""
     _known: dict[str, tuple[Factor, ...]] = field(default_factory=dict)
 
-    def read(self, store_failures: int) -> Generator[None, None, RecalibrationReading]:
+    def read(self) -> Generator[None, None, RecalibrationReading]:
         """Reads the state of now, in steps of one stream each."""
         promotions = self.promotions
         pipeline, version = promotions.pipeline, promotions.recalibrators.selection.version
@@ -79,7 +76,6 @@ class RecalibrationReader:
             factors=dict(self._known),
             trials=promotions.trials(),
             pinned=promotions.pinned,
-            store_failures=store_failures,
             left_out=promotions.learning.left_out,
         )
 

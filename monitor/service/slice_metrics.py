@@ -174,12 +174,6 @@ def drift(reading: DriftReading) -> Iterator[str]:
         "reason",
         reading.left_out,
     )
-    yield one_counter(
-        "drift_store_failures",
-        "How often evidence, references and alarms were not written to disk, be it that another "
-        "sidecar has the file; the log says why.",
-        reading.store_failures,
-    )
 
 
 def _standings(reading: DriftReading) -> Iterator[str]:
@@ -291,11 +285,6 @@ def recalibrators(
         "recalibrator_pinned",
         "1 while nothing is promoted, adapted or rolled back by itself.",
         reading.pinned,
-    )
-    yield one_counter(
-        "recalibrator_store_failures",
-        "Recalibrators, trials or records that were not written to disk; the log says why.",
-        reading.store_failures,
     )
     yield one_counter(
         "learning_left_out",

@@ -59,7 +59,6 @@ def samples(*changed: dict[str, str], grown=growing) -> list[dict[str, str]]:
         ),
         series("checkpoint_age_seconds", f"10x{HOURS}", **JOB),
         series("checkpoint_failures_total", f"0x{HOURS}", **JOB),
-        series("drift_store_failures_total", f"0x{HOURS}", **JOB),
         series("loop_lag_seconds", f"0.004x{HOURS}", **JOB),
         *(
             series("drift_left_out_total", grown(count), reason=reason, **JOB)
@@ -248,22 +247,6 @@ def test_statistics_that_cannot_be_written_are_told_and_those_that_are_not_to_be
             ("0x9 1+6x50", ["CalibrationCheckpointStale"]),
             ("0x9 1x50", []),
             ("9x9 0x50", []),
-        )
-    ]
-    assert fires(tmp_path, SERVICE, *cases)
-
-
-def test_evidence_that_goes_on_not_being_kept_is_told(tmp_path):
-    told = ["CalibrationDriftNotKept"]
-    cases = [
-        case(
-            [up("1x60"), series("drift_store_failures_total", values, **JOB)],
-            {"9m": [], "25m": told if goes_on else []},
-            values,
-        )
-        for values, goes_on in (
-            *(("0x9 1+1x50", True), ("9x9 0+1x50", True)),
-            *(("0x9 1x50", False), ("9x9 0x50", False)),
         )
     ]
     assert fires(tmp_path, SERVICE, *cases)

@@ -84,6 +84,13 @@ def test_no_shell_stands_between_the_runtime_and_the_program(instruction):
     assert all(isinstance(word, str) for word in json.loads(form))
 
 
+def test_state_is_kept_in_the_volume_and_that_of_the_version_before_is_found_there():
+    (environment,) = of_last_stage("ENV")
+    (volume,) = json.loads(of_last_stage("VOLUME")[0])
+    assert f"STATE_DIRECTORY={volume}" in environment.split()
+    assert of_last_stage("WORKDIR") == [volume]
+
+
 def test_the_health_check_asks_for_readiness_without_a_shell():
     (check,) = of_last_stage("HEALTHCHECK")
     command = json.loads(check.partition("CMD ")[2])

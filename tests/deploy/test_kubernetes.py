@@ -121,7 +121,7 @@ def test_user_folders_and_configuration_are_those_of_the_image():
     assert SPEC["securityContext"]["fsGroup"] == int(group)
     mounted = {mount["mountPath"]: mount for mount in SIDECAR["volumeMounts"]}
     assert set(mounted) == {
-        instruction(r"^WORKDIR (\S+)$"),
+        instruction(r"^ +STATE_DIRECTORY=(\S+)$"),
         str(Path(SIDECAR["args"][-1]).parent),
         "/tmp",
     }

@@ -5,11 +5,14 @@ is in charge here: what mounts, users and control groups do is checked as settin
 import re
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from monitor.config import Config
+from monitor.store.previous import previous_paths
+from monitor.store.state import state_folder
 from tests.components import program
 from tests.deploy.confined import allowed, settings
 from tests.deploy.scraping import printed
@@ -113,16 +116,13 @@ def test_the_unit_starts_the_program_and_the_configuration_of_the_image():
     assert settings(UNIT)["ExecReload"] == [f"{start} --check", "/bin/kill -HUP $MAINPID"]
 
 
-def test_relative_paths_of_the_configuration_are_in_the_folder_that_may_be_written():
-    config = Config()
-    kept = (
-        config.snapshot.path,
-        config.pending.folder,
-        config.promotion.folder,
-        config.drift.path,
-    )
-    assert not any(Path(path).is_absolute() for path in kept)
-    assert only("WorkingDirectory") == f"/var/lib/{only('StateDirectory')}"
+def test_state_is_in_the_folder_that_may_be_written_and_that_of_the_version_before_is_found():
+    config, may_be_written = Config(), f"/var/lib/{only('StateDirectory')}"
+    given = {"STATE_DIRECTORY": may_be_written}
+    folder = state_folder(config.state.folder, config.state_name, given)
+    assert folder == Path(may_be_written, "50051")
+    assert only("WorkingDirectory") == may_be_written
+    assert not any(Path(path).is_absolute() for path in astuple(previous_paths({})))
     assert only("ProtectSystem") == "strict"
 
 
@@ -130,7 +130,7 @@ def test_the_end_is_waited_for_longer_than_frames_in_work_are():
     assert seconds("TimeoutStopSec") >= 2 * Config().server.grace_seconds + 10
 
 
-def test_there_are_descriptors_for_all_connections_and_the_ledger():
+def test_there_are_descriptors_for_all_connections_and_the_state():
     assert int(only("LimitNOFILE")) >= 2 * Config().server.max_connections
 
 

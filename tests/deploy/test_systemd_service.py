@@ -19,7 +19,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from monitor.config import Config
 from monitor.v1 import perception_monitor_pb2_grpc
 from tests.components import program
 from tests.deploy.scraping import free_port, printed
@@ -49,6 +48,7 @@ class Notified:
             env={
                 **os.environ,
                 "NOTIFY_SOCKET": name,
+                "STATE_DIRECTORY": str(folder / "state"),
                 "WATCHDOG_USEC": "400000",
                 "PYTHONPATH": str(ROOT),
             },
@@ -155,9 +155,10 @@ def test_the_sidecar_lives_under_the_filters_of_the_unit(tmp_path):
         assert sidecar.process.wait(PATIENCE) == 0
     log = sidecar.log.read_text("utf-8")
     assert os.strerror(1) not in log, log
-    # It could write what it keeps, SQLite's files among it.
-    assert (tmp_path / Config().snapshot.path).exists()
-    assert list((tmp_path / Config().pending.folder).iterdir())
+    kept = tmp_path / "state" / str(sidecar.grpc)
+    names = {path.name for path in kept.iterdir()} - {"lock"}
+    assert "state.db" in names
+    assert any(not name.startswith("state.db") for name in names), "no ledger"
 
 
 FIT = """

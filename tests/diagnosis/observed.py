@@ -41,7 +41,6 @@ WELL: dict[str, float] = {
     "calibration_ledger_waiting": 0.0,
     "calibration_checkpoint_age_seconds": 4.0,
     "calibration_checkpoint_failures_total": 0.0,
-    "calibration_drift_store_failures_total": 0.0,
     "calibration_drift_driving_seconds_total": 7200.0,
     "calibration_drift_state{slice=car,severity=page}": 0.0,
     "calibration_ground_truth_total{outcome=matched}": 500_000.0,

@@ -129,16 +129,11 @@ CASES = [
     (
         *(WRONG, Area.DISK, metric("checkpoint_failures_total", 3)),
         metric("checkpoint_failures_total", 1),
-        "the statistics cannot be written to disk: 3 failures since the start, and some while",
+        "checkpoints cannot be written to disk: 3 failures since the start, and some while",
     ),
     (
         *(REMARK, Area.DISK, metric("checkpoint_failures_total", 3), {}),
         "could not be written to disk 3 times since the start; not while",
-    ),
-    (
-        *(WRONG, Area.DISK, metric("drift_store_failures_total", 1)),
-        metric("drift_store_failures_total", 1),
-        "evidence of drift cannot be written to disk",
     ),
     (
         *(WRONG, Area.DISK, metric("ledger_failures_total", 1)),
@@ -147,19 +142,19 @@ CASES = [
     ),
     (
         *(WRONG, Area.DISK, metric("checkpoint_age_seconds", 300), {}),
-        "the statistics were last written to disk 5 min ago",
+        "the last checkpoint was written 5 min ago",
     ),
     (
         *(REMARK, Area.DISK, metric("checkpoint_age_seconds", NAN), {}),
-        "the statistics are not kept on disk",
+        "no state is kept on disk",
     ),
     (
         *(WRONG, Area.DISK, fates(dropped_disk_busy=40), fates(dropped_disk_busy=40)),
         "the disk does not keep up: 0 frames or labels wait",
     ),
     (
-        *(WRONG, Area.DISK, metric("files_refused_total", 2, of="statistics"), {}),
-        "files that were kept could not be used: statistics 2",
+        *(WRONG, Area.DISK, metric("files_refused_total", 2, of="state"), {}),
+        "files of the last run could not be used: state 2",
     ),
     (
         *(REMARK, Area.DISK, metric("ledger_lost_entries", 12), {}),

@@ -44,7 +44,7 @@ def samples(reading: DriftReading) -> dict[Key, float]:
 
 
 def test_before_any_slice_is_known_the_counters_of_the_whole_are_there_at_zero():
-    names = ("drift_driving_seconds_total", "drift_store_failures_total", "drift_epochs_total")
+    names = ("drift_driving_seconds_total", "drift_epochs_total")
     whole = {(name, ()) for name in names}
     alarms = {("drift_alarms_total", labels) for labels in COUNTED}
     assert samples(DriftReading()) == dict.fromkeys(whole | alarms, 0.0)
@@ -176,7 +176,6 @@ def test_driving_is_in_seconds_and_what_was_left_out_goes_by_why():
     assert found["drift_driving_seconds_total", ()] == 5400.0
     assert found["drift_left_out_total", ("overload",)] == 7.0
     assert found["drift_left_out_total", ("late",)] == 0.0
-    assert found["drift_store_failures_total", ()] == 4.0
     assert found["drift_epochs_total", ()] == sum(epoch for _, epoch in FULL.epochs)
 
 

@@ -56,7 +56,6 @@ def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slic
     assert found == expected | {
         info: 1.0,
         ("recalibrator_pinned", ()): 0.0,
-        ("recalibrator_store_failures_total", ()): 0.0,
         ("learning_left_out_total", ()): 0.0,
     }
 
@@ -111,8 +110,7 @@ def test_evidence_that_is_infinite_is_exported_as_such():
     assert found["trial_log10_evidence", ("worse", "car", "running")] == float("-inf")
 
 
-def test_a_pin_failures_of_the_store_and_what_was_not_learned_from_are_shown():
-    found = samples(RecalibrationReading(pinned=True, store_failures=3, left_out=4))
+def test_a_pin_and_what_was_not_learned_from_are_shown():
+    found = samples(RecalibrationReading(pinned=True, left_out=4))
     assert found["recalibrator_pinned", ()] == 1.0
-    assert found["recalibrator_store_failures_total", ()] == 3.0
     assert found["learning_left_out_total", ()] == 4.0

@@ -12,7 +12,7 @@ from monitor.commands.doctor.words import be, count, duration, names
 _RESTART = (
     "the file has other values than the sidecar runs with, and only a restart brings these in "
     "force.",
-    "restart the sidecar when it suits (statistics, evidence and recalibrators go on from disk), "
+    "restart the sidecar when it suits (its state goes on from disk), "
     "or put the file back as it was.",
 )
 
@@ -22,18 +22,17 @@ CHECKPOINT_SECONDS = 120.0
 # Entries that wait for the disk: half of [pending] queue_frames.
 _WAITING = 1024.0
 
-# Counters of failures, what was not written, and of which setting the place is.
-_STALE = "calibrationcheckpointstale"
-
+# Counters of failures, and what was not written.
 _STORES = (
-    ("checkpoint_failures_total", "statistics and all else", "[state] folder", _STALE),
-    ("ledger_failures_total", "frames and labels", "[state] folder", _STALE),
+    ("checkpoint_failures_total", "checkpoints"),
+    ("ledger_failures_total", "frames and labels"),
 )
 
 _LOOK = (
-    "the log says why: is the disk full (`df -h`), is the folder there, may the process write "
-    "there, or has another sidecar the file?"
+    "the log says why: is the disk full (`df -h`), may the process write to [state] folder, or "
+    "does another sidecar hold it?"
 )
+_ANCHOR = "docs/runbook.md#calibrationcheckpointstale"
 
 
 @about(Area.CONFIGURATION)
@@ -94,29 +93,29 @@ def _good(change: Change) -> str:
     age = change.last.value("checkpoint_age_seconds")
     if math.isnan(age):
         return "nothing has failed; nothing was written yet"
-    return f"statistics were written {duration(age)} ago, nothing has failed"
+    return f"the last checkpoint was written {duration(age)} ago, nothing has failed"
 
 
 def _failures(change: Change) -> Iterator[Told]:
-    for name, what, setting, anchor in _STORES:
+    for name, what in _STORES:
         ever = change.last.value(name)
         if not rose(ever):
             continue
         again = rose(change.increase(name))
-        # Of the others it is not known when they were last written.
+        # When the ledger was last written is not known.
         if again or (name.startswith("checkpoint") and not _recent(change)):
             yield wrong(
                 f"{what} cannot be written to disk: {count(ever, 'failure')} since the start"
                 f"{', and some while doctor looked' if again else ''}",
                 "a restart would forget what has come since.",
-                f"{_LOOK} {setting}; docs/runbook.md#{anchor}",
+                f"{_LOOK} {_ANCHOR}",
             )
         else:
             yield remark(
                 f"{what} could not be written to disk {count(ever, 'time')} since the start; not "
                 "while doctor looked",
                 "a restart at such a moment forgets what came since the last writing.",
-                f"{_LOOK} {setting}",
+                _LOOK,
             )
 
 
@@ -130,10 +129,9 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
     failures = change.last.value("checkpoint_failures_total")
     if age > CHECKPOINT_SECONDS and not rose(failures):
         yield wrong(
-            f"the statistics were last written to disk {duration(age)} ago",
+            f"the last checkpoint was written {duration(age)} ago",
             "a restart would forget what has come since.",
-            f"{_LOOK} Where [state] every_seconds is as long, nothing is wrong. "
-            "docs/runbook.md#calibrationcheckpointstale",
+            f"{_LOOK} Where [state] every_seconds is as long, nothing is wrong. {_ANCHOR}",
         )
     waiting = change.last.value("ledger_waiting")
     busy = change.last.value("detection_fates", fate="dropped_disk_busy")
@@ -148,24 +146,25 @@ def _kept(change: Change, up_s: float) -> Iterator[Told]:
     if refused:
         texts = [f"{of} {n:.0f}" for of, n in sorted(refused.items())]
         yield wrong(
-            f"files that were kept could not be used: {names(texts)}",
-            "what they held is not in this sidecar: it began without it.",
-            "the log says why at the start. They lie aside as .corrupt (damaged) or .incompatible "
-            "(counted under other settings): bring the settings back, or move them away. "
+            f"files of the last run could not be used: {names(texts)}",
+            "the sidecar began without what they held, or with the checkpoint before.",
+            "the log of the start says why. They lie aside as .corrupt (damaged), .incompatible "
+            "(counted under other settings, or written by a later version) or .unreadable (the "
+            "disk does not give them): bring the settings back, or move the files away. "
             "docs/ground_truth.md#what-outlives-the-process",
         )
     lost = change.last.value("ledger_lost_entries")
     if rose(lost):
         yield remark(
-            f"of the frames and labels that were kept, {lost:,.0f} could not be done again at the "
-            "start",
+            f"of the frames and labels on disk, {lost:,.0f} could not be done again at the start",
             "labels for these frames will find nothing.",
             "was the machine switched off hard, or the disk full? The log says which files. "
             "docs/ground_truth.md#what-outlives-the-process",
         )
     if math.isnan(age) and failures == 0 and up_s > CHECKPOINT_SECONDS:
         yield remark(
-            "the statistics are not kept on disk",
-            "a restart begins them anew.",
-            "is that meant? [state] folder is empty, or `serve` was given --no-snapshot.",
+            "no state is kept on disk",
+            "a restart begins anew: statistics, drift, recalibrators.",
+            "is that meant? [state] folder is empty, or `serve` was given --no-state; if another "
+            "sidecar holds the folder, the log of the start says so.",
         )

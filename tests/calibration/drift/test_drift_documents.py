@@ -432,7 +432,7 @@ def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_
     for name in NAMES:
         family.grow(name, K)
     feed(family, 3, 20)
-    for one in family_reading(family, (), 0).standings:
+    for one in family_reading(family, ()).standings:
         assert np.isfinite(one.evidence)
         assert one.evidence >= 0
         assert one.peak >= 0
