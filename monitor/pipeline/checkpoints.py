@@ -192,7 +192,7 @@ class Checkpoints:
         loaded = file.load(self._decoded)
         for complaint in loaded.complaints:
             log.warning("state: %s", complaint)
-        self.refused = loaded.refused
+        self.refused += loaded.refused
         found, source = loaded.value, str(loaded.source)
         if found is None and not loaded.refused:
             # The first start of this version: once written, state.db is what is gone on with.
@@ -362,7 +362,7 @@ class Checkpoints:
         await in_steps(watch.catch_up())
         pipeline.remember_answered()
         with live.held(), watch.held():
-            # No step in between: position, counts, register, records and evidence are of one moment.
+            # No step in between: position, counts, register and evidence are of one moment.
             progress = progress_of(pipeline)
             records = list(self._records)
             register, known = register_of(promotions, self.named), promotions.recalibrators.known

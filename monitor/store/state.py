@@ -290,7 +290,7 @@ def _check(run: Run) -> None:
 
 
 def _position(path: Path) -> int:
-    """Reads how far a generation has come; 0 where that cannot be read, so that all is done again."""
+    """Reads how far a generation has come; 0, so that all is done again, where it cannot."""
     with contextlib.suppress(OSError, sqlite3.Error), _opened(path) as run:
         for (position,) in run("SELECT position FROM checkpoint"):
             return int(position)

@@ -137,9 +137,9 @@ def killed_before(step: int, file: StateFile, number: int) -> bool:
     if pid == 0:
         left = step
 
-        def count(*_: object) -> None:
+        def count(_: object, event: str, __: object) -> None:
             nonlocal left
-            left -= 1
+            left -= event.endswith("call")
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -183,7 +183,7 @@ for number in range(first, 250):
 @pytest.mark.campaign
 def test_a_writer_that_is_killed_at_any_moment_leaves_all_that_it_said_it_wrote(file):
     random, written = np.random.default_rng(0), 2
-    for _ in range(20):
+    for _ in range(8):
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(file.folder), str(written + 1)],
             cwd=ROOT,
@@ -268,8 +268,8 @@ def sql(*statements: str) -> Callable[[Path], None]:
 
 DAMAGES = {
     "emptied": (damaged(bytearray.clear), "corrupt", "no state of a sidecar"),
-    "cut in two": (damaged(lambda data: data.__delitem__(slice(len(data) // 2, None))), "corrupt", ""),
-    "cut by a page": (damaged(lambda data: data.__delitem__(slice(-4096, None))), "corrupt", ""),
+    "cut in two": (lambda path: os.truncate(path, path.stat().st_size // 2), "corrupt", ""),
+    "cut by a page": (lambda path: os.truncate(path, path.stat().st_size - 4096), "corrupt", ""),
     "no database": (lambda path: path.write_bytes(b"sums" * 999), "corrupt", "not a database"),
     "of another program": (sql("PRAGMA application_id = 7"), "corrupt", "no state of a sidecar"),
     "of a later version": (sql("PRAGMA user_version = 9"), "incompatible", "format 9, but this"),
@@ -323,10 +323,8 @@ def test_a_bit_that_is_flipped_anywhere_is_found_or_changes_nothing(file, data):
     assert loaded.value is not None
     found = loaded.value
     if found.position == 2:
-        # What SQLite does not need is as good as ever; a record and a document answer for themselves.
-        assert found.parts == {
-            name: b"".join(body) for name, body in checkpoint(2).parts.items()
-        }
+        # What SQLite does not need is no loss; records and documents answer for themselves.
+        assert found.parts == {name: b"".join(body) for name, body in checkpoint(2).parts.items()}
         assert set(found.records) <= {b"record 1", b"record 2"}
         assert len(found.records) == 2 or loaded.complaints
     else:
