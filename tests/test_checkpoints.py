@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.promotion.records import Happened
-from monitor.recalibration.selection import IDENTITY
+from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
+from monitor.store.previous import PreviousPaths
 from monitor.store.progress import Progress
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
@@ -666,3 +669,71 @@ def test_slices_that_are_there_already_go_on_too(folder):
     kept(first)
     again = begun(folder, "van", "car")
     assert latched(again) == ["car"]
+
+
+# ---- the version before, which kept files of its own
+
+PREVIOUS = Path(__file__).parent / "store" / "previous"
+
+
+@pytest.fixture
+def before(tmp_path) -> PreviousPaths:
+    """Five frames of five labelled detections, an alarm, OTHER promoted after ONE, and a pin."""
+    shutil.copytree(PREVIOUS, tmp_path / "previous")
+    paths = ("statistics", "drift", "recalibrators", "pending")
+    return PreviousPaths(*(str(tmp_path / "previous" / name) for name in paths))
+
+
+def test_the_first_start_takes_over_what_the_version_before_kept(folder, before, caplog):
+    first = begun(folder, previous=before)
+    assert first.checkpoints.soon.is_set()
+    assert first.checkpoints.continues.startswith("continues from the files of the version before")
+    kept(first)
+    # From then on state.db is gone on from, whatever becomes of the files.
+    Path(before.drift).write_bytes(b"garbage")
+    second = begun(folder, previous=before)
+    assert warnings(caplog) == []
+    for run in (first, second):
+        assert run.checkpoints.position == 5
+        assert sum(one.raw.n for _, one in statistics_of(run.pipeline)) == 2 * 25
+        assert list(run.pipeline.streams) == ["lidar"]
+        assert latched(run) == ["car"]
+        assert active_version(run.promotions) == OTHER.version
+        assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
+        assert run.promotions.learning.register.pinned
+        assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
+
+
+@pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
+def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
+    folder, before, caplog, name
+):
+    path = Path(before.snapshot).parent / name
+    path.write_bytes(path.read_bytes()[:-1])
+    run = begun(folder, previous=before)
+    said = warnings(caplog)[0]
+    assert str(path) in said and said.endswith("It is not taken over.")
+    assert bool(statistics_of(run.pipeline)) == (name != "statistics")
+    # Under another recalibrator evidence begins anew.
+    assert latched(run) == (["car"] if name == "statistics" else [])
+    # Where no register says who needs a recalibrator, people may: all stay known.
+    lost = name == "recalibrators/state"
+    assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
+    assert {ONE.version, OTHER.version} <= set(run.promotions.recalibrators.known)
+    assert not lost or run.promotions.recalibrators.sent == {ONE.version, OTHER.version}
+
+
+def test_a_damaged_line_of_the_audit_log_before_is_left_out_alone(folder, before):
+    path = Path(before.recalibrators) / "history.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
+    run = begun(folder, previous=before)
+    assert [record.sequence for record in run.promotions.records(10)] == [1, 3]
+    assert run.promotions.pin(pinned=False, actor="anna").sequence == 4
+
+
+def test_once_there_was_a_state_of_ours_the_version_before_is_not_gone_back_to(folder, before):
+    folder.mkdir()
+    (folder / "state.db").write_bytes(b"garbage")
+    run = begun(folder, previous=before)
+    assert (run.checkpoints.continues, run.checkpoints.refused) == ("", 1)
+    assert not statistics_of(run.pipeline)

@@ -202,6 +202,7 @@ class Checkpoints:
             for complaint in contents.complaints:
                 log.warning("state: %s", complaint)
             found, source = self._decoded(contents), "the files of the version before"
+            self._records += found.records
             self.soon.set()
         if found is not None:
             self.continues = self._described(found, source)
