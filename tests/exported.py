@@ -117,7 +117,7 @@ def snapshot(
         **{
             "pipeline": pipeline,
             "counters": pipeline.counters,
-            "journal": Journal(PendingConfig(folder=""), list[str]().append),
+            "journal": Journal(None, PendingConfig(), list[str]().append),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),

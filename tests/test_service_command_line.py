@@ -39,17 +39,18 @@ def check_command(tmp_path, text):
 def test_a_valid_configuration_is_checked_without_serving(tmp_path):
     document = tmp_path / "scaling.json"
     document.write_text(scaling(2.0, 3.0), encoding="utf-8")
-    text = BY_STREAM + f"[recalibration]\nrecalibrator = '{document}'\n"
+    text = BY_STREAM + f"[recalibration]\nrecalibrator = '{document}'\n[state]\nname = 'front'\n"
     done = serve_to_the_end(*check_command(tmp_path, text))
     assert (done.returncode, done.stderr) == (0, "")
     assert "valid" in done.stdout
     (line,) = done.stdout.splitlines()
     assert line.startswith("configuration is valid; recalibrator variance-scaling-")
-    assert line.endswith(", or what the last run left in calibration-monitor.recalibrators")
+    assert ", or what the last run left in /" in line
+    assert line.endswith("/front")
 
 
 @pytest.mark.parametrize(
-    ("text", "flags"), [("[promotion]\nfolder = ''\n", []), ("", ["--no-snapshot"])]
+    ("text", "flags"), [("[state]\nfolder = ''\n", []), ("", ["--no-snapshot"])]
 )
 def test_a_check_speaks_of_the_last_run_only_where_it_would_be_asked(tmp_path, capsys, text, flags):
     assert main(["serve", *check_command(tmp_path, text), *flags]) == 0
@@ -57,7 +58,7 @@ def test_a_check_speaks_of_the_last_run_only_where_it_would_be_asked(tmp_path, c
     assert printed == f"configuration is valid; recalibrator {IDENTITY.version}\n"
     assert main(["serve", *check_command(tmp_path, "")]) == 0
     printed = capsys.readouterr().out
-    assert f"{IDENTITY.version}, or what the last run left in calibration-monitor." in printed
+    assert f"{IDENTITY.version}, or what the last run left in " in printed
 
 
 @pytest.mark.parametrize(

@@ -197,14 +197,9 @@ def sooner(folder: Path) -> Path:
 
 def keeping(config: str, folder: Path) -> str:
     """The configuration with everything counted, kept on disk in this folder, and told often."""
-    kept = folder / "kept"
-    kept.mkdir()
     settings: dict[str, dict[str, object]] = {
         "server": {"shed_lag_seconds": 0.0, "shed_rows": 0},  # a busy computer is no reason
-        "promotion": {"folder": kept / "recalibrators"},
-        "drift": {"path": kept / "drift", "every_seconds": 1.0},
-        "pending": {"folder": kept / "pending"},
-        "snapshot": {"path": kept / "state", "every_seconds": 1.0},
+        "state": {"folder": folder / "kept", "every_seconds": 1.0},
         "metrics": {"refresh_seconds": _REFRESH},
     }
     sections = dict(re.findall(r"^\[([\w.]+)\]\n((?:(?!\[).*\n)*)", config, flags=re.MULTILINE))

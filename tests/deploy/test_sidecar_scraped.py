@@ -83,7 +83,7 @@ def asked(tmp_path_factory):
     """What the queries of the README gave."""
     folder = tmp_path_factory.mktemp("sidecar")
     port = free_port()
-    config = f'[metrics]\nrefresh_seconds = 0.2\n[snapshot]\npath = "{folder / "kept.state"}"\n'
+    config = f'[metrics]\nrefresh_seconds = 0.2\n[state]\nfolder = "{folder / "kept"}"\n'
     options = ("--http-address", f"127.0.0.1:{port}")
     detections = Detections()
     series = 'calibration_bin_detections_total{dimension="joint",stage="raw"}'

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from monitor.config import Config
+from monitor.store.state import state_folder
 from tests.components import program
 from tests.deploy.confined import allowed, settings
 from tests.deploy.scraping import printed
@@ -113,16 +114,12 @@ def test_the_unit_starts_the_program_and_the_configuration_of_the_image():
     assert settings(UNIT)["ExecReload"] == [f"{start} --check", "/bin/kill -HUP $MAINPID"]
 
 
-def test_relative_paths_of_the_configuration_are_in_the_folder_that_may_be_written():
-    config = Config()
-    kept = (
-        config.snapshot.path,
-        config.pending.folder,
-        config.promotion.folder,
-        config.drift.path,
-    )
-    assert not any(Path(path).is_absolute() for path in kept)
-    assert only("WorkingDirectory") == f"/var/lib/{only('StateDirectory')}"
+def test_what_is_kept_is_in_the_folder_that_may_be_written():
+    config, folder = Config(), f"/var/lib/{only('StateDirectory')}"
+    found = state_folder(config.state.folder, config.state_name, {"STATE_DIRECTORY": folder})
+    assert found is not None and found.parent == Path(folder)
+    # Files of the version before, which are taken over, were relative to it.
+    assert only("WorkingDirectory") == folder
     assert only("ProtectSystem") == "strict"
 
 

@@ -21,7 +21,7 @@ from monitor.store.progress import (
     decode_progress,
     encode_progress,
 )
-from monitor.store.snapshot import SnapshotFile, read_body
+from monitor.store.files import read_body, write_body
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, decode, parsed, serialised
 from monitor.v1 import ledger_pb2
@@ -175,7 +175,8 @@ def test_what_newer_code_has_added_to_progress_goes_no_further():
 def test_files_that_are_merged_have_no_progress_in_the_outcome(tmp_path, files):
     paths = [tmp_path / f"car{i}.state" for i in range(files)]
     for i, path in enumerate(paths):
-        SnapshotFile(path).write(serialised(stored(i, some_progress(i))))
+        with path.open("wb") as file:
+            write_body(file, serialised(stored(i, some_progress(i))))
         assert parsed(read_body(path)).progress is not None
     output = tmp_path / "fleet.state"
     assert main(["merge", *map(str, paths), "-o", str(output)]) == 0
