@@ -210,7 +210,7 @@ def main() -> int:
     # As in the sidecar: threads hand over sooner.
     sys.setswitchinterval(0.0005)
     # Which fits by itself otherwise.
-    with running_sidecar('[promotion]\nfolder = ""\nmode = "manual"\n') as addresses:
+    with running_sidecar('[promotion]\nmode = "manual"\n') as addresses:
         all_beside = asyncio.run(measure(addresses.grpc, options.seconds, options.rounds))
     return 0 if show(all_beside) <= MOST_RATIO else 1
 

@@ -205,7 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain, tracking = Path(folder) / "plain.toml", Path(folder) / "tracking.toml"
         # The statistics of a benchmark are nobody's.
-        plain.write_text('[snapshot]\npath = ""\n', encoding="utf-8")
+        plain.write_text('[state]\nfolder = ""\n', encoding="utf-8")
         tracking.write_text(plain.read_text() + '[tracker]\nkind = "embedded"\n', "utf-8")
         cases = cases_of(str(plain), str(tracking))
         for _ in range(options.rounds):

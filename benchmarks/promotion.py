@@ -117,7 +117,7 @@ def frames(drive: Drive, seed: int) -> Iterator[tuple[ReceivedFrame, FloatArray]
 def run(drive: Drive, seed: int) -> Outcome:
     """One drive."""
     logging.disable(logging.INFO)
-    config = Config.model_validate({"promotion": {"mode": "automatic"}, "snapshot": {"path": ""}})
+    config = Config.model_validate({"promotion": {"mode": "automatic"}})
     pipeline = Pipeline(config)
     promotions = Promotions(pipeline, now_ns=lambda: 0)
     stream = pipeline.register(Header("lidar", plain_space(("x", "y", "z"), "m"), ("car",)))

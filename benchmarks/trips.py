@@ -65,21 +65,16 @@ def settings(folder: Path, refresh: float = _NEVER) -> str:
     return f"""
 [metrics]
 refresh_seconds = {refresh}
-[pending]
-folder = '{folder}/pending'
-[snapshot]
-path = '{folder}/state'
+[state]
+folder = '{folder}/state'
 every_seconds = {_NEVER}
 [drift]
-path = '{folder}/drift'
-every_seconds = {_NEVER}
 page_tolerance = 100.0
 ticket_tolerance = 100.0
 reference_tracks = 3
 reference_detections = 100
 reference_seconds = 2.0
 [promotion]
-folder = '{folder}/recalibrators'
 mode = 'manual'
 fit_tracks = 30
 track_seconds = 4.0

@@ -45,12 +45,11 @@ class Known(Enum):
 
 def settings(drift: str = "", more: str = "") -> str:
     """A sidecar with the default budget, that keeps nothing; drift: further lines of [drift]."""
-    promotion = "" if "[promotion]" in more else "[promotion]\nmode = 'manual'\nfolder = ''\n"
+    promotion = "" if "[promotion]" in more else "[promotion]\nmode = 'manual'\n"
     return f"""
 [metrics]
 refresh_seconds = 0.2
 [drift]
-path = ""
 reference_seconds = 5.0
 {drift}
 {promotion}{more}

@@ -130,7 +130,7 @@ def _labels(header: Header) -> tuple[bytes, ...]:
 def _world(header: Header, selection: Selection, **sections: dict[str, Any]) -> World:
     frames = _frames(header, np.random.default_rng(header.space.k))
     # Little is remembered, so that frames are forgotten too; nothing is on any disk.
-    sections.setdefault("pending", {"folder": "", "max_bytes": 150_000})
+    sections.setdefault("pending", {"max_bytes": 150_000})
     return World(header, selection, sections, frames, _labels(header))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -30,9 +30,11 @@ def document(*factors: float, **by_slice: float) -> Selection:
     return Selection(XYZ.names, fallback, {name: scaled(one) for name, one in by_slice.items()})
 
 
-def promotions_of(*slices: str, space: Space = XYZ, **promotion: Any) -> Promotions:
-    """With these slices, in order, and settings of the section [promotion]."""
-    config = Config.model_validate({"promotion": promotion, "snapshot": {"path": ""}})
+def promotions_of(
+    *slices: str, space: Space = XYZ, sections: Mapping[str, Any] | None = None, **promotion: Any
+) -> Promotions:
+    """With these slices, in order, and settings of the section [promotion] and of others."""
+    config = Config.model_validate({"promotion": promotion, **(sections or {})})
     pipeline = Pipeline(config)
     for name in slices:
         pipeline.slices.index(space, "lidar", name)

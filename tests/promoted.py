@@ -53,7 +53,6 @@ def settings(folder: Path | str = "", *, statistics: str = "", **promotion: obje
         "fit_tracks": 30,
         # No longer than an object is seen: what is seen shorter has less to say.
         "track_seconds": 4.0,
-        "folder": str(folder),
         **promotion,
     }
     lines = "\n".join(f"{key} = {_toml(value)}" for key, value in chosen.items())
@@ -62,8 +61,8 @@ def settings(folder: Path | str = "", *, statistics: str = "", **promotion: obje
 refresh_seconds = 0.2
 [statistics]
 {statistics}
-[snapshot]
-path = ""
+[state]
+folder = "{folder}"
 every_seconds = 0.2
 [promotion]
 {lines}

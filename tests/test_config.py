@@ -17,6 +17,7 @@ from monitor.config import (
     TrackerConfig,
     checked,
     load,
+    with_addresses,
 )
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -25,6 +26,7 @@ from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import Objective
 from monitor.statistics.bins import LogBins
+from monitor.store.previous import PreviousPaths, previous_paths
 from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings
 
 SIDECAR = Path(__file__).parents[1] / "deploy" / "sidecar.toml"
@@ -156,9 +158,11 @@ def test_a_text_under_an_unknown_key_is_not_repeated_it_may_be_a_secret(tmp_path
         ("limits", "largest_deviation", '"big"', "'big'"),
         ("pending", "max_bytes", "0", "0"),
         ("pending", "max_disorder_seconds", "-1.0", "-1.0"),
-        ("snapshot", "path", "3", "3"),
-        ("snapshot", "every_seconds", "0.05", "0.05"),
-        ("snapshot", "every_seconds", "nan", "nan"),
+        ("state", "folder", "3", "3"),
+        ("state", "name", '"a/b"', "'a/b'"),
+        ("state", "name", '".."', "'..'"),
+        ("state", "every_seconds", "0.05", "0.05"),
+        ("state", "every_seconds", "nan", "nan"),
         ("metrics", "refresh_seconds", "0.0", "0.0"),
         ("metrics", "export_edges", "[]", "[]"),
         ("metrics", "export_edges", "[0.5, -1.0]", "-1.0"),
@@ -239,8 +243,8 @@ def test_windows_and_buckets_are_what_the_file_says(tmp_path):
         panes = 5
         micro_bins_per_octave = 64
         live_seconds = 2.5
-        [snapshot]
-        path = ""
+        [state]
+        folder = "kept"
         every_seconds = 1.5
     """
     config = load(written(tmp_path, text))
@@ -249,7 +253,7 @@ def test_windows_and_buckets_are_what_the_file_says(tmp_path):
     assert lengths.panes == 5
     assert config.statistics.ranges() == RangeBuckets((10.0, 30.0), ("u", "v"))
     assert config.statistics.binning().deviation == LogBins(2.0**-20, 64, 40)
-    assert (config.snapshot.path, config.snapshot.every_seconds) == ("", 1.5)
+    assert (config.state.folder, config.state.every_seconds) == ("kept", 1.5)
 
 
 def test_edges_of_range_matter_only_where_range_tells_slices_apart():
@@ -384,8 +388,6 @@ OF_THE_WATCH = {
     "watch": False,
     "reference": "usual.json",
     "refit_on_page": True,
-    "path": "elsewhere",
-    "every_seconds": 3.5,
 }
 
 
@@ -443,3 +445,80 @@ def test_what_is_no_regular_file_or_far_too_large_is_no_configuration(tmp_path):
     large.write_text("#" * ((1 << 20) + 1), "utf-8")
     with pytest.raises(InvalidConfiguration, match="more than 1048576 bytes"):
         load(large)
+
+
+# ---- keys of the version before, in whose place is [state]
+
+NOTHING_KEPT = {
+    "snapshot": {"path": ""},
+    "drift": {"path": ""},
+    "promotion": {"folder": ""},
+    "pending": {"folder": ""},
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (NOTHING_KEPT, {"state": {"folder": ""}}),
+        (NOTHING_KEPT | {"snapshot": {"path": "a"}}, {"pending": {"disk_bytes": 0}}),
+        ({"snapshot": {"path": "a"}, "promotion": {"folder": "b"}}, {}),
+        (
+            {"pending": {"folder": "", "keep_hours": 3.0}},
+            {"pending": {"disk_bytes": 0, "keep_hours": 3.0}},
+        ),
+        (
+            {"snapshot": {"every_seconds": 3.0}, "drift": {"every_seconds": 5.0}},
+            {"state": {"every_seconds": 3.0}},
+        ),
+        ({"drift": {"every_seconds": 5.0}}, {"state": {"every_seconds": 5.0}}),
+        ({"drift": {"path": "a", "watch": False}}, {"drift": {"watch": False}}),
+        (NOTHING_KEPT | {"state": {"folder": "kept"}}, {"state": {"folder": "kept"}}),
+        (
+            {"snapshot": {"every_seconds": 3.0}, "state": {"every_seconds": 7.0}},
+            {"state": {"every_seconds": 7.0}},
+        ),
+    ],
+)
+def test_keys_of_the_version_before_are_understood(old, new):
+    found, expected = checked(old, "test"), checked(new, "test")
+    assert found.model_dump() == expected.model_dump()
+    assert dict(found.old_keys) == {
+        f"[{section}] {key}": value
+        for section, keys in old.items()
+        for key, value in keys.items()
+        if key in ("path", "folder", "every_seconds") and section != "state"
+    }
+    assert expected.old_keys == {}
+    assert with_addresses(found, "127.0.0.1:0", None).old_keys == found.old_keys
+
+
+@pytest.mark.parametrize(
+    ("old", "words"),
+    [
+        ({"snapshot": {"path": 3}}, r"\[snapshot\] path = 3: must be a text"),
+        ({"snapshot": {"every_seconds": 0.01}}, r"\[state.every_seconds\] = 0.01"),
+        ({"snapshot": {"pth": "a"}}, r"\[snapshot\]"),
+        ({"snapshot": 3}, r"\[snapshot\]"),
+        ({"state": 3, "drift": {"path": "a"}}, r"\[state\]"),
+    ],
+)
+def test_keys_of_the_version_before_are_checked_like_any_other(old, words):
+    with pytest.raises(InvalidConfiguration, match=words):
+        checked(old, "test")
+
+
+def test_files_of_the_version_before_are_where_it_was_told_or_had_them_by_default():
+    old = checked({"snapshot": {"path": "/s"}, "drift": {"path": ""}}, "test").old_keys
+    assert previous_paths(old) == PreviousPaths(
+        "/s", "", "calibration-monitor.recalibrators", "calibration-monitor.pending"
+    )
+
+
+def test_a_sidecar_has_the_name_that_it_is_given_or_that_of_its_port():
+    for server, name, expected in (
+        ({}, "", "50051"),
+        ({"grpc_address": "127.0.0.1:0"}, "", ""),
+        ({"grpc_address": "127.0.0.1:0"}, "front", "front"),
+    ):
+        assert checked({"server": server, "state": {"name": name}}, "test").state_name == expected

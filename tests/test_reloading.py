@@ -32,9 +32,9 @@ def test_what_may_change_is_in_force_and_what_may_not_waits_and_is_named():
 
 
 def test_the_same_configuration_changes_nothing():
-    found = reloaded(config(snapshot={"path": "a"}), config(snapshot={"path": "a"}))
+    found = reloaded(config(state={"folder": "a"}), config(state={"folder": "a"}))
     assert (found.changed, found.waiting, found.outcome) == ((), (), Outcome.UNCHANGED)
-    assert found.config == config(snapshot={"path": "a"})
+    assert found.config == config(state={"folder": "a"})
 
 
 def test_what_only_a_restart_brings_alone_is_no_change():

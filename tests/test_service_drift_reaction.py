@@ -10,6 +10,7 @@ import pytest
 
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.selection import Selection
+from monitor.store.state import StateFile
 from monitor.v1 import calibration_pb2, drift_pb2
 from monitor.v1 import recalibration_record_pb2 as records_pb
 from tests.drifting import (
@@ -120,7 +121,7 @@ def test_truth_of_what_the_recalibrator_before_has_made_says_nothing_of_the_new_
 
 
 def test_an_adaptive_recalibrator_that_follows_stays_in_its_epoch(start):
-    more = "mode = 'automatic'\nfolder = ''\nfit_every_seconds = 1e6\nband = [0.8, 1.25]"
+    more = "mode = 'automatic'\nfit_every_seconds = 1e6\nband = [0.8, 1.25]"
     sidecar = start(settings(more=f"[promotion]\n{more}\n"))
     watcher = Watcher(sidecar)
     drive = Drive(sidecar)
@@ -183,9 +184,7 @@ def test_a_page_asks_for_a_fit_and_what_is_fitted_goes_on_trial(start):
 
 
 def test_where_nothing_is_watched_nothing_is_told_or_kept(start, tmp_path):
-    kept = tmp_path / "kept.drift"
-    config = settings("watch = false").replace('path = ""', f"path = '{kept}'", 1)
-    sidecar = start(config)
+    sidecar = start(settings("watch = false", f"[state]\nfolder = '{tmp_path}/kept'\n"))
     watcher = Watcher(sidecar)
     drive = Drive(sidecar, variance={"car": TOO_SMALL})
     drive.send(LEARNED / 4)
@@ -198,7 +197,8 @@ def test_where_nothing_is_watched_nothing_is_told_or_kept(start, tmp_path):
     assert acknowledge(sidecar) == []
     sidecar.stop()
     assert not drift_events(watcher)
-    assert not list(tmp_path.glob("kept.drift*"))
+    kept = StateFile(tmp_path / "kept").load(lambda contents: contents.parts).value
+    assert kept is not None and kept.keys() == {"statistics", "register"}
 
 
 # ---- the watch fails

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from monitor.store.snapshot import SnapshotFile, read_body
 
 from monitor.pipeline.checkpoints import DRIFT
-from monitor.store.snapshot import SnapshotFile, read_body
 from monitor.v1 import drift_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.promoted import Traffic, Watcher, series

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from monitor.store.snapshot import private
+from monitor.store.files import private
 from tests.foreign_client import failure, in_frame, in_header, opened, promote, scaling
 from tests.served import PATIENCE, Conversation, eventually, process_bytes, running
 
@@ -125,16 +125,9 @@ async def _beside_idle(sidecar, count: int) -> int:
 # ---- files
 
 KEPT = """
-[snapshot]
-path = "{folder}/statistics"
+[state]
+folder = "{folder}"
 every_seconds = 0.1
-[promotion]
-folder = "{folder}/recalibrators"
-[drift]
-path = "{folder}/drift"
-every_seconds = 0.1
-[pending]
-folder = "{folder}/pending"
 """
 
 
@@ -149,7 +142,6 @@ def umask(request) -> Iterator[int]:
 def test_all_that_a_sidecar_writes_is_for_its_owner_alone(start, tmp_path):
     before = os.umask(0)
     folder = tmp_path / "kept"
-    folder.mkdir()
     try:
         sidecar = start(KEPT.format(folder=folder))
     finally:
@@ -157,8 +149,7 @@ def test_all_that_a_sidecar_writes_is_for_its_owner_alone(start, tmp_path):
     stream = opened(sidecar, "kept")
     stream.ask(in_frame(1))
     promote(sidecar, document=scaling(2.0, 3.0))
-    names = {"statistics", "statistics.1", "statistics.lock", "drift", "drift.lock"}
-    names |= {f"recalibrators/{name}" for name in ("state", "state.lock", "history.jsonl")}
+    names = {"state.db", "state.db.1", "lock"}
     assert eventually(lambda: names <= {*relative(folder)}), relative(folder)
     stream.close()
     sidecar.stop()

@@ -18,13 +18,7 @@ refresh_seconds = 0.2
 [recalibration]
 mode = "{mode}"
 recalibrator = "{document}"
-[snapshot]
-path = ""
-[promotion]
-folder = ""
-[drift]
-path = ""
-[pending]
+[state]
 folder = ""
 """
 
@@ -101,9 +95,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_says_which_key_is_wrong(
 
 
 def test_what_the_command_line_says_outlives_a_reload(start, doubling):
-    usual = USUAL.format(mode="apply", document=doubling).replace(
-        'path = ""\n[promotion]', "[promotion]"
-    )
+    usual = USUAL.format(mode="apply", document=doubling).replace('folder = ""', "")
     sidecar = start(usual, "--no-snapshot")
     found = reload(sidecar, usual + "[server]\ngrace_seconds = 5.0\n", "unchanged")
     # It was started with --never-shed, too: neither what is kept nor what is shed has changed.

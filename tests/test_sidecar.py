@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from monitor.store.progress import Progress
 
 from monitor.config import (
     Config,
@@ -22,7 +23,6 @@ from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
 from monitor.store.journal import Journal
-from monitor.store.progress import Progress
 from monitor.wire.messages import Health
 from tests.journalled import frame
 

@@ -149,8 +149,6 @@ class Checkpoints:
     refused: int = field(default=0, init=False)
     _file: StateFile | None = field(init=False)
     _records: list[Record] = field(default_factory=list)
-    # Position of the generation on disk, which the next one makes the generation before.
-    _on_disk: int = 0
     _encoded: PaneBytes = field(default_factory=PaneBytes)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -194,7 +192,7 @@ class Checkpoints:
         loaded = file.load(self._decoded)
         for complaint in loaded.complaints:
             log.warning("state: %s", complaint)
-        self.refused = loaded.refused
+        self.refused += loaded.refused
         found, source = loaded.value, str(loaded.source)
         if found is None and not loaded.refused:
             # The first start of this version: once written, state.db is what is gone on with.
@@ -204,6 +202,7 @@ class Checkpoints:
             for complaint in contents.complaints:
                 log.warning("state: %s", complaint)
             found, source = self._decoded(contents), "the files of the version before"
+            self._records += found.records
             self.soon.set()
         if found is not None:
             self.continues = self._described(found, source)
@@ -242,7 +241,8 @@ class Checkpoints:
                 finished(self.promotions.pipeline.live.import_in_steps(statistics.state))
             except IncompatibleStatistics as error:
                 # Other bins are no reason to forget recalibrators and alarms.
-                kept = "" if self._file is None else self._file.keep_copy(contents.source)
+                ours = self._file is not None and contents.position is not None
+                kept = self._file.keep_copy(contents.source) if self._file and ours else ""
                 log.warning("state: %s Statistics begin anew. %s", error, kept)
                 self.refused += 1
                 statistics = run = None
@@ -277,11 +277,11 @@ class Checkpoints:
         """Puts what was found where it belongs; returns the kinds of recalibrators as they were."""
         pipeline = self.promotions.pipeline
         self.position = found.position
-        self._on_disk = 0 if found.position is None else found.position
         if found.statistics is not None:
             self.newer.data = found.statistics.unknown
         if found.run is not None:
-            restore_run(pipeline, found.run)
+            with contained(pipeline.counters, log, "streams of the last run cannot be used"):
+                restore_run(pipeline, found.run)
         else:
             # Frames of before are in no account.
             pipeline.ledger.begins = (found.position or 0) + 1
@@ -290,7 +290,8 @@ class Checkpoints:
         with contained(pipeline.counters, log, "recalibrators of the last run cannot be used"):
             restored = restore_register(self.promotions, self.named, register)
         if found.drift is not None:
-            restore_drift(pipeline, found.drift)
+            with contained(pipeline.counters, log, "evidence of the last run cannot be used"):
+                restore_drift(pipeline, found.drift)
         return restored
 
     # ---- while it runs
@@ -331,28 +332,26 @@ class Checkpoints:
             file = self._file
             if file is None:
                 return
-            records = list(self._records)
             try:
-                checkpoint = await self._taken(records)
+                checkpoint = await self._taken()
                 # Entries that the disk lacks would have their numbers given again.
                 await self.journal.reach(checkpoint.position)
-                await asyncio.to_thread(self._to_disk, file, checkpoint)
+                covered = await asyncio.to_thread(self._to_disk, file, checkpoint)
             except Exception as error:
                 self.failures += 1
                 if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                    expected = isinstance(error, OSError | sqlite3.Error)
+                    expected = isinstance(error, OSError | sqlite3.Error | OtherFile)
                     log.warning(
                         "state: %s not written: %s", file.path, error, exc_info=not expected
                     )
                 return
-            del self._records[: len(records)]
+            del self._records[: len(checkpoint.records)]
             self.written_at = time.monotonic()
             # The generation before may be what the next start goes on from.
             now = self.promotions.pipeline.ledger.partition_of(None)
-            self.journal.covered(self._on_disk, now)
-            self._on_disk = checkpoint.position
+            self.journal.covered(covered, now)
 
-    async def _taken(self, records: Sequence[Record]) -> Checkpoint:
+    async def _taken(self) -> Checkpoint:
         """Takes the whole state of one moment."""
         pipeline, promotions = self.promotions.pipeline, self.promotions
         watch, live = pipeline.drift, pipeline.live
@@ -361,13 +360,18 @@ class Checkpoints:
         with live.held(), watch.held():
             # No step in between: position, counts, register and evidence are of one moment.
             run = run_state_of(pipeline)
-            register = register_of(promotions, self.named)
+            records = list(self._records)
+            register, known = register_of(promotions, self.named), promotions.recalibrators.known
+            documents = {
+                version: known[version].to_json
+                for version in sorted(register.named)
+                if version in known and version not in _ALWAYS_THERE
+            }
             drift = drift_of(pipeline) if watch.watching else None
             statistics = await in_steps(live.state_in_steps(holder=True))
             run = with_tracks(run, pipeline)
             # Where nobody watches, what is there stays for when somebody does again.
             parts = {} if drift is None else {_DRIFT: await in_steps(family_text(drift))}
-        known = promotions.recalibrators.known
         stored = StoredState(statistics, self.newer.data)
         return Checkpoint(
             position=run.sequence,
@@ -377,19 +381,15 @@ class Checkpoints:
                 _RUN: [RUN_STATE.write(run)],
                 _REGISTER: [REGISTER_CODEC.write(register)],
             },
-            recalibrators={
-                version: known[version].to_json
-                for version in sorted(register.named)
-                if version in known and version not in _ALWAYS_THERE
-            },
+            recalibrators=documents,
             records=[RECORD_CODEC.write(record) for record in records],
         )
 
-    def _to_disk(self, file: StateFile, checkpoint: Checkpoint) -> None:
+    def _to_disk(self, file: StateFile, checkpoint: Checkpoint) -> int:
         assert self.claim is not None
         if not self.claim.take():
             raise BlockingIOError(f"another sidecar holds {self.claim.folder}")
-        file.write(checkpoint)
+        return file.write(checkpoint)
 
     async def end(self) -> None:
         """Writes all that has come; nothing is kept from then on."""

@@ -168,8 +168,9 @@ class StateFile:
                 complaints.append(f"{source}: {error} {_put_aside(source, error)}")
                 continue
             refused = len(complaints)
-            if refused:
-                complaints.append(f"{source}: the generation before is used.")
+            if source != self.path:
+                gone = "" if refused else f"{self.path.name} is not there, and "
+                complaints.append(f"{source}: {gone}the generation before is used.")
             return Loaded(value, source, (*complaints, *contents.complaints), refused)
         if complaints:
             complaints[-1] = f"{complaints[-1].rstrip('.')}, and all begins anew."
@@ -188,47 +189,41 @@ class StateFile:
 
     # ---- while it runs
 
-    def write(self, checkpoint: Checkpoint) -> None:
+    def write(self, checkpoint: Checkpoint) -> int:
         """Keeps what is there as the generation before, then writes a checkpoint over it.
 
         When it returns, the checkpoint is on the disk. Whenever the process or the machine dies,
-        each of both files is whole. Raises OSError, sqlite3.Error; the file is then as before.
+        each of both files is whole. Raises OSError, sqlite3.Error, OtherFormat; the file is then as
+        before.
+
+        returns  the position of the generation before; 0 where there is none
         """
-        if is_regular(self.path):
-            self._keep_generation()
+        if is_regular(self.path) and self._generation_kept():
+            _commit(self.path, checkpoint)
         else:
-            self._begin()
-        with _opened(self.path) as run:
-            # Its journal's end, too, is on the disk when a commit returns.
-            run("PRAGMA synchronous = EXTRA")
-            run("BEGIN IMMEDIATE")
-            if run("PRAGMA user_version").fetchone() == (0,):
-                for statement in _SCHEMA:
-                    run(statement)
-            _fill(run, checkpoint)
-            run("COMMIT")
+            with temporary_beside(self.path) as temporary:
+                _begin(temporary)
+                _commit(temporary, checkpoint)
+                # Else SQLite took it for the journal of the new file.
+                _journal(self.path).unlink(missing_ok=True)
+                temporary.replace(self.path)
         sync_path(self.folder)
+        return _position(self.previous)
 
-    def _begin(self) -> None:
-        # Else SQLite took it for the journal of the new file.
-        _journal(self.path).unlink(missing_ok=True)
-        # Never opened but here: to close a file that SQLite has open frees its locks.
-        os.close(private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
-
-    def _keep_generation(self) -> None:
+    def _generation_kept(self) -> bool:
+        """Makes what is there the generation before; False where it is damaged, and set aside."""
         with temporary_beside(self.previous) as temporary:
             try:
                 _copy(self.path, temporary)
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, Damaged) as error:
                 if not _is_damage(error):
                     raise
-                # Somebody has damaged it since: what is written next begins a new file, and the
-                # generation before stays.
+                # Somebody has damaged it since: the generation before stays.
                 _aside(self.path, "corrupt")
-                self._begin()
-                return
+                return False
             temporary.replace(self.previous)
         sync_path(self.folder)
+        return True
 
 
 Run = Callable[..., sqlite3.Cursor]
@@ -260,13 +255,51 @@ def _opened(path: Path) -> Iterator[Run]:
         connection.close()
 
 
+def _begin(path: Path) -> None:
+    # Never opened but here: to close a file that SQLite has open frees its locks.
+    os.close(private(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+
 def _copy(source: Path, target: Path) -> None:
-    """Copies a database, synced and private; the target must not be there."""
+    """Copies a database of ours, synced and private; the target must not be there."""
+    _begin(target)
     with _opened(source) as run:
+        _check(run)
         run("VACUUM INTO ?", (str(target),))
     # SQLite does not sync what it vacuums into.
-    target.chmod(0o600)
     sync_path(target, os.O_NOFOLLOW)
+
+
+def _commit(path: Path, checkpoint: Checkpoint) -> None:
+    with _opened(path) as run:
+        # Its journal's end, too, is on the disk when a commit returns.
+        run("PRAGMA synchronous = EXTRA")
+        run("BEGIN IMMEDIATE")
+        if run("PRAGMA user_version").fetchone() == (0,):
+            for statement in _SCHEMA:
+                run(statement)
+        _fill(run, checkpoint)
+        run("COMMIT")
+
+
+def _check(run: Run) -> None:
+    """Raises Damaged, OtherFormat where it is no database of ours and of this version."""
+    (application,) = run("PRAGMA application_id").fetchone()
+    (version,) = run("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise Damaged("it is no state of a sidecar.")
+    if version != _FORMAT:
+        raise OtherFormat(
+            f"format {version}, but this monitor reads {_FORMAT}. Use the monitor that wrote it."
+        )
+
+
+def _position(path: Path) -> int:
+    """Reads how far a generation has come; 0, so that all is done again, where it cannot."""
+    with contextlib.suppress(OSError, sqlite3.Error), _opened(path) as run:
+        for (position,) in run("SELECT position FROM checkpoint"):
+            return int(position)
+    return 0
 
 
 def _fill(run: Run, checkpoint: Checkpoint) -> None:
@@ -292,15 +325,7 @@ def _fill(run: Run, checkpoint: Checkpoint) -> None:
 def _read(path: Path) -> Contents:
     """Reads a generation that is whole. Raises Damaged, OtherFormat, OSError, sqlite3.Error."""
     with _opened(path) as run:
-        (application,) = run("PRAGMA application_id").fetchone()
-        (version,) = run("PRAGMA user_version").fetchone()
-        if application != _APPLICATION:
-            raise Damaged("it is no state of a sidecar.")
-        if version != _FORMAT:
-            raise OtherFormat(
-                f"format {version}, but this monitor reads {_FORMAT}. Use the monitor that wrote "
-                "it."
-            )
+        _check(run)
         (found,) = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise Damaged(f"it is damaged ({found}).")
@@ -338,7 +363,9 @@ def _read(path: Path) -> Contents:
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
+def _is_damage(error: Exception) -> bool:
+    if not isinstance(error, sqlite3.Error):
+        return isinstance(error, Damaged)
     code = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF in _DAMAGE
 
@@ -347,7 +374,5 @@ def _put_aside(path: Path, error: Exception) -> str:
     """Sets a file aside that cannot be used; says what became of it."""
     if isinstance(error, OtherFormat):
         return _aside(path, "incompatible")
-    unreadable = isinstance(error, OSError) or (
-        isinstance(error, sqlite3.Error) and not _is_damage(error)
-    )
+    unreadable = isinstance(error, OSError | sqlite3.Error) and not _is_damage(error)
     return _aside(path, "unreadable" if unreadable else "corrupt")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.components
 # What an alert asks Prometheus for must be quoted well.
 CAR = 'a "quoted" \\ car'
 SPACE = plain_space(("x", "y", "z"), "m")
-CONFIG = '[metrics]\nrefresh_seconds = 0.2\n[drift]\npath = ""\n'
+CONFIG = "[metrics]\nrefresh_seconds = 0.2\n"
 # Ten frames a second of twenty tracked cars.
 TRACKS, PERIOD_NS = 20, 10**8
 

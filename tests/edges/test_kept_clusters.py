@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from monitor.store.progress import KeptClusters, Progress, decode_progress, encode_progress
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.clusters import ClusterMemory, ClusterState
-from monitor.store.progress import KeptClusters, Progress, decode_progress, encode_progress
 from tests.calibration.matched_frames import (
     XY,
     accumulated,

@@ -21,7 +21,7 @@ from monitor.service.frames import Service
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.state import StatisticsState
 from monitor.store.state_definitions import InvalidState
-from monitor.store.statistics_state import StoredState, serialised
+from monitor.store.statistics_state import NewerFields, StoredState, serialised
 from monitor.v1 import frame_pb2, statistics_state_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.requests import WireLimits
@@ -29,10 +29,7 @@ from tests.labelled import SECOND, converse, exported, header, imported
 from tests.served import MONITOR, PATIENCE, Sidecar, starting
 from tests.states import assert_same_state, bits
 
-CONFIG = """
-[snapshot]
-path = ""
-"""
+CONFIG = ""
 # A field that only newer code knows: number 1000, five bytes.
 ADDED = b"\xc2\x3e\x05newer"
 
@@ -216,8 +213,7 @@ class Reader:
 
 
 def empty_service(**server) -> StateService:
-    config = Config.model_validate({"snapshot": {"path": ""}, "server": server})
-    return StateService(Pipeline(config))
+    return StateService(Pipeline(Config.model_validate({"server": server})), NewerFields())
 
 
 async def sent(messages, then_wait=False):

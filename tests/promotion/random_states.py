@@ -15,7 +15,7 @@ from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.store.recalibrator_folder import ConfiguredVersions, RegisterState
+from monitor.store.recalibrator_documents import ConfiguredVersions, RegisterState
 
 SLICES = ("car", "car, 0-30 m", "bus (u,v)", "Straße")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from monitor.promotion.records import Happened
 from monitor.store.codec import InvalidDocument
-from monitor.store.recalibrator_folder import RECORD_CODEC
+from monitor.store.recalibrator_documents import RECORD_CODEC
 from tests.promotion.random_records import RECORDS, record
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.store.codec import InvalidDocument, OtherFormat
-from monitor.store.recalibrator_folder import REGISTER_CODEC, RegisterState
+from monitor.store.recalibrator_documents import REGISTER_CODEC, RegisterState
 from tests.promotion.random_states import state
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -54,7 +54,7 @@ def doctor(capfd):
 
 def keeping(folder) -> contextlib.AbstractContextManager[Sidecar]:
     """A sidecar that keeps its statistics."""
-    config = f'{FAST}[snapshot]\npath = "{folder}/state"\nevery_seconds = 0.2\n'
+    config = f'{FAST}[state]\nfolder = "{folder}/state"\nevery_seconds = 0.2\n'
     return running(folder, config)
 
 
@@ -162,10 +162,10 @@ def unwell(tmp_path):
     """
     folder = tmp_path / "disk"
     folder.mkdir()
-    (folder / "state").write_bytes(b"damaged")
+    (folder / "state.db").write_bytes(b"damaged")
     config = f"""{FAST}
-[snapshot]
-path = "{folder}/state"
+[state]
+folder = "{folder}"
 every_seconds = 0.1
 [tracker]
 kind = "grpc"

@@ -25,7 +25,9 @@ def test_labels_come_back_as_they_were_exported(one, other, value):
 
 def test_limits_are_those_of_the_file_or_the_defaults(tmp_path):
     file = tmp_path / "sidecar.toml"
-    file.write_text('[pending]\nmax_bytes = 1000\nfolder = ""\n[server]\nmax_streams = 3\n')
+    file.write_text(
+        '[state]\nfolder = ""\n[pending]\nmax_bytes = 1000\n[server]\nmax_streams = 3\n'
+    )
     assert limits_of(str(file)) == Limits(1000, 2**31, on_disk=False, streams=3)
     file.write_text("nonsense")
     assert limits_of(str(file)) == Limits()

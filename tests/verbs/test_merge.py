@@ -10,7 +10,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands.states import read_state, write_state
 from monitor.statistics.state import Slicing, StatisticsState
-from monitor.store.snapshot import SnapshotFile
+from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState, serialised
 from tests.states import (
     BINNING,
@@ -23,6 +23,11 @@ from tests.states import (
 
 # A field that only newer code knows: number 1000, five bytes.
 ADDED = b"\xc2\x3e\x05newer"
+
+
+def put(path, parts):
+    with path.open("wb") as file:
+        write_body(file, parts)
 
 
 @pytest.fixture
@@ -79,13 +84,6 @@ def test_one_file_alone_is_written_as_it_is(run, files, tmp_path):
     assert_same_state(read_state(paths[0]).state, states[0])
 
 
-def test_a_snapshot_of_a_sidecar_is_a_file_like_any_other(run, files, tmp_path):
-    paths, states = files
-    SnapshotFile(tmp_path / "sidecar.state").write(serialised(StoredState(states[1])))
-    run(paths[0], tmp_path / "sidecar.state", "-o", tmp_path / "both.state")
-    assert_same_state(read_state(tmp_path / "both.state").state, states[0].merge(states[1]))
-
-
 def test_the_output_may_be_one_of_the_files(run, files):
     paths, states = files
     run(paths[0], paths[1], "-o", paths[0])
@@ -129,7 +127,7 @@ def test_json_has_the_same(run, files, tmp_path):
 def test_what_newer_code_has_added_to_either_file_is_kept(run, files, tmp_path):
     paths, states = files
     for path, state in zip(paths, states, strict=True):
-        SnapshotFile(path).write([*serialised(StoredState(state)), ADDED])
+        put(path, [*serialised(StoredState(state)), ADDED])
     run(*paths, "-o", tmp_path / "fleet.state")
     assert read_state(tmp_path / "fleet.state").unknown == 3 * ADDED
 
@@ -175,7 +173,7 @@ def test_a_torn_file_is_named(refused, files):
 
 def test_a_file_of_a_newer_version_is_named(refused, files):
     path = files[0][2]
-    SnapshotFile(path).write([b"\x08\x63"])
+    put(path, [b"\x08\x63"])
     assert refused(*files[0]).startswith(f"{path}: version: 99, but this monitor knows up to 1.")
 
 

@@ -70,14 +70,14 @@ def test_a_sidecar_whose_parent_is_gone_stops_by_itself():
 
 
 def test_what_a_sidecar_of_ours_counts_ends_with_it(tmp_path):
-    with running_sidecar(f'[snapshot]\npath = "{tmp_path}/kept.state"\nevery_seconds = 0.1\n'):
+    with running_sidecar(f'[state]\nfolder = "{tmp_path}/kept"\nevery_seconds = 0.1\n'):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sidecar_that_ends_with_its_parent_keeps_what_it_was_told_to(tmp_path):
     config = tmp_path / "sidecar.toml"
-    config.write_text(f'[snapshot]\npath = "{tmp_path}/kept.state"\n', "utf-8")
+    config.write_text(f'[state]\nfolder = "{tmp_path}/kept"\n', "utf-8")
     serve = [*(word for word in SERVE if word != "--no-snapshot"), "--config", str(config)]
     with subprocess.Popen(
         serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -86,7 +86,7 @@ def test_a_sidecar_that_ends_with_its_parent_keeps_what_it_was_told_to(tmp_path)
         assert sidecar.stdout.readline().startswith(b"listening ")
         sidecar.stdin.close()
         assert sidecar.wait(20) == 0
-    assert (tmp_path / "kept.state").exists()
+    assert (tmp_path / "kept" / "state.db").exists()
 
 
 def test_exit_with_parent_needs_a_pipe():

@@ -1,0 +1,739 @@
+"""A sidecar that goes on is the sidecar that stopped, whatever is wrong with what it left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from monitor.store.progress import Progress
+
+from monitor.config import Config, InvalidConfiguration, StateConfig
+from monitor.drift.alarms import Latched, key_of
+from monitor.pipeline import checkpoints
+from monitor.pipeline.checkpoints import claimed
+from monitor.pipeline.recalibrators import Recalibrators, configured
+from monitor.promotion.records import Happened
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.statistics.observations import finished
+from monitor.store.previous import PreviousPaths
+from monitor.store.recalibrator_documents import REGISTER_CODEC
+from monitor.store.state import Checkpoint, StateFile
+from monitor.store.statistics_state import StoredState, parsed, serialised
+from tests.alarmed import RAISED, alarm
+from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
+from tests.learnt import active_version, begin, happened, known, promoted, teach
+from tests.piped import assert_same_statistics, opened, sent, statistics_of
+from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
+from tests.received import frame
+from tests.states import bits
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "state"
+
+
+def drive(run: Run, frames: range) -> None:
+    stream = opened(run.pipeline)
+    for number in frames:
+        rows = [sent(number * 10 + row, truth=True) for row in range(5)]
+        run.pipeline.process(stream, frame(rows, number, number * 10**9))
+
+
+def alarmed(run: Run) -> None:
+    family = run.pipeline.drift.family
+    if "car" not in family.names:
+        family.grow("car", 3)
+    family.labelled[family.names.index("car")] = 300
+    family.alarms.latched[key_of(alarm())] = Latched(alarm(), 0.0)
+
+
+def latched(run: Run) -> list[str]:
+    return sorted(run.pipeline.drift.family.alarms.slices())
+
+
+def kept(run: Run) -> Run:
+    asyncio.run(run.kept())
+    return run
+
+
+def warnings(caplog) -> list[str]:
+    return [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+
+
+# ---- going on
+
+
+def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
+    first = begun(folder, "car")
+    drive(first, range(1, 6))
+    promoted(first.promotions, 4.0)
+    begin(first.promotions, scaled(5.0))
+    alarmed(first)
+    first.checkpoints.newer.data = b"\xc2\x3e\x05newer"
+    kept(first)
+    second = begun(folder, "car")
+    assert_same_statistics(second.pipeline, first.pipeline)
+    assert second.pipeline.ledger.sequence == first.pipeline.ledger.sequence
+    assert second.checkpoints.position == first.pipeline.ledger.sequence
+    assert list(second.pipeline.streams) == list(first.pipeline.streams)
+    assert latched(second) == ["car"]
+    family = second.pipeline.drift.family
+    assert family.labelled[family.names.index("car")] == 300
+    assert active_version(second.promotions) == active_version(first.promotions) != IDENTITY.version
+    assert second.promotions.records(100) == first.promotions.records(100)
+    assert second.promotions.trials() == first.promotions.trials() != ()
+    assert second.checkpoints.newer.data == b"\xc2\x3e\x05newer"
+    assert warnings(caplog) == []
+    # What it keeps is what it has found, to the last bit.
+    before = on_disk(folder)
+    kept(second)
+    after = on_disk(folder)
+    assert (after.position, after.recalibrators) == (before.position, before.recalibrators)
+    assert after.records == before.records
+    assert {**after.parts, "statistics": b""} == {**before.parts, "statistics": b""}
+    states = [parsed(one.parts["statistics"]).state for one in (before, after)]
+    assert bits(states[0].canonical()) == bits(states[1].canonical())
+
+
+def test_at_the_first_start_there_is_nothing_and_nothing_is_said(folder, caplog):
+    run = begun(folder)
+    assert run.checkpoints.continues == ""
+    assert run.checkpoints.position == 0
+    assert warnings(caplog) == []
+
+
+def test_all_of_a_checkpoint_is_of_one_moment_whatever_comes_while_it_is_made(folder):
+    run = begun(folder, "car")
+    drive(run, range(1, 4))
+
+    async def busy() -> None:
+        going = True
+
+        async def traffic() -> None:
+            number = 4
+            while going:
+                drive(run, range(number, number + 1))
+                run.promotions.pin(pinned=number % 2 == 0, actor="anna")
+                number += 1
+                await asyncio.sleep(0.001)
+
+        task = asyncio.create_task(traffic())
+        for _ in range(3):
+            await run.checkpoints.write()
+            found = on_disk(folder)
+            stored = parsed(found.parts["statistics"])
+            assert stored.progress is not None
+            assert found.position == stored.progress.sequence
+            frames = found.position
+            assert sum(one.n for one in stored.state.slices) == 5 * frames
+            assert stored.progress.detections["matched"] == 5 * frames
+            register = REGISTER_CODEC.read(found.parts["register"])
+            assert register.sequence == len(found.records) == frames - 3
+            assert register.pinned == (frames % 2 == 0) or frames == 3
+        going = False
+        await task
+
+    asyncio.run(busy())
+    assert run.checkpoints.failures == 0
+    assert run.pipeline.ledger.sequence > 3
+
+
+def test_a_checkpoint_is_never_ahead_of_the_ledger_and_the_generation_before_is_covered(folder):
+    run = begun(folder)
+
+    async def three() -> None:
+        for last in (2, 4, 6):
+            drive(run, range(last - 1, last + 1))
+            await run.checkpoints.write()
+
+    asyncio.run(three())
+    run.gone()
+    assert run.ledger.reached == [2, 4, 6]
+    assert run.ledger.covers == [0, 2, 4]
+    # One that begins with the generation before covers no more than that.
+    (folder / "state.db").write_bytes(b"no database")
+    again = begun(folder)
+    assert again.checkpoints.position == 4
+    drive(again, range(7, 8))
+    kept(again)
+    assert again.ledger.covers == [4]
+
+
+def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch):
+    run = begun(folder)
+
+    async def failing(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.ledger, "reach", failing)
+    kept(run)
+    assert run.checkpoints.failures == 1
+    assert not (folder / "state.db").exists()
+
+
+# ---- what cannot be used
+
+
+def changed(folder, change: Callable[[dict[str, bytes], dict[str, bytes]], None]) -> None:
+    """The newest generation as if it had been written so."""
+    found = on_disk(folder)
+    parts, documents = dict(found.parts), dict(found.recalibrators)
+    change(parts, documents)
+    StateFile(folder).write(
+        Checkpoint(
+            found.position or 0,
+            {name: [body] for name, body in parts.items()},
+            {version: body.decode for version, body in documents.items()},
+        )
+    )
+
+
+OTHER_BINS = {"statistics": {"micro_bins_per_octave": 16}}
+
+
+def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, caplog):
+    first = begun(folder, "car")
+    drive(first, range(1, 6))
+    version = promoted(first.promotions, 4.0).after
+    alarmed(first)
+    kept(first)
+    other = begun(folder, sections=OTHER_BINS)
+    assert not statistics_of(other.pipeline)
+    assert (active_version(other.promotions), latched(other)) == (version, ["car"])
+    (said,) = warnings(caplog)
+    assert "the bins differ" in said
+    assert said.endswith("A copy of the file is kept as state.db.incompatible.")
+    assert other.checkpoints.refused == 1
+    assert other.pipeline.ledger.begins == 6
+    kept(other)
+    # Whoever goes back to the old section may put the old file back.
+    (folder / "state.db.incompatible").replace(folder / "state.db")
+    assert_same_statistics(begun(folder).pipeline, first.pipeline)
+
+
+def garbled(parts: dict[str, bytes], _: dict[str, bytes], name: str) -> None:
+    parts[name] = b"\x08\x01" if name == "statistics" else b"{}"
+
+
+@pytest.mark.parametrize("name", ["statistics", "drift", "register"])
+def test_a_part_that_cannot_be_read_costs_its_generation(folder, caplog, name):
+    first = begun(folder, "car")
+    drive(first, range(1, 6))
+    alarmed(first)
+    kept(first)
+    changed(folder, lambda *all: garbled(*all, name))
+    again = begun(folder)
+    assert_same_statistics(again.pipeline, first.pipeline)
+    assert latched(again) == ["car"]
+    assert "kept as state.db.corrupt" in caplog.text
+    assert "the generation before is used" in caplog.text
+    assert again.checkpoints.refused == 1
+
+
+@pytest.mark.parametrize("name", ["drift", "register"])
+def test_a_part_of_a_later_version_is_kept_for_it(folder, caplog, name):
+    kept(begun(folder))
+
+    def later(parts: dict[str, bytes], _: dict[str, bytes]) -> None:
+        content = json.loads(parts[name])
+        content["format"] = f"calibration-monitor/{name}/99"
+        parts[name] = json.dumps(content).encode()
+
+    changed(folder, later)
+    begun(folder)
+    assert "kept as state.db.incompatible" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "detections", [{"waiting_in_": 1}, {"waiting_in_x": 1}, {"waiting_in_1.5": 1}]
+)
+def test_progress_that_cannot_be_adds_nothing_to_the_generation_before(folder, detections):
+    first = begun(folder)
+    drive(first, range(1, 3))
+    kept(first)
+
+    def damaged(parts: dict[str, bytes], _: dict[str, bytes]) -> None:
+        stored = parsed(parts["statistics"])
+        progress = Progress(sequence=4, detections=detections)
+        parts["statistics"] = b"".join(serialised(StoredState(stored.state, b"", progress)))
+
+    changed(folder, damaged)
+    again = begun(folder)
+    assert again.checkpoints.position == 2
+    assert_same_statistics(again.pipeline, first.pipeline)
+
+
+def with_two_promoted(folder) -> tuple[Run, list[str]]:
+    """The generation before has the first of them active, the newest one the second."""
+    run = begun(folder)
+    versions = known(run.promotions, ONE, OTHER)
+
+    async def both() -> None:
+        for version in versions:
+            run.promotions.promote(version, "anna")
+            await run.checkpoints.write()
+
+    asyncio.run(both())
+    run.gone()
+    return run, versions
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM recalibrators WHERE version = :lost",
+        "UPDATE recalibrators SET document = substr(document, 1, 50) WHERE version = :lost",
+        "UPDATE recalibrators SET document = (SELECT document FROM recalibrators WHERE version = "
+        ":other) WHERE version = :lost",
+    ],
+)
+def test_a_lost_document_of_what_is_active_costs_the_generation(folder, caplog, damage):
+    _, (one, other) = with_two_promoted(folder)
+    with sqlite3.connect(folder / "state.db") as connection:
+        connection.execute(damage, {"lost": other, "other": one})
+    connection.close()
+    run = begun(folder)
+    assert active_version(run.promotions) == one
+    assert f"recalibrator {other} is active, and its document cannot be used" in caplog.text
+
+
+def test_what_only_a_rollback_would_need_may_be_lost(folder, caplog):
+    _, (one, other) = with_two_promoted(folder)
+    changed(folder, lambda _, documents: documents.pop(one) and None)
+    run = begun(folder)
+    assert active_version(run.promotions) == other
+    assert one not in run.promotions.recalibrators.known
+    assert f"nobody can go back to {one}, which is lost" in caplog.text
+
+
+def test_records_of_another_version_are_left_out_alone(folder):
+    run = begun(folder)
+    run.promotions.pin(pinned=True, actor="anna")
+    kept(run)
+    StateFile(folder).write(
+        replace(Checkpoint(0, {}, {}), records=[b'{"format": "later"}', b"\xff"])
+    )
+    again = begun(folder)
+    assert happened(again.promotions) == [Happened.PINNED]
+    assert again.promotions.pin(pinned=False, actor="anna").sequence == 2
+
+
+@pytest.mark.parametrize(
+    "broken", ["parsed", "restore_progress", "restore_register", "restore_drift"]
+)
+def test_whatever_is_wrong_the_start_goes_on(folder, monkeypatch, broken):
+    first = begun(folder)
+    drive(first, range(1, 3))
+    kept(first)
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(checkpoints, broken, failing)
+    again = begun(folder, named={"recalibrator": ONE})
+    assert active_version(again.promotions) == ONE.version
+    drive(again, range(3, 5))
+    kept(again)
+    assert again.checkpoints.failures == 0
+
+
+# ---- while it runs
+
+
+def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    run = begun(tmp_path / "file" / "state", "car")
+    promoted(run.promotions, 4.0)
+
+    async def nine() -> None:
+        for _ in range(9):
+            await run.checkpoints.write()
+
+    asyncio.run(nine())
+    assert run.checkpoints.failures == 9
+    assert run.checkpoints.written_at is None
+    said = [line for line in warnings(caplog) if "not written" in line]
+    assert len(said) == 4
+    assert all(str(tmp_path / "file" / "state") in line for line in said)
+    (tmp_path / "file").unlink()
+    kept(run)
+    assert run.checkpoints.failures == 9
+    assert len(on_disk(tmp_path / "file" / "state").records) == 2
+
+
+def test_a_fault_of_ours_is_said_with_its_trace(folder, monkeypatch, caplog):
+    run = begun(folder)
+    monkeypatch.setattr(checkpoints, "progress_of", lambda _: 1 / 0)
+    kept(run)
+    assert "ZeroDivisionError" in caplog.text
+    assert run.checkpoints.failures == 1
+
+
+def test_records_of_a_disk_that_takes_nothing_are_bounded(folder, monkeypatch):
+    run = begun(folder)
+    monkeypatch.setattr(checkpoints, "MOST_WAITING", 3)
+    for number in range(5):
+        run.promotions.pin(pinned=number % 2 == 0, actor="anna")
+    kept(run)
+    assert len(on_disk(folder).records) == 3
+
+
+def test_records_are_written_once_and_in_order(folder):
+    run = begun(folder, "car")
+
+    async def live() -> None:
+        promoted(run.promotions, 4.0)
+        await run.checkpoints.write()
+        run.promotions.pin(pinned=True, actor="anna")
+        await run.checkpoints.write()
+        await run.checkpoints.write()
+
+    asyncio.run(live())
+    assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3]
+
+
+class Gate:
+    """Holds up writers until it is open."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+        write = StateFile.write
+
+        def held(file: StateFile, checkpoint: Checkpoint) -> int:
+            self.begun.set()
+            assert self.open.wait(10)
+            return write(file, checkpoint)
+
+        monkeypatch.setattr(StateFile, "write", held)
+
+
+def test_a_disk_that_hangs_holds_up_nobody_for_longer_than_settling_takes(folder, monkeypatch):
+    gate = Gate(monkeypatch)
+    monkeypatch.setattr(checkpoints, "_SETTLED", 0.05)
+    run = begun(folder)
+
+    async def hanging() -> None:
+        await run.checkpoints.settle()
+        assert not (folder / "state.db").exists()
+        drive(run, range(1, 3))
+        gate.open.set()
+        await run.checkpoints.end()
+
+    asyncio.run(hanging())
+    assert on_disk(folder).position == 2
+
+
+def test_the_last_checkpoint_waits_for_one_whose_writer_was_cancelled(folder, monkeypatch):
+    gate = Gate(monkeypatch)
+    run = begun(folder)
+
+    async def stopped_while_it_writes() -> None:
+        writer = asyncio.create_task(run.checkpoints.write())
+        await asyncio.to_thread(gate.begun.wait, 10)
+        writer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writer
+        drive(run, range(1, 3))
+        last = asyncio.create_task(run.checkpoints.end())
+        for _ in range(100):  # turns of the loop
+            await asyncio.sleep(0)
+        assert run.ledger.reached == [0]
+        gate.open.set()
+        await last
+        # It is over: nothing is kept from then on.
+        await run.checkpoints.write()
+
+    asyncio.run(stopped_while_it_writes())
+    assert run.ledger.reached == [0, 2]
+    assert run.ledger.covers == [0, 0]
+    assert run.checkpoints.failures == 0
+
+
+@pytest.mark.parametrize("why", ["an alarm", "a record"])
+def test_what_cannot_wait_is_on_the_disk_at_once(folder, why):
+    run = begun(folder)
+
+    async def live() -> None:
+        task = asyncio.create_task(run.checkpoints.keep())
+        await asyncio.sleep(0)
+        if why == "an alarm":
+            alarmed(run)
+            run.pipeline.drift.announce(RAISED)
+        else:
+            run.promotions.pin(pinned=True, actor="anna")
+        async with asyncio.timeout(10):
+            while run.checkpoints.written_at is None:
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(live())
+    run.gone()
+    again = begun(folder)
+    assert (latched(again) == ["car"]) == (why == "an alarm")
+    assert again.promotions.learning.register.pinned == (why == "a record")
+
+
+def test_where_nobody_watches_evidence_stays_for_when_somebody_does_again(folder):
+    first = begun(folder)
+    alarmed(first)
+    kept(first)
+    blind = begun(folder, sections={"drift": {"watch": False}})
+    assert latched(blind) == []
+    drive(blind, range(1, 3))
+    kept(blind)
+    assert latched(begun(folder)) == ["car"]
+
+
+# ---- the folder
+
+
+def config(folder: str | None, **server: str) -> Config:
+    return Config.model_validate({"state": {"folder": folder}, "server": server})
+
+
+def test_a_second_sidecar_says_so_and_keeps_nothing(folder, caplog):
+    first = claimed(config(str(folder)), {})
+    assert first is not None
+    assert claimed(config(str(folder)), {}) is None
+    assert f"another sidecar keeps its state in {folder}: this one keeps none" in caplog.text
+    first.release()
+
+
+def test_where_no_folder_can_be_named_that_is_said_and_where_none_is_wanted_it_is_not(caplog):
+    assert claimed(config(""), {}) is None
+    assert caplog.text == ""
+    assert claimed(config(None, grpc_address="127.0.0.1:0"), {}) is None
+    assert "Give [state] a folder or a name" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_tried_again(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert claimed(config(str(tmp_path / "file" / "state")), {}) is not None
+    assert "nothing is kept until it can be" in caplog.text
+
+
+def test_a_folder_has_the_port_or_the_name_of_its_sidecar(tmp_path):
+    for name, expected in (("", "50051"), ("front", "front")):
+        of = Config(state=StateConfig(name=name))
+        claim = claimed(of, {"STATE_DIRECTORY": str(tmp_path)})
+        assert claim is not None and claim.folder == tmp_path / expected
+        claim.release()
+
+
+def test_a_sidecar_without_a_folder_writes_nothing(folder):
+    first, second = begun(folder), begun(folder)
+    asyncio.run(second.checkpoints.write())
+    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    first.gone()
+
+
+# ---- configured, or kept
+
+
+def test_the_first_run_begins_with_what_is_configured_and_says_so(folder):
+    run = begun(folder, named={"recalibrator": ONE, "class_recalibrator": OF_CLASSES})
+    assert active_version(run.promotions) == ONE.version
+    assert run.promotions.recalibrators.class_selection.version == OF_CLASSES.version
+    assert [(record.what, record.actor) for record in run.promotions.records(10)] == [
+        (Happened.PROMOTED, "configuration")
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        (None, None, OTHER),
+        (ONE, ONE, OTHER),
+        (ONE, None, OTHER),
+        (None, ONE, ONE),
+        (OTHER, ONE, ONE),
+    ],
+)
+def test_what_was_active_stays_unless_the_configuration_names_another_than_then(
+    folder, then, now, expected
+):
+    first = begun(folder, named={} if then is None else {"recalibrator": then})
+    first.promotions.promote(known(first.promotions, OTHER)[0], "anna")
+    first.promotions.promote(known(first.promotions, OF_CLASSES)[0], "anna")
+    kept(first)
+    last = first.promotions.sequence
+    run = begun(folder, named={} if now is None else {"recalibrator": now})
+    assert active_version(run.promotions) == expected.version
+    # The two kinds are decided apart.
+    assert run.promotions.recalibrators.class_selection.version == OF_CLASSES.version
+    news = [one.actor for one in run.promotions.records(10) if one.sequence > last]
+    assert news == (["configuration"] if expected is ONE else [])
+
+
+def test_trials_beside_what_is_not_active_any_more_are_over_but_a_pin_holds(folder):
+    first = begun(folder, "car")
+    begin(first.promotions, scaled(4.0))
+    first.promotions.pin(pinned=True, actor="anna")
+    kept(first)
+    run = begun(folder, "car", named={"recalibrator": ONE})
+    assert run.promotions.trials() == ()
+    assert run.promotions.learning.register.pinned
+
+
+def test_documents_of_what_is_active_was_so_or_was_sent_are_kept_and_of_no_candidate(folder):
+    run = begun(folder, "car")
+    (sent_one,) = known(run.promotions, ONE)
+    before = promoted(run.promotions, 4.0).after
+    after = promoted(run.promotions, 9.0).after
+    begin(run.promotions, scaled(3.0))
+    kept(run)
+    assert set(on_disk(folder).recalibrators) == {sent_one, before, after}
+
+
+def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not(folder):
+    run = begun(folder, "car")
+    (sent_one,) = known(run.promotions, ONE)
+    discarded = begin(run.promotions, scaled(4.0)).version
+    teach(run.promotions, tracks(0, 100))
+    assert happened(run.promotions)[-1] is Happened.DISCARDED
+    kept(run)
+    for _ in range(3):
+        run = begun(folder, "car")
+        assert run.promotions.recalibrators.sent == {sent_one}
+        assert sent_one in run.promotions.recalibrators.known
+        assert discarded not in run.promotions.recalibrators.known
+        kept(run)
+
+
+def configuration(key: str, path: object) -> Config:
+    return Config.model_validate({"recalibration": {key: str(path)}})
+
+
+def test_what_the_configuration_names_is_known_from_then_on(tmp_path):
+    path, recalibrators = tmp_path / "one.json", Recalibrators()
+    path.write_text(ONE.to_json(), encoding="utf-8")
+    found = configured(recalibrators, configuration("recalibrator", path))
+    assert found == {"recalibrator": ONE.version, "class_recalibrator": ""}
+    assert ONE.version in recalibrators.known
+    assert recalibrators.selection is IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("recalibrator", None, "recalibrator = .*No such file.*Check the path"),
+        ("recalibrator", "{}", "recalibrator = "),
+        ("recalibrator", OF_CLASSES.to_json(), "name it in class_recalibrator"),
+        ("class_recalibrator", ONE.to_json(), "name it in recalibrator"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_what_to_do(tmp_path, key, text, words):
+    path = tmp_path / "given.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidConfiguration, match=words):
+        configured(Recalibrators(), configuration(key, path))
+
+
+# ---- slices whose alarms go on before they have come back
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_another_recalibrator_begins_an_epoch_of_slices_that_have_not_come_back(
+    folder, caplog, follows
+):
+    first = begun(folder)
+    alarmed(first)
+    kept(first)
+    again = begun(folder)
+    version = known(again.promotions, ONE)[0]
+    again.pipeline.activate(version, follows=follows)
+    kept(again)
+    drift = json.loads(on_disk(folder).parts["drift"])
+    assert drift["slices"][0]["epoch"] == (0 if follows else 1)
+    assert latched(again) == (["car"] if follows else [])
+    finished(again.pipeline.drift.catch_up())
+    # After a restart it is as it was.
+    assert latched(begun(folder)) == latched(again)
+
+
+def test_slices_that_are_there_already_go_on_too(folder):
+    first = begun(folder)
+    alarmed(first)
+    kept(first)
+    again = begun(folder, "van", "car")
+    assert latched(again) == ["car"]
+
+
+# ---- the version before, which kept files of its own
+
+PREVIOUS = Path(__file__).parent / "store" / "previous"
+
+
+@pytest.fixture
+def before(tmp_path) -> PreviousPaths:
+    """Five frames of five labelled detections, an alarm, OTHER promoted after ONE, and a pin."""
+    shutil.copytree(PREVIOUS, tmp_path / "previous")
+    paths = ("statistics", "drift", "recalibrators", "pending")
+    return PreviousPaths(*(str(tmp_path / "previous" / name) for name in paths))
+
+
+def test_the_first_start_takes_over_what_the_version_before_kept(folder, before, caplog):
+    first = begun(folder, previous=before)
+    assert first.checkpoints.soon.is_set()
+    assert first.checkpoints.continues.startswith("continues from the files of the version before")
+    kept(first)
+    # From then on state.db is gone on from, whatever becomes of the files.
+    Path(before.drift).write_bytes(b"garbage")
+    second = begun(folder, previous=before)
+    assert warnings(caplog) == []
+    for run in (first, second):
+        assert run.checkpoints.position == 5
+        assert sum(one.raw.n for _, one in statistics_of(run.pipeline)) == 2 * 25
+        assert list(run.pipeline.streams) == ["lidar"]
+        assert latched(run) == ["car"]
+        assert active_version(run.promotions) == OTHER.version
+        assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
+        assert run.promotions.learning.register.pinned
+        assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
+
+
+@pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
+def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
+    folder, before, caplog, name
+):
+    path = Path(before.snapshot).parent / name
+    path.write_bytes(path.read_bytes()[:-1])
+    run = begun(folder, previous=before)
+    said = warnings(caplog)[0]
+    assert str(path) in said and said.endswith("It is not taken over.")
+    assert bool(statistics_of(run.pipeline)) == (name != "statistics")
+    # Under another recalibrator evidence begins anew.
+    assert latched(run) == (["car"] if name == "statistics" else [])
+    # Where no register says who needs a recalibrator, people may: all stay known.
+    lost = name == "recalibrators/state"
+    assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
+    assert {ONE.version, OTHER.version} <= set(run.promotions.recalibrators.known)
+    assert not lost or run.promotions.recalibrators.sent == {ONE.version, OTHER.version}
+
+
+def test_a_damaged_line_of_the_audit_log_before_is_left_out_alone(folder, before):
+    path = Path(before.recalibrators) / "history.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
+    run = begun(folder, previous=before)
+    assert [record.sequence for record in run.promotions.records(10)] == [1, 3]
+    assert run.promotions.pin(pinned=False, actor="anna").sequence == 4
+
+
+def test_once_there_was_a_state_of_ours_the_version_before_is_not_gone_back_to(folder, before):
+    folder.mkdir()
+    (folder / "state.db").write_bytes(b"garbage")
+    run = begun(folder, previous=before)
+    assert (run.checkpoints.continues, run.checkpoints.refused) == ("", 1)
+    assert not statistics_of(run.pipeline)
