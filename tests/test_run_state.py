@@ -71,7 +71,7 @@ def some_run(seed: int = 1) -> RunState:
             for i in range(some(4))
         ),
         shares=tuple(
-            SliceShare(space, SliceKey("car", overflow), some(), some(), some(), some())
+            SliceShare(space, SliceKey("car", overflow), ("car",), some(), some(), some(), some())
             for space in SPACES[: some(4)]
             for overflow in (False, True)
         ),

@@ -78,10 +78,14 @@ class KnownStream:
 
 @dataclass(frozen=True, slots=True)
 class SliceShare:
-    """Detections of one slice by what became of them; counts as in SliceShares."""
+    """Detections of one slice by what became of them; counts as in SliceShares.
+
+    chain  names by which the slice has recalibrators, as in SliceTable
+    """
 
     space: Space
     key: SliceKey
+    chain: tuple[str, ...] = ()
     predicted: int = 0
     labelled: int = 0
     gated: int = 0
@@ -163,6 +167,7 @@ def run_state_of(pipeline: Pipeline) -> RunState:
             SliceShare(
                 entry.space,
                 SliceKey(entry.key, entry.overflow),
+                live.slices.chains[index],
                 *(fates.shares.of(name, index) for name in _SHARES),
             )
             for index, entry in enumerate(live.slices.slices)
@@ -203,5 +208,6 @@ def restore_run(pipeline: Pipeline, state: RunState) -> None:
     fates.account.drop(Dropped.RESTART, state.in_memory)
     for share in state.shares:
         index = live.slices.place(share.space, share.key.name, overflow=share.key.overflow)
+        live.slices.chains[index] = share.chain
         for name in _SHARES:
             fates.shares.put(name, index, getattr(share, name))

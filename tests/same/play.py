@@ -39,16 +39,13 @@ _COMMAND_PATIENCE = 150.0  # s for a command
 _REST = 0.6  # s; longer than any period of what the sidecar does in the background
 _SERVICES = "/monitor.v1.PerceptionMonitor", "/monitor.v1.RecalibratorAdmin"
 
-# Keys that both trees know; folders are the defaults, which lie in the working directory.
+# Keys that both trees know; what is kept lies in the working directory.
 SETTINGS = """
 [metrics]
 refresh_seconds = 0.1
 [statistics]
 slice_by = ["class", "stream"]
-[snapshot]
-every_seconds = 0.5
 [drift]
-every_seconds = 0.2
 hours_between_false_pages = 1e-3
 hours_between_false_tickets = 1e-3
 reference_tracks = 4
@@ -64,6 +61,9 @@ partition_minutes = 0.1
 [tracker]
 kind = "embedded"
 """
+# Of a tree that has one folder for its state, and of one that has a file for each part.
+ONE_FOLDER = '[state]\nfolder = "state"\nevery_seconds = 0.2\n'
+FILES = "[snapshot]\nevery_seconds = 0.5\n[drift]\nevery_seconds = 0.2\n"
 
 
 class CannotPlay(RuntimeError):
@@ -108,7 +108,9 @@ class Place:
 
 def play(place: Place, parts: Sequence[str]) -> None:
     """Writes the documents of the parts that are named. Raises CannotPlay."""
-    (place.files / "sidecar.toml").write_text(SETTINGS, "utf-8")
+    has_folder = (place.tree / "monitor/store/state.py").is_file()
+    settings = SETTINGS + ONE_FOLDER if has_folder else SETTINGS.replace("[drift]\n", FILES)
+    (place.files / "sidecar.toml").write_text(settings, "utf-8")
     with commands(place) as run:
         for part in parts:
             PARTS[part](place, run)
