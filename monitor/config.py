@@ -572,7 +572,7 @@ class PendingConfig(Section):
     folder: str = "calibration-monitor.pending"
     disk_bytes: PositiveInt = 2 * 2**30  # bytes on disk; the oldest partition is dropped first
     keep_hours: PositiveFloat = 24.0  # h of event time that a partition is kept, at most
-    partition_minutes: Annotated[float, Field(ge=0.1, le=1440)] = 1.0  # of event time in one file
+    partition_minutes: Annotated[float, Field(ge=0.1, le=1440)] = 1.0  # of event time: a partition
     # Of frames without truth of their own, one in so many goes to the disk, by its frame_id.
     keep_one_frame_in: PositiveInt = 1
     sync_frames: bool = False  # True: fsync for frames too, not for labels alone

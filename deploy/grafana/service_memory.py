@@ -41,9 +41,9 @@ def disk_panels() -> list[Panel]:
         ),
         graph(
             "Partitions, and entries that wait for the disk",
-            """Files of `[pending] partition_minutes` each, and what was not written yet. Healthy:
-            few wait. Many for long: the disk is slow; beyond `[pending] queue_frames` frames stay
-            in memory.""",
+            """Stretches of `[pending] partition_minutes` each, and what was not written yet.
+            Healthy: few wait. Many for long: the disk is slow; beyond `[pending] queue_frames`
+            frames stay in memory.""",
             Query(f"sum by (instance) ({of('ledger_partitions')})", "partitions {{instance}}"),
             Query(f"sum by (instance) ({of('ledger_waiting')})", "waiting {{instance}}"),
             values=Values("locale", least=0),
