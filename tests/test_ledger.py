@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.store.entries import Entry
+from monitor.store.entries import Entry, LabelEntry
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerFailed, LedgerWriter, UnusableLedger
 from tests.journalled import (
@@ -88,7 +88,7 @@ def test_the_latest_frames_are_named_at_start_the_newest_last(path):
     assert (7, 3000, 1) in names
     names.remove((7, 3000, 1))
     assert names == [(2**64 - n, n * 1000, n % 3) for n in range(1, 9)]
-    assert (there.sequence, there.partitions, there.dropped) == (9, {0, 1, 2}, {})
+    assert (there.sequence, sorted(there.partitions), len(there.dropped)) == (9, [0, 1, 2], 0)
 
 
 def test_a_frame_is_found_as_it_was_before_an_entry(path):
@@ -115,7 +115,9 @@ def test_a_frame_that_labels_bring_is_written_where_it_is_not_there(path):
         kept = found(path, "s", 9, before=7)
         assert kept is not None
         assert (kept.entry.sequence, len(kept.labels)) == (-2, 2)
-        first, second, _, last = replayed(path)
+        first, second, last = (one for one in replayed(path) if isinstance(one, LabelEntry))
+        assert first.frame is not None
+        assert second.frame is not None
         assert told(first.frame) == told(second.frame) == told(brought)
         assert last.frame is None
         kept = found(path, "s", 9)
@@ -215,13 +217,11 @@ def test_a_ledger_that_is_written_to_for_long_stays_within_its_budget(path):
 def test_the_file_shrinks_in_portions_between_which_entries_are_written(path):
     with opened(path, keep=2) as one:
         for n in range(1, 41):
-            one.commit([frame(n, n // 10, size=6000) for n in (n, n + 100)], durable=False)
+            one.commit([frame(n, n // 10, size=12_000)], durable=False)
         before = used(path)
         one.covered, one.now = NEVER, 50
         one.commit([frame(300, 50)], durable=True)
-        assert sorted(gone(one)) == [
-            (number, "expired") for number in (0, 1, 2, 3, 4, 10, 11, 12, 13, 14)
-        ]
+        assert gone(one) == [(number, "expired") for number in range(5)]
         portions = 0
         while one.tidy():
             portions += 1
@@ -423,7 +423,8 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_another_begins(path, damage
     damage(file)
     one = LedgerWriter(file, 1 << 30)
     there = one.open()
-    assert (there.sequence, there.frames, there.partitions, there.unknown) == (0, (), set(), suffix)
+    assert (there.sequence, len(there.frames), len(there.partitions)) == (0, 0, 0)
+    assert there.unknown == suffix
     assert (path / f"{FILE}.{suffix}").exists()
     assert f"kept as {FILE}.{suffix}" in caplog.text
     assert len(one.said) == one.refused == 1

@@ -166,7 +166,7 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
     journal, resumed = snapshot.journal, snapshot.resumed
     for name, text, value in (
         ("ledger_bytes", "Bytes of frames and labels on disk.", journal.bytes),
-        ("ledger_partitions", "Files they are in.", journal.partitions),
+        ("ledger_partitions", "Partitions of event time they are in.", journal.partitions),
         ("ledger_waiting", "Entries that wait for the disk.", journal.waiting),
         (
             "ledger_replayed_entries",

@@ -640,7 +640,8 @@ class LedgerWriter:
             # A file within the budget keeps some room for what comes next.
             over = pages * _PAGE + self._wal_bytes() > self.disk_bytes
             if free > max(_PORTION_PAGES, pages // 8) or (over and free):
-                run(f"PRAGMA incremental_vacuum({_PORTION_PAGES})").fetchall()
+                # Each page is a row without columns: only a script goes on to the last one.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
                 return True
         self.bytes = self._counted()
         return False

@@ -115,8 +115,8 @@ def _tried(read: Callable[[], bytes], complaints: list[str]) -> bytes | None:
 _PARTITION = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
 _FIXED = struct.Struct("<qqq?")
 _ROWS = (
-    "SELECT sequence, stream, frame_id, stamp_ns, crc, body, 0 FROM frames"
-    " UNION ALL SELECT sequence, stream, frame_id, revision, crc, body, 1 FROM labels"
+    "SELECT * FROM (SELECT sequence, stream, frame_id, stamp_ns, crc, body, 0 FROM frames"
+    " UNION ALL SELECT sequence, stream, frame_id, revision, crc, body, 1 FROM labels)"
     " ORDER BY abs(sequence) LIMIT 256 OFFSET ?"
 )
 

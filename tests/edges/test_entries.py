@@ -1,9 +1,9 @@
-"""Frames as they are kept: what is read is what was written, to the last bit, or is refused."""
+"""Entries as bytes: what is read is what was written, to the last bit, or is refused."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,15 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import Header, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
-from monitor.matching.record import INLINE
-from monitor.store.entries import CorruptEntry, FrameEntry, decode_frame, encode_frame
+from monitor.frames.stored import SliceKey, StoredFrame, stored_estimates
+from monitor.matching.record import INLINE, Outcome
+from monitor.store.entries import (
+    CorruptEntry,
+    FrameEntry,
+    Key,
+    LabelEntry,
+    decode_frame,
+    decode_labels,
+    encode_frame,
+    encode_labels,
+    keyed,
+    of_frame,
+    unkeyed,
+)
 from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb
-from tests.edges.kept_entries import a_frame, a_header, a_record, an_entry
+from tests.edges.kept_entries import a_frame, a_record, an_entry
 from tests.states import bits
 
 quick = settings(deadline=None, max_examples=60)
@@ -50,11 +63,6 @@ def test_writing_again_what_was_read_gives_the_same_bytes(seed, n):
     assert encode_frame(read(data)) == data
 
 
-def test_its_place_in_the_ledger_is_told_by_whoever_kept_the_bytes():
-    found = read(encode_frame(an_entry(1, 2, 2)))
-    assert (found.sequence, found.partition) == (7, -3)
-
-
 def test_numbers_of_every_kind_come_back_as_they_were():
     special = np.array([[0.0, -0.0], [5e-324, -1.7e308], [np.inf, -np.inf], [np.nan, 1 / 3]])
     identity = np.broadcast_to(np.eye(2), (4, 2, 2))
@@ -70,59 +78,6 @@ def test_numbers_of_every_kind_come_back_as_they_were():
         epoch=2**32 - 1,
     )
     assert bits(read(encode_frame(FrameEntry(7, -3, frame)))) == bits(FrameEntry(7, -3, frame))
-
-
-@pytest.mark.parametrize(
-    "absent", ["stamp_ns", "made", "version", "tracks", "opinions"], ids=lambda name: name
-)
-@pytest.mark.parametrize("n", [0, 3])
-def test_what_is_not_there_is_not_there_when_it_is_read(absent, n):
-    entry = an_entry(2, n, 2, whole=True)
-    assert getattr(read(encode_frame(entry)).frame, absent) is not None
-    nothing: dict[str, Any] = {absent: None}
-    without = replace(entry, frame=replace(entry.frame, **nothing), inline=None)
-    found = read(encode_frame(without))
-    assert getattr(found.frame, absent) is None
-    assert found.inline is None
-    assert bits(found.frame) == bits(without.frame)
-
-
-@pytest.mark.parametrize(("field", "value"), [("stamp_ns", 0), ("version", "")])
-def test_what_is_there_and_empty_is_not_taken_for_absent(field, value):
-    frame = replace(a_frame(3, 2, 2), **{field: value})
-    assert getattr(read(encode_frame(FrameEntry(1, 1, frame))).frame, field) == value
-
-
-def test_opinions_without_a_slice_have_none_when_they_are_read():
-    frame = a_frame(4, 5, 2, whole=True)
-    assert frame.opinions is not None and frame.opinions.slice is not None
-    frame = replace(frame, opinions=replace(frame.opinions, slice=None))
-    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.opinions
-    assert found is not None and found.slice is None
-
-
-def test_opinions_of_no_detection_keep_their_shape():
-    none = StoredOpinions(None, np.zeros(0, np.int64), np.zeros((0, 4, 3)))
-    frame = replace(a_frame(4, 5, 2), opinions=none)
-    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.opinions
-    assert bits(found) == bits(none)
-
-
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_variances_are_kept_as_variances_and_triangles_as_triangles(k, diagonal):
-    random = np.random.default_rng(5)
-    root = random.normal(size=(3, k, k))
-    covariance = np.eye(k) * random.uniform(1, 2, (3, 1, 1)) if diagonal else root @ root.mT
-    estimates = Estimates(random.normal(size=(3, k)), covariance, np.full(3, diagonal))
-    frame = replace(a_frame(5, 3, k), sent=stored_estimates(estimates))
-    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.sent
-    assert found.packed.shape == (3, k if diagonal else k * (k + 1) // 2)
-    unpacked = found.estimates(np.arange(3))
-    assert np.array_equal(unpacked.mean, estimates.mean)
-    assert np.array_equal(unpacked.diagonal, estimates.diagonal)
-    if diagonal:
-        assert np.array_equal(unpacked.covariance, covariance)
 
 
 def test_what_a_connection_asks_for_is_not_kept():
@@ -287,11 +242,6 @@ def test_a_frame_that_cannot_be_one_is_refused_and_the_field_is_named(spoil, sai
     assert "and left out" in str(refused.value)
 
 
-def test_bytes_that_are_no_message_are_refused():
-    with pytest.raises(CorruptEntry, match="frame: 3 bytes, where a KeptFrame is expected"):
-        read(b"\xff\xff\xff")
-
-
 @quick
 @given(seeds, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4))
 def test_damaged_bytes_are_refused_or_read_as_a_frame_that_could_be(seed, flips):
@@ -326,7 +276,193 @@ def test_a_field_of_newer_code_is_passed_over():
     assert bits(read(data)) == bits(read(found.SerializeToString()))
 
 
-def test_a_header_is_made_of_what_was_written():
-    header = a_header(4)
-    entry = FrameEntry(1, 1, replace(a_frame(1, 2, 4), header=header))
-    assert read(encode_frame(entry)).frame.header == header
+# ---- labels
+
+
+def labels_message(seed=1, n=5, k=2) -> pb.KeptLabels:
+    """A sound one with everything in it, to be spoilt."""
+    return pb.KeptLabels.FromString(encode_labels(a_record(seed, n, k, whole=True)))
+
+
+@quick
+@given(seeds, st.integers(0, 30), st.integers(1, 6))
+def test_labels_that_are_written_and_read_are_the_same_to_the_last_bit(seed, n, k):
+    record = a_record(seed, n, k)
+    found = of_frame(decode_labels(encode_labels(record)), a_frame(seed, n, k))
+    assert bits(found) == bits(record)
+
+
+@pytest.mark.parametrize("name", ["stamp_ns", "clock_ns"])
+def test_labels_a_time_of_zero_is_not_taken_for_absent(name):
+    zero: dict[str, Any] = {name: 0}
+    record = replace(a_record(1, 5, 2), **zero)
+    assert getattr(decode_labels(encode_labels(record)), name) == 0
+
+
+def test_labels_without_rows_are_as_wide_as_the_frame_they_are_of():
+    record = a_record(1, 0, 3)
+    found = decode_labels(encode_labels(record))
+    assert found.truth.shape == (0, 0)
+    assert of_frame(found, a_frame(1, 4, 3)).truth.shape == (0, 3)
+
+
+def test_arrays_of_labels_are_little_endian_in_the_order_of_the_rows():
+    record = replace(
+        a_record(1, 2, 2, whole=True),
+        settled=np.array([1, 2**31]),
+        outcome=np.array([Outcome.MATCHED, Outcome.UNMATCHED], np.uint8),
+        truth=np.array([[1.0, 2.0], [3.0, 4.0]]),
+        truth_covariance=np.array([[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 5.0]]]),
+        gate=np.array([2, 1], np.uint8),
+        account=TruthAccount(*range(9)),
+    )
+    found = pb.KeptLabels.FromString(encode_labels(record))
+    assert found.settled == struct.pack("<2I", 1, 2**31)
+    assert found.outcome == b"\x01\x03"
+    assert found.truth == struct.pack("<4d", 1, 2, 3, 4)
+    assert found.truth_covariance == struct.pack("<6d", 2, 0.5, 3, 4, -1, 5)
+    assert found.gate == b"\x02\x01"
+    assert list(found.account) == list(range(9))
+
+
+def test_counts_of_labels_keep_their_places():
+    # They are kept by place: a new one comes behind these, or old files say something else.
+    names = [field.name for field in fields(TruthAccount)]
+    assert names[:9] == [
+        "matched",
+        "unusable",
+        "orphan",
+        "duplicate",
+        "too_late",
+        "ignored",
+        "refused",
+        "missed",
+        "unassigned",
+    ]
+
+
+def test_outcomes_keep_their_numbers():
+    assert {outcome.name: outcome.value for outcome in Outcome} == {
+        "WAITING": 0,
+        "MATCHED": 1,
+        "IGNORED": 2,
+        "UNMATCHED": 3,
+    }
+
+
+def test_counts_that_were_not_yet_kept_are_zero():
+    found = labels_message()
+    del found.account[7:]
+    account = decode_labels(found.SerializeToString()).account
+    assert account.refused == found.account[6]
+    assert (account.missed, account.unassigned) == (0, 0)
+
+
+def test_what_came_with_a_frame_is_not_written_without_it():
+    with pytest.raises(ValueError, match=r"revision: INLINE .* use encode_frame"):
+        encode_labels(replace(a_record(1, 3, 2), revision=INLINE))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("settled", b"123", "settled: 3 bytes, where each number has 4"),
+        ("settled", bytes(4), "outcome: 5 numbers, where 1 are expected"),
+        ("outcome", b"\x04" * 5, "outcome: 4, where the bound is 4"),
+        ("rows", bytes(12), "truth: 10 numbers, where 3 rows of 1 to 32 are expected"),
+        ("rows", b"", "truth: 10 numbers, where 0 rows"),
+        ("truth", b"", "truth: 0 numbers, where 5 rows"),
+        ("truth", bytes(9), "truth: 9 bytes, where each number has 8"),
+        ("truth", bytes(5 * 33 * 8), "truth: 165 numbers, where 5 rows of 1 to 32"),
+        ("truth_covariance", bytes(8), "truth_covariance: 1 numbers, where 5 x 3 are expected"),
+        ("gate", bytes(4), "gate: 4 numbers, where 5 are expected"),
+        ("gate", b"\x03" * 5, "gate: 3, where the bound is 3"),
+        ("class_rows", bytes(4), "true_class: 5 numbers, where 1 are expected"),
+    ],
+)
+def test_labels_that_cannot_be_any_are_refused_and_the_field_is_named(field, value, said):
+    found = labels_message()
+    assert decode_labels(found.SerializeToString())
+    setattr(found, field, value)
+    with pytest.raises(CorruptEntry, match=said):
+        decode_labels(found.SerializeToString())
+
+
+def test_more_counts_than_are_known_are_refused():
+    found = labels_message()
+    found.account.append(1)
+    with pytest.raises(CorruptEntry, match="account: 10 counts, where up to 9 are known"):
+        decode_labels(found.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"settled": np.full(5, 5)}, "settled: 5, where the bound is 5"),
+        ({"rows": np.full(5, 9)}, "rows: 9, where the bound is 5"),
+        ({"class_rows": np.full(5, 5)}, "class_rows: 5, where the bound is 5"),
+        ({"true_class": np.full(5, 3)}, "true_class: 3, where the bound is 3"),
+        ({"truth": np.zeros((5, 3))}, "truth: 3 dimensions, where the frame has 2"),
+    ],
+)
+def test_labels_that_cannot_be_of_their_frame_are_refused(changed, said):
+    frame, record = a_frame(1, 5, 2), a_record(1, 5, 2, whole=True)
+    assert of_frame(record, frame) is record
+    with pytest.raises(CorruptEntry, match=said):
+        of_frame(replace(record, **changed), frame)
+
+
+@quick
+@given(seeds, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4))
+def test_damaged_bytes_are_refused_or_read_as_labels_that_could_be(seed, flips):
+    data = bytearray(encode_labels(a_record(seed, 4, 2, whole=True)))
+    for place, change in flips:
+        data[place % len(data)] ^= change
+    try:
+        found = decode_labels(bytes(data))
+    except CorruptEntry:
+        return
+    assert found.rows.size == found.truth.shape[0]
+    assert encode_labels(found)
+
+
+# ---- with what a ledger knows of an entry beside its bytes
+
+
+@quick
+@given(seeds, st.integers(0, 9), st.booleans())
+def test_an_entry_that_is_taken_apart_and_put_together_is_the_same(seed, n, told):
+    frame = an_entry(seed, n, 2)
+    name = frame.frame.header.stream, frame.frame.frame_id
+    record = a_record(seed, n, 2, whole=n > 0)
+    labels = LabelEntry(frame.sequence + 1, frame.partition, *name, record, frame)
+    parts = keyed(labels if told else frame)
+    found = [unkeyed(key, body) for key, body in parts]
+    wanted = [frame, replace(labels, frame=None)] if told else [frame]
+    if n:
+        assert bits(tuple(found)) == bits(tuple(wanted))
+    assert all(-(2**63) <= key.frame_id < 2**63 for key, _ in parts)
+
+
+@quick
+@given(seeds, st.integers(0), st.integers(1, 255), st.sampled_from(Key._fields))
+def test_every_change_of_a_body_or_its_key_changes_the_checksum(seed, place, change, name):
+    ((key, body),) = keyed(an_entry(seed, 3, 2))
+    data = bytearray(body)
+    data[place % len(data)] ^= change
+    value = getattr(key, name)
+    other: dict[str, Any] = {name: f"{value}x" if name == "stream" else (value or 0) ^ 1}
+    if name == "number" and value is None:
+        other = {name: 0}
+    crc = key.crc(body)
+    assert key.crc(bytes(data)) != crc
+    assert key._replace(**other).crc(body) != crc
+
+
+def test_entries_of_a_kind_that_is_not_known_are_refused():
+    ((key, body),) = keyed(an_entry(1, 3, 2))
+    with pytest.raises(CorruptEntry, match="kind: 9, where 1 to 3 are known"):
+        unkeyed(key._replace(kind=9), body)
