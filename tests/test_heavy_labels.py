@@ -201,6 +201,15 @@ def test_heavy_labels_are_matched_once_and_off_the_loop(all_heavy, monkeypatch, 
     assert thread is not threading.main_thread()
 
 
+def test_labels_of_a_frame_whose_last_labels_were_never_written_are_too_late():
+    journal = ListJournal()
+    pipeline = world(journal, max_bytes=1)
+    pipeline.ledger.report(told(), journal.look_up("lidar", 1, None))
+    pipeline.process(opened(pipeline, HEADERS["lidar"]), Came("lidar", 2, 1).received())
+    journal.entries = journal.entries[:1]
+    assert answered(pipeline, journal).account.too_late == 3
+
+
 def test_where_matching_ahead_fails_the_report_does_it(all_heavy, monkeypatch, caplog):
     def failing(*args, **kwargs):
         if threading.current_thread() is not threading.main_thread():

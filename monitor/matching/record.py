@@ -1,4 +1,4 @@
-"""A record of what labels told of one frame: matched, counted, kept and retracted as one value.
+"""Holds what labels told of one frame in one value: matched, counted, kept and retracted as it is.
 
 How a label finds its detection is decided in labels.py and objects.py.
 """

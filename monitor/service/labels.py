@@ -19,6 +19,7 @@ from monitor.frames.detections import Reason
 from monitor.frames.frame import ReceivedTruth, Refusal, TruthAnswer
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
+from monitor.pipeline.pending import last_of
 from monitor.pipeline.truth import Ahead, Search
 from monitor.service.calls import INTERNAL_ERROR, Context, send
 from monitor.store.entries import Kept
@@ -154,10 +155,12 @@ class TruthStream:
             answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
             if not isinstance(answer, Search):
                 return answer
-            # Labels of the frame may come while it is looked for.
+            # Labels of the frame may come while it is looked for: then the disk has more the next
+            # time. If it has not, they were never written.
+            seen = -1 if found is None else last_of(found)
             where = answer.stream, answer.frame_id, answer.partition
             found = None if self.journal is None else await self.journal.find(*where)
-            if found is None:
+            if found is None or last_of(found) <= seen:
                 self.pipeline.remember_answered()
                 return self.pipeline.ledger.in_vain(labels)
 
