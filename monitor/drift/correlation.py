@@ -90,7 +90,8 @@ class TrackSums:
     rows      that were of any
     totals    (PARTS,) Σ over tracks of their sums v
     products  (PARTS, PARTS) Σ v vᵀ
-    going_on  tracks that may go on
+    going_on  tracks that may go on, over a restart too: one that counted as two would make the
+              errors of a track seem less alike than they are
     """
 
     tracks: Count = 0
@@ -100,7 +101,8 @@ class TrackSums:
     going_on: Annotated[Records, _GOING_ON] = field(default_factory=_GOING_ON.none)
 
     def __post_init__(self) -> None:
-        keyed.check_keys(self.going_on)
+        if (self.going_on["key"][1:] <= self.going_on["key"][:-1]).any():
+            raise ValueError("the keys of 'going_on' must ascend")
         # n rows of a track have n − 1 pairs at most.
         if self.totals[_N] != self.rows or self.totals[_PAIRS] > self.rows:
             raise ValueError(f"'totals' must be of {self.rows} rows, and no more pairs")

@@ -16,12 +16,6 @@ from monitor.statistics.clusters import ClusterArray
 Records = npt.NDArray[np.void]
 
 
-def check_keys(table: Records) -> None:
-    """Raises ValueError unless keys ascend."""
-    if (table["key"][1:] <= table["key"][:-1]).any():
-        raise ValueError("the keys of a table must ascend")
-
-
 def found(table: Records, key: ClusterArray) -> tuple[IntArray, BoolArray]:
     """Finds where keys (n,) are in a table whose keys are unique, and whether they are there."""
     place = np.searchsorted(table["key"], key)

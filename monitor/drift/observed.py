@@ -23,7 +23,7 @@ from monitor.drift.bets import (
 from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import HOUR, Evidence, FrameStretch, bounded_likelihood
 from monitor.drift.judging import RecentTracks
-from monitor.drift.track_evidence import FACTORS, BlockLevels, common_level, log_ratios, residuals
+from monitor.drift.track_evidence import FACTORS, common_level, log_ratios, residuals
 from monitor.drift.usual import Blocks, UsualArrays, WatchedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST
@@ -179,19 +179,17 @@ class Chunk:
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._band(stage)
         found = residuals(
-            BlockLevels(
-                level=blocks.level[stage, chosen],
-                count=blocks.count[chosen],
-                mean=blocks.mean[stage, chosen],
-                before=before,
-                mean_common=self._common_before(stage, chosen) / np.maximum(before, 1),
-                usual=usual.mean[at],
-                between=np.where(blocks.older[chosen], _ANY_LEVEL, usual.between[at]),
-                within=usual.within[at],
-                length=usual.length[at],
-            ),
-            low[at],
-            high[at],
+            blocks.level[stage, chosen],
+            blocks.count[chosen],
+            before,
+            blocks.mean[stage, chosen],
+            self._common_before(stage, chosen) / np.maximum(before, 1),
+            usual=usual.mean[at],
+            between=np.where(blocks.older[chosen], _ANY_LEVEL, usual.between[at]),
+            within=usual.within[at],
+            length=usual.length[at],
+            low=low[at],
+            high=high[at],
         )
         shared = common_level(board.chain[:, stage], found, at, low, high)
         board.chain[:, stage] = shared.chain

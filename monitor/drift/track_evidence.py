@@ -61,31 +61,6 @@ _MOST = 4.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class BlockLevels:
-    """The level of each of m blocks, and what is usual of its slice; all (m,).
-
-    level         y
-    count         detections of the block
-    mean, before  ȳ of n earlier blocks of the track
-    mean_common   c̄, mean common level of those blocks
-    usual         m0
-    between       τ²
-    within        ω², of blocks of `length` detections
-    length
-    """
-
-    level: FloatArray
-    count: IntArray
-    mean: FloatArray
-    before: IntArray
-    mean_common: FloatArray
-    usual: FloatArray
-    between: FloatArray
-    within: FloatArray
-    length: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Residuals:
     """Levels less what the past of their tracks explains, all (m,).
 
@@ -99,20 +74,35 @@ class Residuals:
     learning: FloatArray
 
 
-def residuals(blocks: BlockLevels, low: FloatArray, high: FloatArray) -> Residuals:
-    """Subtracts from the levels of m blocks what the past of their tracks explains.
+def residuals(
+    level: FloatArray,
+    count: IntArray,
+    before: IntArray,
+    mean: FloatArray,
+    mean_common: FloatArray,
+    *,
+    usual: FloatArray,
+    between: FloatArray,
+    within: FloatArray,
+    length: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+) -> Residuals:
+    """Subtracts from the levels y of m blocks what the past of their tracks explains; all (m,).
 
-    low, high  (m,) ends of the band of each, in ln of the variance over usual
+    count            detections of the block
+    mean             ȳ of n = `before` earlier blocks of the track
+    mean_common      c̄, mean common level of those blocks
+    usual, between   m0 and τ² of the slice
+    within           ω², of blocks of `length` detections
+    low, high        ends of the band, in ln of the variance over usual
     """
-    n = blocks.before
-    known = blocks.within + n * blocks.between
+    known = within + before * between
     # A block of fewer detections tells less; at worst as if they were independent.
-    within = blocks.within * np.maximum(1.0, blocks.length / blocks.count)
-    v = within + blocks.between * blocks.within / known
-    learning = blocks.between / known
-    own = n * learning * (blocks.mean - blocks.usual - blocks.mean_common)
-    r = np.clip(blocks.level - blocks.usual - own, low - _CLIP, high + _CLIP)
-    return Residuals(r, v, learning)
+    v = within * np.maximum(1.0, length / count) + between * within / known
+    learning = between / known
+    own = before * learning * (mean - usual - mean_common)
+    return Residuals(np.clip(level - usual - own, low - _CLIP, high + _CLIP), v, learning)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,7 +15,6 @@ from scipy import stats
 from monitor.drift.track_evidence import (
     FACTORS,
     STATES,
-    BlockLevels,
     Residuals,
     common_level,
     log_ratios,
@@ -28,12 +27,23 @@ LOW, HIGH = np.array([-0.7]), np.array([0.5])
 NOTHING = np.zeros((1, STATES))
 
 
-def blocks(level, mean, before, common=0.0, count=10, length=10.0) -> BlockLevels:
-    level, mean, before, common, counts = (
+def left(level, mean, before, common=0.0, *, count=10, between=TAU**2) -> Residuals:
+    """What is left of some levels."""
+    level, mean, before, common, count = (
         np.array(one) for one in np.broadcast_arrays(level, mean, before, common, count)
     )
-    fixed = [np.full(level.size, one) for one in (USUAL, TAU**2, OMEGA**2, length)]
-    return BlockLevels(level, counts, mean, before, common, *fixed)
+    usual, between, within, length, low, high = (
+        np.full(level.size, one) for one in (USUAL, between, OMEGA**2, 10.0, LOW[0], HIGH[0])
+    )
+    return residuals(
+        *(level, count, before, mean, common),
+        usual=usual,
+        between=between,
+        within=within,
+        length=length,
+        low=low,
+        high=high,
+    )
 
 
 def second_of(r, v=0.09) -> Residuals:
@@ -70,22 +80,35 @@ def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, 
     cross, known = spread[-1, :-1], spread[:-1, :-1]
     solved = np.linalg.solve(known, cross) if before else np.zeros(0)
     expected = USUAL + solved.sum() * (mean - USUAL - common)
-    found = residuals(blocks([level], mean, before, common), LOW, HIGH)
+    found = left([level], mean, before, common)
     assert found.v[0] == pytest.approx(spread[-1, -1] - cross @ solved)
     assert found.r[0] == pytest.approx(min(max(level - expected, LOW[0] - 4), HIGH[0] + 4))
     # What each second at another level adds to what is expected.
     assert found.learning[0] * before == pytest.approx(solved.sum())
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-3, 3), st.integers(0, 20))
+def test_where_any_level_of_its_own_is_as_likely_a_track_says_only_how_it_changes(
+    level, mean, own, before
+):
+    """Of the first second nothing is said; r = y − ȳ + c̄ then, with ω²(1 + 1/n)."""
+    one, other = (left([level + a], mean + a, before, 0.2, between=1e9) for a in (0.0, own))
+    if before == 0:
+        assert one.v[0] > 1e8
+        return
+    assert one.v[0] == pytest.approx(OMEGA**2 * (1 + 1 / before), rel=1e-6)
+    assert one.r[0] == pytest.approx(other.r[0], abs=1e-6)
+    assert one.r[0] == pytest.approx(np.clip(level - mean + 0.2, LOW[0] - 4, HIGH[0] + 4), abs=1e-6)
+
+
 def test_a_second_of_few_detections_says_less():
-    full, half, twice = (
-        residuals(blocks([2.5], 0, 0, count=count), LOW, HIGH).v[0] for count in (10, 5, 20)
-    )
+    full, half, twice = (left([2.5], 0, 0, count=count).v[0] for count in (10, 5, 20))
     assert half > full == twice
 
 
 def test_one_second_is_cut_where_it_says_too_much():
-    far, further = (residuals(blocks([y], 0, 0), LOW, HIGH).r[0] for y in (10.0, 1000.0))
+    far, further = (left([y], 0, 0).r[0] for y in (10.0, 1000.0))
     assert far == further
     said = log_ratios(second_of([far]), 1, HIGH, alone(1))
     assert said.max() == 4.0
