@@ -335,7 +335,7 @@ def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
 def test_what_is_over_the_budget_goes_and_is_told_and_so_do_its_bytes(heard, path):
     async def work():
         journal = begin(heard, path, disk_bytes=2_000_000)
-        journal.covered_always()
+        journal.covered(NEVER)
         for n in range(1, 13):
             journal.note(frame(n, n, size=10_000))
             await journal.durable(NEVER)

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 # Bytes of labels in waiting, where the disk takes nothing for long: memory has an end too.
 MOST_LABEL_BYTES = 64 * 2**20
+
+# Bytes of frames in waiting: at the end of the process they are still to be written.
+MOST_FRAME_BYTES = 64 * 2**20
 _ENTRY = 512  # bytes of Python, about
 FrameName = tuple[str, int]
 
@@ -187,6 +190,7 @@ class JournalQueue:
 
     most_frames: int
     frames: int = 0
+    frame_bytes: int = 0
     label_bytes: int = 0
     _entries: deque[Entry] = field(default_factory=deque)
     _by_name: dict[FrameName, list[Entry]] = field(default_factory=dict)
@@ -199,10 +203,14 @@ class JournalQueue:
         """True while there is no room for labels."""
         return self.label_bytes >= MOST_LABEL_BYTES
 
+    def crowded(self, share: float) -> bool:
+        """Tells whether frames take a share of the room that there is for them."""
+        many = self.frames >= share * self.most_frames
+        return many or self.frame_bytes >= share * MOST_FRAME_BYTES
+
     def put(self, entry: Entry) -> bool:
         """Lets an entry wait; False where there is no room."""
-        is_frame = isinstance(entry, FrameEntry)
-        if (self.frames >= self.most_frames) if is_frame else self.full:
+        if self.crowded(1.0) if isinstance(entry, FrameEntry) else self.full:
             return False
         self._count(entry, 1)
         self._entries.append(entry)
@@ -227,6 +235,7 @@ class JournalQueue:
     def _count(self, entry: Entry, sign: int) -> None:
         if isinstance(entry, FrameEntry):
             self.frames += sign
+            self.frame_bytes += sign * entry.frame.nbytes
         else:
             self.label_bytes += sign * _label_bytes(entry)
 
@@ -375,7 +384,7 @@ class Journal:
             return False
         self._noted = max(self._noted, entry.sequence)
         self._wake()
-        if self._queue.frames * 2 > self._queue.most_frames and not self._trouble:
+        if self._queue.crowded(0.5) and not self._trouble:
             self._hurry.set()
         return True
 
@@ -413,7 +422,7 @@ class Journal:
         """
         if self.keeps and not await self.settled(sequence):
             raise OSError(
-                f"the ledger is not on the disk up to entry {sequence}: see [pending] folder"
+                f"the ledger is not on the disk up to entry {sequence}: see [state] folder"
             )
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
@@ -445,10 +454,6 @@ class Journal:
         """
         if self._writer is not None:
             self._writer.covered, self._writer.now = sequence, now
-
-    def covered_always(self) -> None:
-        """There are no checkpoints to wait for."""
-        self.covered(NEVER)
 
     async def close(self) -> None:
         """Writes what waits, if the disk takes it, and closes the file."""
