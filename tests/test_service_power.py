@@ -93,7 +93,7 @@ def synced_frames(disk: FaultyDisk) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found"
         disk.after_power_loss(found)
-        kept = store(found / "pending")
+        kept = store(found / "state")
         frames = kept.open()
         kept.close()
         return len(frames)
