@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from monitor.store.state import StateFile
 from monitor.v1 import drift_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
+from tests.checkpointed import on_disk
 from tests.promoted import Traffic, Watcher, series
 from tests.served import PATIENCE, Sidecar, eventually, starting
 
@@ -58,10 +58,11 @@ def kill(sidecar: Sidecar) -> None:
     sidecar.process.wait(PATIENCE)
 
 
-def on_disk(folder: Path) -> dict[str, Any]:
+def drift_on_disk(folder: Path) -> dict[str, Any]:
     """What is kept of drift as of now; nothing where there is no file yet."""
-    contents = StateFile(folder).load(lambda contents: contents).value
-    found: dict[str, Any] = {} if contents is None else json.loads(contents.parts["drift"])
+    if not (folder / "state.db").exists():
+        return {}
+    found: dict[str, Any] = json.loads(on_disk(folder).parts["drift"])
     return found
 
 
@@ -101,7 +102,7 @@ def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged
     page(traffic)
     told = standing(sidecar).alarm
     assert eventually(lambda: [one.change for one in drift_events(watcher)] == [RAISED])
-    assert eventually(lambda: on_disk(kept).get("latched"))
+    assert eventually(lambda: drift_on_disk(kept).get("latched"))
     assert eventually(lambda: alarms_total(sidecar) == 1)
     kill(sidecar)
     watcher.close()
@@ -122,7 +123,7 @@ def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged
     ended = sidecar.monitor.AcknowledgeDrift(request, timeout=PATIENCE).acknowledged
     assert list(ended) == [told]
     # It was answered when it was on the disk.
-    assert on_disk(kept)["latched"] == []
+    assert drift_on_disk(kept)["latched"] == []
     kill(sidecar)
 
     sidecar = start()
@@ -164,7 +165,7 @@ def on_disk_soon(kept: Path, sidecar: Sidecar) -> float:
     def driven() -> float:
         return series(sidecar, "drift_driving_seconds_total")[""]
 
-    assert eventually(lambda: driven() > 0 and on_disk(kept).get("driven") == driven())
+    assert eventually(lambda: driven() > 0 and drift_on_disk(kept).get("driven") == driven())
     return driven()
 
 
@@ -173,7 +174,7 @@ def test_an_orderly_end_keeps_what_came_last(start, kept):
     sidecar = start(settings)
     Traffic(sidecar).send(20)
     sidecar.stop()
-    assert on_disk(kept)["slices"][0]["labelled"] == 20 * 24
+    assert drift_on_disk(kept)["slices"][0]["labelled"] == 20 * 24
 
 
 def test_where_nothing_can_be_written_it_watches_and_says_so(start, tmp_path):

@@ -13,6 +13,7 @@ from monitor.cli import main
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.frames.stored import SliceKey
 from monitor.statistics.clusters import ClusterState
+from monitor.store.files import read_body, write_body
 from monitor.store.progress import (
     KeptClusters,
     KeptStream,
@@ -21,7 +22,6 @@ from monitor.store.progress import (
     decode_progress,
     encode_progress,
 )
-from monitor.store.files import read_body, write_body
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, decode, parsed, serialised
 from monitor.v1 import ledger_pb2
