@@ -39,16 +39,15 @@ _COMMAND_PATIENCE = 150.0  # s for a command
 _REST = 0.6  # s; longer than any period of what the sidecar does in the background
 _SERVICES = "/monitor.v1.PerceptionMonitor", "/monitor.v1.RecalibratorAdmin"
 
-# Keys that both trees know; folders are the defaults, which lie in the working directory.
+# Keys that both trees know; state is kept below the working directory.
 SETTINGS = """
 [metrics]
 refresh_seconds = 0.1
 [statistics]
 slice_by = ["class", "stream"]
-[snapshot]
-every_seconds = 0.5
+{state}
 [drift]
-every_seconds = 0.2
+{drift}
 hours_between_false_pages = 1e-3
 hours_between_false_tickets = 1e-3
 reference_tracks = 4
@@ -58,12 +57,17 @@ reference_seconds = 2.0
 mode = "manual"
 fit_tracks = 5
 [matching]
-class_map = { "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }
+class_map = {{ "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }}
 [pending]
 partition_minutes = 0.1
 [tracker]
 kind = "embedded"
 """
+
+
+# Where a tree keeps its state, and how often drift is written where that is a file of its own.
+_STATE = {"state": '[state]\nfolder = "state"\nevery_seconds = 0.5', "drift": ""}
+_FILES = {"state": "[snapshot]\nevery_seconds = 0.5", "drift": "every_seconds = 0.2"}
 
 
 class CannotPlay(RuntimeError):
@@ -108,7 +112,9 @@ class Place:
 
 def play(place: Place, parts: Sequence[str]) -> None:
     """Writes the documents of the parts that are named. Raises CannotPlay."""
-    (place.files / "sidecar.toml").write_text(SETTINGS, "utf-8")
+    knows = (place.tree / "monitor" / "store" / "state.py").exists()
+    settings = SETTINGS.format(**(_STATE if knows else _FILES))
+    (place.files / "sidecar.toml").write_text(settings, "utf-8")
     with commands(place) as run:
         for part in parts:
             PARTS[part](place, run)
@@ -283,7 +289,8 @@ def play_files(place: Place, run: Commands) -> None:
     run("replay/tracked", "replay", _DRIVE, *tracked, *faulty, "--json")
     recalibrated = ("--dimensions", "x,y,z", "--recalibrator", "variance-scaling.json")
     run("replay/recalibrated", "replay", _ARRAYS, *recalibrated, "--slice-by", "class,stream")
-    run("configuration/valid", "serve", "--config", "sidecar.toml", "--check")
+    # It would name a folder of the tree.
+    run("configuration/valid", "serve", "--config", "sidecar.toml", "--check", "--no-snapshot")
     run("configuration/demo", "demo", "--print-config")
     for name, words in _REFUSALS.items():
         run(f"refused/{name}", *words)
@@ -527,8 +534,8 @@ def _settled(sidecar: Sidecar) -> str:
 
 
 def _checkpoint(sidecar: Sidecar) -> None:
-    """Waits until statistics have been written three times: whatever was being written when we
-    began is over, and what is written more often than they are has been written as well.
+    """Waits until a checkpoint has been written three times: whatever was being written when we
+    began is over, and what a tree writes more often has been written as well.
     """
     pattern = re.compile(r"^calibration_checkpoint_age_seconds (\S+)$", re.MULTILINE)
     end, before, written = time.monotonic() + PATIENCE, 0.0, 0
