@@ -58,7 +58,7 @@ def _now() -> list[Panel]:
         stat(
             "Last checkpoint",
             """Since the statistics were last written to disk. Healthy: below twice
-            `[snapshot] every_seconds`. –: never, or none is meant to be.
+            `[state] every_seconds`. –: never, or none is meant to be.
             docs/runbook.md#calibrationcheckpointstale""",
             Query(f"max({of('checkpoint_age_seconds')})", "age"),
             values=Values("s", above(60, 120), decimals=0),

@@ -34,7 +34,7 @@ def disk_panels() -> list[Panel]:
         graph(
             "Frames and labels on disk",
             """Healthy: level, below `[pending] disk_bytes`; at it the oldest partition is dropped.
-            0 where `[pending] folder` is empty.""",
+            0 where `[state] folder` is empty.""",
             Query(f"sum by (instance) ({of('ledger_bytes')})", _PER),
             values=Values("bytes", least=0),
             span=8,
@@ -52,7 +52,7 @@ def disk_panels() -> list[Panel]:
         graph(
             "Age of the checkpoint",
             f"""Since the statistics were last written. Healthy: a saw that stays near
-            `[snapshot] every_seconds`. No line: never written, or none is meant to be. {_STALE}""",
+            `[state] every_seconds`. No line: never written, or none is meant to be. {_STALE}""",
             Query(f"max by (instance) ({of('checkpoint_age_seconds')})", _PER),
             values=Values("s", above(60, 120), least=0),
             marks="dashed",
