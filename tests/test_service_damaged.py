@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import sqlite3
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,10 +53,9 @@ def of_something_else(path: Path) -> None:
 
 
 def of_a_later_version(path: Path) -> None:
-    """Magic of eight bytes, then the version."""
-    data = bytearray(path.read_bytes())
-    data[8:12] = struct.pack("<I", 99)
-    path.write_bytes(data)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -116,26 +114,26 @@ def serves(sidecar: Sidecar) -> None:
     assert "Traceback" not in sidecar.log.read_text("utf-8")
 
 
-KEPT = [
-    (cut, "corrupt", "torn or damaged"),
-    (emptied, "corrupt", "0 bytes"),
-    (flipped, "corrupt", "torn or damaged"),
-    (of_something_else, "corrupt", "no file of"),
-    (of_a_later_version, "incompatible", "format 99.*Update the monitor"),
-]
-
-
-@pytest.mark.parametrize(("damage", "suffix", "reason"), KEPT)
+@pytest.mark.parametrize(
+    ("damage", "suffix", "reason"),
+    [
+        (cut, "corrupt", "malformed"),
+        (emptied, "corrupt", "no state of a sidecar"),
+        (flipped, "corrupt", "not as it was written"),
+        (of_something_else, "corrupt", "not a database"),
+        (of_a_later_version, "incompatible", "format 99.*Use the monitor that wrote it"),
+    ],
+)
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_goes_on_with_the_ledger(
     left, begin, damage, suffix, reason
 ):
     folder, start = begin
-    damage(folder / "state")
+    damage(folder / "state" / "state.db")
     sidecar = start()
-    assert re.search(reason, warned(sidecar, "snapshot"))
-    assert "generation before is used" in warned(sidecar, "snapshot")
-    assert (folder / f"state.{suffix}").exists()
-    assert refused(sidecar) == {"statistics": 1, "drift": 0, "partition": 0}
+    assert re.search(reason, warned(sidecar, "state"))
+    assert "generation before is used" in warned(sidecar, "state")
+    assert (folder / "state" / f"state.db.{suffix}").exists()
+    assert refused(sidecar) == {"state": 1, "ledger": 0}
     assert statistics(sidecar) == left[1].statistics
     assert new_labels(sidecar, told()) == 0
     serves(sidecar)
@@ -143,31 +141,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_goes_on_with_the_led
 
 def test_without_any_checkpoint_the_statistics_are_those_of_the_whole_ledger(left, begin):
     folder, start = begin
-    cut(folder / "state")
-    flipped(folder / "state.1")
+    cut(folder / "state" / "state.db")
+    of_something_else(folder / "state" / "state.db.1")
     sidecar = start()
-    assert "begin anew" in warned(sidecar, "snapshot")
-    assert refused(sidecar)["statistics"] == 2
+    assert "begins anew" in warned(sidecar, "state")
+    assert refused(sidecar)["state"] == 2
     assert statistics(sidecar) == left[1].statistics
     assert new_labels(sidecar, told()) == 0
     serves(sidecar)
-
-
-@pytest.mark.parametrize(("damage", "suffix", "reason"), KEPT)
-def test_a_damaged_drift_file_is_refused_and_the_statistics_are_as_they_were(
-    left, begin, damage, suffix, reason
-):
-    folder, start = begin
-    damage(folder / "drift")
-    sidecar = start()
-    assert re.search(reason, warned(sidecar, "drift"))
-    assert (folder / f"drift.{suffix}").exists()
-    assert refused(sidecar) == {"statistics": 0, "drift": 1, "partition": 0}
-    assert statistics(sidecar) == left[1].statistics
-    serves(sidecar)
-
-
-# ---- the ledger
 
 
 def root_of_a_tree(path: Path) -> None:
@@ -202,7 +183,7 @@ def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_o
     left, begin, damage, suffix
 ):
     folder, start = begin
-    damage(folder / "pending" / "ledger.db")
+    damage(folder / "state" / "ledger.db")
     sidecar = start()
     waited = {
         name: count for name, count in left[1].fates.items() if name.startswith("waiting_in_")
@@ -210,9 +191,9 @@ def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_o
     assert warned(sidecar, "pending").count("is not there") == len(waited) > 1
     if suffix is not None:
         assert f"It is kept as ledger.db.{suffix}" in warned(sidecar, "pending")
-        assert (folder / "pending" / f"ledger.db.{suffix}").exists()
+        assert (folder / "state" / f"ledger.db.{suffix}").exists()
     files = 1 if suffix else len(waited)
-    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": files}
+    assert refused(sidecar) == {"state": 0, "ledger": files}
     assert statistics(sidecar) == left[1].statistics
     serves(sidecar)
     assert new_labels(sidecar, told()) == 0
@@ -222,15 +203,15 @@ def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_o
 
 def test_a_damaged_entry_is_noticed_when_it_is_done_again_and_costs_itself_alone(left, begin):
     folder, start = begin
-    for generation in ("state", "state.1"):
-        (folder / generation).unlink()
+    for generation in ("state.db", "state.db.1"):
+        (folder / "state" / generation).unlink()
     latest = "(SELECT max(sequence) FROM entries WHERE kind = 1)"
     changed(f"UPDATE entries SET crc = crc + 1 WHERE sequence = {latest}")(
-        folder / "pending" / "ledger.db"
+        folder / "state" / "ledger.db"
     )
     sidecar = start()
     assert "it is not as it was written" in warned(sidecar, "pending")
-    assert refused(sidecar)["partition"] == 1
+    assert refused(sidecar)["ledger"] == 1
     assert sidecar.calibration().counts.matched > 0
     serves(sidecar)
 

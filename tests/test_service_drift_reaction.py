@@ -10,9 +10,9 @@ import pytest
 
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.selection import Selection
-from monitor.store.state import StateFile
 from monitor.v1 import calibration_pb2, drift_pb2
 from monitor.v1 import recalibration_record_pb2 as records_pb
+from tests.checkpointed import on_disk
 from tests.drifting import (
     NEW_EPOCH,
     PAGE,
@@ -197,8 +197,7 @@ def test_where_nothing_is_watched_nothing_is_told_or_kept(start, tmp_path):
     assert acknowledge(sidecar) == []
     sidecar.stop()
     assert not drift_events(watcher)
-    kept = StateFile(tmp_path / "kept").load(lambda contents: contents.parts).value
-    assert kept is not None and kept.keys() == {"statistics", "register"}
+    assert on_disk(tmp_path / "kept").parts.keys() == {"statistics", "register"}
 
 
 # ---- the watch fails

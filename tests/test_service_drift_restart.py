@@ -4,18 +4,16 @@ nor comes again, and evidence goes on where it was.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor.store.snapshot import SnapshotFile, read_body
 
-from monitor.pipeline.checkpoints import DRIFT
 from monitor.v1 import drift_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
+from tests.checkpointed import on_disk
 from tests.promoted import Traffic, Watcher, series
 from tests.served import PATIENCE, Sidecar, eventually, starting
 
@@ -25,14 +23,15 @@ FAULT = 0.2  # of the variance that is sent
 ALARM = 2.0
 
 
-def config(path: Path | str, more="", *, hours=1e-4, every=0.2) -> str:
+def config(folder: Path | str, more="", *, hours=1e-4, every=0.2) -> str:
     """hours: between two false pages."""
     return f"""
 [metrics]
 refresh_seconds = 0.1
-[drift]
-path = '{path}'
+[state]
+folder = '{folder}'
 every_seconds = {every}
+[drift]
 hours_between_false_pages = {hours}
 hours_between_false_tickets = 1e9
 calm_hours = 0.0
@@ -42,10 +41,9 @@ calm_hours = 0.0
 
 @pytest.fixture
 def kept(tmp_path) -> Path:
-    """Where drift is kept."""
+    """Where the state is kept."""
     folder: Path = tmp_path / "state"
-    folder.mkdir()
-    return folder / "kept.drift"
+    return folder
 
 
 @pytest.fixture
@@ -60,14 +58,12 @@ def kill(sidecar: Sidecar) -> None:
     sidecar.process.wait(PATIENCE)
 
 
-def on_disk(path: Path) -> dict[str, Any]:
-    """What is kept as of now; nothing where there is no file yet."""
-    # As a file is replaced, there is only the one before for a moment.
-    for source in (path, path.with_name(f"{path.name}.1")):
-        with contextlib.suppress(FileNotFoundError):
-            found: dict[str, Any] = json.loads(read_body(source, DRIFT))
-            return found
-    return {}
+def drift_on_disk(folder: Path) -> dict[str, Any]:
+    """What is kept of drift as of now; nothing where there is no file yet."""
+    if not (folder / "state.db").exists():
+        return {}
+    found: dict[str, Any] = json.loads(on_disk(folder).parts["drift"])
+    return found
 
 
 def standing(sidecar: Sidecar, slice="car"):
@@ -83,12 +79,6 @@ def alarms_total(sidecar: Sidecar) -> float:
 def state_of(sidecar: Sidecar) -> float:
     """As the metric has it."""
     return series(sidecar, "drift_state").get('severity="page",slice="car"', math.nan)
-
-
-def said(sidecar: Sidecar) -> list[str]:
-    """What the log warns of drift, but for alarms."""
-    lines = sidecar.log.read_text("utf-8").splitlines()
-    return [line for line in lines if "drift:" in line and " WARNING " in line]
 
 
 def drift_events(watcher: Watcher) -> list[drift_pb2.DriftEvent]:
@@ -112,7 +102,7 @@ def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged
     page(traffic)
     told = standing(sidecar).alarm
     assert eventually(lambda: [one.change for one in drift_events(watcher)] == [RAISED])
-    assert eventually(lambda: on_disk(kept).get("latched"))
+    assert eventually(lambda: drift_on_disk(kept).get("latched"))
     assert eventually(lambda: alarms_total(sidecar) == 1)
     kill(sidecar)
     watcher.close()
@@ -133,7 +123,7 @@ def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged
     ended = sidecar.monitor.AcknowledgeDrift(request, timeout=PATIENCE).acknowledged
     assert list(ended) == [told]
     # It was answered when it was on the disk.
-    assert on_disk(kept)["latched"] == []
+    assert drift_on_disk(kept)["latched"] == []
     kill(sidecar)
 
     sidecar = start()
@@ -175,7 +165,7 @@ def on_disk_soon(kept: Path, sidecar: Sidecar) -> float:
     def driven() -> float:
         return series(sidecar, "drift_driving_seconds_total")[""]
 
-    assert eventually(lambda: driven() > 0 and on_disk(kept).get("driven") == driven())
+    assert eventually(lambda: driven() > 0 and drift_on_disk(kept).get("driven") == driven())
     return driven()
 
 
@@ -184,24 +174,13 @@ def test_an_orderly_end_keeps_what_came_last(start, kept):
     sidecar = start(settings)
     Traffic(sidecar).send(20)
     sidecar.stop()
-    assert on_disk(kept)["slices"][0]["labelled"] == 20 * 24
-
-
-def test_a_file_of_a_later_monitor_is_said_and_kept_aside_and_it_serves(start, kept):
-    SnapshotFile(kept, DRIFT).write([b'{"format": "calibration-monitor/drift/9"}'])
-    sidecar = start()
-    assert any("use the monitor that wrote it" in line for line in said(sidecar))
-    assert kept.with_name("kept.drift.incompatible").exists()
-    traffic = Traffic(sidecar)
-    traffic.send(5)
-    assert not standing(sidecar).HasField("alarm")
-    assert eventually(lambda: on_disk(kept).get("slices"))
+    assert drift_on_disk(kept)["slices"][0]["labelled"] == 20 * 24
 
 
 def test_where_nothing_can_be_written_it_watches_and_says_so(start, tmp_path):
     (tmp_path / "file").touch()
-    sidecar = start(config(tmp_path / "file" / "kept.drift"))
-    assert any("cannot be used" in line for line in said(sidecar))
+    sidecar = start(config(tmp_path / "file" / "state"))
+    assert "cannot be written" in sidecar.log.read_text("utf-8")
     page(Traffic(sidecar))
     assert eventually(lambda: series(sidecar, "drift_store_failures_total")[""] >= 2)
     sidecar.stop()

@@ -244,7 +244,7 @@ def large_requests(name, number):
 
 
 def test_a_client_that_reads_no_answers_is_dropped_and_holds_up_nobody(start, tmp_path):
-    pending = f'[pending]\nfolder = "{tmp_path / "ledger"}"\nmax_bytes = 1000000\n'
+    pending = f'[state]\nfolder = "{tmp_path / "state"}"\n[pending]\nmax_bytes = 1000000\n'
     sidecar = start(BY_STREAM + "[server]\nwrite_timeout_seconds = 1\n" + pending)
     other = opened(sidecar, "other")
     assert other.ask(in_frame(0)).frame.status == 1

@@ -93,7 +93,7 @@ def synced_frames(disk: FaultyDisk) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found"
         disk.after_power_loss(found)
-        ledger = LedgerWriter(found / "pending" / FILE, 1 << 30)
+        ledger = LedgerWriter(found / "state" / FILE, 1 << 30)
         frames = ledger.open().frames
         ledger.disconnect()
         return len(frames)

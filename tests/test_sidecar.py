@@ -6,19 +6,17 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from monitor.store.progress import Progress
 
 from monitor.config import (
     Config,
     PendingConfig,
-    PromotionConfig,
     ServerConfig,
-    SnapshotConfig,
+    StateConfig,
     checked,
 )
-from monitor.pipeline.checkpoints import StatisticsCheckpoints
+from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.pending import Dropped
-from monitor.pipeline.restart import restore_progress
+from monitor.pipeline.run_state import RunState, restore_run
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
@@ -27,15 +25,13 @@ from monitor.wire.messages import Health
 from tests.journalled import frame
 
 
-def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_learned_is_told():
-    nowhere = PromotionConfig(folder="")
-    sidecar = Sidecar(Config(snapshot=SnapshotConfig(path=""), promotion=nowhere))
-    store, learning = sidecar.kept.keeper, sidecar.pipeline.learning
-    store.failures, store.refused = 2, 3
-    learning._open.left_out = 7
+def test_failed_checkpoints_are_counted_in_all_their_metrics_and_what_was_not_learned_is_told():
+    sidecar = quiet()
+    sidecar.checkpoints.failures, sidecar.pipeline.learning._open.left_out = 5, 7
     asyncio.run(sidecar.exporting.refresh_if_possible())
     assert sidecar.pipeline.counters.internal_errors == 0
     lines = sidecar.endpoint.published.metrics.decode().splitlines()
+    assert "calibration_checkpoint_failures_total 5.0" in lines
     assert "calibration_recalibrator_store_failures_total 5.0" in lines
     assert "calibration_learning_left_out_total 7.0" in lines
 
@@ -58,7 +54,7 @@ def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Heal
 
 
 def quiet() -> Sidecar:
-    return Sidecar(Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder="")))
+    return Sidecar(Config(state=StateConfig(folder="")))
 
 
 def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
@@ -99,13 +95,7 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
 
 def test_the_limits_are_those_of_the_configuration():
     server = ServerConfig(shed_lag_seconds=3.0, shed_rows=7, clock_step_seconds=9.0)
-    sidecar = Sidecar(
-        Config(
-            server=server,
-            snapshot=SnapshotConfig(path=""),
-            promotion=PromotionConfig(folder=""),
-        )
-    )
+    sidecar = Sidecar(Config(server=server, state=StateConfig(folder="")))
     assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
         3.0,
         7,
@@ -119,11 +109,11 @@ def test_the_limits_are_those_of_the_configuration():
 def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
     """One that found frames 2 to 4 in partitions 7 to 9; partition 6, with frame 1, has expired.
 
-    waiting  detections that its snapshot says wait, by partition; None: the snapshot has no
-             position in the ledger
+    waiting  detections that its checkpoint says wait, by partition; None: its position in the
+             ledger is not known
     """
-    pending = PendingConfig(folder=str(folder), keep_hours=1, partition_minutes=30)
-    quiet = Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder=""))
+    pending = PendingConfig(keep_hours=1, partition_minutes=30)
+    state = StateConfig(folder=str(folder))
 
     async def start() -> Sidecar:
         journal = Journal(folder, pending, list[object]().append)
@@ -134,18 +124,19 @@ def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
         journal.covered(3, 9)
         journal.note(frame(4, 9))
         await journal.close()
-        sidecar = Sidecar(quiet.model_copy(update={"pending": pending}))
+        sidecar = Sidecar(Config(state=state, pending=pending))
 
-        def load(keeper: StatisticsCheckpoints) -> None:
+        def load(checkpoints: Checkpoints) -> None:
             if waiting is None:
-                keeper.entry = None
+                checkpoints.position = None
                 return
-            counts = {f"waiting_in_{number}": n for number, n in waiting.items()}
-            restore_progress(sidecar.pipeline, Progress(3, detections=counts))
+            restore_run(sidecar.pipeline, RunState(3, on_disk=tuple(waiting.items())))
 
-        with patch.object(StatisticsCheckpoints, "load", load):
+        with patch.object(Checkpoints, "load", load):
             sidecar._resume()
         await sidecar.journal.close()
+        assert sidecar.claim is not None
+        sidecar.claim.release()
         return sidecar
 
     return asyncio.run(start())
@@ -219,8 +210,8 @@ TAKEN: dict[str, dict[str, object]] = {
         "fit_every_seconds": 7.0,
         "fit_timeout_seconds": 70.0,
     },
-    "drift": {"refit_on_page": True, "every_seconds": 7.0},
-    "snapshot": {"every_seconds": 8.0},
+    "drift": {"refit_on_page": True},
+    "state": {"every_seconds": 8.0},
     "metrics": {"refresh_seconds": 7.0},
     "log": {"level": "debug", "format": "json", "lines_a_minute": 7, "burst": 7},
 }
@@ -231,7 +222,7 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     heard: list[Config] = []
     sidecar.host = Host(adjusted=heard.append)
     settings = {section: dict(values) for section, values in TAKEN.items()}
-    settings["snapshot"]["path"] = settings["promotion"]["folder"] = ""
+    settings["state"]["folder"] = ""
     found = reloaded(sidecar.config, checked(settings, "test"))
     assert set(found.changed) == {
         f"{section}.{key}" for section, keys in RELOADABLE.items() for key in keys
@@ -248,6 +239,6 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     learning, wanted = sidecar.pipeline.learning, found.config.promotion.settings()
     assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)
     assert learning.register.settings == learning.settings
-    assert (sidecar.keeper.config.every_seconds, sidecar.kept.every_seconds) == (8.0, 8.0)
-    assert sidecar.drift.config == found.config.drift
-    assert sidecar.drift._refits.enough == 17
+    assert sidecar.checkpoints.every_seconds == 8.0
+    assert sidecar.alarms.config == found.config.drift
+    assert sidecar.alarms.enough == 17

@@ -54,6 +54,11 @@ LEFT_OUT = (
     ),
     LeftOut("*metrics.txt", "calibration_loop_lag_seconds", "delay of the event loop"),
     LeftOut("*metrics.txt", "calibration_checkpoint_age_seconds", "time since a write"),
+    LeftOut(
+        "*metrics.txt",
+        "calibration_files_refused_total",
+        "by store, which are state and ledger where there is a state.db; files before",
+    ),
     LeftOut("*metrics.txt", "calibration_stamp_lag_seconds", "wall clock less the fixed stamps"),
     LeftOut(
         "live/[!3]*/metrics.txt",

@@ -55,7 +55,7 @@ reference_seconds = 2.0
 mode = "manual"
 fit_tracks = 5
 [matching]
-class_map = { "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }
+class_map = {{ "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }}
 [pending]
 partition_minutes = 0.1
 [tracker]
@@ -285,7 +285,8 @@ def play_files(place: Place, run: Commands) -> None:
     run("replay/tracked", "replay", _DRIVE, *tracked, *faulty, "--json")
     recalibrated = ("--dimensions", "x,y,z", "--recalibrator", "variance-scaling.json")
     run("replay/recalibrated", "replay", _ARRAYS, *recalibrated, "--slice-by", "class,stream")
-    run("configuration/valid", "serve", "--config", "sidecar.toml", "--check")
+    # It would name a folder of the tree.
+    run("configuration/valid", "serve", "--config", "sidecar.toml", "--check", "--no-snapshot")
     run("configuration/demo", "demo", "--print-config")
     for name, words in _REFUSALS.items():
         run(f"refused/{name}", *words)
@@ -529,8 +530,8 @@ def _settled(sidecar: Sidecar) -> str:
 
 
 def _checkpoint(sidecar: Sidecar) -> None:
-    """Waits until statistics have been written three times: whatever was being written when we
-    began is over, and what is written more often than they are has been written as well.
+    """Waits until a checkpoint has been written three times: whatever was being written when we
+    began is over, and what a tree writes more often has been written as well.
     """
     pattern = re.compile(r"^calibration_checkpoint_age_seconds (\S+)$", re.MULTILINE)
     end, before, written = time.monotonic() + PATIENCE, 0.0, 0
