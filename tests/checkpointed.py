@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-
-from monitor.store.ledger.journal import Journal
 
 from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.promotions import Promotions
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.store.files import Claim
+from monitor.store.journal import Journal
 from monitor.store.previous import PreviousPaths
 from monitor.store.state import Contents, _read
 from monitor.store.statistics_state import NewerFields
@@ -81,12 +81,10 @@ def begun(
     for key, selection in (named or {}).items():
         versions[key] = promotions.recalibrators.learn(selection.to_json()).version
     ledger = LedgerSaid()
-    claim = Claim(folder)
-    try:
-        if not claim.take():
-            claim = None
-    except OSError:
-        pass
+    ours = Claim(folder)
+    claim: Claim | None = ours
+    with contextlib.suppress(OSError):
+        claim = ours if ours.take() else None
     found = Checkpoints(
         promotions=promotions,
         named=versions,

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monitor.store.progress import Progress
 
 from monitor.config import Config, InvalidConfiguration, StateConfig
 from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.recalibrators import Recalibrators, configured
+from monitor.pipeline.run_state import RUN_STATE
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
-from monitor.store.statistics_state import StoredState, parsed, serialised
+from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
 from tests.learnt import active_version, begin, happened, known, promoted, teach
@@ -131,12 +131,11 @@ def test_all_of_a_checkpoint_is_of_one_moment_whatever_comes_while_it_is_made(fo
         for _ in range(3):
             await run.checkpoints.write()
             found = on_disk(folder)
-            stored = parsed(found.parts["statistics"])
-            assert stored.progress is not None
-            assert found.position == stored.progress.sequence
-            frames = found.position
+            stored, at = parsed(found.parts["statistics"]), RUN_STATE.read(found.parts["run"])
+            frames = at.sequence
+            assert found.position == frames
             assert sum(one.n for one in stored.state.slices) == 5 * frames
-            assert stored.progress.detections["matched"] == 5 * frames
+            assert at.account["matched"] == 5 * frames
             register = REGISTER_CODEC.read(found.parts["register"])
             assert register.sequence == len(found.records) == frames - 3
             assert register.pinned == (frames % 2 == 0) or frames == 3
@@ -184,7 +183,7 @@ def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch):
 # ---- what cannot be used
 
 
-def changed(folder, change: Callable[[dict[str, bytes], dict[str, bytes]], None]) -> None:
+def changed(folder, change: Callable[[dict[str, bytes], dict[str, bytes]], object]) -> None:
     """The newest generation as if it had been written so."""
     found = on_disk(folder)
     parts, documents = dict(found.parts), dict(found.recalibrators)
@@ -221,17 +220,17 @@ def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, caplog)
     assert_same_statistics(begun(folder).pipeline, first.pipeline)
 
 
-def garbled(parts: dict[str, bytes], _: dict[str, bytes], name: str) -> None:
+def garbled(name: str, parts: dict[str, bytes]) -> None:
     parts[name] = b"\x08\x01" if name == "statistics" else b"{}"
 
 
-@pytest.mark.parametrize("name", ["statistics", "drift", "register"])
+@pytest.mark.parametrize("name", ["statistics", "run", "drift", "register"])
 def test_a_part_that_cannot_be_read_costs_its_generation(folder, caplog, name):
     first = begun(folder, "car")
     drive(first, range(1, 6))
     alarmed(first)
     kept(first)
-    changed(folder, lambda *all: garbled(*all, name))
+    changed(folder, lambda parts, _: garbled(name, parts))
     again = begun(folder)
     assert_same_statistics(again.pipeline, first.pipeline)
     assert latched(again) == ["car"]
@@ -240,7 +239,7 @@ def test_a_part_that_cannot_be_read_costs_its_generation(folder, caplog, name):
     assert again.checkpoints.refused == 1
 
 
-@pytest.mark.parametrize("name", ["drift", "register"])
+@pytest.mark.parametrize("name", ["run", "drift", "register"])
 def test_a_part_of_a_later_version_is_kept_for_it(folder, caplog, name):
     kept(begun(folder))
 
@@ -252,25 +251,6 @@ def test_a_part_of_a_later_version_is_kept_for_it(folder, caplog, name):
     changed(folder, later)
     begun(folder)
     assert "kept as state.db.incompatible" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "detections", [{"waiting_in_": 1}, {"waiting_in_x": 1}, {"waiting_in_1.5": 1}]
-)
-def test_progress_that_cannot_be_adds_nothing_to_the_generation_before(folder, detections):
-    first = begun(folder)
-    drive(first, range(1, 3))
-    kept(first)
-
-    def damaged(parts: dict[str, bytes], _: dict[str, bytes]) -> None:
-        stored = parsed(parts["statistics"])
-        progress = Progress(sequence=4, detections=detections)
-        parts["statistics"] = b"".join(serialised(StoredState(stored.state, b"", progress)))
-
-    changed(folder, damaged)
-    again = begun(folder)
-    assert again.checkpoints.position == 2
-    assert_same_statistics(again.pipeline, first.pipeline)
 
 
 def with_two_promoted(folder) -> tuple[Run, list[str]]:
@@ -309,7 +289,7 @@ def test_a_lost_document_of_what_is_active_costs_the_generation(folder, caplog, 
 
 def test_what_only_a_rollback_would_need_may_be_lost(folder, caplog):
     _, (one, other) = with_two_promoted(folder)
-    changed(folder, lambda _, documents: documents.pop(one) and None)
+    changed(folder, lambda _, documents: documents.pop(one))
     run = begun(folder)
     assert active_version(run.promotions) == other
     assert one not in run.promotions.recalibrators.known
@@ -329,7 +309,7 @@ def test_records_of_another_version_are_left_out_alone(folder):
 
 
 @pytest.mark.parametrize(
-    "broken", ["parsed", "restore_progress", "restore_register", "restore_drift"]
+    "broken", ["parsed", "restore_run", "restore_register", "restore_drift"]
 )
 def test_whatever_is_wrong_the_start_goes_on(folder, monkeypatch, broken):
     first = begun(folder)
@@ -373,7 +353,7 @@ def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp
 
 def test_a_fault_of_ours_is_said_with_its_trace(folder, monkeypatch, caplog):
     run = begun(folder)
-    monkeypatch.setattr(checkpoints, "progress_of", lambda _: 1 / 0)
+    monkeypatch.setattr(checkpoints, "run_state_of", lambda _: 1 / 0)
     kept(run)
     assert "ZeroDivisionError" in caplog.text
     assert run.checkpoints.failures == 1
@@ -696,7 +676,9 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
     for run in (first, second):
         assert run.checkpoints.position == 5
         assert sum(one.raw.n for _, one in statistics_of(run.pipeline)) == 2 * 25
-        assert list(run.pipeline.streams) == ["lidar"]
+        # Streams and the account of frames begin anew, with other numbers than before.
+        assert (list(run.pipeline.streams), run.pipeline.ledger.begins) == ([], 6)
+        assert run.pipeline.numbered == 5
         assert latched(run) == ["car"]
         assert active_version(run.promotions) == OTHER.version
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]

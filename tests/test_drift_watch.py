@@ -112,23 +112,14 @@ def test_frames_that_wait_when_another_epoch_begins_are_superseded():
 
 def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
     watch = watch_of()
-
-    def urgent() -> bool:
-        found = watch.urgent.is_set()
-        watch.urgent.clear()
-        return found
-
     watch.changed("a", [])
-    assert urgent()
     watch.add(rows_of(0), "a")
     finished(watch.catch_up(everything=True))
     watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
     watch.slices.slices.clear()
     watch.changed("b", [], follows=True)
-    assert urgent()
     assert [one.epoch for one in watch.family.left.values()] == [0] * 3
     watch.changed("c", [])
-    assert urgent()
     assert [one.epoch for one in watch.family.left.values()] == [1] * 3
 
 

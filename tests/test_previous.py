@@ -9,7 +9,7 @@ import pytest
 
 from monitor.store.entries import LabelEntry
 from monitor.store.ledger import FILE
-from monitor.store.previous import take_over
+from monitor.store.previous import PreviousPaths, take_over
 from tests.journalled import found, frame, replayed, told, writer
 
 WRITTEN = Path(__file__).parent / "previous"
@@ -24,9 +24,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def taken_over(folder: Path) -> None:
+    take_over(PreviousPaths("", "", "", str(folder)), folder)
+
+
 def test_frames_and_labels_are_taken_over_once_with_their_positions(folder):
     before = {path.name: path.read_bytes() for path in folder.glob("p*.sqlite")}
-    take_over(folder)
+    taken_over(folder)
     one = writer(folder)
     first, labels, brought, last = replayed(folder)
     assert told(first) == told(frame(1, 1, frame_id=2**64 - 1, size=3))
@@ -40,7 +44,7 @@ def test_frames_and_labels_are_taken_over_once_with_their_positions(folder):
     assert len(kept.labels) == 1
     assert set(one.partitions) == {1, -2}
     one.commit([frame(6)], durable=True)
-    take_over(folder)
+    taken_over(folder)
     assert len(replayed(folder)) == 5
     one.disconnect()
     assert {path.name: path.read_bytes() for path in folder.glob("p*.sqlite")} == before
@@ -51,7 +55,7 @@ def test_rows_that_are_damaged_are_left_out_and_so_is_a_file_that_is_none(folder
         old.execute("UPDATE frames SET body = x'00' WHERE sequence = 1")
     old.close()
     (folder / "p7.sqlite").write_text("no database" * 100)
-    take_over(folder)
+    taken_over(folder)
     writer(folder).disconnect()
     # Labels of the frame that is left out are of nothing.
     assert [entry.sequence for entry in replayed(folder)] == [4, 5]
@@ -60,14 +64,14 @@ def test_rows_that_are_damaged_are_left_out_and_so_is_a_file_that_is_none(folder
 
 
 def test_without_files_of_before_nothing_is_begun(tmp_path):
-    take_over(tmp_path)
-    take_over(tmp_path / "absent")
+    taken_over(tmp_path)
+    taken_over(tmp_path / "absent")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_taken_over_by_halves_is_taken_over_again(folder):
     (folder / f"{FILE}.half").write_text("torn")
-    take_over(folder)
+    taken_over(folder)
     writer(folder).disconnect()
     assert len(replayed(folder)) == 4
     assert not list(folder.glob("*.half*"))

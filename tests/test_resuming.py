@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from monitor.drift.state import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.restart import Resumption, progress_of, restore_progress, with_clusters
+from monitor.pipeline.restart import Resumption
+from monitor.pipeline.run_state import RUN_STATE, restore_run, run_state_of, with_tracks
 from monitor.statistics.observations import finished
 from monitor.store.drift_documents import family_text, read_family
 from monitor.store.statistics_state import StoredState, parsed, serialised
@@ -42,6 +43,7 @@ class Checkpoint:
     """What is kept of a pipeline at a moment, as bytes."""
 
     statistics: bytes
+    run: bytes
     drift: bytes
 
 
@@ -55,19 +57,18 @@ def family_of(pipeline: Pipeline) -> bytes:
 
 def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
     with pipeline.live.held():
-        progress = progress_of(pipeline)
+        run = run_state_of(pipeline)
         state = finished(pipeline.live.state_in_steps(holder=True))
-        progress = with_clusters(progress, pipeline)
-    body = b"".join(serialised(StoredState(state, b"", progress)))
-    return Checkpoint(body, family_of(pipeline))
+        run = with_tracks(run, pipeline)
+    body = b"".join(serialised(StoredState(state)))
+    return Checkpoint(body, RUN_STATE.write(run), family_of(pipeline))
 
 
 def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumption:
     """As a sidecar does at start."""
-    stored = parsed(kept.statistics)
-    assert stored.progress is not None
-    finished(fresh.live.import_in_steps(stored.state))
-    restore_progress(fresh, stored.progress)
+    finished(fresh.live.import_in_steps(parsed(kept.statistics).state))
+    run = RUN_STATE.read(kept.run)
+    restore_run(fresh, run)
     family = read_family(kept.drift)
     version = fresh.recalibrators.selection.version
     watch = fresh.drift
@@ -77,7 +78,7 @@ def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumpti
         if frame is not None:
             fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
     resumption = Resumption(fresh)
-    resumption.run(journal, stored.progress.sequence)
+    resumption.run(journal, run.sequence)
     return resumption
 
 

@@ -283,8 +283,9 @@ class Checkpoints:
             with contained(pipeline.counters, log, "streams of the last run cannot be used"):
                 restore_run(pipeline, found.run)
         else:
-            # Frames of before are in no account.
-            pipeline.ledger.begins = (found.position or 0) + 1
+            # Frames of before are in no account, and no stream has the number of one of before.
+            pipeline.numbered = pipeline.ledger.sequence = found.position or 0
+            pipeline.ledger.begins = pipeline.numbered + 1
         register = Register(found.register, found.documents, found.records[-REMEMBERED:])
         restored: set[str] = set()
         with contained(pipeline.counters, log, "recalibrators of the last run cannot be used"):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor.store.progress import KeptClusters, Progress, decode_progress, encode_progress
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.pipeline.run_state import RUN_STATE, OpenTracks, RunState
 from monitor.statistics.clusters import ClusterMemory, ClusterState
 from tests.calibration.matched_frames import (
     XY,
@@ -30,9 +30,12 @@ seeds = st.integers(0, 2**32 - 1)
 
 def kept(states: dict[Space, ClusterState]) -> dict[Space, ClusterState]:
     """Written, and read again."""
-    progress = Progress(clusters=tuple(KeptClusters(*item) for item in states.items()))
-    found = decode_progress(encode_progress(progress))
-    return {entry.space: entry.state for entry in found.clusters}
+    tracks = tuple(
+        OpenTracks(space, one.counted, one.ids, one.last, one.rows, one.sums.ravel())
+        for space, one in states.items()
+    )
+    found = RUN_STATE.read(RUN_STATE.write(RunState(0, tracks=tracks)))
+    return {entry.space: entry.clusters for entry in found.tracks}
 
 
 def some_rows(random: np.random.Generator, n: int, clusters: int, axes: int):
