@@ -101,7 +101,8 @@ class LedgerFailed(OSError):
     """
 
     def __init__(self, message: str, *, full: bool = False) -> None:
-        super().__init__(message)
+        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
+        super().__init__(f"{message} {remedy}")
         self.full = full
 
 
@@ -204,15 +205,12 @@ def failures(path: Path) -> Iterator[None]:
         absent = code == sqlite3.SQLITE_ERROR and str(error).startswith("no such ")
         if code in _DAMAGED or extended == _SHORT_READ or absent:
             raise UnusableLedger(f"{said}.") from error
-        if code == sqlite3.SQLITE_FULL:
-            raise LedgerFailed(f"{said}. Free some of the disk.", full=True) from error
-        raise LedgerFailed(f"{said}. Is the folder there, ours, and writable?") from error
+        raise LedgerFailed(f"{said}.", full=code == sqlite3.SQLITE_FULL) from error
+    except LedgerFailed:
+        raise
     except OSError as error:
-        if isinstance(error, LedgerFailed):
-            raise
         full = error.errno in _NO_ROOM
-        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
-        raise LedgerFailed(f"{path}: {error.strerror or error}. {remedy}", full=full) from error
+        raise LedgerFailed(f"{path}: {error.strerror or error}.", full=full) from error
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
@@ -372,10 +370,8 @@ class LedgerWriter:
         lasts = [one.last for one in self.partitions.values()]
         self._last = max([self._last, *lasts, *(row[2] for row in gone)])
         for number, _, _, blob in gone:
-            (size,) = run(
-                "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?",
-                (number, blob),
-            ).fetchone()
+            bytes_of = "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?"
+            (size,) = run(bytes_of, (number, blob)).fetchone()
             if size is not None:
                 self._dying[number] = blob, size
 
@@ -431,7 +427,7 @@ class LedgerWriter:
             known.clear()
 
     def disconnect(self) -> None:
-        """Closes the database; the WAL is copied into it where nobody else has it open."""
+        """Closes the database."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -573,8 +569,6 @@ class LedgerWriter:
                 # What is in no checkpoint stays until there is one, which is asked for.
                 self.pressed = True
                 break
-            if len(self.partitions) == 1:
-                log.warning("pending: one partition is over disk_bytes: lower partition_minutes")
             self._drop(oldest, "budget")
 
     def _make_room(self, bodies: Bodies) -> bool:
@@ -583,19 +577,20 @@ class LedgerWriter:
             return True
         writing = {key.partition for key, *_ in bodies}
         # What no checkpoint has is in no other place: rather nothing new is taken.
-        others = [
-            (one.last, number)
+        lasts = {
+            number: one.last
             for number, one in self.partitions.items()
             if number not in writing and one.last <= self.covered
-        ]
-        if others:
-            _, oldest = min(others)
-            self._ready()
-            with failures(self.path):
-                self._drop(oldest, "budget")
-                while oldest in self._dying:
-                    self.tidy()
-        return bool(others)
+        }
+        oldest = min(lasts, key=lasts.__getitem__, default=None)
+        if oldest is None:
+            return False
+        self._ready()
+        with failures(self.path):
+            self._drop(oldest, "budget")
+        while oldest in self._dying:
+            self.tidy()
+        return True
 
     def _drop(self, number: int, reason: str) -> None:
         """Lets a partition go: it is not found any more, and its blobs are deleted by `tidy`."""

@@ -1,4 +1,4 @@
-"""What the last release kept in another form, copied once into that of this one."""
+"""Copies what the last release kept in another form into that of this one, once."""
 
 from __future__ import annotations
 
