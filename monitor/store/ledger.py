@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sqlite3
+import stat
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,10 +174,10 @@ class Partition:
 def mark_of(path: Path) -> tuple[int, int] | None:
     """Identifies a file among others of the same name; None where there is none."""
     try:
-        status = path.stat(follow_symlinks=False)
+        status = os.lstat(path)
     except OSError:
         return None
-    return (status.st_dev, status.st_ino) if path.is_file() and not path.is_symlink() else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -184,9 +185,9 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}{suffix}")
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, *parts: str) -> int:
     total = 0
-    for part in ("", "-wal", "-shm"):
+    for part in parts or ("", "-wal", "-shm"):
         with contextlib.suppress(OSError):
             total += beside(path, part).stat().st_size
     return total
@@ -269,6 +270,7 @@ class LedgerWriter:
     _wal_pages: int = field(init=False)
     _synchronous: bool = False
     _unsynced: bool = False
+    _aside_bytes: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
 
@@ -288,6 +290,7 @@ class LedgerWriter:
             self.set_aside(error)
             unknown, rows = error.suffix, []
             self._ready()
+        self._aside_bytes = sum(map(_size, self._aside()))
         self.bytes = self._counted()
         frames = (RecentFrame(row[1], row[2] & UNSIGNED, *row[3:]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), dict(self._gone)
@@ -412,6 +415,7 @@ class LedgerWriter:
         except OSError as failed:
             said = f"It cannot be kept as {aside.name} ({failed.strerror})."
         self.refused += 1
+        self._aside_bytes = sum(map(_size, self._aside()))
         self._forget(
             error.suffix, f"{error} {said} Frames and labels in it are not known any more."
         )
@@ -560,7 +564,7 @@ class LedgerWriter:
 
     def _keep_budget(self) -> None:
         while self._in_use() > self.disk_bytes:
-            if self._remove_aside():
+            if self._aside_bytes and self._remove_aside():
                 continue
             if not self.partitions:
                 break
@@ -633,7 +637,7 @@ class LedgerWriter:
                 return True
             pages, free = self._pages()
             # A file within the budget keeps some room for what comes next.
-            over = pages * _PAGE + self._wal_bytes() > self.disk_bytes
+            over = pages * _PAGE + _size(self.path, "-wal") > self.disk_bytes
             if free > max(_PORTION_PAGES, pages // 8) or (over and free):
                 # Each page is a row without columns: only a script goes on to the last one.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
@@ -654,15 +658,10 @@ class LedgerWriter:
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
         there = max(0, (pages - free) * _PAGE - dying)
-        return there + self._wal_bytes() + sum(map(_size, self._aside()))
-
-    def _wal_bytes(self) -> int:
-        with contextlib.suppress(OSError):
-            return beside(self.path, "-wal").stat().st_size
-        return 0
+        return there + _size(self.path, "-wal") + self._aside_bytes
 
     def _counted(self) -> int:
-        return _size(self.path) + sum(map(_size, self._aside()))
+        return _size(self.path) + self._aside_bytes
 
     def _aside(self) -> Iterator[Path]:
         """Yields the files that were set aside."""
@@ -673,12 +672,13 @@ class LedgerWriter:
 
     def _remove_aside(self) -> bool:
         """Removes what was set aside first of all; tells whether there was something."""
-        with contextlib.suppress(OSError):
-            for oldest in sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns):
-                for part in ("", "-wal"):
-                    beside(oldest, part).unlink(missing_ok=True)
-                return True
-        return False
+        before = self._aside_bytes
+        with contextlib.suppress(OSError, StopIteration):
+            oldest = next(iter(sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns)))
+            for part in ("", "-wal"):
+                beside(oldest, part).unlink(missing_ok=True)
+        self._aside_bytes = sum(map(_size, self._aside()))
+        return self._aside_bytes < before
 
 
 def _taken(run: Run, rows: list[Row]) -> set[int]:
