@@ -308,9 +308,7 @@ def test_records_of_another_version_are_left_out_alone(folder):
     assert again.promotions.pin(pinned=False, actor="anna").sequence == 2
 
 
-@pytest.mark.parametrize(
-    "broken", ["parsed", "restore_run", "restore_register", "restore_drift"]
-)
+@pytest.mark.parametrize("broken", ["parsed", "restore_run", "restore_register", "restore_drift"])
 def test_whatever_is_wrong_the_start_goes_on(folder, monkeypatch, broken):
     first = begun(folder)
     drive(first, range(1, 3))

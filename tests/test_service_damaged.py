@@ -197,7 +197,7 @@ def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_o
     assert statistics(sidecar) == left[1].statistics
     serves(sidecar)
     assert new_labels(sidecar, told()) == 0
-    lost = sum(waited.values()) + left[1].fates["dropped_corrupt"]
+    lost = sum(waited.values()) + left[1].fates.get("dropped_corrupt", 0)
     assert ended(sidecar, folder).fates["dropped_corrupt"] == lost
 
 

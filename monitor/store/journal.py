@@ -92,7 +92,7 @@ class LedgerReader:
     _blobs: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
 
     def find(self, stream: str, frame_id: int, partition: int | None, before: int) -> Kept | None:
-        """The latest frame of that name before an entry, with its labels.
+        """Finds the latest frame of a name before an entry, with its labels.
 
         None too where one of them is damaged: without it, labels would be counted a second time.
 
@@ -426,7 +426,7 @@ class Journal:
             )
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
-        """The latest frame of that name, with its labels, be they written or not."""
+        """Finds the latest frame of a name, with its labels, be they written or not."""
         writer, loop = self._writer, asyncio.get_running_loop()
         if writer is None:
             return None
@@ -448,7 +448,7 @@ class Journal:
         return kept(latest, labels)
 
     def covered(self, sequence: int, now: int | None = None) -> None:
-        """A checkpoint has all up to a sequence: it is not replayed any more, and may expire.
+        """Notes that a checkpoint has all up to a sequence: it may expire, and is not replayed.
 
         now  partition that event time is in, as it is believed; None: that of the latest entry
         """

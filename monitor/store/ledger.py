@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sqlite3
+import stat
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,7 +102,8 @@ class LedgerFailed(OSError):
     """
 
     def __init__(self, message: str, *, full: bool = False) -> None:
-        super().__init__(message)
+        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
+        super().__init__(f"{message} {remedy}")
         self.full = full
 
 
@@ -172,10 +174,10 @@ class Partition:
 def mark_of(path: Path) -> tuple[int, int] | None:
     """Identifies a file among others of the same name; None where there is none."""
     try:
-        status = path.stat(follow_symlinks=False)
+        status = os.lstat(path)
     except OSError:
         return None
-    return (status.st_dev, status.st_ino) if path.is_file() and not path.is_symlink() else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -183,9 +185,9 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}{suffix}")
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, *parts: str) -> int:
     total = 0
-    for part in ("", "-wal", "-shm"):
+    for part in parts or ("", "-wal", "-shm"):
         with contextlib.suppress(OSError):
             total += beside(path, part).stat().st_size
     return total
@@ -204,15 +206,12 @@ def failures(path: Path) -> Iterator[None]:
         absent = code == sqlite3.SQLITE_ERROR and str(error).startswith("no such ")
         if code in _DAMAGED or extended == _SHORT_READ or absent:
             raise UnusableLedger(f"{said}.") from error
-        if code == sqlite3.SQLITE_FULL:
-            raise LedgerFailed(f"{said}. Free some of the disk.", full=True) from error
-        raise LedgerFailed(f"{said}. Is the folder there, ours, and writable?") from error
+        raise LedgerFailed(f"{said}.", full=code == sqlite3.SQLITE_FULL) from error
+    except LedgerFailed:
+        raise
     except OSError as error:
-        if isinstance(error, LedgerFailed):
-            raise
         full = error.errno in _NO_ROOM
-        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
-        raise LedgerFailed(f"{path}: {error.strerror or error}. {remedy}", full=full) from error
+        raise LedgerFailed(f"{path}: {error.strerror or error}.", full=full) from error
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
@@ -271,6 +270,7 @@ class LedgerWriter:
     _wal_pages: int = field(init=False)
     _synchronous: bool = False
     _unsynced: bool = False
+    _aside_bytes: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
 
@@ -290,6 +290,7 @@ class LedgerWriter:
             self.set_aside(error)
             unknown, rows = error.suffix, []
             self._ready()
+        self._aside_bytes = sum(map(_size, self._aside()))
         self.bytes = self._counted()
         frames = (RecentFrame(row[1], row[2] & UNSIGNED, *row[3:]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), dict(self._gone)
@@ -372,10 +373,8 @@ class LedgerWriter:
         lasts = [one.last for one in self.partitions.values()]
         self._last = max([self._last, *lasts, *(row[2] for row in gone)])
         for number, _, _, blob in gone:
-            (size,) = run(
-                "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?",
-                (number, blob),
-            ).fetchone()
+            bytes_of = "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?"
+            (size,) = run(bytes_of, (number, blob)).fetchone()
             if size is not None:
                 self._dying[number] = blob, size
 
@@ -416,6 +415,7 @@ class LedgerWriter:
         except OSError as failed:
             said = f"It cannot be kept as {aside.name} ({failed.strerror})."
         self.refused += 1
+        self._aside_bytes = sum(map(_size, self._aside()))
         self._forget(
             error.suffix, f"{error} {said} Frames and labels in it are not known any more."
         )
@@ -431,7 +431,7 @@ class LedgerWriter:
             known.clear()
 
     def disconnect(self) -> None:
-        """Closes the database; the WAL is copied into it where nobody else has it open."""
+        """Closes the database."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -564,7 +564,7 @@ class LedgerWriter:
 
     def _keep_budget(self) -> None:
         while self._in_use() > self.disk_bytes:
-            if self._remove_aside():
+            if self._aside_bytes and self._remove_aside():
                 continue
             if not self.partitions:
                 break
@@ -573,8 +573,6 @@ class LedgerWriter:
                 # What is in no checkpoint stays until there is one, which is asked for.
                 self.pressed = True
                 break
-            if len(self.partitions) == 1:
-                log.warning("pending: one partition is over disk_bytes: lower partition_minutes")
             self._drop(oldest, "budget")
 
     def _make_room(self, bodies: Bodies) -> bool:
@@ -583,19 +581,20 @@ class LedgerWriter:
             return True
         writing = {key.partition for key, *_ in bodies}
         # What no checkpoint has is in no other place: rather nothing new is taken.
-        others = [
-            (one.last, number)
+        lasts = {
+            number: one.last
             for number, one in self.partitions.items()
             if number not in writing and one.last <= self.covered
-        ]
-        if others:
-            _, oldest = min(others)
-            self._ready()
-            with failures(self.path):
-                self._drop(oldest, "budget")
-                while oldest in self._dying:
-                    self.tidy()
-        return bool(others)
+        }
+        oldest = min(lasts, key=lasts.__getitem__, default=None)
+        if oldest is None:
+            return False
+        self._ready()
+        with failures(self.path):
+            self._drop(oldest, "budget")
+        while oldest in self._dying:
+            self.tidy()
+        return True
 
     def _drop(self, number: int, reason: str) -> None:
         """Lets a partition go: it is not found any more, and its blobs are deleted by `tidy`."""
@@ -638,7 +637,7 @@ class LedgerWriter:
                 return True
             pages, free = self._pages()
             # A file within the budget keeps some room for what comes next.
-            over = pages * _PAGE + self._wal_bytes() > self.disk_bytes
+            over = pages * _PAGE + _size(self.path, "-wal") > self.disk_bytes
             if free > max(_PORTION_PAGES, pages // 8) or (over and free):
                 # Each page is a row without columns: only a script goes on to the last one.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
@@ -659,15 +658,10 @@ class LedgerWriter:
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
         there = max(0, (pages - free) * _PAGE - dying)
-        return there + self._wal_bytes() + sum(map(_size, self._aside()))
-
-    def _wal_bytes(self) -> int:
-        with contextlib.suppress(OSError):
-            return beside(self.path, "-wal").stat().st_size
-        return 0
+        return there + _size(self.path, "-wal") + self._aside_bytes
 
     def _counted(self) -> int:
-        return _size(self.path) + sum(map(_size, self._aside()))
+        return _size(self.path) + self._aside_bytes
 
     def _aside(self) -> Iterator[Path]:
         """Yields the files that were set aside."""
@@ -678,12 +672,13 @@ class LedgerWriter:
 
     def _remove_aside(self) -> bool:
         """Removes what was set aside first of all; tells whether there was something."""
-        with contextlib.suppress(OSError):
-            for oldest in sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns):
-                for part in ("", "-wal"):
-                    beside(oldest, part).unlink(missing_ok=True)
-                return True
-        return False
+        before = self._aside_bytes
+        with contextlib.suppress(OSError, StopIteration):
+            oldest = next(iter(sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns)))
+            for part in ("", "-wal"):
+                beside(oldest, part).unlink(missing_ok=True)
+        self._aside_bytes = sum(map(_size, self._aside()))
+        return self._aside_bytes < before
 
 
 def _taken(run: Run, rows: list[Row]) -> set[int]:
