@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,12 +81,9 @@ def begun(
     for key, selection in (named or {}).items():
         versions[key] = promotions.recalibrators.learn(selection.to_json()).version
     ledger = LedgerSaid()
-    claim = Claim(folder)
-    try:
-        if not claim.take():
-            claim = None
-    except OSError:
-        pass
+    claim: Claim | None = Claim(folder)
+    with contextlib.suppress(OSError):
+        claim = claim if claim is not None and claim.take() else None
     found = Checkpoints(
         promotions=promotions,
         named=versions,

@@ -15,6 +15,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import Happened, Record, SliceFitted
 from monitor.promotion.tracks import WholeTrack
+from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
@@ -42,7 +43,7 @@ def promotions_of(
     return Promotions(pipeline, now_ns=lambda: next(clock))
 
 
-def known(promotions: Promotions, *selections: Selection) -> list[str]:
+def known(promotions: Promotions, *selections: AnySelection) -> list[str]:
     """The versions of selections, which are known from now on, as if they were sent."""
     return [promotions.recalibrators.learn(one.to_json()).version for one in selections]
 

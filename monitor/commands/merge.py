@@ -17,7 +17,7 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="statistics: exports of sidecars, or what was merged before"
+        "files", metavar="FILE", nargs="+", help="statistics, from `export` or `merge`"
     )
     parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

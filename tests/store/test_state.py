@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monitor.store import state
-from monitor.store.files import Claim
+from monitor.store.files import Claim, OtherFormat
 from monitor.store.state import Checkpoint, Contents, Loaded, StateFile, state_folder
 from tests.served import ROOT
 
@@ -103,10 +103,14 @@ def test_only_the_owner_may_read_it(tmp_path):
 
 
 def test_recalibrators_that_nobody_names_go_and_a_document_is_made_once(file):
-    made = []
+    made: list[str] = []
 
     def document(text: str) -> Callable[[], str]:
-        return lambda: made.append(text) or text
+        def make() -> str:
+            made.append(text)
+            return text
+
+        return make
 
     for versions in (("a", "b"), ("b", "c"), ("b", "a")):
         file.write(Checkpoint(9, {}, {one: document(one) for one in versions}))
@@ -382,7 +386,7 @@ def test_what_cannot_be_set_aside_is_said_and_a_later_version_is_not_written_ove
     loaded = file.load(whole)
     assert loaded.value == 1
     assert "It cannot be kept as state.db.incompatible (Is a directory)" in loaded.complaints[0]
-    with pytest.raises(state.OtherFormat):
+    with pytest.raises(OtherFormat):
         file.write(checkpoint(3))
     assert file.path.read_bytes() == before
     assert file.load(whole).value == 1
