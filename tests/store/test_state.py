@@ -103,7 +103,7 @@ def test_only_the_owner_may_read_it(tmp_path):
 
 
 def test_recalibrators_that_nobody_names_go_and_a_document_is_made_once(file):
-    made = []
+    made: list[str] = []
 
     def document(text: str) -> Callable[[], str]:
         def make() -> str:
