@@ -31,9 +31,8 @@ from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
 from monitor.recalibration.classes.class_selection import CLASS_METHODS, AnySelection
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
-from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.process_fit import ProcessSettings
-from monitor.recalibration.processes.sparse_process import MOST_INDUCING, Coupling
+from monitor.recalibration.processes.process_fit import INDUCING
+from monitor.recalibration.processes.sparse_process import MOST_INDUCING
 from monitor.recalibration.recalibrator import Basis
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import WIDE, Clamp, FullInput, Objective
@@ -48,8 +47,7 @@ EXAMPLE = """examples:
 
 # Options of single methods, by the names that FitOptions has for them.
 _OF_METHODS = (
-    *("objective", "full_input", "clamp", "kernel", "coupling", "inducing"),
-    *("surrogate_level", "time_constant"),
+    *("objective", "full_input", "clamp", "inducing", "surrogate_level", "time_constant"),
 )
 
 
@@ -105,10 +103,7 @@ def _add_adaptive(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_process(parser: argparse.ArgumentParser) -> None:
-    add_choice(parser, "--kernel", KernelForm, "of a Gaussian process (default normalised)")
-    coupling = "of the dimensions of a Gaussian process (default independent)"
-    add_choice(parser, "--coupling", Coupling, coupling)
-    text = f"points that carry a Gaussian process, at most (default {ProcessSettings().inducing})"
+    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
     add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
     text = (
         "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "

@@ -19,9 +19,6 @@ from monitor.recalibration import adaptive_scaling, binned, quantiles, scaling
 from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import beta, cauchy, multivariate, normal
-from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.process_fit import ProcessSettings
-from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
@@ -195,9 +192,7 @@ class FitOptions:
     objective        what a scale satisfies
     full_input       what covariance scaling does to full covariances
     clamp            range of the factors on σ of a scaling
-    kernel           of a Gaussian process
-    coupling         of the latents of its outputs
-    inducing         its inducing points, at most
+    inducing         points of a Gaussian process, at most
     surrogate_level  the central interval in which a Cauchy and its Gaussian agree
     time_constant    of adaptive scaling, seconds
     """
@@ -205,8 +200,6 @@ class FitOptions:
     objective: Objective | None = None
     full_input: FullInput | None = None
     clamp: Clamp | None = None
-    kernel: KernelForm | None = None
-    coupling: Coupling | None = None
     inducing: int | None = None
     surrogate_level: float | None = None
     time_constant: float | None = None
@@ -246,13 +239,6 @@ def _of_sums(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
     return lambda rows, **given: fit(statistics_of(rows), **given)
 
 
-def _of_settings(
-    fit: Callable[[FitRows, Any], Recalibrator], settings: Callable[..., Any]
-) -> Callable[..., Recalibrator]:
-    """Adapts a fit of a Gaussian process, whose options are fields of its settings."""
-    return lambda rows, **given: fit(rows, settings(**given))
-
-
 def _adaptive_scaling(
     rows: FitRows, prior: Towards | None, time_constant: float = TIME_CONSTANT_S
 ) -> Recalibrator:
@@ -277,21 +263,12 @@ FITTINGS: Mapping[str, Fitting] = {
     binned.HistogramBinning.method: _fitting(binned.fit_histogram_binning),
     binned.IsotonicStd.method: _fitting(binned.fit_isotonic_std),
     quantiles.IsotonicQuantiles.method: _fitting(quantiles.fit_isotonic_quantiles),
-    normal.GpNormal.method: _fitting(
-        _of_settings(normal.fit_gp_normal, ProcessSettings), "inducing", "kernel", "coupling"
-    ),
+    normal.GpNormal.method: _fitting(normal.fit_gp_normal, "inducing"),
     multivariate.GpNormalMultivariate.method: _fitting(
-        _of_settings(multivariate.fit_gp_normal_multivariate, ProcessSettings), "inducing", "kernel"
+        multivariate.fit_gp_normal_multivariate, "inducing"
     ),
-    beta.GpBeta.method: _fitting(
-        _of_settings(beta.fit_gp_beta, ProcessSettings), "inducing", "kernel"
-    ),
-    cauchy.GpCauchy.method: _fitting(
-        _of_settings(cauchy.fit_gp_cauchy, cauchy.GpCauchySettings),
-        "inducing",
-        "kernel",
-        "surrogate_level",
-    ),
+    beta.GpBeta.method: _fitting(beta.fit_gp_beta, "inducing"),
+    cauchy.GpCauchy.method: _fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
 }
 
 

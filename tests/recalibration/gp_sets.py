@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes.normal import NormalLikelihood
 from monitor.recalibration.recalibrator import Recalibrator
 from tests.recalibration.rows import nll, rows_from
 
@@ -27,6 +28,13 @@ def sizes(seed, n=800, k=2, *, factor=true_log_factor, full=False, tail=None, sp
     else:
         draw = draw * np.sqrt(covariance)
     return rows_from(mean, covariance, draw * np.exp(0.5 * factor(mean)), space=space)
+
+
+def normal_likelihood(rows: FitRows, *dimensions: int) -> NormalLikelihood:
+    """The likelihood of some dimensions of rows, of all where none is named."""
+    places = list(dimensions or range(rows.space.k))
+    error, deviation = rows.error.T[places], rows.deviation.T[places]
+    return NormalLikelihood(np.square(error / deviation), np.log(deviation))
 
 
 def nothing_to_find(mean):

@@ -21,7 +21,6 @@ from monitor.recalibration.classes.class_selection import (
 from monitor.recalibration.classes.probabilities import from_probabilities
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.recalibrator import Basis, Clock, Identity
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import METHODS, Selection
@@ -40,7 +39,7 @@ JUNK: tuple[Any, ...] = (
     *([], [[]], [[[]]], {}, [None], [0.0], [1.0, 1.0], [[1.0]], [{}], {"": []}, [True]),
 )
 Path = tuple[str | int, ...]
-of_every_kind = pytest.mark.parametrize("name", [*METHODS, "gp-normal paper", *CLASS_METHODS])
+of_every_kind = pytest.mark.parametrize("name", [*METHODS, *CLASS_METHODS])
 
 
 @cache
@@ -56,11 +55,8 @@ def selection_of(name: str) -> AnySelection:
     if name in CLASS_METHODS:
         of_entropy = Rejection(RejectedBy.ENTROPY, 0.8, 0.1, 0.09, 0.2, 400)
         return ClassSelection(("a", "b", "c"), made(name, 3), of_entropy, {"rows": 3})
-    method, *form = name.split()
-    uses = FITTINGS[method].uses & {"inducing", "kernel"}
-    options: dict[str, Any] = {"inducing": 3, "kernel": KernelForm(form[0]) if form else None}
     rows = sizes(3, n=300, k=2)
-    fitted = FITTINGS[method].fit(rows, FitOptions(**{n: options[n] for n in uses}), None)
+    fitted = FITTINGS[name].fit(rows, FitOptions(inducing=3), None)
     return Selection(
         rows.space.names,
         fitted,

@@ -15,8 +15,6 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import plain_space
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions, statistics_of
-from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import METHODS, Selection
@@ -30,8 +28,6 @@ OTHERS: dict[str, Any] = {
     "objective": Objective.QUANTILE,
     "full_input": FullInput.WHITEN,
     "clamp": Clamp(0.9, 1.1),
-    "kernel": KernelForm.PAPER,
-    "coupling": Coupling.COREGIONALISED,
     "inducing": 4,
     "surrogate_level": 0.9,
     "time_constant": 5.0,

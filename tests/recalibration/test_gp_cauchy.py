@@ -12,7 +12,7 @@ from scipy.stats import cauchy, norm
 from monitor.frames.detections import Estimates
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import cauchy as cauchy_module
-from monitor.recalibration.processes.cauchy import LEVELS, GpCauchy, GpCauchySettings
+from monitor.recalibration.processes.cauchy import LEVELS, GpCauchy
 from monitor.recalibration.recalibrator import Output, UnfitData
 from monitor.store.codec import InvalidDocument
 from tests.recalibration.rows import as_read, reference_rows
@@ -66,10 +66,7 @@ def test_the_output_is_a_surrogate_of_a_shape_without_a_variance():
 
 def test_the_level_changes_what_is_forwarded_and_not_the_distribution():
     rows = drawn(n=200)
-    low, high = (
-        cauchy_module.fit_gp_cauchy(rows, GpCauchySettings(surrogate_level=level))
-        for level in (0.5, 0.9)
-    )
+    low, high = (cauchy_module.fit_gp_cauchy(rows, surrogate_level=level) for level in (0.5, 0.9))
     assert low.log_weight == high.log_weight
     assert np.array_equal(low.marginals(rows.estimates).scale, high.marginals(rows.estimates).scale)
     assert (
@@ -92,7 +89,7 @@ def test_half_of_the_errors_lie_within_the_scale_however_uncertain_the_weight_is
 def test_a_level_of_no_surrogate_is_refused(level):
     rows = drawn(n=20)
     with pytest.raises(UnfitData, match="surrogate_level"):
-        cauchy_module.fit_gp_cauchy(rows, GpCauchySettings(surrogate_level=level))
+        cauchy_module.fit_gp_cauchy(rows, surrogate_level=level)
     document = cauchy_module.fit_gp_cauchy(rows).parameters()
     with pytest.raises(InvalidDocument, match="surrogate_level"):
         as_read(GpCauchy, {**document, "surrogate_level": level})

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.processes import normal
-from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.normal import GpNormal
-from monitor.recalibration.processes.process_fit import ProcessSettings
-from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.store.codec import InvalidDocument
 from tests import laws
@@ -24,9 +21,6 @@ from tests.recalibration.gp_sets import (
 )
 from tests.recalibration.rows import as_read, reference_rows, rows_from, wild_estimates
 
-SETTINGS = [ProcessSettings(kernel=form, coupling=c) for form in KernelForm for c in Coupling]
-DEFAULT, COUPLED = ProcessSettings(), ProcessSettings(coupling=Coupling.COREGIONALISED)
-
 
 def log_factor(model, rows):
     made = model.apply(rows.estimates).covariance
@@ -37,10 +31,9 @@ def log_factor(model, rows):
 # ---- what it finds
 
 
-@pytest.mark.parametrize("settings", [DEFAULT, COUPLED])
 @pytest.mark.parametrize("full", [False, True])
-def test_the_factor_that_was_put_in_comes_out(settings, full):
-    model = normal.fit_gp_normal(sizes(1, n=3000, full=full), settings)
+def test_the_factor_that_was_put_in_comes_out(full):
+    model = normal.fit_gp_normal(sizes(1, n=3000, full=full))
     fresh = sizes(2, n=1000, full=full)
     gap = log_factor(model, fresh) - true_log_factor(fresh.estimates.mean)
     assert np.sqrt(np.mean(gap**2)) < 0.15
@@ -74,12 +67,6 @@ def test_heavy_tails_are_no_worse_off_than_with_variance_scaling(name):
     fitted_on, fresh = (reference_rows(name, slice(a, a + 2000)) for a in (0, 2000))
     found = likelihood_a_dimension(normal.fit_gp_normal(fitted_on), fresh)
     assert found <= scaled_likelihood(fitted_on, fresh) + 0.01
-
-
-def test_the_kernel_of_the_paper_serves_too():
-    settings = ProcessSettings(kernel=KernelForm.PAPER)
-    model = normal.fit_gp_normal(reference_rows("cosine_mean", slice(0, 2000)), settings)
-    assert likelihood_a_dimension(model, reference_rows("cosine_mean", slice(2000, 4000))) < 1.116
 
 
 def test_a_factor_that_turns_with_an_angle_has_no_jump_where_the_angle_is_wrapped():
@@ -149,35 +136,31 @@ def test_it_says_what_it_is():
 # ---- data at the edge of what can be fitted
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_one_row_gives_its_own_scale(settings):
+def test_one_row_gives_its_own_scale():
     rows = sizes(12, n=1)
-    model = normal.fit_gp_normal(rows, settings)
+    model = normal.fit_gp_normal(rows)
     assert log_factor(model, rows) == pytest.approx(np.log((rows.error / rows.deviation) ** 2))
 
 
-@pytest.mark.parametrize("settings", [DEFAULT, COUPLED])
-def test_eight_dimensions_are_as_good_as_one(settings):
-    model = normal.fit_gp_normal(sizes(13, n=400, k=8), settings)
+def test_eight_dimensions_are_as_good_as_one():
+    model = normal.fit_gp_normal(sizes(13, n=400, k=8))
     fresh = sizes(14, n=1000, k=8)
     gap = log_factor(model, fresh) - true_log_factor(fresh.estimates.mean)
     assert np.sqrt(np.mean(gap**2)) < 0.4
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_where_all_estimates_are_alike_it_is_variance_scaling(settings):
+def test_where_all_estimates_are_alike_it_is_variance_scaling():
     random = np.random.default_rng(15)
     error = 3.0 * random.normal(size=(200, 2))
     rows = rows_from(np.full((200, 2), 7.0), np.full((200, 2), 0.3), error)
-    found = log_factor(normal.fit_gp_normal(rows, settings), rows)
+    found = log_factor(normal.fit_gp_normal(rows), rows)
     expected = np.log(np.mean(error**2 / 0.3, axis=0))
     assert found == pytest.approx(np.broadcast_to(expected, (200, 2)))
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_rows_that_repeat_are_no_trouble(settings):
+def test_rows_that_repeat_are_no_trouble():
     rows = sizes(16, n=40).take(np.repeat(np.arange(40), 10))
-    model = normal.fit_gp_normal(rows, settings)
+    model = normal.fit_gp_normal(rows)
     laws.recalibrated_covariances_are_positive_definite(model, rows.estimates)
 
 
@@ -197,18 +180,16 @@ def test_one_giant_error_makes_no_dependence():
     assert np.ptp(log_factor(model, rows), axis=0) == pytest.approx(np.zeros(2), abs=1e-9)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_nothing_can_be_fitted_on_no_rows(settings):
+def test_nothing_can_be_fitted_on_no_rows():
     with pytest.raises(UnfitData, match="cannot fit on 0 detections with ground truth: widen"):
-        normal.fit_gp_normal(sizes(19).take(np.arange(0)), settings)
+        normal.fit_gp_normal(sizes(19).take(np.arange(0)))
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_dimension_without_errors_is_named(settings):
+def test_a_dimension_without_errors_is_named():
     rows = sizes(20)
     rows.error[:, 1] = 0.0
     with pytest.raises(UnfitData, match=r"dimension 'd1' has no error in 800 rows"):
-        normal.fit_gp_normal(rows, settings)
+        normal.fit_gp_normal(rows)
 
 
 # ---- documents

@@ -15,8 +15,6 @@ from monitor.recalibration.processes.multivariate import (
     GpNormalMultivariate,
     fit_gp_normal_multivariate,
 )
-from monitor.recalibration.processes.process_fit import ProcessSettings
-from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import Identity, UnfitData
 from monitor.store.codec import InvalidDocument
 from tests import laws
@@ -34,7 +32,7 @@ from tests.reference.datasets import all_sets
 # The order of whitening is here not the order of the dimensions.
 YAW_XY = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *space_of(2).dimensions))
 # Enough for laws, and quick.
-FEW = ProcessSettings(inducing=4)
+FEW = 4  # inducing points
 
 
 @cache
@@ -338,12 +336,6 @@ def test_rows_that_repeat_show_no_more_than_once():
         for rows in (once, again)
     )
     assert repeated == pytest.approx(alone, rel=1e-3, abs=1e-3 * np.abs(alone).max())
-
-
-def test_coupled_outputs_are_refused():
-    coupled = ProcessSettings(coupling=Coupling.COREGIONALISED)
-    with pytest.raises(ValueError, match=r"coupling 'coregionalised': .* Use gp-normal"):
-        fit_gp_normal_multivariate(drifting(1, n=50), coupled)
 
 
 # ---- documents

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import FullInput, Objective
 from monitor.recalibration.selection import METHODS
@@ -27,15 +25,6 @@ FITTED: dict[str, tuple[str, FitOptions]] = {
 } | {
     "variance-scaling quantile": ("variance-scaling", FitOptions(objective=Objective.QUANTILE)),
     "covariance-scaling whiten": ("covariance-scaling", FitOptions(full_input=FullInput.WHITEN)),
-    "gp-normal coupled": (
-        "gp-normal",
-        FitOptions(inducing=4, coupling=Coupling.COREGIONALISED),
-    ),
-    **{
-        f"{name} paper": (name, FitOptions(inducing=4, kernel=KernelForm.PAPER))
-        for name, one in FITTINGS.items()
-        if "kernel" in one.uses
-    },
 }
 quick = settings(deadline=None, max_examples=5)
 seeds = st.integers(0, 2**32 - 1)

@@ -2,7 +2,6 @@
 depend on the rows alone, and clear results or refusals for rows that say little."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,10 +13,7 @@ from monitor.frames.space import plain_space
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import beta, cauchy
 from monitor.recalibration.processes.beta import GpBeta
-from monitor.recalibration.processes.cauchy import GpCauchy, GpCauchySettings
-from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.process_fit import ProcessSettings
-from monitor.recalibration.processes.sparse_process import Coupling
+from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.store.codec import InvalidDocument
 from tests import laws
@@ -25,10 +21,6 @@ from tests.recalibration.rows import as_read, wild_estimates
 
 FITS: dict[str, Any] = {"cauchy": cauchy.fit_gp_cauchy, "beta": beta.fit_gp_beta}
 TYPES: dict[str, Any] = {"cauchy": GpCauchy, "beta": GpBeta}
-PAPER = {
-    "cauchy": GpCauchySettings(kernel=KernelForm.PAPER),
-    "beta": ProcessSettings(kernel=KernelForm.PAPER),
-}
 both = pytest.mark.parametrize("name", FITS)
 
 
@@ -154,7 +146,7 @@ def test_rows_of_one_track_weigh_less_than_rows_of_their_own(name, unit):
 def test_one_row_gives_a_model_that_can_be_served(name, k):
     model = FITS[name](rows(4, n=1, k=k))
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(8, 20, k))
-    assert not any(process.latents for process in stack_of(model).processes)
+    assert not any(process.inducing for process in stack_of(model).processes)
 
 
 def stack_of(model):
@@ -166,7 +158,7 @@ def test_a_constant_deviation_is_no_input_and_does_no_harm(name):
     given_rows = rows(5)
     constant = replaced(given_rows, covariance=np.tile(np.eye(2), (300, 1, 1)))
     model = FITS[name](constant)
-    kinds = {str(f.kind) for inputs in stack_of(model).inputs for f in inputs.features}
+    kinds = {str(f.kind) for process in stack_of(model).processes for f in process.inputs}
     assert "log-deviation" not in kinds
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(9, 20, 2))
 
@@ -174,7 +166,7 @@ def test_a_constant_deviation_is_no_input_and_does_no_harm(name):
 @both
 def test_rows_that_are_all_alike_give_a_constant(name):
     model = FITS[name](rows(6, n=1).take(np.zeros(50, np.int64)))
-    assert not any(process.latents for process in stack_of(model).processes)
+    assert not any(process.inducing for process in stack_of(model).processes)
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(10, 20, 2))
 
 
@@ -208,21 +200,6 @@ def test_errors_of_another_order_than_their_deviations_are_scaled(name):
 
 
 @both
-def test_coupled_outputs_are_refused(name):
-    settings = replace(PAPER[name], coupling=Coupling.COREGIONALISED)
-    with pytest.raises(ValueError, match=f"coupling 'coregionalised': gp-{name} .* Use gp-normal"):
-        FITS[name](rows(9), settings)
-
-
-@both
-def test_the_kernel_of_the_paper_can_be_asked_for(name):
-    model = FITS[name](rows(9), PAPER[name])
-    assert all(process.form is KernelForm.PAPER for process in stack_of(model).processes)
-    laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(11, 20, 2))
-    assert as_read(TYPES[name], json.loads(json.dumps(model.parameters()))) == model
-
-
-@both
 def test_without_rows_a_fit_is_refused(name):
     with pytest.raises(UnfitData, match="0 detections"):
         FITS[name](rows(10, n=0))
@@ -245,6 +222,6 @@ def test_where_nothing_is_to_be_found_the_factor_is_constant(name):
     if name == "beta":
         error = given_rows.deviation * random.normal(size=(1000, 1))
     model = FITS[name](replaced(given_rows, error=error))
-    assert all(not inputs.features for inputs in stack_of(model).inputs)
+    assert not any(process.inputs for process in stack_of(model).processes)
     made = np.sqrt(model.apply(given_rows.estimates).covariance)[:, 0] / given_rows.deviation
     assert np.ptp(np.log(made)) == pytest.approx(0.0, abs=1e-12)

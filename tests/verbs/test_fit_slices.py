@@ -269,11 +269,9 @@ def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
         (("--fewest-tracks", "5"), "--fewest-tracks is for --by"),
         (("--prior-strength", "5"), "--prior-strength is for variance-scaling, covariance-scaling"),
         (
-            ("--kernel", "paper"),
-            "--kernel: variance-scaling has no use for it; it is for gp-normal",
+            ("--inducing", "9"),
+            "--inducing: variance-scaling has no use for it; it is for gp-normal",
         ),
-        (("--coupling", "coregionalised"), "--coupling: variance-scaling has no use for it"),
-        (("--inducing", "9"), "--inducing: variance-scaling has no use for it"),
         (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
         (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
         (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
@@ -351,8 +349,6 @@ def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, 
         *[("--surrogate-level", text) for text in ("0", "0.0005", "0.99995", "1", "a")],
         *[("--inducing", text) for text in ("0", "300", "2.5")],
         ("--reject-above-error", "0"),
-        ("--kernel", "linear"),
-        ("--coupling", "shared"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, option, text):

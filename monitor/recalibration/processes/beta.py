@@ -23,9 +23,11 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Factors, InvalidRecalibrator, check_entries
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.beta_likelihood import (
+from monitor.recalibration.processes.beta_map import (
+    BOUNDS,
     BetaErrors,
     BetaLikelihood,
+    BetaLine,
     CubicTable,
     LineMarginals,
     Ranges,
@@ -33,12 +35,10 @@ from monitor.recalibration.processes.beta_likelihood import (
     moment_table,
     quantile_table,
 )
-from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.process_fit import (
     BINS,
-    USUAL,
-    ProcessSettings,
+    INDUCING,
     choose_inputs,
     equal_count_bins,
     evidence_share,
@@ -236,15 +236,13 @@ def _line(packed: FloatArray) -> BetaLine:
     return BetaLine(*(tuple(part.tolist()) for part in (packed[1:4], packed[4:]) if part.size))
 
 
-def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
+def fit_gp_beta(rows: FitRows, inducing: int = INDUCING) -> GpBeta:
     """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
-    Raises UnfitData without rows, or where a dimension has no error at all; ValueError for
-    coupled outputs.
+    Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    settings.require_independent(GpBeta.method)
     rows = prepared(rows)
-    fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
+    fitted = [fit_dimension(rows, i, inducing) for i in range(rows.space.k)]
     factor, line, inputs, found, low, high = zip(*fitted, strict=True)
     processes = tuple(
         replace(process, inputs=one.features) for process, one in zip(found, inputs, strict=True)
@@ -252,7 +250,7 @@ def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
     return GpBeta(factor, line, LatentStack(processes, low, high))
 
 
-def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
+def fit_dimension(rows: FitRows, dimension: int, inducing: int) -> FittedDimension:
     """Fits one dimension; rows in their one order."""
     deviation, worth = rows.deviation[:, dimension], float(rows.location_weight[dimension])
     errors = BetaErrors(rows.error[:, dimension] / deviation, np.log(deviation))
@@ -262,11 +260,10 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     likelihood = beta_likelihood(errors, factor, constant)
     loading = direction(likelihood, candidate_inputs(rows).of(rows.estimates))
     line = BetaLine(constant.base, loading)
-    inputs, process = choose_inputs(likelihood.along(line), rows, worth, settings)
-    if not process.latents:
+    inputs, process = choose_inputs(likelihood.along(line), rows, worth, inducing)
+    if not process.inducing:
         factor, constant = refined(errors, start, BetaLine(), worth)
-        still = SparseProcess(settings.kernel, (0.0,))
-        return factor, constant, Inputs(()), still, 0.0, 0.0
+        return factor, constant, Inputs(()), SparseProcess((0.0,)), 0.0, 0.0
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
@@ -274,7 +271,7 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     for _ in range(TURNS):
         # Factor and line at the latent values, then the latent values at factor and line.
         moved = refined(errors, factor, line, weight, process.at(points))
-        found, reached = fit_process(beta_likelihood(errors, *moved), points, weight, settings)
+        found, reached = fit_process(beta_likelihood(errors, *moved), points, weight, inducing)
         if not reached > bound:
             break
         gain, bound = reached - bound, reached

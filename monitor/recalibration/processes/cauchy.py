@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     MARGIN,
     Expected,
@@ -178,34 +178,23 @@ class GpCauchy(FittedMethod):
         return CauchyMarginals(estimates.mean, scale)
 
 
-@dataclass(frozen=True, slots=True)
-class GpCauchySettings(ProcessSettings):
-    """Settings of the fit of a GP-Cauchy.
-
-    surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
-    """
-
-    surrogate_level: float = SURROGATE_LEVEL
-
-
-USUAL = GpCauchySettings()
-
-
-def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings = USUAL) -> GpCauchy:
+def fit_gp_cauchy(
+    rows: FitRows, inducing: int = INDUCING, surrogate_level: float = SURROGATE_LEVEL
+) -> GpCauchy:
     """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
-    Raises UnfitData without rows, where half of a dimension's errors or more are exactly 0, and
-    for a level that no surrogate is made of; ValueError for coupled outputs.
+    surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
+    raises           UnfitData without rows, where half of a dimension's errors or more are
+                     exactly 0, and for a level that no surrogate is made of
     """
-    settings.require_independent(GpCauchy.method)
-    if not LEVELS[0] <= settings.surrogate_level <= LEVELS[1]:
+    if not LEVELS[0] <= surrogate_level <= LEVELS[1]:
         raise UnfitData(
-            f"surrogate_level is {settings.surrogate_level}: choose a share between {LEVELS[0]} "
-            f"and {LEVELS[1]}."
+            f"surrogate_level is {surrogate_level}: choose a share between {LEVELS[0]} and "
+            f"{LEVELS[1]}."
         )
     rows = prepared(rows)
     fitted = []
     for i, name in enumerate(rows.space.names):
         likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])
-        fitted.append(choose_inputs(likelihood, rows, float(rows.size_weight[i]), settings))
-    return GpCauchy(stack_of(fitted, rows.estimates, MARGIN), settings.surrogate_level)
+        fitted.append(choose_inputs(likelihood, rows, float(rows.size_weight[i]), inducing))
+    return GpCauchy(stack_of(fitted, rows.estimates, MARGIN), surrogate_level)

@@ -30,7 +30,6 @@ class FeatureKind(StrEnum):
     MEAN = "mean"
     LOG_MEAN = "log-mean"  # of sizes and the like: positive throughout the fit
     LOG_DEVIATION = "log-deviation"
-    VARIANCE = "variance"
     COSINE = "cosine"  # an angle by these two has no jump
     SINE = "sine"
     COSINE_OF_TWICE = "cosine-of-twice"  # a direction without a sign
@@ -42,7 +41,7 @@ class Feature(Documented):
     """(g(v) − centre) / scale of a value v that is clipped to [low, high] first.
 
     dimension   position of it
-    low, high   range in the fit, in the unit of the dimension (its square for variances)
+    low, high   range in the fit, in the unit of the dimension
     centre      of g over the rows of the fit
     scale       standard deviation of g over them, positive
     """
@@ -60,7 +59,7 @@ class Feature(Documented):
                 f"'low' {self.low}, 'high' {self.high} and 'scale' {self.scale}: low may "
                 "not be above high, and scale must be positive"
             )
-        if self.kind in _POSITIVE and not self.low > 0:
+        if self.kind in _LOGS and not self.low > 0:
             raise InvalidRecalibrator(
                 f"'low' is {self.low}: it must be positive for kind '{self.kind}'"
             )
@@ -124,24 +123,7 @@ def candidate_inputs(rows: FitRows) -> Inputs:
     return Inputs(tuple(feature for feature in found if feature is not None))
 
 
-def paper_inputs(rows: FitRows) -> Inputs:
-    """Lists every mean, standardised, and then every variance in the same units, as the kernel of
-    Küppers et al. 2022, eq. 6, takes them; no features where no mean varies."""
-    means = [_feature(FeatureKind.MEAN, i, rows.estimates) for i in range(rows.space.k)]
-    vary = [feature for feature in means if feature is not None]
-    variances = [_variance(feature, rows.estimates) for feature in vary]
-    return Inputs((*vary, *variances))
-
-
-def _variance(mean: Feature, estimates: Estimates) -> Feature:
-    raw = _raw(FeatureKind.VARIANCE, mean.dimension, estimates)
-    scale = mean.scale**2
-    low, high = np.minimum([raw.min(), raw.max()], FARTHEST * scale).tolist()
-    return Feature(FeatureKind.VARIANCE, mean.dimension, low, high, 0.0, scale)
-
-
 _LOGS = (FeatureKind.LOG_MEAN, FeatureKind.LOG_DEVIATION)
-_POSITIVE = (*_LOGS, FeatureKind.VARIANCE)
 
 
 def _of_mean(dimension: Dimension, mean: FloatArray) -> tuple[FeatureKind, ...]:
@@ -167,8 +149,6 @@ def _feature(kind: FeatureKind, dimension: int, estimates: Estimates) -> Feature
 def _raw(kind: FeatureKind, dimension: int, estimates: Estimates) -> FloatArray:
     if kind is FeatureKind.LOG_DEVIATION:
         return np.sqrt(estimates.covariance[:, dimension, dimension])
-    if kind is FeatureKind.VARIANCE:
-        return estimates.covariance[:, dimension, dimension]
     mean = estimates.mean[:, dimension]
     if kind in (FeatureKind.COSINE_OF_TWICE, FeatureKind.SINE_OF_TWICE):
         mean = 2.0 * mean
@@ -178,6 +158,4 @@ def _raw(kind: FeatureKind, dimension: int, estimates: Estimates) -> FloatArray:
 
 
 def _curved(kind: FeatureKind, raw: FloatArray) -> FloatArray:
-    if kind in _LOGS:
-        return np.log(raw)
-    return raw
+    return np.log(raw) if kind in _LOGS else raw

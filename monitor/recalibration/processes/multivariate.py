@@ -38,7 +38,7 @@ from monitor.recalibration.documents import (
 )
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.inputs import Inputs
-from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
+from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     LatentStack,
@@ -338,31 +338,27 @@ def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
     return covariance[:, places[:, None], places]
 
 
-def fit_gp_normal_multivariate(
-    rows: FitRows, settings: ProcessSettings = USUAL
-) -> GpNormalMultivariate:
+def fit_gp_normal_multivariate(rows: FitRows, inducing: int = INDUCING) -> GpNormalMultivariate:
     """Fits each form of covariance by itself, to the detections that came with it.
 
     The likelihood is a product over the dimensions, so that K small processes are fitted, each
     with the inputs that pay for themselves. The same rows in any order give the same bits.
 
     Raises UnfitData without rows, where a dimension has no error, and where the errors of a form
-    do not span all dimensions; ValueError for coupled outputs.
+    do not span all dimensions.
     """
-    # The closed form of the likelihood has f and φ independent of each other.
-    settings.require_independent(GpNormalMultivariate.method)
     rows = prepared(rows)
     k = rows.space.k
     alone = rows.estimates.diagonal & (k > 1)
     scale = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
     variances, covariances = (
-        _fitted(rows.take(np.flatnonzero(some)), form, settings) if some.any() else None
+        _fitted(rows.take(np.flatnonzero(some)), form, inducing) if some.any() else None
         for form, some in (("variances", alone), ("covariances", ~alone))
     )
     return GpNormalMultivariate(tuple(scale.tolist()), variances, covariances, rows.space.order)
 
 
-def _fitted(rows: FitRows, form: str, settings: ProcessSettings) -> TriangularProcess:
+def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
     u, log_unit = _whitened(rows, form)
     moment = u @ u.T / rows.n
     _check_span(moment, rows, form)
@@ -370,14 +366,14 @@ def _fitted(rows: FitRows, form: str, settings: ProcessSettings) -> TriangularPr
     root = np.linalg.cholesky(moment)
     u = solve_triangular(root, u, lower=True)
     log_unit = log_unit + np.log(np.diagonal(root))[:, None]
-    fitted = _row_by_row(u, log_unit, rows, settings)
+    fitted = _row_by_row(u, log_unit, rows, inducing)
     weights = stack_of(fitted, rows.estimates, margin=0.0)
     _, variance = weights.at(rows.estimates)
     return TriangularProcess(as_matrix(moment), weights, tuple(variance.max(axis=1).tolist()))
 
 
 def _row_by_row(
-    u: FloatArray, log_unit: FloatArray, rows: FitRows, settings: ProcessSettings
+    u: FloatArray, log_unit: FloatArray, rows: FitRows, inducing: int
 ) -> list[tuple[Inputs, SparseProcess]]:
     fitted = []
     innovation = np.empty_like(u)
@@ -389,7 +385,7 @@ def _row_by_row(
     worth = np.minimum(worth, _different(rows) / rows.n)
     for i in range(len(u)):
         likelihood = TriangularRow(u[i], innovation[:i], log_unit[i])
-        inputs, process = choose_inputs(likelihood, rows, float(worth[i]), settings)
+        inputs, process = choose_inputs(likelihood, rows, float(worth[i]), inducing)
         fitted.append((inputs, process))
         *phi, own = row_of_factor(*process.at(inputs.of(rows.estimates)))
         innovation[i] = u[i]

@@ -18,14 +18,8 @@ from monitor.frames.marks import CountFrom1, Schema, between
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
-from monitor.recalibration.processes.sparse_process import (
-    MARGIN,
-    Coupling,
-    Expected,
-    LatentStack,
-    stack_of,
-)
+from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
+from monitor.recalibration.processes.sparse_process import MARGIN, Expected, LatentStack, stack_of
 from monitor.recalibration.recalibrator import FittedMethod
 
 
@@ -51,17 +45,6 @@ class NormalLikelihood:
         e = self.square * np.exp(0.5 * variance - mean)
         value = -0.5 * (np.log(2.0 * np.pi) + mean + e) - self.log_deviation
         return Expected(add_up(value), 0.5 * (e - 1.0), -0.25 * e)
-
-    def of(self, output: int) -> NormalLikelihood:
-        """Returns the likelihood of one output by itself."""
-        one = slice(output, output + 1)
-        return NormalLikelihood(self.square[one], self.log_deviation[one])
-
-
-def normal_likelihood(rows: FitRows) -> NormalLikelihood:
-    """Prepares the likelihood of all dimensions of some rows."""
-    deviation = rows.deviation.T
-    return NormalLikelihood(np.square(rows.error.T / deviation), np.log(deviation))
 
 
 @dataclass(frozen=True)
@@ -121,16 +104,17 @@ class _GpNormalDocument(LatentStack):
             )
 
 
-def fit_gp_normal(rows: FitRows, settings: ProcessSettings = USUAL) -> GpNormal:
+def fit_gp_normal(rows: FitRows, inducing: int = INDUCING) -> GpNormal:
     """Fits the factors that rows with ground truth ask for, in whatever order they come.
 
-    With independent latents every dimension finds inputs of its own; coupled, all have the
-    same. Raises UnfitData without rows, or where a dimension has no error.
+    Every dimension finds inputs of its own. Raises UnfitData without rows, or where a dimension
+    has no error.
     """
     rows = prepared(rows)
-    likelihood = normal_likelihood(rows)
-    parts = [(likelihood, rows.weight)]
-    if settings.coupling is Coupling.INDEPENDENT:
-        parts = [(likelihood.of(i), weight) for i, weight in enumerate(rows.size_weight.tolist())]
-    chosen = [choose_inputs(part, rows, weight, settings) for part, weight in parts]
+    deviation = rows.deviation.T
+    square, logs = np.square(rows.error.T / deviation), np.log(deviation)
+    chosen = []
+    for i, weight in enumerate(rows.size_weight.tolist()):
+        likelihood = NormalLikelihood(square[i : i + 1], logs[i : i + 1])
+        chosen.append(choose_inputs(likelihood, rows, weight, inducing))
     return GpNormal(stack_of(chosen, rows.estimates, MARGIN, expectations=True))

@@ -1,7 +1,7 @@
 """The fit of a sparse process: which features it looks at, and with which kernels.
 
-Kernels and mixing are found by L-BFGS-B, with the best posterior at each. The bound is maximal in
-the posterior, so that its derivatives by the hyperparameters are those at a fixed posterior.
+Kernels and amplitudes are found by L-BFGS-B, with the best posterior at each. The bound is maximal
+in the posterior, so that its derivatives by the hyperparameters are those at a fixed posterior.
 
 Features are found one after the other, and each has to pay for itself. All candidates are screened
 by a score test, the best few are tried, and the bound of the process decides: it falls with every
@@ -18,18 +18,10 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
-from monitor.recalibration.processes.kernels import (
-    Kernel,
-    KernelForm,
-    inducing_points,
-    kernel_of,
-    scale_count,
-)
+from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
-    JITTER,
-    Coupling,
     Expected,
+    Kernel,
     LatentLikelihood,
     SparseProcess,
     in_blocks,
@@ -43,9 +35,15 @@ from monitor.recalibration.processes.variational import (
     Posterior,
     design_of,
     optimise,
-    prior,
 )
 from monitor.recalibration.recalibrator import UnfitData
+
+# Inducing points, at most, unless another number is asked for.
+INDUCING = 12
+
+# Of those, points looked at: more of them move the centres by less than matters.
+LOOKED_AT = 2000
+_LLOYD_ROUNDS = 15
 
 # Bounds: between features that say nothing and what so few inducing points can follow.
 SCALE = (0.3, 20.0)
@@ -75,110 +73,8 @@ BINS = 8
 TRIED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSettings:
-    """Settings of the fit of a process.
-
-    inducing  points, at most
-    coupling  of its outputs, where a method has several
-    """
-
-    inducing: int = 12
-    kernel: KernelForm = KernelForm.NORMALISED
-    coupling: Coupling = Coupling.INDEPENDENT
-
-    def require_independent(self, method: str) -> None:
-        """Raises ValueError where outputs are coupled that the method fits one by one."""
-        if self.coupling is not Coupling.INDEPENDENT:
-            raise ValueError(
-                f"coupling '{self.coupling}': {method} fits its outputs one by one. "
-                "Use gp-normal for coupled variances."
-            )
-
-
-USUAL = ProcessSettings()
-
-
-@dataclass(frozen=True, slots=True)
-class Hyperparameters:
-    """Parameters that are not in the posterior.
-
-    scale   (J, P) of each latent's kernel; equal rows where a kernel is common to all
-    mixing  (J, J) A, of as many latents as outputs
-    """
-
-    scale: FloatArray
-    mixing: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Order of the hyperparameters in the vector that an optimiser moves.
-
-    Independent: the log scales of every latent, then the log amplitudes. Coupled: the log
-    scales of the common kernel, then the lower triangle of A, since only B = A Aᵀ counts.
-
-    outputs  J
-    width    of the points
-    """
-
-    form: KernelForm
-    coupling: Coupling
-    outputs: int
-    width: int
-
-    def start(self) -> FloatArray:
-        """Returns the vector that a search begins with."""
-        if self.coupling is Coupling.COREGIONALISED:
-            # What all outputs share is found first, in the first latent.
-            mixing = 0.5 * START_AMPLITUDE * np.eye(self.outputs)
-            mixing[:, 0] = START_AMPLITUDE
-            entries = mixing[np.tril_indices(self.outputs)]
-        else:
-            entries = np.full(self.outputs, np.log(START_AMPLITUDE))
-        return np.concatenate([np.full(self._logs, np.log(START_SCALE)), entries])
-
-    def bounds(self) -> list[tuple[float, float]]:
-        """Lists the least and the largest value of each entry."""
-        entries = self.start().size - self._logs
-        amplitude = (-AMPLITUDE[1], AMPLITUDE[1])
-        if self.coupling is Coupling.INDEPENDENT:
-            amplitude = (float(np.log(AMPLITUDE[0])), float(np.log(AMPLITUDE[1])))
-        scale = (float(np.log(SCALE[0])), float(np.log(SCALE[1])))
-        return [scale] * self._logs + [amplitude] * entries
-
-    def unpack(self, packed: FloatArray) -> Hyperparameters:
-        """Takes scales and mixing out of the vector."""
-        scale = np.exp(packed[: self._logs]).reshape(-1, scale_count(self.form, self.width))
-        entries = packed[self._logs :]
-        if self.coupling is Coupling.INDEPENDENT:
-            return Hyperparameters(scale, np.diag(np.exp(entries)))
-        mixing = np.zeros((self.outputs, self.outputs))
-        mixing[np.tril_indices(self.outputs)] = entries
-        return Hyperparameters(np.repeat(scale, self.outputs, axis=0), mixing)
-
-    def chain(
-        self, hyper: Hyperparameters, by_log_scale: FloatArray, by_mixing: FloatArray
-    ) -> FloatArray:
-        """Turns derivatives by log scales (J, P) and mixing (J, J) into those by the vector."""
-        if self.coupling is Coupling.INDEPENDENT:
-            entries = np.diagonal(by_mixing * hyper.mixing)
-            return np.concatenate([by_log_scale.ravel(), entries])
-        entries = by_mixing[np.tril_indices(self.outputs)]
-        return np.concatenate([by_log_scale.sum(axis=0), entries])
-
-    def kernels(self, hyper: Hyperparameters) -> list[Kernel]:
-        """Builds the kernel of each latent."""
-        return [kernel_of(self.form, scale) for scale in hyper.scale]
-
-    @property
-    def _logs(self) -> int:
-        kernels = self.outputs if self.coupling is Coupling.INDEPENDENT else 1
-        return kernels * scale_count(self.form, self.width)
-
-
 def fit_process(
-    likelihood: LatentLikelihood, points: FloatArray, weight: float, settings: ProcessSettings
+    likelihood: LatentLikelihood, points: FloatArray, weight: float, inducing: int = INDUCING
 ) -> tuple[SparseProcess, float]:
     """Fits the process of the largest bound weight Σ E_q[log p] − KL, in nats; returns both.
 
@@ -188,6 +84,7 @@ def fit_process(
     points      (n, D) standardised features; without features, or where all points are equal,
                 the process is constant
     weight      in (0, 1], what a row is worth
+    inducing    points, at most
     Raises UnfitData where not even a constant has a finite likelihood.
     """
     constant = np.asarray(likelihood.start, dtype=np.float64)
@@ -200,45 +97,84 @@ def fit_process(
             "look for errors and deviations that are not finite or differ by many powers of ten."
         )
     if points.size and np.ptp(points, axis=0).any():
-        search = _Search(likelihood, points, weight, settings, constant)
+        search = Search(likelihood, constant, points, weight, inducing)
         search.run()
         if np.isfinite(search.place.value):
             return search.process(), search.place.value
-    return SparseProcess(settings.kernel, tuple(constant.tolist())), value
+    return SparseProcess(tuple(constant.tolist())), value
+
+
+def inducing_points(points: FloatArray, count: int) -> FloatArray:
+    """Finds at most `count` centres (M, D) by k-means, M ≥ 1; fewer where fewer points differ.
+
+    Deterministic: it begins with points that are far from each other, the first nearest to
+    the centre of all, and every centre then moves to the mean of those nearest to it (Lloyd).
+
+    points  (n, D), n ≥ 1
+    """
+    looked_at = points[:: max(1, points.shape[0] // LOOKED_AT)]
+    gap = np.square(looked_at - looked_at.mean(axis=0)).sum(axis=1)
+    chosen = [int(gap.argmin())]
+    gap = _squared_distance(looked_at, looked_at[chosen])[:, 0]
+    while len(chosen) < count and gap.max() > 1e-9:
+        chosen.append(int(gap.argmax()))
+        gap = np.minimum(gap, _squared_distance(looked_at, looked_at[chosen[-1:]])[:, 0])
+    centres = looked_at[chosen]
+    for _ in range(_LLOYD_ROUNDS):
+        nearest = _squared_distance(looked_at, centres).argmin(axis=1)
+        size = np.bincount(nearest, minlength=len(centres))
+        total = [np.bincount(nearest, column, len(centres)) for column in looked_at.T]
+        mean = np.stack(total, axis=1) / np.maximum(size, 1)[:, None]
+        moved: FloatArray = np.where(size[:, None] > 0, mean, centres)
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _squared_distance(points: FloatArray, centres: FloatArray) -> FloatArray:
+    found: FloatArray = np.square(points[:, None, :] - centres).sum(axis=2)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Hyperparameters, with the best posterior there.
 
-    packed  the vector that is optimised
+    packed  the vector that is optimised: log scales of each latent, then log amplitudes
     value   the bound, in nats
     """
 
     packed: FloatArray
-    hyper: Hyperparameters
     posterior: Posterior
     value: float
 
 
-class _Search:
-    """One fit: all that does not change in it, and the place that it has come to."""
+class Search:
+    """Holds all that does not change in one fit, and the place that it has come to."""
 
     def __init__(
         self,
         likelihood: LatentLikelihood,
+        constant: FloatArray,
         points: FloatArray,
         weight: float,
-        settings: ProcessSettings,
-        constant: FloatArray,
+        inducing: int,
     ) -> None:
-        inducing = inducing_points(points, settings.inducing)
-        self.likelihood, self.weight, self.constant = likelihood, weight, constant
-        self.points = Points(points.shape[0], in_blocks(points, ROWS), inducing)
-        self.packing = Packing(settings.kernel, settings.coupling, constant.size, points.shape[1])
-        start = self.packing.start()
-        before = prior(constant, constant.size, len(inducing))
-        self.place = _Place(start, self.packing.unpack(start), before, -np.inf)
+        centres = inducing_points(points, inducing)
+        self.likelihood, self.constant, self.weight = likelihood, constant, weight
+        self.points = Points(points.shape[0], in_blocks(points, ROWS), centres)
+        outputs, (size, width) = self.constant.size, centres.shape
+        start = np.log(np.repeat([START_SCALE, START_AMPLITUDE], [outputs * width, outputs]))
+        before = Posterior(
+            self.constant, np.zeros((outputs, size)), np.repeat(np.eye(size)[None], outputs, axis=0)
+        )
+        self.place = _Place(start, before, -np.inf)
+
+    def unpacked(self, packed: FloatArray) -> tuple[list[Kernel], FloatArray]:
+        """Takes the kernels and the amplitudes (J,) of the latents out of the vector."""
+        scales, amplitude = np.split(np.exp(packed), [-self.constant.size])
+        return [Kernel(scale) for scale in scales.reshape(amplitude.size, -1)], amplitude
 
     def run(self) -> None:
         """Climbs; the value stays −∞ where not even the start has a bound."""
@@ -267,12 +203,14 @@ class _Search:
             if np.array_equal(packed, trial.packed):
                 self.place = trial
 
+        outputs = self.constant.size
+        bounds = np.repeat([SCALE, AMPLITUDE], [slope.size - outputs, outputs], axis=0)
         minimize(
             loss,
             self.place.packed,
             jac=True,
             method="L-BFGS-B",
-            bounds=self.packing.bounds(),
+            bounds=np.log(bounds),
             callback=accept,
             options={
                 "maxiter": ROUNDS,
@@ -287,31 +225,26 @@ class _Search:
         Posteriors are sought from that of the place the search stands at, never from those of
         steps it only tried: between two accepted steps it is a function of its argument.
         """
-        hyper = self.packing.unpack(packed)
-        kernels = self.packing.kernels(hyper)
-        design = design_of(kernels, hyper.mixing, self.points)
-        start = self.carried(hyper, kernels)
+        kernels, amplitude = self.unpacked(packed)
+        design = design_of(kernels, amplitude, self.points)
+        start = self.carried(kernels, amplitude)
         outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
         if outcome is None:
             return None
         posterior, bound = outcome
-        slope = self.packing.chain(hyper, *hyper_slope(kernels, design, posterior, bound))
-        return _Place(packed.copy(), hyper, posterior, bound.value), slope
+        slope = hyper_slope(kernels, design, posterior, bound)
+        return _Place(packed.copy(), posterior, bound.value), slope
 
-    def carried(self, hyper: Hyperparameters, kernels: list[Kernel]) -> Posterior:
+    def carried(self, kernels: list[Kernel], amplitude: FloatArray) -> Posterior:
         """Carries the posterior to other hyperparameters, outputs at inducing points unchanged.
 
-        It is where the search goes on from. Of mixed latents only the size is kept, and of one
-        that hardly goes into any output that of the smallest amplitude.
+        It is where the search goes on from.
         """
-        place, inducing = self.place, self.points.inducing
-        old = place.posterior
+        old, inducing = self.place.posterior, self.points.inducing
         location, precision = np.empty_like(old.location), np.empty_like(old.precision)
-        before = self.packing.kernels(place.hyper)
-        for latent, (left, kernel) in enumerate(zip(before, kernels, strict=True)):
-            sizes = (np.linalg.norm(one.mixing[:, latent]) for one in (place.hyper, hyper))
-            old_size, new_size = (max(AMPLITUDE[0], float(size)) for size in sizes)
-            size = old_size / new_size
+        before, sizes = self.unpacked(self.place.packed)
+        sizes = sizes / amplitude
+        for latent, (left, kernel, size) in enumerate(zip(before, kernels, sizes, strict=True)):
             roots = inducing_root(kernel, inducing), inducing_root(left, inducing)
             turn = size * np.linalg.solve(*roots)
             back = np.linalg.inv(turn)
@@ -322,17 +255,17 @@ class _Search:
 
     def process(self) -> SparseProcess:
         """Returns the process of the place where it stands."""
-        hyper, posterior = self.place.hyper, self.place.posterior
+        posterior = self.place.posterior
+        kernels, amplitude = self.unpacked(self.place.packed)
         # S = R⁻ᵀ R⁻¹ = Uᵀ U with R⁻¹ = Q U: without a difference that could cancel.
         root = np.linalg.inv(np.linalg.cholesky(posterior.precision))
         upper = np.linalg.qr(root, mode="r")
         spread = (upper * np.sign(np.diagonal(upper, axis1=1, axis2=2))[..., None]).swapaxes(1, 2)
         return SparseProcess(
-            self.packing.form,
             tuple(posterior.constant.tolist()),
             as_matrix(self.points.inducing),
-            as_matrix(hyper.scale),
-            as_matrix(hyper.mixing),
+            tuple(tuple(kernel.scale.tolist()) for kernel in kernels),
+            as_matrix(np.diag(amplitude)),
             as_matrix(posterior.location),
             tuple(as_matrix(one) for one in spread),
         )
@@ -340,33 +273,29 @@ class _Search:
 
 def hyper_slope(
     kernels: list[Kernel], design: Design, posterior: Posterior, bound: Bound
-) -> tuple[FloatArray, FloatArray]:
-    """Derives the bound by the log scales (L, P) and by the mixing (J, L), q(v) fixed."""
-    points, mixing = design.points, design.mixing
-    by_mixing = np.einsum("jbn,lbn->jl", bound.by_mean, bound.latent_mean)
-    by_mixing += 2.0 * mixing * np.einsum("jbn,lbn->jl", bound.by_variance, bound.latent_variance)
-    slopes = np.einsum("jl,jbn->lbn", mixing, bound.by_mean)
-    curves = np.einsum("jl,jbn->lbn", np.square(mixing), bound.by_variance)
-    by_scale = []
+) -> FloatArray:
+    """Derives the bound by the log scales of each latent and the log amplitudes, q(v) fixed."""
+    z, blocks = design.points.inducing, design.points.blocks
+    slopes = design.amplitude * bound.by_mean
+    curves = np.square(design.amplitude) * bound.by_variance
+    by_scale, by_amplitude = [], []
     for latent, kernel in enumerate(kernels):
-        a, curve = design.basis[latent], curves[latent]
-        shrunk = bound.covariance[latent] - np.eye(len(points.inducing))
+        a, curve, amplitude = design.basis[latent], curves[latent], design.amplitude[latent, 0, 0]
+        by_variance = np.einsum("bn,bn->", bound.by_variance[latent], bound.latent_variance[latent])
+        by_mean = np.einsum("bn,bn->", bound.by_mean[latent], bound.latent_mean[latent])
+        by_amplitude.append((by_mean + 2.0 * amplitude * by_variance) * amplitude)
+        shrunk = bound.covariance[latent] - np.eye(len(z))
         by_basis = posterior.location[latent][:, None] * slopes[latent][:, None]
         by_basis = by_basis + 2.0 * (shrunk @ a) * curve[:, None]
         by_cross = design.inverse[latent].T @ by_basis
         by_root = -np.tril((by_cross @ a.swapaxes(1, 2)).sum(axis=0))
         by_matrix = _through_cholesky(design.root[latent], design.inverse[latent], by_root)
-        step = np.arange(len(by_matrix))
-        by_diagonal = by_matrix[step, step] + JITTER / step.size * np.trace(by_matrix)
-        by_matrix[step, step] = 0.0
-        z = points.inducing
+        np.fill_diagonal(by_matrix, 0.0)
         by_scale.append(
-            kernel.slope(points.blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
+            kernel.slope(blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
             + kernel.slope(z, z, kernel.matrix(z, z), by_matrix)
-            + kernel.diagonal_slope(z, by_diagonal)
-            + kernel.diagonal_slope(points.blocks, curve)
         )
-    return np.array(by_scale), by_mixing
+    return np.concatenate([*by_scale, by_amplitude])
 
 
 def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray) -> FloatArray:
@@ -382,26 +311,19 @@ def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray
 
 
 def choose_inputs(
-    likelihood: LatentLikelihood, rows: FitRows, weight: float, settings: ProcessSettings
+    likelihood: LatentLikelihood, rows: FitRows, weight: float, inducing: int = INDUCING
 ) -> tuple[Inputs, SparseProcess]:
     """Chooses inputs, and fits the process on them.
 
-    Greedy, from no input at all: what is constant stays so. The kernel of the paper takes all
-    means and variances or, where that is better, nothing.
+    Greedy, from no input at all: what is constant stays so.
 
     likelihood  of the same rows in the same order: for equal bits whatever the order of the
                 rows, bring them into one order first (in_one_order)
     weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """
-    choice = _Choice(likelihood, rows.estimates, weight, settings)
-    nothing = Inputs(())
-    best = choice.reweighted(choice.fitted(nothing, 1.0))
-    if settings.kernel is KernelForm.PAPER:
-        every = choice.fitted(paper_inputs(rows), best.share)
-        if every.bound > best.bound + PAYS:
-            best = choice.reweighted(every)
-        return best.inputs, best.process
+    choice = _Choice(likelihood, rows.estimates, weight, inducing)
+    best = choice.reweighted(choice.fitted(Inputs(()), 1.0))
     candidates = candidate_inputs(rows)
     columns = candidates.of(rows.estimates).T
     pays = PAYS + np.log(max(1, len(columns)))
@@ -456,11 +378,11 @@ class _Choice:
     likelihood: LatentLikelihood
     estimates: Estimates
     weight: float
-    settings: ProcessSettings
+    inducing: int
 
     def fitted(self, inputs: Inputs, share: float) -> _Fitted:
         points = inputs.of(self.estimates)
-        process, bound = fit_process(self.likelihood, points, share * self.weight, self.settings)
+        process, bound = fit_process(self.likelihood, points, share * self.weight, self.inducing)
         return _Fitted(inputs, process, bound, share)
 
     def expected(self, fitted: _Fitted) -> Expected:

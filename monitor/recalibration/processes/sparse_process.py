@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cache, cached_property
-from itertools import pairwise
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     Document,
     Documented,
@@ -29,14 +27,7 @@ from monitor.recalibration.documents import (
     check_entries,
     check_lengths,
 )
-from monitor.recalibration.processes.inputs import Feature, FeatureKind, Inputs
-from monitor.recalibration.processes.kernels import (
-    Kernel,
-    KernelForm,
-    NormalisedKernel,
-    kernel_of,
-    scale_count,
-)
+from monitor.recalibration.processes.inputs import Feature, Inputs
 
 # Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
 NODES = 20
@@ -50,7 +41,7 @@ _TOGETHER = 5000
 # Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
 LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
-# Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
+# Added to the diagonal of the inducing points' kernel matrix.
 JITTER = 1e-6
 
 # Points of a document at most: the time of a frame grows with their square.
@@ -148,11 +139,49 @@ def node_groups(count: int, n: int) -> Iterator[slice]:
         yield slice(first, first + size)
 
 
-class Coupling(StrEnum):
-    """Ways in which the J outputs hang together."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """k(x, x') = exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²), of points of standardised features.
 
-    INDEPENDENT = "independent"  # a latent an output, each with its own kernel
-    COREGIONALISED = "coregionalised"  # f = c + A g of J latents of one kernel, B = A Aᵀ
+    k(x, x) = 1: as uncertain a priori wherever nothing was seen.
+
+    scale  (D,) ℓ, in standard deviations of the feature; one each, since some inputs bend the
+           factor and others tilt it
+    """
+
+    scale: FloatArray
+
+    def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Evaluates k at points (…, n, D) and (m, D), (…, n, m).
+
+        The square is expanded: two products in place of n m D differences.
+        """
+        weight, square, offset = self.expanded(right)
+        exponent: FloatArray = left @ weight
+        exponent += (left * left) @ square
+        exponent += offset
+        return np.exp(np.minimum(exponent, 0.0, out=exponent), out=exponent)
+
+    def expanded(self, right: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """W (D, m), V (D, m), b (m,) with log k(x, right) = x W + x² V + b."""
+        precision = 1.0 / np.square(self.scale)[:, None]
+        weight = right.T * precision
+        square = np.repeat(-0.5 * precision, right.shape[0], axis=1)
+        return weight, square, -0.5 * (right.T * weight).sum(axis=0)
+
+    def slope(
+        self, left: FloatArray, right: FloatArray, matrix: FloatArray, weight: FloatArray
+    ) -> FloatArray:
+        """Sums weight ∘ ∂k/∂log ℓ_d, (D,); the matrix of the two, and weights, both (…, n, m).
+
+        ∂k/∂log ℓ_d = k (x_d − x'_d)²/ℓ_d², the square expanded.
+        """
+        g = weight * matrix
+        own = left * (left * g.sum(axis=-1)[..., None] - 2.0 * (g @ right))
+        columns = g.reshape(-1, len(right)).sum(axis=0)
+        other = (np.square(right) * columns[:, None]).sum(axis=0)
+        found: FloatArray = own.reshape(-1, own.shape[-1]).sum(axis=0) + other
+        return found / np.square(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,28 +206,26 @@ def _padded(triangles: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
 
 @dataclass(frozen=True)
 class SparseProcess(Documented):
-    """f(x) = c + A g(x): J outputs of L latents, over points of D features.
+    """f_j(x) = c_j + a_j g_j(x): J outputs, each of a latent of its own, over D features.
 
-    g_l has a kernel of unit size, M inducing points Z with u_l = g_l(Z) = L_l v_l,
-    L_l L_lᵀ = k_l(Z, Z), and v_l ~ N(m_l, S_l) (Hensman et al. 2015). With a(x) = L_l⁻¹ k_l(Z, x):
+    g_j has a kernel of unit size, M inducing points Z with u_j = g_j(Z) = L_j v_j,
+    L_j L_jᵀ = k_j(Z, Z), and v_j ~ N(m_j, S_j) (Hensman et al. 2015). With b(x) = L_j⁻¹ k_j(Z, x):
 
-        mean_l = aᵀ m_l,   variance_l = k_l(x, x) − aᵀ a + aᵀ S_l a
-        f_j ~ N(c_j + Σ_l A_jl mean_l, Σ_l A_jl² variance_l)
+        f_j ~ N(c_j + a_j bᵀ m_j, a_j² (1 − bᵀ b + bᵀ S_j b))
 
     Without latents it is the constant c, whatever the points.
 
-    form      of the kernels
     constant  (J,) c
     inducing  (M, D) Z, the same for all latents
-    scale     (L, P) of each latent's kernel
-    mixing    (J, L) A
-    location  (L, M) m
-    spread    (L, M, M) lower Cholesky factors of S, zero above the diagonal
+    scale     (J, D) of each latent's kernel
+    mixing    (J, J) diagonal, a
+    location  (J, M) m
+    spread    (J, M, M) lower Cholesky factors of S, zero above the diagonal
     inputs    the D features of a point; none in a fit, which knows the points
-    source    Küppers et al. 2022, eq. 5 and 7
+    form      of the kernels
+    source    Küppers et al. 2022, eq. 5
     """
 
-    form: KernelForm
     constant: Annotated[tuple[_Within1e3, ...], Len(1)]
     inducing: Annotated[tuple[tuple[_Within1e7, ...], ...], Len(0, MOST_INDUCING)] = ()
     scale: tuple[tuple[_Length, ...], ...] = ()
@@ -206,28 +233,21 @@ class SparseProcess(Documented):
     location: tuple[tuple[_Within1e6, ...], ...] = ()
     spread: Annotated[tuple[tuple[tuple[_Within1e6, ...], ...], ...], LowerTriangles()] = ()
     inputs: tuple[Feature, ...] = ()
+    form: Literal["normalised"] = "normalised"
 
     def __post_init__(self) -> None:
-        m, latents, outputs = len(self.inducing), self.latents, self.outputs
+        m, outputs = len(self.inducing), self.outputs
+        latents = outputs if m else 0
         check_lengths("inducing", self.inducing, [self.width] * m, "inducing")
-        check_lengths("location", self.location, [m] * latents, "inducing")
-        if bool(latents) != bool(m):
-            raise InvalidRecalibrator(
-                f"{m} points in 'inducing' and {latents} rows in 'location': give points only with "
-                "latents"
-            )
-        scales = [scale_count(self.form, self.width)] * latents
-        check_lengths("scale", self.scale, scales, "location")
-        check_lengths("mixing", self.mixing, [latents] * outputs if m else [], "constant")
+        check_lengths("location", self.location, [m] * latents, "constant' and 'inducing")
+        check_lengths("scale", self.scale, [self.width] * latents, "location")
+        check_lengths("mixing", self.mixing, [latents] * latents, "constant")
         check_lengths("spread", self.spread, [m] * latents, "location")
         for triangle in self.spread:
             check_lengths("spread", triangle, [m] * m, "inducing")
-        if self.form is KernelForm.PAPER and (
-            self.width % 2 or any(v < 0 for row in self.inducing for v in row[self.width // 2 :])
-        ):
+        if any(entry for i, row in enumerate(self.mixing) for entry in row[:i] + row[i + 1 :]):
             raise InvalidRecalibrator(
-                f"'inducing' of the kernel '{self.form}' must hold means and then as many "
-                "variances, none of them negative"
+                "'mixing' is not diagonal: outputs that share latents are no longer served"
             )
 
     @property
@@ -236,24 +256,19 @@ class SparseProcess(Documented):
         return len(self.constant)
 
     @property
-    def latents(self) -> int:
-        """L; 0 where it is constant."""
-        return len(self.location)
-
-    @property
     def width(self) -> int:
-        """D: features of a point."""
+        """D: features of a point; 0 where it is constant."""
         return len(self.inducing[0]) if self.inducing else 0
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """Kernel of each latent."""
-        return tuple(kernel_of(self.form, np.array(scale)) for scale in self.scale)
+        return tuple(Kernel(np.array(scale)) for scale in self.scale)
 
     @cached_property
     def weights(self) -> tuple[FloatArray, FloatArray]:
-        """α (L, M) and Q (L, M, M): with k = k_l(Z, x), mean_l = kᵀ α and the variance is
-        k(x, x) + kᵀ Q k."""
+        """α (J, M) and Q (J, M, M): with k = k_j(Z, x), the mean of g_j is kᵀ α and its variance
+        1 + kᵀ Q k."""
         z = np.array(self.inducing)
         alpha, quadratic = [], []
         for kernel, location, spread in zip(self.kernels, self.location, self.spread, strict=True):
@@ -273,18 +288,15 @@ class SparseProcess(Documented):
         n = points.shape[0]
         mean = np.repeat(np.array(self.constant)[:, None], n, axis=1)
         variance = np.zeros_like(mean)
-        if not self.latents:
-            return mean, variance
-        blocks = in_blocks(points)
-        z, mixing = np.array(self.inducing), np.array(self.mixing)
-        alpha, quadratic = self.weights
-        for latent, kernel in enumerate(self.kernels):
-            k = kernel.matrix(blocks, z)
-            latent_mean = (k @ alpha[latent][:, None]).reshape(-1)[:n]
-            reduced = ((k @ quadratic[latent]) * k) @ np.ones((len(z), 1))
-            spread = np.maximum(kernel.diagonal(points) + reduced.reshape(-1)[:n], 0.0)
-            mean += mixing[:, latent : latent + 1] * latent_mean
-            variance += np.square(mixing[:, latent : latent + 1]) * spread
+        blocks, z = in_blocks(points), np.array(self.inducing)
+        for j, (kernel, alpha, quadratic) in enumerate(
+            zip(self.kernels, *self.weights, strict=True)
+        ):
+            k, amplitude = kernel.matrix(blocks, z), self.mixing[j][j]
+            mean[j] += amplitude * (k @ alpha[:, None]).reshape(-1)[:n]
+            reduced = ((k @ quadratic) * k) @ np.ones((len(z), 1))
+            spread = np.maximum(1.0 + reduced.reshape(-1)[:n], 0.0)
+            variance[j] = np.square(amplitude) * spread
         return mean, variance
 
     def parameters(self) -> Document:
@@ -297,9 +309,7 @@ def inducing_root(kernel: Kernel, inducing: FloatArray) -> FloatArray:
     product = kernel.matrix(inducing, inducing)
     # The two halves round apart.
     matrix: FloatArray = 0.5 * (product + product.T)
-    step = np.arange(len(inducing))
-    diagonal = kernel.diagonal(inducing)
-    matrix[step, step] = diagonal + JITTER * (diagonal.sum() / len(inducing))
+    np.fill_diagonal(matrix, 1.0 + JITTER)
     try:
         return np.asarray(np.linalg.cholesky(matrix), np.float64)
     except np.linalg.LinAlgError:
@@ -328,8 +338,7 @@ class LatentStack(Documented):
 
     def __post_init__(self) -> None:
         for i, process in enumerate(self.processes):
-            if process.latents:
-                _check_points(i, process)
+            _check_points(i, process)
         outputs = sum(process.outputs for process in self.processes)
         check_entries(self, ("low", "high"), outputs, "processes")
         for a, b in zip(self.low, self.high, strict=True):
@@ -346,16 +355,11 @@ class LatentStack(Documented):
             raise InvalidRecalibrator(
                 f"'processes' have {found} outputs: {k} dimensions need {list(outputs)}"
             )
-        farthest = max((f.dimension for one in self.inputs for f in one.features), default=0)
+        farthest = max((f.dimension for one in self.processes for f in one.inputs), default=0)
         if farthest >= k:
             raise InvalidRecalibrator(
                 f"'dimension' is {farthest} in 'inputs': it must be less than {k}"
             )
-
-    @cached_property
-    def inputs(self) -> tuple[Inputs, ...]:
-        """Returns what each process looks at."""
-        return tuple(Inputs(process.inputs) for process in self.processes)
 
     @property
     def outputs(self) -> int:
@@ -364,9 +368,7 @@ class LatentStack(Documented):
 
     def means(self, estimates: Estimates) -> FloatArray:
         """(J, n) E[f], between low and high."""
-        compiled = self._compiled
-        mean = self.at(estimates)[0] if compiled is None else compiled.means(estimates)
-        return self._limited(mean)
+        return self._limited(self._together.means(estimates))
 
     def log_expectations(self, estimates: Estimates) -> FloatArray:
         """(J, n) log E[e^f] = mean + variance/2, between low and high."""
@@ -377,13 +379,7 @@ class LatentStack(Documented):
 
     def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
         """Computes mean and variance (J, n) without limits; each estimate by itself."""
-        if self._compiled is not None:
-            return self._compiled.at(estimates)
-        parts = [
-            process.at(inputs.of(estimates))
-            for inputs, process in zip(self.inputs, self.processes, strict=True)
-        ]
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        return self._together.at(estimates)
 
     def _limited(self, values: FloatArray) -> FloatArray:
         low, high = self._range
@@ -394,29 +390,17 @@ class LatentStack(Documented):
         return np.array(self.low)[:, None], np.array(self.high)[:, None]
 
     @cached_property
-    def _compiled(self) -> _Compiled | None:
-        """All processes as one; None where a kernel is not the normalised one."""
-        kernels = [kernel for process in self.processes for kernel in process.kernels]
-        if not all(isinstance(kernel, NormalisedKernel) for kernel in kernels):
-            return None
-        return _compile(self.inputs, self.processes)
+    def _together(self) -> _Together:
+        return _Together(self.processes)
 
 
 def _check_points(i: int, process: SparseProcess) -> None:
     """Raises InvalidRecalibrator where the inputs do not make points of the process."""
     count = len(process.inputs)
-    if count != process.width:
+    if process.inducing and count != process.width:
         raise InvalidRecalibrator(
             f"'processes[{i}]' has {count} features in 'inputs' and points of {process.width} "
             "in 'inducing': there must be as many"
-        )
-    if process.form is KernelForm.PAPER and any(
-        feature.kind is not FeatureKind.VARIANCE or feature.low < feature.centre
-        for feature in process.inputs[count // 2 :]
-    ):
-        raise InvalidRecalibrator(
-            f"'processes[{i}]' has the kernel '{process.form}': the second half of its 'inputs' "
-            "must be variances, not below their centre"
         )
     if not all(np.isfinite(part).all() for part in process.weights):
         raise InvalidRecalibrator(
@@ -449,50 +433,72 @@ def stack_of(
     return LatentStack(processes, tuple(low), tuple(high))
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """All latents of normalised kernels as few products: with x the union of the features,
-    log k = x W + x² V + b.
+class _Together:
+    """All latents as few products: with x the union of the features, log k = x W + x² V + b."""
 
-    inputs     the union of features, F
-    linear     (F, L M) W, zero where a process does not look; M points a latent, some of them
-               without weight
-    square     (F, L M) V
-    offset     (L M,) b
-    alpha      (L M, L) mean = k α, block by block
-    quadratic  (L, M, M) variance = 1 + kᵀ Q k
-    constant   (J, 1)
-    latents    L
-    mixing     of each latent the outputs that it is part of, and its entries of A there (…, 1)
-    """
+    def __init__(self, processes: Sequence[SparseProcess]) -> None:
+        """Puts the processes side by side; points that one lacks have no weight.
 
-    inputs: Inputs
-    linear: FloatArray
-    square: FloatArray
-    offset: FloatArray
-    alpha: FloatArray
-    quadratic: FloatArray
-    constant: FloatArray
-    latents: int
-    mixing: tuple[tuple[IntArray, FloatArray], ...]
+        inputs     the union of features, F
+        linear     (F, L M) W, zero where a process does not look; M points a latent
+        square     (F, L M) V
+        offset     (L M,) b
+        alpha      (L M, L) mean = k α, block by block
+        quadratic  (L, M, M) variance = 1 + kᵀ Q k
+        constant   (J, 1)
+        outputs    (L,) that the latents are of, and their amplitudes there (L, 1)
+        """
+        varying = [process for process in processes if process.inducing]
+        column: dict[Feature, int] = {}
+        for feature in (feature for process in varying for feature in process.inputs):
+            column.setdefault(feature, len(column))
+        most = max((len(process.inducing) for process in varying), default=0)
+        latents = sum(process.outputs for process in varying)
+        linear, square = np.zeros((2, len(column), latents, most))
+        offset, alpha = np.zeros((latents, most)), np.zeros((latents, most, latents))
+        self.quadratic = np.zeros((latents, most, most))
+        latent = 0
+        for process in varying:
+            m, z = len(process.inducing), np.array(process.inducing)
+            places = [column[feature] for feature in process.inputs]
+            for kernel, *weights in zip(process.kernels, *process.weights, strict=True):
+                linear[places, latent, :m], square[places, latent, :m], offset[latent, :m] = (
+                    kernel.expanded(z)
+                )
+                alpha[latent, :m, latent], self.quadratic[latent, :m, :m] = weights
+                latent += 1
+        flat = latents * most
+        self.inputs = Inputs(tuple(column))
+        self.linear = linear.reshape(len(column), flat)
+        self.square = square.reshape(len(column), flat)
+        self.offset, self.alpha = offset.reshape(flat), alpha.reshape(flat, latents)
+        self.constant = np.concatenate([process.constant for process in processes])[:, None]
+        varies = np.repeat(
+            [bool(process.inducing) for process in processes],
+            [process.outputs for process in processes],
+        )
+        self.outputs = np.flatnonzero(varies)
+        diagonals = [np.diagonal(process.mixing) for process in varying]
+        self.amplitude = np.concatenate([np.zeros(0), *diagonals])[:, None]
 
     def means(self, estimates: Estimates) -> FloatArray:
+        """(J, n)"""
         return self._means(self._kernels(estimates), estimates.mean.shape[0])
 
     def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
-        n, latents = estimates.mean.shape[0], self.latents
+        """Means and variances, both (J, n)."""
+        n, (latents, most, _) = estimates.mean.shape[0], self.quadratic.shape
         k = self._kernels(estimates)
         mean = self._means(k, n)
         variance = np.zeros_like(mean)
-        if not latents or not n:
+        if not mean.size or not latents:
             return mean, variance
-        by_latent = k.reshape(len(k), -1, latents, self.quadratic.shape[1]).transpose(0, 2, 1, 3)
+        by_latent = k.reshape(len(k), -1, latents, most).transpose(0, 2, 1, 3)
         reduced = by_latent @ self.quadratic
         reduced *= by_latent
-        spread = 1.0 + reduced.sum(axis=3).transpose(1, 0, 2).reshape(latents, -1)
+        spread = 1.0 + reduced.sum(axis=3).transpose(1, 0, 2).reshape(latents, -1)[:, :n]
         np.maximum(spread, 0.0, out=spread)
-        for latent, (outputs, entries) in enumerate(self.mixing):
-            variance[outputs] += entries * entries * spread[latent, :n]
+        variance[self.outputs] = np.square(self.amplitude) * spread
         return mean, variance
 
     def _kernels(self, estimates: Estimates) -> FloatArray:
@@ -508,50 +514,7 @@ class _Compiled:
 
     def _means(self, k: FloatArray, n: int) -> FloatArray:
         mean = np.repeat(self.constant, n, axis=1)
-        if not self.latents or not n:
-            return mean
-        latent_mean = (k @ self.alpha).reshape(-1, self.latents).T
-        # One after the other: a product with A would round by its shape.
-        for latent, (outputs, entries) in enumerate(self.mixing):
-            mean[outputs] += entries * latent_mean[latent, :n]
+        if mean.size and self.outputs.size:
+            latent_mean = (k @ self.alpha).reshape(-1, self.outputs.size).T
+            mean[self.outputs] += self.amplitude * latent_mean[:, :n]
         return mean
-
-
-def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _Compiled:
-    column: dict[Feature, int] = {}
-    for one, process in zip(inputs, processes, strict=True):
-        for feature in one.features if process.latents else ():
-            column.setdefault(feature, len(column))
-    most = max(len(process.inducing) for process in processes)
-    latents = sum(process.latents for process in processes)
-    ends = np.cumsum([0, *(process.outputs for process in processes)])
-    linear, square = np.zeros((2, len(column), latents, most))
-    offset, alpha = np.zeros((latents, most)), np.zeros((latents, most, latents))
-    quadratic, mixing = np.zeros((latents, most, most)), np.zeros((ends[-1], latents))
-    latent = 0
-    for one, process, (first, last) in zip(inputs, processes, pairwise(ends), strict=True):
-        m, z = len(process.inducing), np.array(process.inducing)
-        places = [column[feature] for feature in one.features] if process.latents else []
-        for own, kernel in enumerate(process.kernels):
-            assert isinstance(kernel, NormalisedKernel)  # else nothing is compiled
-            w, v, b = kernel.expanded(z)
-            linear[places, latent, :m], square[places, latent, :m] = w, v
-            offset[latent, :m] = b
-            alpha[latent, :m, latent] = process.weights[0][own]
-            quadratic[latent, :m, :m] = process.weights[1][own]
-            mixing[first:last, latent] = np.array(process.mixing)[:, own]
-            latent += 1
-    used = [np.flatnonzero(entries) for entries in mixing.T]
-    constant = np.concatenate([process.constant for process in processes])
-    flat = latents * most
-    return _Compiled(
-        Inputs(tuple(column)),
-        linear.reshape(len(column), flat),
-        square.reshape(len(column), flat),
-        offset.reshape(flat),
-        alpha.reshape(flat, latents),
-        quadratic,
-        constant[:, None],
-        latents,
-        tuple((outputs, mixing[outputs, latent, None]) for latent, outputs in enumerate(used)),
-    )

@@ -16,8 +16,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.processes.kernels import Kernel
-from monitor.recalibration.processes.sparse_process import LatentLikelihood, inducing_root
+from monitor.recalibration.processes.sparse_process import Kernel, LatentLikelihood, inducing_root
 
 ROWS = 256
 
@@ -55,13 +54,13 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Matrices that kernels and mixing make of the points.
+    """Matrices that kernels make of the points, and the amplitudes of the J latents.
 
-    root      (L, M, M) L_l with L_l L_lᵀ = k_l(Z, Z); inverse (L, M, M) of it
-    cross     (L, B, ROWS, M) k_l(x, Z)
-    basis     (L, B, M, ROWS) a = L_l⁻¹ k_l(Z, x)
-    residual  (L, B, ROWS) k_l(x, x) − aᵀ a, the variance that no inducing point explains
-    mixing    (J, L) A
+    root       (J, M, M) L_j with L_j L_jᵀ = k_j(Z, Z); inverse (J, M, M) of it
+    cross      (J, B, ROWS, M) k_j(x, Z)
+    basis      (J, B, M, ROWS) b = L_j⁻¹ k_j(Z, x)
+    residual   (J, B, ROWS) 1 − bᵀ b, the variance that no inducing point explains
+    amplitude  (J, 1, 1) a
     """
 
     points: Points
@@ -70,16 +69,16 @@ class Design:
     cross: FloatArray
     basis: FloatArray
     residual: FloatArray
-    mixing: FloatArray
+    amplitude: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """c and q(v_l) = N(m_l, P_l⁻¹).
+    """c and q(v_j) = N(m_j, P_j⁻¹).
 
     constant   (J,)
-    location   (L, M) m
-    precision  (L, M, M) P
+    location   (J, M) m
+    precision  (J, M, M) P
     """
 
     constant: FloatArray
@@ -99,12 +98,12 @@ class Posterior:
 class Bound:
     """The evidence lower bound at a posterior, and what its derivatives are made of.
 
-    value            weight Σ E_q[log p] − Σ_l KL(q(v_l) ‖ N(0, I)), in nats
+    value            weight Σ E_q[log p] − Σ_j KL(q(v_j) ‖ N(0, I)), in nats
     by_mean          (J, B, ROWS) weight ∂E/∂mean of each output, zeros behind the last row
     by_variance      (J, B, ROWS)
-    latent_mean      (L, B, ROWS)
-    latent_variance  (L, B, ROWS)
-    covariance       (L, M, M) P⁻¹
+    latent_mean      (J, B, ROWS)
+    latent_variance  (J, B, ROWS)
+    covariance       (J, M, M) P⁻¹
     """
 
     value: float
@@ -115,23 +114,15 @@ class Bound:
     covariance: FloatArray
 
 
-def prior(constant: FloatArray, latents: int, size: int) -> Posterior:
-    """Returns the posterior before any data."""
-    return Posterior(
-        constant, np.zeros((latents, size)), np.repeat(np.eye(size)[None], latents, axis=0)
-    )
-
-
-def design_of(kernels: list[Kernel], mixing: FloatArray, points: Points) -> Design:
-    """Builds the matrices from the kernels of the latents; mixing (J, L)."""
+def design_of(kernels: list[Kernel], amplitude: FloatArray, points: Points) -> Design:
+    """Builds the matrices from the kernels of the latents; amplitude (J,)."""
     z = points.inducing
     root = np.array([inducing_root(kernel, z) for kernel in kernels])
     inverse = np.linalg.solve(root, np.eye(len(z)))
     cross = np.array([kernel.matrix(points.blocks, z) for kernel in kernels])
     basis = inverse[:, None] @ cross.swapaxes(2, 3)
-    variance = np.array([kernel.diagonal(points.blocks) for kernel in kernels])
-    residual = np.maximum(variance - np.square(basis).sum(axis=2), 0.0)
-    return Design(points, root, inverse, cross, basis, residual, mixing)
+    residual = np.maximum(1.0 - np.square(basis).sum(axis=2), 0.0)
+    return Design(points, root, inverse, cross, basis, residual, amplitude[:, None, None])
 
 
 def bound(
@@ -149,9 +140,9 @@ def bound(
     latent_variance = design.residual + np.square(inverse[:, None] @ design.basis).sum(axis=2)
     divergence = 0.5 * float(np.square(inverse).sum() + np.square(location).sum() - location.size)
     divergence += float(np.log(np.diagonal(root, axis1=1, axis2=2)).sum())
-    mixing, points = design.mixing, design.points
-    mean = np.einsum("jl,lbn->jbn", mixing, latent_mean) + posterior.constant[:, None, None]
-    variance = np.einsum("jl,lbn->jbn", np.square(mixing), latent_variance)
+    points = design.points
+    mean = design.amplitude * latent_mean + posterior.constant[:, None, None]
+    variance = np.square(design.amplitude) * latent_variance
     with np.errstate(over="ignore", invalid="ignore"):
         expected = likelihood.expected(points.in_line(mean), points.in_line(variance))
         value = weight * float(expected.value.sum()) - divergence
@@ -207,57 +198,47 @@ def _target(design: Design, posterior: Posterior, at: Bound, centre: FloatArray)
     the Newton step on (c, m) and of the new precision I + Σ_i −2 ∂E/∂v_i a_i a_iᵀ.
     """
     by_mean, curvature = at.by_mean, -2.0 * at.by_variance
-    mixing, basis = design.mixing, design.basis
-    outputs, (latents, size) = len(mixing), posterior.location.shape
-    slopes = np.einsum("jl,jbn->lbn", mixing, by_mean)
-    own = np.einsum("jl,jbn->lbn", np.square(mixing), curvature)
+    amplitude, basis = design.amplitude, design.basis
+    outputs, size = posterior.location.shape
+    own = np.square(amplitude) * curvature
     precision = _products(basis * own[:, :, None], basis) + np.eye(size)
 
-    gradient = np.empty(outputs + latents * size)
-    gradient[:outputs] = by_mean.sum(axis=(1, 2))
+    slopes = amplitude * by_mean
     by_location = (basis @ slopes[..., None])[..., 0].sum(axis=1) - posterior.location
-    gradient[outputs:] = by_location.ravel()
+    gradient = np.concatenate([by_mean.sum(axis=(1, 2)), by_location.ravel()])
     # Where a likelihood is convex, a Newton step would lead down.
     move = _solved(_curvature(design, np.maximum(curvature, 0.0)), gradient)
     return Posterior(
         np.clip(posterior.constant + move[:outputs], centre - FURTHEST, centre + FURTHEST),
-        posterior.location + move[outputs:].reshape(latents, size),
+        posterior.location + move[outputs:].reshape(outputs, size),
         0.5 * (precision + precision.swapaxes(1, 2)),
     )
 
 
 def _curvature(design: Design, convexity: FloatArray) -> FloatArray:
-    """Minus the second derivatives of the bound by (c, m_1 … m_L), (J + L M, J + L M).
+    """Minus the second derivatives of the bound by (c, m_1 … m_J), (J + J M, J + J M).
 
-    With κ_ij the convexity of output j at row i, f_j = c_j + Σ_l A_jl a_liᵀ m_l:
+    With κ_ij the convexity of output j at row i, f_j = c_j + a_j b_jiᵀ m_j:
 
-        by c_j, c_j        Σ_i κ_ij                              (J, J), diagonal
-        by m_l, c_j        A_jl Σ_i κ_ij a_li                    (M, J) for each l
-        by m_l, m_l'       Σ_i Σ_j A_jl A_jl' κ_ij a_li a_l'iᵀ   (M, M), and I for the prior of m_l
+        by c_j, c_j    Σ_i κ_ij
+        by m_j, c_j    a_j Σ_i κ_ij b_ji               (M,)
+        by m_j, m_j    a_j² Σ_i κ_ij b_ji b_jiᵀ + I    (M, M), I of the prior of m_j
 
     convexity  (J, B, ROWS) κ ≥ 0, zeros behind the last row
     """
-    mixing, basis = design.mixing, design.basis
-    outputs, latents = mixing.shape
-    size = basis.shape[2]
-    hessian = np.eye(outputs + latents * size)
-    # A direction in which the likelihood is flat is left where it is.
-    hessian[:outputs, :outputs] = np.diag(np.maximum(convexity.sum(axis=(1, 2)), 1e-10))
-    for latent in range(latents):
-        place = slice(outputs + latent * size, outputs + (latent + 1) * size)
-        mixed = convexity * mixing[:, latent, None, None]
-        hessian[place, :outputs] = _products(basis[latent], mixed.swapaxes(0, 1))
+    outputs, size = len(convexity), design.basis.shape[2]
+    hessian = np.eye(outputs + outputs * size)
+    for j, (basis, amplitude) in enumerate(zip(design.basis, design.amplitude, strict=True)):
+        place = slice(outputs + j * size, outputs + (j + 1) * size)
+        # A direction in which the likelihood is flat is left where it is.
+        hessian[j, j] = max(convexity[j].sum(), 1e-10)
+        # One product for all outputs, most of it zeros: BLAS rounds by shape.
+        mixed = np.zeros_like(convexity)
+        mixed[j] = convexity[j] * amplitude
+        hessian[place, :outputs] = _products(basis, mixed.swapaxes(0, 1))
         hessian[:outputs, place] = hessian[place, :outputs].T
-        for other in range(latent + 1):
-            shared = np.einsum("j,jbn->bn", mixing[:, latent] * mixing[:, other], convexity)
-            # Latents that go into no output together.
-            if not shared.any():
-                continue
-            there = slice(outputs + other * size, outputs + (other + 1) * size)
-            block = _products(basis[latent] * shared[:, None], basis[other])
-            hessian[place, there] += block
-            if other != latent:
-                hessian[there, place] += block.T
+        shared = convexity[j] * (amplitude * amplitude)
+        hessian[place, place] += _products(basis * shared[:, None], basis)
     return hessian
 
 

@@ -5,31 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.recalibration.documents import as_matrix
-from monitor.recalibration.processes.kernels import KernelForm, kernel_of, scale_count
-from monitor.recalibration.processes.sparse_process import JITTER, Coupling, SparseProcess
+from monitor.recalibration.processes.sparse_process import JITTER, Kernel, SparseProcess
 
 
-def random_points(seed, n, width=2, form=KernelForm.NORMALISED):
-    """For the paper's kernel the second half are variances."""
-    points = np.random.default_rng(seed).normal(size=(n, width))
-    if form is KernelForm.PAPER:
-        points[:, width // 2 :] = np.exp(points[:, width // 2 :])
-    return points
+def random_points(seed, n, width=2):
+    return np.random.default_rng(seed).normal(size=(n, width))
 
 
-def random_process(
-    seed, *, outputs=2, size=5, width=2, form=KernelForm.NORMALISED, coupling=Coupling.INDEPENDENT
-) -> SparseProcess:
+def random_process(seed, *, outputs=2, size=5, width=2) -> SparseProcess:
     random = np.random.default_rng(seed)
-    scale = np.exp(0.3 * random.normal(size=(outputs, scale_count(form, width))))
-    mixing = random.normal(size=(outputs, outputs))
-    if coupling is Coupling.INDEPENDENT:
-        mixing = np.diag(np.exp(0.3 * random.normal(size=outputs)))
+    scale = np.exp(0.3 * random.normal(size=(outputs, width)))
+    mixing = np.diag(np.exp(0.3 * random.normal(size=outputs)))
     root = 0.2 * np.tril(random.normal(size=(outputs, size, size)), -1) + 0.4 * np.eye(size)
     return SparseProcess(
-        form,
         tuple(random.normal(size=outputs).tolist()),
-        as_matrix(random_points(seed + 1, size, width, form)),
+        as_matrix(random_points(seed + 1, size, width)),
         as_matrix(scale),
         as_matrix(mixing),
         as_matrix(random.normal(size=(outputs, size))),
@@ -39,7 +29,7 @@ def random_process(
 
 def gram(process: SparseProcess, latent: int, left, right):
     """k(left, right), entry by entry through the kernel of two points."""
-    kernel = kernel_of(process.form, np.array(process.scale[latent]))
+    kernel = Kernel(np.array(process.scale[latent]))
     return np.array([[kernel.matrix(x[None], y[None])[0, 0] for y in right] for x in left])
 
 

@@ -11,19 +11,17 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import norm
 
-from monitor.recalibration.processes.beta_likelihood import (
-    BetaMarginals,
-    moment_table,
-    moments,
-    quantile_table,
-)
-from monitor.recalibration.processes.beta_line import (
+from monitor.recalibration.processes.beta_map import (
     BOUNDS,
     LARGEST,
     LARGEST_SHIFT,
     BetaLine,
+    BetaMarginals,
     hazard,
     logit,
+    moment_table,
+    moments,
+    quantile_table,
     standard_quantile,
 )
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from monitor.recalibration.processes.beta_likelihood import (
+from monitor.recalibration.processes.beta_map import (
     FAR,
     FURTHEST,
     BetaErrors,
+    BetaLine,
     beta_likelihood,
 )
-from monitor.recalibration.processes.beta_line import BetaLine
 from monitor.recalibration.processes.sparse_process import expected_under_normal, latent_nodes
 
 LINE = BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2))

@@ -7,8 +7,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from monitor.recalibration.processes.beta import PRIOR, direction, factor_on_deviation, refined
-from monitor.recalibration.processes.beta_likelihood import BetaErrors, beta_likelihood
-from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine
+from monitor.recalibration.processes.beta_map import BOUNDS, BetaErrors, BetaLine, beta_likelihood
 
 
 def errors_of(normalised, deviation=1.0):

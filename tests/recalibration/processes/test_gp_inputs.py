@@ -14,7 +14,6 @@ from monitor.recalibration.processes.inputs import (
     FeatureKind,
     Inputs,
     candidate_inputs,
-    paper_inputs,
 )
 from monitor.store.codec import InvalidDocument
 from tests.recalibration.gp_sets import sizes
@@ -94,11 +93,11 @@ def test_a_dimension_that_is_not_positive_throughout_enters_as_it_is():
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_the_estimate_its_point_is_within_the_range_of_the_fit(seed):
     rows = poses(5)
-    for inputs in (candidate_inputs(rows), paper_inputs(rows)):
-        seen = inputs.of(rows.estimates)
-        points = inputs.of(wild_estimates(seed, 50, 4))
-        assert (points >= seen.min(axis=0)).all()
-        assert (points <= seen.max(axis=0)).all()
+    inputs = candidate_inputs(rows)
+    seen = inputs.of(rows.estimates)
+    points = inputs.of(wild_estimates(seed, 50, 4))
+    assert (points >= seen.min(axis=0)).all()
+    assert (points <= seen.max(axis=0)).all()
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 64])
@@ -117,32 +116,15 @@ def test_what_does_not_vary_is_no_candidate(n):
     mean = np.column_stack([np.full(n, 1234.5), np.full(n, 0.1) + 0.2])
     rows = rows_from(mean, np.full((n, 2), 0.1) * 0.3, np.ones((n, 2)))
     assert not candidate_inputs(rows).features
-    assert not paper_inputs(rows).features
     assert Inputs(()).of(rows.estimates).shape == (n, 0)
-
-
-def test_the_kernel_of_the_paper_sees_means_and_variances_in_units_of_their_spread():
-    rows = sizes(8, k=2)
-    inputs = paper_inputs(rows)
-    assert kinds(inputs) == [("mean", 0), ("mean", 1), ("variance", 0), ("variance", 1)]
-    points = inputs.of(rows.estimates)
-    spread = rows.estimates.mean.std(axis=0)
-    assert points[:, 2:] == pytest.approx(rows.deviation**2 / spread**2)
 
 
 def document_of(inputs):
     return json.loads(json.dumps({"features": [one.parameters() for one in inputs.features]}))
 
 
-def test_variances_beyond_all_means_stay_within_what_a_document_may_hold():
-    rows = sizes(9, k=1)
-    rows.estimates.covariance[:] *= 1e18
-    inputs = paper_inputs(rows)
-    assert as_read(Inputs, document_of(inputs)) == inputs
-
-
 def test_a_round_trip_through_json_loses_nothing():
-    for inputs in (candidate_inputs(poses(10)), paper_inputs(poses(10)), Inputs(())):
+    for inputs in (candidate_inputs(poses(10)), Inputs(())):
         assert as_read(Inputs, document_of(inputs)) == inputs
 
 
@@ -153,6 +135,7 @@ FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7).parameters()
     ("name", "value"),
     [
         ("kind", "square"),
+        ("kind", "variance"),
         ("kind", 3),
         ("dimension", -1),
         ("dimension", 0.5),

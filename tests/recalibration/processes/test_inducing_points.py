@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.processes.kernels import LOOKED_AT, inducing_points
+from monitor.recalibration.processes.process_fit import LOOKED_AT, inducing_points
 
 
 @settings(deadline=None, max_examples=25)

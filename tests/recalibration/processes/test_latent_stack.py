@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
-from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
     LARGEST,
-    Coupling,
     LatentStack,
     SparseProcess,
     stack_of,
@@ -29,16 +27,14 @@ def inputs_of(*places):
     return Inputs(tuple(CANDIDATES[i] for i in places))
 
 
-CONSTANT = (Inputs(()), SparseProcess(KernelForm.NORMALISED, (0.3, -0.2)))
+CONSTANT = (Inputs(()), SparseProcess((0.3, -0.2)))
 MIXED = (
     (inputs_of(0, 3), random_process(1, outputs=1)),
     CONSTANT,
     (inputs_of(3), random_process(2, outputs=3, size=7, width=1)),
-    (inputs_of(5, 0), random_process(3, outputs=2, size=3, coupling=Coupling.COREGIONALISED)),
+    (inputs_of(5, 0), random_process(3, outputs=2, size=3)),
 )
-PAPER_INPUTS = paper_inputs(sizes(1, n=300, k=3))
-PAPER = ((PAPER_INPUTS, random_process(4, width=6, form=KernelForm.PAPER)), CONSTANT)
-STACKS = {"mixed": MIXED, "constant": (CONSTANT,), "paper": PAPER, "one": MIXED[:1]}
+STACKS = {"mixed": MIXED, "constant": (CONSTANT,), "one": MIXED[:1]}
 
 
 def stack(name):
@@ -82,7 +78,7 @@ def test_the_range_is_that_of_the_fit_and_a_margin():
 
 
 def test_a_range_beyond_every_unit_is_cut():
-    far = SparseProcess(KernelForm.NORMALISED, (400.0, -400.0))
+    far = SparseProcess((400.0, -400.0))
     served = stack_of([(Inputs(()), far)], ROWS.estimates, 0.5)
     assert served.low == (LARGEST, -LARGEST)
     assert served.high == (LARGEST, -LARGEST)
@@ -127,12 +123,4 @@ def process_with(**changes):
 def test_a_document_that_is_no_stack_is_refused(changes, message):
     parameters = {**stack("mixed").parameters(), **changes}
     with pytest.raises(InvalidDocument, match=message):
-        as_read(LatentStack, parameters)
-
-
-@pytest.mark.parametrize("change", [{"kind": "mean"}, {"centre": 1e3}])
-def test_points_of_the_kernel_of_the_paper_without_variances_are_refused(change):
-    parameters = stack("paper").parameters()
-    parameters["processes"][0]["inputs"][-1] |= change
-    with pytest.raises(InvalidDocument, match="second half of its 'inputs' must be variances"):
         as_read(LatentStack, parameters)

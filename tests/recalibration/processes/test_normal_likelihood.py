@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from monitor.recalibration.processes.normal import normal_likelihood
-from tests.recalibration.gp_sets import sizes
+from tests.recalibration.gp_sets import normal_likelihood, sizes
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 
@@ -62,12 +61,3 @@ def test_it_begins_at_variance_scaling():
     mean = np.repeat(likelihood.start[:, None], rows.n, axis=1)
     slope = likelihood.expected(mean, np.zeros_like(mean)).by_mean.sum(axis=1)
     assert slope == pytest.approx(np.zeros(3), abs=1e-9)
-
-
-def test_one_output_is_that_of_the_whole():
-    rows = sizes(6, n=30, k=3)
-    likelihood = normal_likelihood(rows)
-    mean, variance = moments(6, rows)
-    whole = likelihood.expected(mean, variance)
-    one = likelihood.of(1).expected(mean[1:2], variance[1:2])
-    assert np.array_equal(one.by_variance, whole.by_variance[1:2])

@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from monitor.recalibration.processes import process_fit, variational
-from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes import variational
 from monitor.recalibration.processes.normal import NormalLikelihood
-from monitor.recalibration.processes.process_fit import (
-    Packing,
-    ProcessSettings,
-    fit_process,
-    hyper_slope,
-)
-from monitor.recalibration.processes.sparse_process import Coupling, Expected, in_blocks
+from monitor.recalibration.processes.process_fit import Search, fit_process, hyper_slope
+from monitor.recalibration.processes.sparse_process import Expected, in_blocks
 from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.processes.processes import (
@@ -25,9 +19,6 @@ from tests.recalibration.processes.processes import (
     textbook_at,
     textbook_divergence,
 )
-
-KINDS = [(form, coupling) for form in KernelForm for coupling in Coupling]
-SETTINGS = [ProcessSettings(6, form, coupling) for form, coupling in KINDS]
 
 
 @dataclass(frozen=True)
@@ -45,29 +36,32 @@ class Regression:
         return Expected(value.sum(axis=0), (self.y - mean) / 0.25, np.full_like(mean, -0.5 / 0.25))
 
 
-def factors(seed, n, outputs, form=KernelForm.NORMALISED):
+def factors(seed, n, outputs):
     """Points, and errors whose log variance bends with the first feature."""
     random = np.random.default_rng(seed)
-    points = random_points(seed, n, form=form)
+    points = random_points(seed, n)
     square = random.chisquare(1, (outputs, n)) * np.exp(1.5 * np.tanh(points[:, 0]))
     return points, NormalLikelihood(square, np.zeros((outputs, n)))
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence(settings):
-    points, likelihood = factors(1, 300, 2, settings.kernel)
-    process, found = fit_process(likelihood, points, 0.5, settings)
+def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence():
+    points, likelihood = factors(1, 300, 2)
+    process, found = fit_process(likelihood, points, 0.5, 6)
     value = likelihood.expected(*textbook_at(process, points)).value.sum()
     assert found == pytest.approx(0.5 * value - textbook_divergence(process), rel=1e-7)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_slopes_by_kernels_and_couplings_are_those_of_differences(settings):
-    points, likelihood = factors(2, 300, 2, settings.kernel)
-    packing = Packing(settings.kernel, settings.coupling, 2, 2)
+def search_of(likelihood, points, weight=1.0, inducing=6):
+    return Search(likelihood, likelihood.start, points, weight, inducing)
+
+
+def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
+    points, likelihood = factors(2, 300, 2)
+    search = search_of(likelihood, points)
     seen = Points(300, in_blocks(points, ROWS), points[:6])
     random = np.random.default_rng(3)
-    packed = packing.start() + 0.2 * random.normal(size=packing.start().size)
+    start = search.place.packed
+    packed = start + 0.2 * random.normal(size=start.size)
     root = 0.3 * np.tril(random.normal(size=(2, 6, 6)), -1) + 2 * np.eye(6)
     posterior = Posterior(
         likelihood.start,
@@ -76,25 +70,23 @@ def test_slopes_by_kernels_and_couplings_are_those_of_differences(settings):
     )
 
     def at(packed):
-        hyper = packing.unpack(packed)
-        design = design_of(packing.kernels(hyper), hyper.mixing, seen)
-        return hyper, design, bound(likelihood, 0.7, design, posterior)
+        kernels, amplitude = search.unpacked(packed)
+        design = design_of(kernels, amplitude, seen)
+        return kernels, design, bound(likelihood, 0.7, design, posterior)
 
-    hyper, design, found = at(packed)
-    parts = hyper_slope(packing.kernels(hyper), design, posterior, found)
-    slope = packing.chain(hyper, *parts)
+    kernels, design, found = at(packed)
+    slope = hyper_slope(kernels, design, posterior, found)
     for i, step in enumerate(1e-5 * np.eye(packed.size)):
         difference = (at(packed + step)[2].value - at(packed - step)[2].value) / 2e-5
         assert slope[i] == pytest.approx(difference, rel=2e-5, abs=1e-4)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound(settings):
-    points, likelihood = factors(4, 300, 2, settings.kernel)
-    search = process_fit._Search(likelihood, points, 1.0, settings, likelihood.start)
+def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound():
+    points, likelihood = factors(4, 300, 2)
+    search = search_of(likelihood, points)
     search.run()
-    hyper, posterior = search.place.hyper, search.place.posterior
-    design = design_of(search.packing.kernels(hyper), hyper.mixing, search.points)
+    posterior = search.place.posterior
+    design = design_of(*search.unpacked(search.place.packed), search.points)
     random = np.random.default_rng(5)
     for _ in range(20):
         size = posterior.precision.shape
@@ -109,16 +101,14 @@ def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound(settings):
         assert near.value < search.place.value + 1e-6
 
 
-@pytest.mark.parametrize("form", KernelForm)
-def test_with_inducing_points_everywhere_it_is_exact_regression(form):
-    points = random_points(6, 12, form=form)
+def test_with_inducing_points_everywhere_it_is_exact_regression():
+    points = random_points(6, 12)
     y = np.sin(2 * points[:, 0])[None]
-    settings = ProcessSettings(inducing=12, kernel=form)
-    process, found = fit_process(Regression(y), points, 1.0, settings)
+    process, found = fit_process(Regression(y), points, 1.0)
     amplitude = process.mixing[0][0] ** 2
     covariance = amplitude * gram(process, 0, points, points) + 0.25 * np.eye(12)
     centred = y[0] - process.constant[0]
-    fresh = random_points(7, 20, form=form)
+    fresh = random_points(7, 20)
     cross = amplitude * gram(process, 0, fresh, points)
     mean, variance = process.at(fresh)
     expected = process.constant[0] + cross @ np.linalg.solve(covariance, centred)
@@ -133,27 +123,12 @@ def test_with_inducing_points_everywhere_it_is_exact_regression(form):
 
 def test_a_fit_finds_the_factor_that_made_the_errors():
     points, likelihood = factors(8, 4000, 1)
-    process, _ = fit_process(likelihood, points[:, :1], 1.0, ProcessSettings())
+    process, _ = fit_process(likelihood, points[:, :1], 1.0)
     x = np.linspace(-1.5, 1.5, 21)[:, None]
     mean, variance = process.at(x)
     gap = (mean[0] - 1.5 * np.tanh(x[:, 0])) / np.sqrt(variance[0])
     assert np.sqrt(variance[0]).max() < 0.2
     assert np.sqrt(np.mean(gap**2)) < 2.0
-
-
-def test_outputs_that_move_together_are_known_better_together():
-    points, likelihood = factors(9, 600, 4)
-    x = np.linspace(-1.5, 1.5, 21)[:, None]
-    truth = 1.5 * np.tanh(x[:, 0])
-
-    def error(coupling):
-        settings = ProcessSettings(coupling=coupling)
-        return np.mean(
-            (fit_process(likelihood, points[:, :1], 1.0, settings)[0].at(x)[0] - truth) ** 2
-        )
-
-    alone = error(Coupling.INDEPENDENT)
-    assert error(Coupling.COREGIONALISED) < alone
 
 
 def seen(search, packed):
@@ -163,10 +138,9 @@ def seen(search, packed):
     return found
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_steps_that_were_only_tried_change_nothing_to_those_after_them(settings):
-    points, likelihood = factors(15, 300, 2, settings.kernel)
-    search = process_fit._Search(likelihood, points, 1.0, settings, likelihood.start)
+def test_steps_that_were_only_tried_change_nothing_to_those_after_them():
+    points, likelihood = factors(15, 300, 2)
+    search = search_of(likelihood, points)
     search.place, _ = seen(search, search.place.packed)
     start = search.place.packed
     near, far = (start + move * np.cos(np.arange(start.size)) for move in (0.1, 0.8))
@@ -189,36 +163,21 @@ def test_a_search_turns_back_from_where_the_likelihood_has_no_value():
 
     points, likelihood = factors(16, 400, 1)
     walled = Walled(likelihood.square, likelihood.log_deviation)
-    search = process_fit._Search(walled, points, 0.05, ProcessSettings(), likelihood.start)
+    search = search_of(walled, points, 0.05, 12)
     begun, _ = seen(search, search.place.packed)
     search.run()
     assert search.place.value > begun.value + 1e-3
-    assert search.place.hyper.mixing.max() ** 2 < 1.0
-
-
-def test_a_posterior_is_carried_over_a_latent_that_goes_into_no_output():
-    settings = ProcessSettings(6, coupling=Coupling.COREGIONALISED)
-    points, likelihood = factors(17, 300, 2)
-    search = process_fit._Search(likelihood, points, 1.0, settings, likelihood.start)
-    search.place, _ = seen(search, search.place.packed)
-    # The last entry of A is all that its last latent goes into.
-    without = np.append(search.place.packed[:-1], 0.0)
-    there, _ = seen(search, without)
-    search.place = there
-    back, _ = seen(search, np.append(without[:-1], 0.4))
-    for place in (there, back):
-        assert np.isfinite(place.posterior.precision).all()
-        assert np.isfinite(place.value)
+    assert search.unpacked(search.place.packed)[1].max() < 1.0
 
 
 def test_a_row_of_less_weight_makes_the_process_less_sure():
     points, likelihood = factors(10, 1000, 1)
-    _, sure = fit_process(likelihood, points, 1.0, ProcessSettings())[0].at(points)
-    _, unsure = fit_process(likelihood, points, 0.1, ProcessSettings())[0].at(points)
+    _, sure = fit_process(likelihood, points, 1.0)[0].at(points)
+    _, unsure = fit_process(likelihood, points, 0.1)[0].at(points)
     assert (unsure > sure).mean() > 0.95
     copies = np.repeat(np.arange(1000), 10)
     again = NormalLikelihood(likelihood.square[:, copies], likelihood.log_deviation[:, copies])
-    process, _ = fit_process(again, points[copies], 0.1, ProcessSettings())
+    process, _ = fit_process(again, points[copies], 0.1)
     _, same = process.at(points)
     assert np.median(same / sure) == pytest.approx(1.0, abs=0.1)
 
@@ -226,16 +185,16 @@ def test_a_row_of_less_weight_makes_the_process_less_sure():
 @pytest.mark.parametrize("points", [np.zeros((50, 0)), np.full((50, 2), 0.3)])
 def test_without_anything_to_tell_rows_apart_the_process_is_the_constant(points):
     _, likelihood = factors(11, 50, 2)
-    process, found = fit_process(likelihood, points, 1.0, ProcessSettings())
+    process, found = fit_process(likelihood, points, 1.0)
     assert process.constant == tuple(likelihood.start)
-    assert not process.latents
+    assert not process.inducing
     at_start = np.repeat(likelihood.start[:, None], 50, axis=1)
     assert found == likelihood.expected(at_start, 0.0 * at_start).value.sum()
 
 
 def test_a_fit_is_the_same_bit_for_bit_each_time():
     points, likelihood = factors(12, 500, 2)
-    first, second = (fit_process(likelihood, points, 1.0, ProcessSettings()) for _ in range(2))
+    first, second = (fit_process(likelihood, points, 1.0) for _ in range(2))
     assert first == second
 
 
@@ -243,7 +202,7 @@ def test_a_likelihood_that_is_not_finite_is_refused():
     points, likelihood = factors(13, 50, 1)
     spoilt = NormalLikelihood(likelihood.square, np.full((1, 50), np.nan))
     with pytest.raises(UnfitData, match=r"50 rows .* not finite"):
-        fit_process(spoilt, points, 1.0, ProcessSettings())
+        fit_process(spoilt, points, 1.0)
 
 
 def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
@@ -254,8 +213,8 @@ def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
 
     found_slopes = (np.zeros((1, 30)), np.zeros((1, 30)))
     points = random_points(14, 30)
-    process, _ = fit_process(Brittle(points[:, :1].T), points, 1.0, ProcessSettings())
-    assert not process.latents
+    process, _ = fit_process(Brittle(points[:, :1].T), points, 1.0)
+    assert not process.inducing
 
 
 def test_rows_in_blocks_come_back_in_line():

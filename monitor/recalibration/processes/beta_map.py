@@ -1,4 +1,12 @@
-"""Errors under beta maps on a line: their distributions, tables of these, and their likelihood.
+"""Beta maps of a Gaussian's cumulative probability, moved by one latent value: their distributions,
+tables of these, and the likelihood of errors under them.
+
+With F = Φ(t) the predicted probability, the calibrated one is (Song et al. 2019; Kull et al. 2017)
+
+    G = sigmoid(U),  U = a log F − b log(1 − F) + c,  a, b > 0.
+
+All is written in U and in logarithms, so that no tail is rounded to 0 or 1. a = b = 1 and c = 0
+change nothing.
 
 (log a, log b, c) = base + loading · f, f the one latent value of a detection: the three share it,
 so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019),
@@ -13,19 +21,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Annotated
 
 import numpy as np
-from scipy.special import expit, log_ndtr
+from annotated_types import Len
+from scipy.special import erfcx, expit, log_ndtr
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.processes import beta_line
-from monitor.recalibration.processes.beta_line import BetaLine, hazard
+from monitor.recalibration.documents import Documented
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     expected_under_normal,
     gauss_hermite,
     node_groups,
 )
+
+_STEPS = 100  # of the search for a quantile; bisection alone would need as many
+
+# |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
+LARGEST = 4.0
+
+# |c| at most, in nats of the odds.
+LARGEST_SHIFT = 30.0
+BOUNDS = (LARGEST, LARGEST, LARGEST_SHIFT)
 
 # The range of the latent value of each dimension.
 Ranges = tuple[tuple[float, float], ...]
@@ -49,6 +67,95 @@ FURTHEST = 1000.0
 FAR = 20.0
 
 
+def hazard(t: FloatArray) -> FloatArray:
+    """φ(t)/(1 − Φ(t)), without a rounding to 0/0 in the tail."""
+    found: FloatArray = np.sqrt(2 / np.pi) / erfcx(t / np.sqrt(2))
+    return found
+
+
+def logit(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+    """U at t: log G/(1 − G)."""
+    found: FloatArray = a * log_ndtr(t) - b * log_ndtr(-t) + c
+    return found
+
+
+def slope_of_logit(t: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
+    """dU/dt = a φ/Φ + b φ/(1 − Φ), positive."""
+    return a * hazard(-t) + b * hazard(t)
+
+
+def log_density(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+    """log dG/dt = log G + log(1 − G) + log dU/dt, per unit of t."""
+    u = np.abs(logit(t, a, b, c))
+    # log G(1 − G) is even in U.
+    density: FloatArray = -u - 2 * np.log1p(np.exp(-u)) + np.log(slope_of_logit(t, a, b))
+    return density
+
+
+def standard_quantile(u: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+    """The t with U(t) = u, for finite u; each by itself.
+
+    Newton's method within a bracket, a bisection where a step leaves it or does not halve the
+    one before. The bracket is from Φ(−T) ≤ exp(−T²/2)/2 and Φ(T) ≥ 1/2 for T ≥ 0.
+    """
+    u, a, b, c = np.broadcast_arrays(u, a, b, c)
+    low = -np.sqrt(2 * np.maximum(c + b * np.log(2) - u, 0) / a)
+    high = np.sqrt(2 * np.maximum(u - c + a * np.log(2), 0) / b)
+    right, left = np.sqrt(2 * np.maximum(u - c, 0) / b), np.sqrt(2 * np.maximum(c - u, 0) / a)
+    t = np.clip(right - left, low, high)
+    tolerance = 1e-12 * (1 + np.abs(u) + np.abs(c))
+    before = high - low
+    for _ in range(_STEPS):
+        gap = logit(t, a, b, c) - u
+        open_ = np.abs(gap) > tolerance
+        if not open_.any():
+            break
+        low = np.where(gap < 0, t, low)
+        high = np.where(gap > 0, t, high)
+        step = -gap / slope_of_logit(t, a, b)
+        newton = (np.abs(step) < 0.5 * before) & (t + step >= low) & (t + step <= high)
+        step = np.where(newton, step, 0.5 * (low + high) - t)
+        t = np.where(open_, t + step, t)
+        before = np.abs(step)
+    found: FloatArray = t
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class BetaLine(Documented):
+    """(log a, log b, c) = base + loading · f; by default a = b = 1 and c = 0 for any f.
+
+    base, loading  (3,)
+    """
+
+    base: Annotated[tuple[float, ...], Len(3, 3)] = (0.0, 0.0, 0.0)
+    loading: Annotated[tuple[float, ...], Len(3, 3)] = (0.0, 0.0, 0.0)
+
+    def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """a, b and c, each of the shape of latent."""
+        pairs = zip(self.base, self.loading, strict=True)
+        log_a, log_b, c = (base + loading * latent for base, loading in pairs)
+        return np.exp(log_a), np.exp(log_b), c
+
+    def within(self, low: float, high: float) -> tuple[float, float]:
+        """[low, high] with each end moved to where all three are within BOUNDS; the base must
+        be."""
+        for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True):
+            if loading != 0:
+                # A tenth of a millionth inside, so that rounding does not put an end outside.
+                ends = sorted((side * bound - base) / loading * (1 - 1e-7) for side in (-1, 1))
+                low, high = (min(max(end, ends[0]), ends[1]) for end in (low, high))
+        return low, high
+
+    def bounded(self, low: float, high: float) -> bool:
+        """Tells whether all three are within BOUNDS over [low, high]; not if one is not finite."""
+        return all(
+            abs(base + loading * end) <= bound
+            for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True)
+            for end in (low, high)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class BetaMarginals:
     """n × K distributions G = beta map of Φ(t), t = (value − mean)/unit.
@@ -67,12 +174,12 @@ class BetaMarginals:
     def log_density(self, value: FloatArray) -> FloatArray:
         """log g = log N(value; mean, unit²) + log dG/dF."""
         t = (value - self.mean) / self.unit
-        return beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
+        return log_density(t, self.a, self.b, self.c) - np.log(self.unit)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
         """G."""
         t = (value - self.mean) / self.unit
-        probability: FloatArray = expit(beta_line.logit(t, self.a, self.b, self.c))
+        probability: FloatArray = expit(logit(t, self.a, self.b, self.c))
         return probability
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
@@ -86,7 +193,7 @@ class BetaMarginals:
     def standard_quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) in units, at levels within (0, 1)."""
         odds = log_odds(tau)[:, None, None]
-        return beta_line.standard_quantile(odds, self.a, self.b, self.c)
+        return standard_quantile(odds, self.a, self.b, self.c)
 
 
 def log_odds(tau: FloatArray) -> FloatArray:
@@ -178,9 +285,9 @@ def _cubic(line: BetaLine, low: float, high: float, odds: FloatArray, intervals:
     """
     width = (high - low) / intervals
     a, b, c = line.at(low + width * np.arange(intervals + 1.0))
-    t = beta_line.standard_quantile(odds, a, b, c)
+    t = standard_quantile(odds, a, b, c)
     by_latent = line.loading[0] * a * log_ndtr(t) - line.loading[1] * b * log_ndtr(-t)
-    slope = -width * (by_latent + line.loading[2]) / beta_line.slope(t, a, b)
+    slope = -width * (by_latent + line.loading[2]) / slope_of_logit(t, a, b)
     return _hermite(t, slope)
 
 
@@ -189,7 +296,7 @@ def _gap(line: BetaLine, low: float, high: float, odds: FloatArray, cubic: Float
     intervals = cubic.shape[2]
     middle = low + (high - low) / intervals * (np.arange(intervals) + 0.5)
     t = ((cubic[0] / 2 + cubic[1]) / 2 + cubic[2]) / 2 + cubic[3]
-    return float(np.abs(beta_line.logit(t, *line.at(middle)) - odds).max())
+    return float(np.abs(logit(t, *line.at(middle)) - odds).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +317,7 @@ def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
     """
     a, b, c = (parameter[:, None] for parameter in line.at(latent))
     odds, node, weight = _rule()
-    edge = beta_line.standard_quantile(odds, a, b, c)
+    edge = standard_quantile(odds, a, b, c)
     half = 0.5 * np.diff(edge)[..., None]
     t = (0.5 * (edge[:, 1:] + edge[:, :-1])[..., None] + half * node).reshape(latent.size, -1)
     weight = (half * weight).reshape(latent.size, -1)
@@ -218,7 +325,7 @@ def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
     part_a, part_b = a * log_ndtr(t), -b * log_ndtr(-t)
     density = expit(part_a + part_b + c)
     density *= 1.0 - density
-    mass = weight * density * beta_line.slope(t, a, b)
+    mass = weight * density * slope_of_logit(t, a, b)
     mass /= mass.sum(axis=1, keepdims=True)
     mean = (mass * t).sum(axis=1)
     centred = t - mean[:, None]
@@ -303,7 +410,7 @@ class BetaLikelihood:
     ) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
         """log density of the errors, and its slopes by log a, log b and c; each (Q, n).
 
-        log G + log(1 − G) + log(a φ/Φ + b φ/(1 − Φ)) − log(factor · σ), U as in beta_line.
+        log G + log(1 − G) + log(a φ/Φ + b φ/(1 − Φ)) − log(factor · σ), U as above.
         """
         a, b, c = self._parameters(latent)
         below, above = a * self.lower, b * self.upper
