@@ -23,22 +23,20 @@ import grpc
 from monitor.config import is_loopback, read_tokens
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.wire.client_frames import (
+from monitor.wire.client_messages import (
+    Answered,
+    AnsweredTracks,
+    OutgoingFrame,
     Processed,
     Unusable,
     Why,
     as_given,
     checked,
+    encode_frame,
+    encode_header,
     index_of,
     read_answer,
     read_header_answer,
-)
-from monitor.wire.client_messages import (
-    Answered,
-    AnsweredTracks,
-    OutgoingFrame,
-    encode_frame,
-    encode_header,
 )
 
 __all__ = [

@@ -15,8 +15,7 @@ from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire.client_frames import Processed
-from monitor.wire.client_messages import OutgoingFrame
+from monitor.wire.client_messages import OutgoingFrame, Processed
 from tests.served import MONITOR, PATIENCE, eventually
 
 # The answers to message `index` of a stream, in bytes; the first message is the header.

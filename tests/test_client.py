@@ -18,7 +18,7 @@ from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.recalibration.selection import IDENTITY
 from monitor.v1 import frame_pb2
-from monitor.wire.client_frames import Why
+from monitor.wire.client_messages import Why
 from tests.foreign_client import promote, scaling
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, connected, frame
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running

@@ -14,7 +14,7 @@ import pytest
 from monitor.commands.sending import running_sidecar
 from monitor.config import ServerConfig
 from monitor.frames.detections import Reason
-from monitor.wire.client_frames import Why
+from monitor.wire.client_messages import Why
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "degradation.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from monitor.client import MonitorClient
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire.client_frames import Unusable, Why, as_given, checked, index_of, read_answer
+from monitor.wire.client_messages import Unusable, Why, as_given, checked, index_of, read_answer
 from tests.scripted_monitor import (
     HEADER,
     accepted,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monitor.client import Access, MonitorClient
-from monitor.wire.client_frames import Why
+from monitor.wire.client_messages import Why
 from tests.certificates import Authority, Pair
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, frame
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running

@@ -33,7 +33,7 @@ from monitor.promotion.records import (
     TrialStanding,
     TrialState,
 )
-from monitor.wire.recalibrator_messages import Listing, Summary
+from monitor.wire.messages import Listing, Summary
 
 EXAMPLE = """examples:
   calibration-monitor recalibrators list

@@ -42,8 +42,8 @@ from monitor.store.statistics_state import (
 from monitor.v1 import perception_monitor_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
-from monitor.wire import recalibrator_messages
 from monitor.wire.fields import message_of
+from monitor.wire.messages import listing, shown
 
 # Of one import, as sent.
 MOST_IMPORT_BYTES = 2**28
@@ -201,7 +201,7 @@ class AdminService:
     async def list_recalibrators(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.List."""
         request = await parsed(admin_pb.ListRequest(), data, context)
-        answer = recalibrator_messages.listing(
+        answer = listing(
             self.promotions.recalibrators.listed(),
             self.promotions.trials(),
             self.promotions.records(request.records),
@@ -219,7 +219,7 @@ class AdminService:
         document = await asyncio.to_thread(found.to_json)
         records = self.promotions.records_of(request.version)
         known = KnownRecalibrator(found, found.version in active)
-        answer = recalibrator_messages.shown(known, document, records)
+        answer = shown(known, document, records)
         return (await in_steps(answer)).SerializeToString()
 
     async def promote(self, data: bytes, context: Context) -> bytes:

@@ -1,7 +1,7 @@
 """Folding of the matched rows of frames into sums by slice and pane.
 
 A fold cuts frames into chunks and gives a slot to every slice and pane that any row falls in.
-The sums of all slots then go into the panes at once: panes.py. Nothing is measured here.
+The sums of all slots then go into the panes at once: windows.py. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.panes import Frame, PaneAccumulator, PaneChanges
 from monitor.statistics.stage import SliceStatistics, by_slot, together
-from monitor.statistics.windows import PaneKey, Windows
+from monitor.statistics.windows import Frame, PaneAccumulator, PaneChanges, PaneKey, Windows
 
 # In place of a pane's number, for rows without a stamp.
 _UNSTAMPED = -(2**63)

@@ -11,8 +11,8 @@ from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnsw
 from monitor.frames.reasons import Notice
 from monitor.frames.space import Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.client_messages import dimension_message
-from monitor.wire.records import DETECTIONS, Field, Kind, build_partial, varint
+from monitor.wire.fields import message_of
+from monitor.wire.records import DETECTIONS, RESULT, TRACK, Field, build_partial, framed
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
@@ -35,21 +35,21 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
     updated_by = np.zeros(m, np.uint64)
     updated_by[updated] = detection_id[tracks.detection[updated]]
     fields: dict[int, Field] = {
-        1: (Kind.FIXED64, tracks.id, None),
-        2: (Kind.FIXED32, tracks.class_index, None),
-        3: (Kind.FLAG, tracks.status, None),
-        4: (Kind.FIXED32, tracks.detections, None),
-        5: (Kind.FIXED64, updated_by, updated),
-        6: (Kind.DOUBLE, tracks.nis, ~np.isnan(tracks.nis)),
-        7: (Kind.DOUBLES, tracks.state, None),
-        8: (Kind.DOUBLES, tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)], None),
+        1: (tracks.id, None),
+        2: (tracks.class_index, None),
+        3: (tracks.status, None),
+        4: (tracks.detections, None),
+        5: (updated_by, updated),
+        6: (tracks.nis, ~np.isnan(tracks.nis)),
+        7: (tracks.state, None),
+        8: (tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)], None),
     }
     order = np.argsort(~updated, kind="stable")
     ordered: dict[int, Field] = {
-        number: (kind, values[order], None if present is None else present[order])
-        for number, (kind, values, present) in fields.items()
+        number: (values[order], None if present is None else present[order])
+        for number, (values, present) in fields.items()
     }
-    return build_partial(_TRACKS, ordered, m)
+    return build_partial(_TRACKS, TRACK, ordered, m)
 
 
 def encode_header_answer(
@@ -60,42 +60,41 @@ def encode_header_answer(
         stream=stream,
         accepted=refusal is None,
         notice=None if refusal is None else _notice(refusal.notice()),
-        track_dimensions=map(dimension_message, track_dimensions),
+        track_dimensions=[message_of(frame_pb2.Dimension, one) for one in track_dimensions],
     )
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
 
 
 def encode_process_response(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
     """Encodes a ProcessResponse for a frame, or for a message that could not be used."""
-    return _framed(b"\x12", _frame_result(answer, message_index))  # field 2, length-delimited
+    return framed(2, *_frame_result(answer, message_index))
 
 
 def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
     """Encodes a ProcessFrameResponse."""
-    return _framed(b"\x0a", _frame_result(answer, 0))  # field 1, length-delimited
-
-
-def _framed(tag: bytes, parts: tuple[bytes, ...]) -> bytes:
-    return b"".join((tag, varint(sum(map(len, parts))), *parts))
+    return framed(1, *_frame_result(answer, 0))
 
 
 def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, ...]:
     """Encodes a FrameResult in pieces: its own fields, its tracks, its detections."""
-    result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
-        result.status = frame_pb2.STATUS_REFUSED
-        result.reason = _wire_reason(answer.reason)
-        result.notices.append(_notice(answer.notice()))
-        return (result.SerializeToString(),)
+        refused = frame_pb2.FrameResult(
+            message_index=message_index,
+            status=frame_pb2.STATUS_REFUSED,
+            reason=_wire_reason(answer.reason),
+            notices=[_notice(answer.notice())],
+        )
+        return (refused.SerializeToString(),)
     received = answer.received
-    if received.frame_id is not None:
-        result.frame_id = received.frame_id
-    if received.stamp_ns is not None:
-        result.stamp_ns = received.stamp_ns
-    result.status = frame_pb2.STATUS_RECALIBRATED
-    result.reason = frame_pb2.REASON_NONE
-    result.recalibrator_versions.extend(answer.versions)
-    result.notices.extend(_notice(notice) for notice in answer.notices)
+    result = frame_pb2.FrameResult(
+        frame_id=received.frame_id,
+        stamp_ns=received.stamp_ns,
+        message_index=message_index,
+        status=frame_pb2.STATUS_RECALIBRATED,
+        reason=frame_pb2.REASON_NONE,
+        recalibrator_versions=answer.versions,
+        notices=map(_notice, answer.notices),
+    )
     tracks = classes = b""
     if answer.tracks is not None:
         tracks = encode_tracks(answer.tracks, received.detections.id)
@@ -108,19 +107,14 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
     """Encodes a ReportGroundTruthResponse."""
-    account = answer.account
-    response = perception_monitor_pb2.ReportGroundTruthResponse(
+    return perception_monitor_pb2.ReportGroundTruthResponse(
         stream=stream,
-        account=truth_pb2.TruthAccount(
-            **{name: getattr(account, name) for name in account.__dataclass_fields__}
-        ),
-        notices=[_notice(notice) for notice in answer.notices],
+        frame_id=frame_id,
+        account=message_of(truth_pb2.TruthAccount, answer.account),
+        notices=map(_notice, answer.notices),
         durable=answer.durable,
         retracted=answer.retracted,
-    )
-    if frame_id is not None:
-        response.frame_id = frame_id
-    return response.SerializeToString()
+    ).SerializeToString()
 
 
 def _wire_reason(reason: Reason) -> frame_pb2.Reason:
@@ -129,13 +123,7 @@ def _wire_reason(reason: Reason) -> frame_pb2.Reason:
 
 
 def _notice(notice: Notice) -> frame_pb2.Notice:
-    return frame_pb2.Notice(
-        reason=_wire_reason(notice.reason),
-        count=notice.count,
-        first_index=notice.first_index,
-        field=notice.field,
-        message=notice.message,
-    )
+    return message_of(frame_pb2.Notice, notice)
 
 
 def _detection_results(answer: FrameAnswer) -> bytes:
@@ -146,32 +134,31 @@ def _detection_results(answer: FrameAnswer) -> bytes:
         return b""
     mean, covariance = outgoing_estimates(answer)
     fields: dict[int, Field] = {
-        1: (Kind.FIXED64, received.id, received.has_id),
-        2: (Kind.FLAG, _STATUS[answer.reason], None),
-        3: (Kind.FLAG, answer.reason, None),
-        4: (Kind.FIXED32, np.zeros(n, np.uint32), None),
-        5: (Kind.DOUBLES, *mean),
-        6: (Kind.DOUBLES, *covariance),
+        1: (received.id, received.has_id),
+        2: (_STATUS[answer.reason], None),
+        3: (answer.reason, None),
+        4: (np.zeros(n, np.uint32), None),
+        5: mean,
+        6: covariance,
     }
     if answer.shadow is not None and answer.shadow_rows.size:
         none = np.zeros((n, 0)), np.zeros(n, np.int64)
-        mean, covariance = _with_made(answer, answer.shadow_rows, answer.shadow, none, none)
-        fields[7], fields[8] = (Kind.DOUBLES, *mean), (Kind.DOUBLES, *covariance)
+        fields[7], fields[8] = _with_made(answer, answer.shadow_rows, answer.shadow, none, none)
     if answer.tracks is not None:
         track = answer.tracks.of_detections(n)
-        fields[9] = (Kind.FIXED64, track, track != 0)
+        fields[9] = (track, track != 0)
     # Every detection has its flag, also a 0: else most frames would have two layouts.
     output = np.zeros(n, np.uint8) if extras is None else extras.output
-    fields[10] = (Kind.FLAG, output, None)
+    fields[10] = (output, None)
     if extras is not None:
         for number, rows in ((11, extras.quantiles), (12, extras.class_probabilities)):
             if rows is not None:
-                fields[number] = (Kind.DOUBLES, rows, ~np.isnan(rows[:, 0]) * rows.shape[1])
+                fields[number] = (rows, ~np.isnan(rows[:, 0]) * rows.shape[1])
         if extras.rejected_by is not None:
-            fields[13] = (Kind.FLAG, extras.rejected_by, None)
+            fields[13] = (extras.rejected_by, None)
     overlong = answer.received.overlong.items()
     apart = {row: _overlong(answer, row, record) for row, record in overlong}
-    return build_partial(DETECTIONS, fields, n, apart)
+    return build_partial(DETECTIONS, RESULT, fields, n, apart)
 
 
 def outgoing_estimates(answer: FrameAnswer) -> tuple[Doubles, Doubles]:
@@ -188,7 +175,10 @@ def _with_made(
     answer: FrameAnswer, rows: IntArray, made: Estimates, mean: Doubles, covariance: Doubles
 ) -> tuple[Doubles, Doubles]:
     """Puts in what was made of some rows, in the form that was sent, if it still fits."""
-    form = covariance_forms(made, answer.received.detections.covariance_length[rows])
+    k, sent = made.mean.shape[1], answer.received.detections.covariance_length[rows]
+    # How many values each covariance goes out with.
+    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    form = np.where(made.diagonal, k, full)
     forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
         here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
@@ -209,17 +199,6 @@ def with_rows(doubles: Doubles, rows: IntArray, made: FloatArray) -> Doubles:
     counts = counts.copy()
     counts[rows] = width
     return wider, counts
-
-
-def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
-    """Counts the values with which each covariance goes out, (m,).
-
-    sent  (m,) how many it came with
-    """
-    k = made.mean.shape[1]
-    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
-    forms: IntArray = np.where(made.diagonal, k, full)
-    return forms
 
 
 def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:

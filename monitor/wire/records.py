@@ -18,6 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from monitor.frames.space import FloatArray, IntArray
 from monitor.v1 import frame_pb2, truth_pb2
@@ -43,10 +45,35 @@ class Kind(Enum):
 
 # A field of some records: its values, (n,) or (n, width) for DOUBLES; and how many of them each
 # record has, (n,), 0 or 1 but for DOUBLES. None: all.
-Field = tuple[Kind, npt.NDArray[np.generic], npt.NDArray[np.bool_] | IntArray | None]
+Field = tuple[npt.NDArray[np.generic], npt.NDArray[np.bool_] | IntArray | None]
 
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
 Schema = Mapping[int, Kind]
+
+_KINDS = {
+    FieldDescriptor.TYPE_FIXED64: Kind.FIXED64,
+    FieldDescriptor.TYPE_SFIXED64: Kind.FIXED64,  # the same eight bytes, with a sign
+    FieldDescriptor.TYPE_FIXED32: Kind.FIXED32,
+    FieldDescriptor.TYPE_DOUBLE: Kind.DOUBLE,
+    FieldDescriptor.TYPE_BOOL: Kind.FLAG,
+    FieldDescriptor.TYPE_ENUM: Kind.FLAG,
+}
+
+
+def schema_of(message: type[Message]) -> Schema:
+    """Lists the fields of a message of the contract that is read and written as records."""
+    return {
+        # The default of a repeated field is an empty list.
+        field.number: Kind.DOUBLES if field.default_value == [] else _KINDS[field.type]
+        for field in message.DESCRIPTOR.fields
+    }
+
+
+DETECTION = schema_of(frame_pb2.Detection)
+RESULT = schema_of(frame_pb2.DetectionResult)
+TRACK = schema_of(frame_pb2.Track)
+LABEL = schema_of(truth_pb2.DetectionTruth)
+OBJECT = schema_of(truth_pb2.TruthObject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +173,22 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 
 
 def build(
-    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]], n: int
+    number: int, schema: Schema, fields: Mapping[int, npt.NDArray[np.generic]], n: int
 ) -> ByteArray:
     """Writes n records of field `number` of the enclosing message, (n, length) bytes.
 
     fields  by number, ascending: values (n,), or (n, count) for DOUBLES
     """
     parts = tuple(
-        (field_number, kind, 1 if values.ndim == 1 else values.shape[1])
-        for field_number, (kind, values) in fields.items()
+        (field_number, schema[field_number], 1 if values.ndim == 1 else values.shape[1])
+        for field_number, values in fields.items()
         if values.ndim == 1 or values.shape[1]
     )
     record, layout = _template(number, parts)
     out = np.empty((n, layout.length), np.uint8)
     out[:] = np.frombuffer(record, np.uint8)
     for field_number, _, count in parts:
-        place, values = layout.fields[field_number], fields[field_number][1]
+        place, values = layout.fields[field_number], fields[field_number]
         view = np.ndarray(
             (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, place.size)
         )
@@ -169,9 +196,9 @@ def build(
     return out
 
 
-def framed(number: int, body: bytes) -> bytes:
-    """Writes a length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(body)) + body
+def framed(number: int, *parts: bytes) -> bytes:
+    """Writes a length-delimited field of the parts joined."""
+    return b"".join((varint(number << 3 | 2), varint(sum(map(len, parts))), *parts))
 
 
 def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]) -> bytes:
@@ -192,17 +219,21 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
 
 
 def build_partial(
-    number: int, fields: Mapping[int, Field], n: int, apart: Mapping[int, bytes] | None = None
+    number: int,
+    schema: Schema,
+    fields: Mapping[int, Field],
+    n: int,
+    apart: Mapping[int, bytes] | None = None,
 ) -> bytes:
     """Writes n records of field `number`, some fields of which are not in every record.
 
     fields  by number, ascending
     apart   records that are given as bytes, by their place among the n
     """
-    given = [counts for _, _, counts in fields.values() if counts is not None]
+    given = [counts for _, counts in fields.values() if counts is not None]
     differing = [counts for counts in given if (counts != counts[0]).any()]
     if not differing and not apart:
-        return build(number, _written(fields, slice(None), 0), n).tobytes()
+        return build(number, schema, _written(fields, slice(None), 0), n).tobytes()
     apart = apart or {}
     pieces = [
         (np.array([row]), np.frombuffer(framed(number, record), np.uint8).reshape(1, -1))
@@ -214,22 +245,20 @@ def build_partial(
         for counts in differing:
             alike &= counts[left] == counts[left[0]]
         rows, left = left[alike], left[~alike]
-        pieces.append((rows, build(number, _written(fields, rows, int(rows[0])), rows.size)))
+        written = _written(fields, rows, int(rows[0]))
+        pieces.append((rows, build(number, schema, written, rows.size)))
     return interleave(n, pieces)
 
 
 def _written(
     fields: Mapping[int, Field], rows: Positions, first: int
-) -> dict[int, tuple[Kind, npt.NDArray[np.generic]]]:
+) -> dict[int, npt.NDArray[np.generic]]:
     """Takes the fields of rows that all have as many values of each as the first of them."""
-    written: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {}
-    for field_number, (kind, values, counts) in fields.items():
-        if counts is None:
-            written[field_number] = (kind, values[rows])
-        elif counts[first]:
-            part = values[:, : counts[first]] if kind is Kind.DOUBLES else values
-            written[field_number] = (kind, part[rows])
-    return written
+    return {
+        number: (values if counts is None or values.ndim == 1 else values[:, : counts[first]])[rows]
+        for number, (values, counts) in fields.items()
+        if counts is None or counts[first]
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +397,10 @@ class RecordColumns:
     def index(self, number: int) -> IntArray:
         """Returns (n,) values of a FIXED32 that counts from 0; −1 where it was not sent."""
         return self.scalar(number, np.int64, -1)
+
+    def ids(self, number: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]] | None:
+        """Returns (n,) values of a FIXED64, and which were sent; None where none was."""
+        return (self.scalar(number, np.uint64), self.present(number)) if self.sent(number) else None
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
         """Tells of each record whether it has the field, (n,)."""

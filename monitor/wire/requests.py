@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -29,28 +30,16 @@ from monitor.frames.frame import (
 from monitor.frames.space import MOST_CLASSES, Dimension, DimensionKind, FloatArray, Space
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
+    DETECTION,
     DETECTIONS,
-    Kind,
+    LABEL,
+    OBJECT,
     RecordColumns,
-    Schema,
     TailReader,
     columns_by_layout,
     read_varint,
     record_columns,
 )
-
-_DETECTION: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.DOUBLE,
-    4: Kind.DOUBLES,
-    5: Kind.DOUBLES,
-    6: Kind.DOUBLES,
-    7: Kind.FIXED64,
-    8: Kind.DOUBLES,
-    9: Kind.FIXED32,
-    10: Kind.DOUBLES,
-}
 
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
 WIDEST = 32
@@ -62,25 +51,8 @@ _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind
 # Most regions of one message: each is compared with every detection of the frame.
 MOST_REGIONS = 256
 
-_LABEL: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.DOUBLES,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-}
-
-_OBJECT: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.DOUBLES,
-    4: Kind.DOUBLES,
-    5: Kind.FLAG,
-    6: Kind.FIXED64,
-}
-
 # It remembers the last layout only to save a walk; what it reads does not depend on that.
-_TAIL = TailReader(DETECTIONS, _LABEL)
+_TAIL = TailReader(DETECTIONS, LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +74,7 @@ class UnaryFrame:
 
 def detection_tail() -> TailReader:
     """Makes a reader for the frames of one stream, which remembers their layout alone."""
-    return TailReader(DETECTIONS, _DETECTION)
+    return TailReader(DETECTIONS, DETECTION)
 
 
 def decode_process_request(
@@ -113,8 +85,7 @@ def decode_process_request(
     if frame is not None:
         return frame
     request = perception_monitor_pb2.ProcessRequest()
-    refusal = parse(request, data, limits)
-    if refusal is not None:
+    if refusal := parse(request, data, limits):
         return refusal
     match request.WhichOneof("message"):
         case "frame":
@@ -173,8 +144,7 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
     """Decodes a message of ProcessFrame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
-    refusal = parse(request, data, limits) or too_many(request.frame, limits)
-    if refusal is not None:
+    if refusal := parse(request, data, limits) or too_many(request.frame, limits):
         return refusal
     if not request.HasField("frame"):
         return Refusal(Reason.MALFORMED, "frame", "absent: set it, an empty one if need be.")
@@ -221,14 +191,10 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
                 f"{dimension.kind} of '{dimension.name[:64]}': known are "
                 f"{', '.join(f'{kind.value} ({kind.name.lower()})' for kind in DimensionKind)}.",
             )
+    dimensions = (Dimension(one.name, one.unit, _KINDS[one.kind]) for one in header.dimensions)
     return Header(
         stream=header.stream,
-        space=Space(
-            tuple(
-                Dimension(dimension.name, dimension.unit, _KINDS[dimension.kind])
-                for dimension in header.dimensions
-            )
-        ),
+        space=Space(tuple(dimensions)),
         classes=tuple(header.class_names),
         coordinate_frame=header.coordinate_frame,
         return_tracks=header.return_tracks,
@@ -237,17 +203,14 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
 
 
 def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
-    has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
-    pose = frame.ego_pose if frame.HasField("ego_pose") else None
-    twist = frame.ego_twist if frame.HasField("ego_twist") else None
+    ego = _ego(_given(frame, "ego_pose"), _given(frame, "ego_twist"))
     columns, single = record_columns(frame, tail)
-    return _received(
-        frame.frame_id if has_id else None,
-        frame.stamp_ns if has_stamp else None,
-        _ego(pose, twist),
-        columns,
-        single,
-    )
+    return _received(_given(frame, "frame_id"), _given(frame, "stamp_ns"), ego, columns, single)
+
+
+def _given(message: Message, field: str) -> Any:
+    """Returns an optional field; None where it was not sent."""
+    return getattr(message, field) if message.HasField(field) else None
 
 
 def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
@@ -298,9 +261,7 @@ def _received(
             truth_length=truth_length,
             uniform=not single and mean.shape[0] > 0,
             score=columns.scalar(3, np.float64, np.nan) if columns.sent(3) else None,
-            upstream_track=(
-                (columns.scalar(7, np.uint64), columns.present(7)) if columns.sent(7) else None
-            ),
+            upstream_track=columns.ids(7),
             class_probabilities=columns.doubles(8, MOST_VALUES) if columns.sent(8) else None,
             ground_truth_class=(
                 (columns.index(9), columns.present(9)) if columns.sent(9) else None
@@ -316,8 +277,7 @@ def _received(
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
     """Decodes a message of ReportGroundTruth."""
     request = perception_monitor_pb2.ReportGroundTruthRequest()
-    refusal = parse(request, data, limits) or _beyond_limits(request.truth, limits)
-    if refusal is not None:
+    if refusal := parse(request, data, limits) or _beyond_limits(request.truth, limits):
         return refusal
     truth = request.truth
     foreign = _objects(truth) if truth.objects else None
@@ -327,9 +287,10 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
     truth.ClearField("ignore_regions")
     columns, _ = record_columns(truth, _TAIL)
     values, lengths = columns.doubles(2, WIDEST)
+    objects = columns.ids(5)
     return ReceivedTruth(
         stream=truth.stream,
-        frame_id=truth.frame_id if truth.HasField("frame_id") else None,
+        frame_id=_given(truth, "frame_id"),
         complete=truth.complete,
         id=columns.scalar(1, np.uint64),
         has_id=columns.present(1),
@@ -337,21 +298,18 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
         truth_length=lengths,
         ignore=columns.scalar(3, np.uint8).astype(bool),
         class_index=columns.index(4),
-        objects=(
-            TrackIds(columns.scalar(5, np.uint64), columns.present(5)) if columns.sent(5) else None
-        ),
+        objects=None if objects is None else TrackIds(*objects),
         revision=truth.revision,
         coordinate_frame=truth.coordinate_frame,
         class_names=tuple(truth.class_names),
         foreign=foreign,
         regions=regions,
-        stamp_ns=truth.stamp_ns if truth.HasField("stamp_ns") else None,
+        stamp_ns=_given(truth, "stamp_ns"),
     )
 
 
 def _beyond_limits(truth: truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
-    refusal = too_many(truth, limits)
-    if refusal is not None:
+    if refusal := too_many(truth, limits):
         return refusal
     for field, sent, most, of in (
         ("objects", len(truth.objects), limits.max_detections, " ([limits] max_detections)"),
@@ -368,7 +326,7 @@ def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:
     # Fields of a newer client end up behind the known ones, where no layout expects them.
     for sent in truth.objects:
         sent.DiscardUnknownFields()
-    columns = columns_by_layout([sent.SerializeToString() for sent in truth.objects], _OBJECT)
+    columns = columns_by_layout([sent.SerializeToString() for sent in truth.objects], OBJECT)
     values, lengths = columns.doubles(3, WIDEST)
     covariance, covariance_lengths = columns.doubles(4, WIDEST_COVARIANCE)
     return ReceivedObjects(
@@ -380,16 +338,12 @@ def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:
         covariance=covariance,
         covariance_length=covariance_lengths,
         ignore=columns.scalar(5, np.uint8).astype(bool),
-        # sfixed64: the same eight bytes, with a sign.
         stamp_ns=columns.scalar(6, np.uint64).view(np.int64),
         has_stamp=columns.present(6),
     )
 
 
 def _region(region: truth_pb2.IgnoreRegion) -> ReceivedRegion:
-    return ReceivedRegion(
-        class_index=region.class_index if region.HasField("class_index") else -1,
-        dimensions=tuple(region.dimensions),
-        lower=np.array(region.lower[:], np.float64),
-        upper=np.array(region.upper[:], np.float64),
-    )
+    class_index = region.class_index if region.HasField("class_index") else -1
+    dimensions = tuple(region.dimensions)
+    return ReceivedRegion(class_index, dimensions, _array(region.lower), _array(region.upper))

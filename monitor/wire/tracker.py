@@ -18,19 +18,15 @@ from monitor.frames.frame import (
     ReportedTracks,
     TrackStatus,
 )
-from monitor.frames.space import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    square_from_triangle,
-)
+from monitor.frames.space import BoolArray, FloatArray, IntArray, square_from_triangle
 from monitor.v1 import frame_pb2, tracker_pb2
 from monitor.wire.answers import Doubles, outgoing_estimates, with_rows
-from monitor.wire.client_messages import TRACK, frame_head, stream_header
+from monitor.wire.client_messages import frame_head, stream_header
 from monitor.wire.records import (
+    DETECTION,
     DETECTIONS,
+    TRACK,
     Field,
-    Kind,
     RecordColumns,
     TailReader,
     build_partial,
@@ -89,21 +85,20 @@ def _detections(answer: FrameAnswer) -> bytes:
     if received.n == 0:
         return b""
     fields: dict[int, Field] = {
-        1: (Kind.FIXED64, received.id, received.has_id),
-        2: (Kind.FIXED32, received.class_index, received.class_index >= 0),
+        1: (received.id, received.has_id),
+        2: (received.class_index, received.class_index >= 0),
     }
     if received.score is not None:
-        fields[3] = (Kind.DOUBLE, received.score, ~np.isnan(received.score))
-    mean, covariance = outgoing_estimates(answer)
-    fields[4], fields[5] = (Kind.DOUBLES, *mean), (Kind.DOUBLES, *covariance)
+        fields[3] = (received.score, ~np.isnan(received.score))
+    fields[4], fields[5] = outgoing_estimates(answer)
     if received.upstream_track is not None:
-        fields[7] = (Kind.FIXED64, *received.upstream_track)
+        fields[7] = received.upstream_track
     probabilities = _probabilities(answer)
     if probabilities is not None:
-        fields[8] = (Kind.DOUBLES, *probabilities)
+        fields[8] = probabilities
     overlong = answer.received.overlong.items()
     apart = {row: _overlong(record) for row, record in overlong}
-    return build_partial(DETECTIONS, fields, received.n, apart)
+    return build_partial(DETECTIONS, DETECTION, fields, received.n, apart)
 
 
 def _probabilities(answer: FrameAnswer) -> Doubles | None:

@@ -20,7 +20,7 @@ from monitor.statistics.observations import finished
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.fields import UnknownWord, message_of, value_of
-from monitor.wire.recalibrator_messages import (
+from monitor.wire.messages import (
     Kind,
     Listing,
     Summary,

@@ -140,16 +140,16 @@ def test_records_are_built_as_protobuf_writes_them(made):
         values = np.frombuffer(raw, SCALARS.get(number, "<f8"))
         if number not in SCALARS:
             values = values.reshape(-1, count)
-        fields[number] = (DETECTION[number], values)
-    built = build(DETECTIONS, fields, len(frame.detections))
+        fields[number] = values
+    built = build(DETECTIONS, DETECTION, fields, len(frame.detections))
     assert built.tobytes() == frame.SerializeToString()
 
 
 def test_a_field_without_values_is_not_written():
     empty = np.zeros((2, 0))
-    fields = {1: (Kind.FIXED64, np.arange(2)), 4: (Kind.DOUBLES, empty)}
+    fields = {1: np.arange(2), 4: empty}
     frame = frame_pb2.Frame(detections=[frame_pb2.Detection(id=i) for i in range(2)])
-    assert build(DETECTIONS, fields, 2).tobytes() == frame.SerializeToString()
+    assert build(DETECTIONS, DETECTION, fields, 2).tobytes() == frame.SerializeToString()
 
 
 @given(st.lists(layouts(), min_size=1, max_size=4), st.data())

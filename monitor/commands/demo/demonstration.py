@@ -37,7 +37,7 @@ from monitor.commands.options import add_flag, add_value, seconds
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import Client, access_of, add_access
 from monitor.config import split_address
-from monitor.wire.recalibrator_messages import Kind, Listing
+from monitor.wire.messages import Kind, Listing
 
 EXAMPLE = """examples:
   calibration-monitor demo
