@@ -34,7 +34,7 @@ from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 from tests.received import frame
-from tests.states import bits
+from tests.states import bits, canonical
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert after.records == before.records
     assert {**after.parts, "statistics": b""} == {**before.parts, "statistics": b""}
     states = [parsed(one.parts["statistics"]).state for one in (before, after)]
-    assert bits(states[0].canonical()) == bits(states[1].canonical())
+    assert bits(canonical(states[0])) == bits(canonical(states[1]))
 
 
 def test_at_the_first_start_there_is_nothing_and_nothing_is_said(folder, caplog):

@@ -150,6 +150,6 @@ def test_both_kinds_of_statistics_are_folded_between_frames():
     pipeline.process(stream, frame(rows))
     for _ in range(50):
         pipeline.live.fold_some()
-    assert not pipeline.live.accumulator.unfinished
-    assert not pipeline.live.classes.unfinished
+    assert not pipeline.live.accumulator.busy
+    assert not pipeline.live.classes.busy
     assert pipeline.live.classes.panes[0]
