@@ -69,8 +69,7 @@ _RECENT = (
     " UNION ALL SELECT * FROM (SELECT -sequence, stream, frame_id, number, partition FROM entries"
     " WHERE sequence <= 0 ORDER BY sequence LIMIT ?1) ORDER BY 1 DESC LIMIT ?1"
 )
-# Frames whose names are given back at start.
-MOST_RECENT = 65536
+MOST_RECENT = 65536  # frames whose names are given back at start
 
 # A body is read together with its blob; what is deleted is deleted in portions, and so is what the
 # disk gets back: the writer is never busy for long.
@@ -374,8 +373,7 @@ class LedgerWriter:
         self._last = max([self._last, *lasts, *(row[2] for row in gone)])
         for number, _, _, blob in gone:
             bytes_of = "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?"
-            (size,) = run(bytes_of, (number, blob)).fetchone()
-            if size is not None:
+            if (size := run(bytes_of, (number, blob)).fetchone()[0]) is not None:
                 self._dying[number] = blob, size
 
     def _synchronise(self, connection: sqlite3.Connection, durable: bool) -> None:
@@ -448,8 +446,7 @@ class LedgerWriter:
                  of a frame that is not there, and what has the number of something else
         raises   LedgerFailed; to commit again does no harm
         """
-        lost: set[int] = set()
-        bodies: Bodies = []
+        lost, bodies = set[int](), Bodies()
         for entry in entries:
             try:
                 bodies += [(key, key.crc(body), body) for key, body in keyed(entry)]
@@ -564,7 +561,7 @@ class LedgerWriter:
 
     def _keep_budget(self) -> None:
         while self._in_use() > self.disk_bytes:
-            if self._aside_bytes and self._remove_aside():
+            if self._remove_aside():
                 continue
             if not self.partitions:
                 break
@@ -642,6 +639,9 @@ class LedgerWriter:
                 # Each page is a row without columns: only a script goes on to the last one.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
                 return True
+            # What was deleted is in the WAL too, which else grows smaller with the next commits.
+            if _size(self.path, "-wal") > 2 * self._wal_pages * _PAGE:
+                run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self.bytes = self._counted()
         return False
 
@@ -657,8 +657,7 @@ class LedgerWriter:
         """Returns the bytes that would be on the disk if all that went were deleted."""
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
-        there = max(0, (pages - free) * _PAGE - dying)
-        return there + _size(self.path, "-wal") + self._aside_bytes
+        return max(0, (pages - free) * _PAGE - dying) + _size(self.path, "-wal") + self._aside_bytes
 
     def _counted(self) -> int:
         return _size(self.path) + self._aside_bytes
@@ -673,8 +672,10 @@ class LedgerWriter:
     def _remove_aside(self) -> bool:
         """Removes what was set aside first of all; tells whether there was something."""
         before = self._aside_bytes
-        with contextlib.suppress(OSError, StopIteration):
-            oldest = next(iter(sorted(self._aside(), key=lambda path: path.stat().st_mtime_ns)))
+        if not before:
+            return False
+        with contextlib.suppress(OSError):
+            oldest = min(self._aside(), key=lambda path: path.stat().st_mtime_ns)
             for part in ("", "-wal"):
                 beside(oldest, part).unlink(missing_ok=True)
         self._aside_bytes = sum(map(_size, self._aside()))
