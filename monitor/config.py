@@ -761,7 +761,7 @@ class LimitsConfig(Section):
 
 
 class StateConfig(Section):
-    """What a sidecar keeps over restarts: one folder, which one sidecar at a time holds."""
+    """Names the folder of all that outlives a sidecar, which one sidecar at a time holds."""
 
     # Left out: one of its name in $STATE_DIRECTORY, else in the XDG state home; empty: nothing is
     # kept.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the live state, and how a sidecar goes on from it.
+"""Takes the live state into a checkpoint, and goes on from one.
 
 What the statistics do not say of themselves is kept with them as progress; the entries of the
 ledger after the checkpoint are done again.

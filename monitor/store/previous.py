@@ -1,4 +1,4 @@
-"""What the version before this one left in files of its own, read once, to go on from.
+"""Reads once, to go on from it, what the version before this one left in files of its own.
 
 Those files are left as they are: from the first checkpoint on, state.db is what is gone on from.
 """

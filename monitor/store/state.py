@@ -78,7 +78,7 @@ class Contents:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Checkpoint:
-    """What one transaction writes.
+    """Holds what one transaction writes.
 
     parts          bodies by name, each in pieces that are made when they are asked for
     recalibrators  versions that are kept, each with what makes its document where it is not there;
