@@ -110,14 +110,6 @@ def nothing_wrong(space: Space) -> CovarianceScaling:
     return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
 
 
-def one_factor(space: Space, scale: tuple[float, ...]) -> CovarianceScaling:
-    """Sets all joint dimensions to the geometric mean of their scales (K,); angles stay."""
-    alike = np.array(scale)
-    joint = list(space.joint)
-    alike[joint] = np.exp(np.log(alike[joint]).mean())
-    return replace(nothing_wrong(space), scale=tuple(alike.tolist()))
-
-
 def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     """Fits one slice. Raises UnfitData, and whatever the method raises."""
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
@@ -126,7 +118,11 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
     if isinstance(fitted, VarianceScaling | CovarianceScaling):
-        towards = Prior(one_factor(rows.space, fitted.scale), prior_strength(rows, _ALIKE_TRACKS))
+        # All joint dimensions at the geometric mean of their scales; angles stay.
+        scale, joint = np.array(fitted.scale), list(rows.space.joint)
+        scale[joint] = np.exp(np.log(scale[joint]).mean())
+        alike = replace(nothing_wrong(rows.space), scale=tuple(scale.tolist()))
+        towards = Prior(alike, prior_strength(rows, _ALIKE_TRACKS))
         fitted = fitting.fit(rows, options, towards)
     fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
     if fault:

@@ -70,9 +70,6 @@ _UNINSURED = (
     "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
 )
 
-Champion = Callable[[], Recalibrator]
-Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -198,31 +195,27 @@ class Follower:
         late = self.late
         for came in in_time:
             late += ((not came) - late) / _LATEST
-        scaling = self.scaling
+        scaling, late_s = self.scaling, max(delays_s)
         if any(in_time):
-            heard = list(compress(tracks, in_time))
-            scaling = self._with(heard, max(compress(delays_s, in_time)))
+            rows = rows_of(list(compress(tracks, in_time)))
+            error = rows.space.error(rows.truth, rows.sent.mean)
+            variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
+            ended_s = np.array([track.ended_ns for track in compress(tracks, in_time)]) / 1e9
+            nees = rows.means(np.square(error) / variance)
+            votes = np.minimum(1.0, rows.counts / self.full)
+            delay_s = max(compress(delays_s, in_time))
+            scaling = followed(scaling, nees, ended_s, delay_s, votes)
         too_late = ""
-        if late > _MOST_LATE:
-            too_late = self.too_late if all(in_time) else self._reason(max(delays_s))
+        if late > _MOST_LATE and all(in_time):
+            too_late = self.too_late
+        elif late > _MOST_LATE:
+            too_late = (
+                f"labels of more than one track in twenty come {scaling.time_constant_s:g} s late "
+                f"or later, up to {late_s:g} s: what they say would be forgotten before it could "
+                "serve, and is left out. Choose a time constant that is long against the delay, "
+                "bring labels earlier, or use variance-scaling"
+            )
         return replace(self, scaling=scaling, late=late, too_late=too_late)
-
-    def _with(self, tracks: Sequence[WholeTrack], delay_s: float) -> AdaptiveScaling:
-        rows = rows_of(tracks)
-        error = rows.space.error(rows.truth, rows.sent.mean)
-        variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
-        ended_s = np.array([track.ended_ns for track in tracks]) / 1e9
-        nees = rows.means(np.square(error) / variance)
-        votes = np.minimum(1.0, rows.counts / self.full)
-        return followed(self.scaling, nees, ended_s, delay_s, votes)
-
-    def _reason(self, delay_s: float) -> str:
-        return (
-            f"labels of more than one track in twenty come {self.scaling.time_constant_s:g} s late "
-            f"or later, up to {delay_s:g} s: what they say would be forgotten before it could "
-            "serve, and is left out. Choose a time constant that is long against the delay, bring "
-            "labels earlier, or use variance-scaling"
-        )
 
     def moved(self, policy: PolicySettings) -> AdaptiveScaling | None:
         """Returns the scaling to be made active now; None where it would change too little.
@@ -239,10 +232,6 @@ class Follower:
         if (np.maximum(ratio, 1 / ratio) <= policy.hysteresis).all():
             return None
         return replace(self.scaling, scale=tuple(scale.tolist()))
-
-    def acted(self, moved: AdaptiveScaling) -> Follower:
-        """Returns the follower once that is active."""
-        return replace(self, active=moved.scale)
 
 
 @dataclass(slots=True)
@@ -313,9 +302,9 @@ class Register:
     def take(
         self,
         chain: Chain,
-        champion_now: Champion,
+        champion_now: Callable[[], Recalibrator],
         tracks: Sequence[WholeTrack],
-        later_now: Later = list,
+        later_now: Callable[[Sequence[WholeTrack]], list[WholeTrack]] = list,
     ) -> Generator[None, None, Decided]:
         """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
@@ -337,7 +326,10 @@ class Register:
                 if not decisions:
                     yield
             if decisions:
-                return Decided([_with_rest(decision, rest) for decision in decisions], rest)
+                # The rest is newer than those that decided, and kept too.
+                kept = [one.keep if one.keep is None else one.keep + len(rest) for one in decisions]
+                found = [replace(one, keep=k) for one, k in zip(decisions, kept, strict=True)]
+                return Decided(found, rest)
         return Decided([], [])
 
     def _guarded(
@@ -486,7 +478,7 @@ class Register:
         moved = follower.moved(policy)
         if moved is None:
             return []
-        self.followers[slice] = follower.acted(moved)
+        self.followers[slice] = replace(follower, active=moved.scale)
         return [_decision(Happened.ADAPTED, chain, tracks, moved, "follows the detector")]
 
     def _full_say(self, tracks: Sequence[WholeTrack]) -> float:
@@ -543,8 +535,3 @@ def _decision(
     if found is None:
         found = factors(recalibrator, rows_of(tracks).sent, names)
     return Decision(what, chain, names, recalibrator, reason, evidence, found)
-
-
-def _with_rest(decision: Decision, rest: Sequence[WholeTrack]) -> Decision:
-    """Adds the rest to the tracks to keep: they are newer than those that decided."""
-    return decision if decision.keep is None else replace(decision, keep=decision.keep + len(rest))

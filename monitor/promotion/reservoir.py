@@ -7,7 +7,7 @@ time before it. Slices that look healthy are not fitted: beside a healthy detect
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -152,12 +152,12 @@ class Reservoir:
     """Holds the newest tracks of each slice, at most most_tracks."""
 
     settings: TrackSettings
-    _kept: dict[int, _Kept] = field(default_factory=dict)
+    _kept: defaultdict[int, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
 
     def add(self, tracks: Sequence[WholeTrack]) -> None:
         """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
-            kept = self._kept.setdefault(track.slice, _Kept())
+            kept = self._kept[track.slice]
             kept.tracks.append(track)
             kept.new += 1
             self._trim(kept, self.settings.most_tracks)
@@ -168,23 +168,19 @@ class Reservoir:
 
     def tracks(self, slice: int) -> tuple[WholeTrack, ...]:
         """Returns the tracks of a slice, in the order in which they came."""
-        kept = self._kept.get(slice)
-        return () if kept is None else tuple(kept.tracks)
+        return tuple(self._kept[slice].tracks)
 
     def new(self, slice: int) -> int:
         """Counts the tracks of a slice that came since taken()."""
-        kept = self._kept.get(slice)
-        return 0 if kept is None else kept.new
+        return self._kept[slice].new
 
     def taken(self, slice: int) -> None:
         """Marks the tracks of a slice as fitted on: none of them is new any more."""
-        if slice in self._kept:
-            self._kept[slice].new = 0
+        self._kept[slice].new = 0
 
     def keep_newest(self, slice: int, count: int) -> None:
         """Forgets all tracks of a slice but the newest: the others are of another time."""
-        if slice in self._kept:
-            self._trim(self._kept[slice], count)
+        self._trim(self._kept[slice], count)
 
     def _trim(self, kept: _Kept, most: int) -> None:
         while len(kept.tracks) > most:

@@ -7,7 +7,7 @@ go on; a fit is the value after it has followed all tracks of some rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite
+from math import exp, inf
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -105,7 +105,13 @@ def followed(
     raises   LabelsTooLate where that is not below the time constant; ValueError where an argument
              is no such number
     """
-    _check(scaling, nees, ended_s, delay_s)
+    if not (nees >= 0).all() or not np.isfinite(ended_s).all():
+        raise ValueError(
+            "there are tracks whose mean squared error or end is no number: leave them out, since "
+            "one would spoil the sums for good."
+        )
+    if not 0 <= delay_s < inf:
+        raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")
     check_delay(scaling.time_constant_s, delay_s)
     if ended_s.size == 0:
         return scaling
@@ -137,21 +143,6 @@ def followed(
         tracks=tracks,
         nees=tuple(total.tolist()),
     )
-
-
-def _check(scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, delay_s: float) -> None:
-    if nees.shape != (ended_s.size, scaling.k):
-        raise ValueError(
-            f"{ended_s.size} tracks of {scaling.k} dimensions have squared errors of shape "
-            f"{nees.shape}: give one a track and dimension."
-        )
-    if not (nees >= 0).all() or not np.isfinite(ended_s).all():
-        raise ValueError(
-            "there are tracks whose mean squared error or end is no number: leave them out, since "
-            "one would spoil the sums for good."
-        )
-    if not (isfinite(delay_s) and delay_s >= 0):
-        raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")
 
 
 def fit_adaptive_scaling(

@@ -205,33 +205,23 @@ class FitOptions:
     time_constant: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Fitting:
-    """Description of how one method is fitted.
+    """Describes how one method is fitted.
 
-    fit      of rows; raises UnfitData
     uses     names of the options that mean something to it
     borrows  whether it can be drawn towards another fit of the method; else no prior is given
     """
 
-    fit: Callable[[FitRows, FitOptions, Towards | None], Recalibrator]
-    uses: frozenset[str] = frozenset()
-    borrows: bool = False
+    def __init__(self, fit: Callable[..., Recalibrator], *uses: str, borrows: bool = False) -> None:
+        """Takes a fit of rows, with a prior if it borrows, and the options it uses by their
+        names; an option that is not asked for is left to its default."""
+        self._fit, self.uses, self.borrows = fit, frozenset(uses), borrows
 
-
-def _fitting(fit: Callable[..., Recalibrator], *uses: str, borrows: bool = False) -> Fitting:
-    """Describes a method.
-
-    fit   of rows, with a prior if it borrows, and the options it uses by their names; an option
-          that is not asked for is left to its default
-    """
-
-    def fitted(rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
-        asked = {name: getattr(options, name) for name in uses}
+    def fit(self, rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
+        """Fits rows. Raises UnfitData."""
+        asked = {name: getattr(options, name) for name in self.uses}
         given = {name: value for name, value in asked.items() if value is not None}
-        return fit(rows, prior=prior, **given) if borrows else fit(rows, **given)
-
-    return Fitting(fitted, frozenset(uses), borrows)
+        return self._fit(rows, prior=prior, **given) if self.borrows else self._fit(rows, **given)
 
 
 def _of_sums(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
@@ -250,25 +240,25 @@ def _adaptive_scaling(
 
 
 FITTINGS: Mapping[str, Fitting] = {
-    Identity.method: _fitting(lambda rows: Identity()),
-    scaling.VarianceScaling.method: _fitting(
+    Identity.method: Fitting(lambda rows: Identity()),
+    scaling.VarianceScaling.method: Fitting(
         _of_sums(scaling.fit_variance_scaling), "objective", "clamp", borrows=True
     ),
-    scaling.CovarianceScaling.method: _fitting(
+    scaling.CovarianceScaling.method: Fitting(
         _of_sums(scaling.fit_covariance_scaling), "objective", "full_input", "clamp", borrows=True
     ),
-    adaptive_scaling.AdaptiveScaling.method: _fitting(
+    adaptive_scaling.AdaptiveScaling.method: Fitting(
         _adaptive_scaling, "time_constant", borrows=True
     ),
-    binned.HistogramBinning.method: _fitting(binned.fit_histogram_binning),
-    binned.IsotonicStd.method: _fitting(binned.fit_isotonic_std),
-    quantiles.IsotonicQuantiles.method: _fitting(quantiles.fit_isotonic_quantiles),
-    normal.GpNormal.method: _fitting(normal.fit_gp_normal, "inducing"),
-    multivariate.GpNormalMultivariate.method: _fitting(
+    binned.HistogramBinning.method: Fitting(binned.fit_histogram_binning),
+    binned.IsotonicStd.method: Fitting(binned.fit_isotonic_std),
+    quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),
+    normal.GpNormal.method: Fitting(normal.fit_gp_normal, "inducing"),
+    multivariate.GpNormalMultivariate.method: Fitting(
         multivariate.fit_gp_normal_multivariate, "inducing"
     ),
-    beta.GpBeta.method: _fitting(beta.fit_gp_beta, "inducing"),
-    cauchy.GpCauchy.method: _fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
+    beta.GpBeta.method: Fitting(beta.fit_gp_beta, "inducing"),
+    cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
 }
 
 

@@ -19,7 +19,7 @@ grow with the distance from the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -290,12 +290,6 @@ class IsotonicQuantiles(FittedMethod):
         for one in self.maps:
             _check_pieces(one)
 
-    @classmethod
-    def of(cls, maps: Iterable[QuantileMap]) -> IsotonicQuantiles:
-        """Makes one of the map of each dimension."""
-        columns = zip(*((m.normal, m.error, m.below, m.above) for m in maps), strict=True)
-        return cls(*columns)
-
     @cached_property
     def maps(self) -> tuple[QuantileMap, ...]:
         """Q of each dimension."""
@@ -334,7 +328,9 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
-    return IsotonicQuantiles.of(map(fit_map, error.T, worth))
+    maps = map(fit_map, error.T, worth)
+    columns = zip(*((m.normal, m.error, m.below, m.above) for m in maps), strict=True)
+    return IsotonicQuantiles(*columns)
 
 
 def _check_pieces(one: QuantileMap) -> None:

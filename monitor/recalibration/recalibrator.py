@@ -247,12 +247,28 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
         and variance.max(initial=0.0) <= most
     ):
         return np.ones(n, bool)
-    # The factor is of the lower triangle: it does not see what is above.
+    sound: BoolArray = ~np.logical_or.reduce([rows for rows, _ in _faults(made, limits)])
+    return sound
+
+
+def _faults(made: Estimates, limits: Limits) -> tuple[tuple[BoolArray, str], ...]:
+    """Finds rows with each fault, (n,), and names it."""
+    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
+    least, most = limits.smallest_deviation, limits.largest_deviation
+    below, any_in = (variance > 0) & (variance < least**2), np.logical_or.reduce
     return (
-        np.isfinite(made.mean).all(axis=1)
-        & np.isfinite(made.covariance).all(axis=(1, 2))
-        & ((variance >= least) & (variance <= most)).all(axis=1)
-        & positive_definite(factorise(made.covariance))
+        (any_in(~np.isfinite(made.mean), axis=1), "means that are not finite"),
+        # The factor is of the lower triangle: it does not see what is above.
+        (any_in(~np.isfinite(made.covariance), axis=(1, 2)), "covariances that are not finite"),
+        (
+            any_in(variance > most**2, axis=1),
+            f"deviations beyond [limits] largest_deviation = {most:g}",
+        ),
+        (any_in(below, axis=1), f"deviations below [limits] smallest_deviation = {least:g}"),
+        (
+            ~positive_definite(factorise(made.covariance)),
+            "covariances that are not positive definite",
+        ),
     )
 
 
@@ -279,20 +295,5 @@ def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
         return ""
     if made.shapes != sent.shapes:
         return f"makes arrays of the shapes {made.shapes}, and {sent.shapes} were sent"
-    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
-    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
-    faults = (
-        (~np.isfinite(made.mean).all(axis=1), "means that are not finite"),
-        (~np.isfinite(made.covariance).all(axis=(1, 2)), "covariances that are not finite"),
-        (
-            (variance > most).any(axis=1),
-            f"deviations beyond [limits] largest_deviation = {limits.largest_deviation:g}",
-        ),
-        (
-            ((variance > 0) & (variance < least)).any(axis=1),
-            f"deviations below [limits] smallest_deviation = {limits.smallest_deviation:g}",
-        ),
-        (~sound, "covariances that are not positive definite"),
-    )
-    rows, what = next(fault for fault in faults if fault[0].any())
+    rows, what = next(fault for fault in _faults(made, limits) if fault[0].any())
     return f"makes {what}, of {np.count_nonzero(rows)} of {sound.size} detections"

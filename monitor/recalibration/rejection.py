@@ -100,7 +100,7 @@ def fit_rejection(
     raises  UnfitData where no threshold does, saying what is reached; or where rows, scores,
             losses or the target make no sense
     """
-    _check(score, loss, target, by, track)
+    _check(score, loss, target, by)
     share = by is RejectedBy.ENTROPY
     bound = target if share else target * target
     # Sums over ties must not depend on the order of the rows.
@@ -160,16 +160,9 @@ def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatA
     return upper
 
 
-def _check(
-    score: FloatArray, loss: FloatArray, target: float, by: RejectedBy, track: IntArray | None
-) -> None:
-    if score.ndim != 1 or score.shape != loss.shape or score.size == 0:
-        raise UnfitData(
-            f"scores have shape {score.shape} and losses {loss.shape}: give one of each for "
-            "every row, and at least one row."
-        )
-    if track is not None and track.shape != score.shape:
-        raise UnfitData(f"'track' has shape {track.shape}: give one for each of {score.size} rows.")
+def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
+    if score.size == 0:
+        raise UnfitData("no threshold can be fitted on 0 rows: widen the selection of rows.")
     if not (np.isfinite(score).all() and np.isfinite(loss).all() and score.min() >= 0):
         raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
     if by is RejectedBy.ENTROPY:

@@ -28,7 +28,6 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.documents import (
     Factors,
-    Matrix,
     Moments,
     as_matrix,
     check_positive_definite,
@@ -296,14 +295,6 @@ def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray
     return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
 
 
-def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArray:
-    """(n A + n₀ A₀) / (n + n₀).
-
-    Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
-    """
-    return share * matrix + (1 - share) * np.array(before)
-
-
 def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
     """Brings the roots of the eigenvalues of A into the range; unchanged where they are in it.
 
@@ -361,10 +352,11 @@ def fit_covariance_scaling(
                 f"the prior whitens dimensions in the order {before.order}, and the rows are "
                 f"whitened in the order {statistics.space.order}: give a fit over the same space."
             )
-        # One share for a whole matrix, or it need not stay positive definite: the least of all.
-        fewest = float(share.min())
-        correlation = shrunk_matrix(correlation, before.correlation, fewest)
-        whitened = shrunk_matrix(whitened, before.whitened, fewest)
+        # (n A + n₀ A₀)/(n + n₀) with one share for a whole matrix, the least of all: positive
+        # definite where A₀ is, however few the rows, and a unit diagonal stays one.
+        own = float(share.min())
+        correlation = own * correlation + (1 - own) * np.array(before.correlation)
+        whitened = own * whitened + (1 - own) * np.array(before.whitened)
     for name, matrix in (("correlation", correlation), ("whitened errors", whitened)):
         if np.linalg.eigvalsh(matrix)[0] <= 1e-9 * np.trace(matrix) / len(matrix):
             raise UnfitData(

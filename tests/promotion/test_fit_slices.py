@@ -89,12 +89,13 @@ def test_a_slice_whose_rows_determine_nothing_is_refused_in_the_words_of_the_met
 def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, error):
     unlucky = rows_of(1)
 
-    def fails(rows, options, prior):
+    def fails(rows, prior):
         if rows is unlucky:
             raise error
-        return FITTINGS["variance-scaling"].fit(rows, options, prior)
+        return FITTINGS["variance-scaling"].fit(rows, FitOptions(), prior)
 
-    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": Fitting(fails)})
+    fitting = Fitting(fails, borrows=True)
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
     assert list(outcome.fitted) == ["van"]
     assert outcome.refused == {
@@ -119,7 +120,7 @@ class Broken:
 
 @pytest.mark.parametrize("factor", [np.nan, np.inf, -1.0, 0.0, 1e30])
 def test_what_would_make_its_own_rows_unusable_is_refused(monkeypatch, factor):
-    fitting = Fitting(lambda rows, options, prior: Broken(factor, 1.0))
+    fitting = Fitting(lambda rows: Broken(factor, 1.0))
     monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
     assert not outcome.fitted

@@ -136,7 +136,7 @@ def test_what_it_has_inflated_by_itself_it_takes_back_by_itself():
     follower = now_at(of(adaptive(4.0)), 9.0)
     moved = follower.moved(PolicySettings())
     assert moved is not None
-    back = now_at(follower.acted(moved), 5.0).moved(PolicySettings())
+    back = now_at(replace(follower, active=moved.scale), 5.0).moved(PolicySettings())
     assert back is not None
     assert variance(back) == [5.0, 5.0, 5.0]
 
@@ -145,7 +145,7 @@ def test_what_it_acted_on_is_no_step_any_more():
     follower = now_at(of(adaptive(4.0)), 9.0)
     moved = follower.moved(SHRINKING)
     assert moved is not None
-    assert follower.acted(moved).moved(SHRINKING) is None
+    assert replace(follower, active=moved.scale).moved(SHRINKING) is None
 
 
 # ---- in a register

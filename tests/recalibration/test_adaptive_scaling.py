@@ -173,8 +173,6 @@ def test_labels_that_come_after_the_time_constant_are_too_late(delay_s):
 @pytest.mark.parametrize(
     ("nees", "ended_s", "delay_s", "said"),
     [
-        (np.ones((2, 3)), np.zeros(2), 0.0, r"2 tracks of 2 dimensions .*\(2, 3\)"),
-        (np.ones((1, 2)), np.zeros(2), 0.0, r"2 tracks of 2 dimensions .*\(1, 2\)"),
         (np.array([[1.0, np.nan]]), np.zeros(1), 0.0, "is no number: leave them out"),
         (np.array([[1.0, -1.0]]), np.zeros(1), 0.0, "is no number: leave them out"),
         (np.ones((1, 2)), np.array([np.nan]), 0.0, "is no number: leave them out"),

@@ -109,7 +109,7 @@ def test_moments_are_about_the_predicted_mean_so_that_large_coordinates_lose_no_
     rows = drawn(lambda x, noise: 2.0 * noise)
     model = beta.fit_gp_beta(rows)
     sent = rows.estimates
-    assert not model.latent.inputs[0].features
+    assert not model.latent.processes[0].inputs
     far = Estimates(sent.mean + 2.0**26, sent.covariance, sent.diagonal)
     near, there = model.apply(sent), model.apply(far)
     assert np.array_equal(near.covariance, there.covariance)

@@ -112,7 +112,9 @@ def test_a_scale_that_depends_on_the_deviation_is_found_in_each_dimension():
     rows, others = drawn(1), drawn(2)
     model = cauchy_module.fit_gp_cauchy(rows)
     assert own_loss(model, others) < mean_log_loss(others, true_scale(others)) + 0.006
-    kinds = [{(f.kind.value, f.dimension) for f in one.features} for one in model.log_weight.inputs]
+    kinds = [
+        {(f.kind.value, f.dimension) for f in one.inputs} for one in model.log_weight.processes
+    ]
     assert kinds == [{("log-deviation", 0)}, {("log-deviation", 1)}]
 
 

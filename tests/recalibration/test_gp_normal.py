@@ -94,9 +94,9 @@ def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do(unit):
             alone.error[copies],
             track=track,
         )
-        return normal.fit_gp_normal(rows).log_factor.at(alone.estimates)[1].mean()
+        return normal.fit_gp_normal(rows).at(alone.estimates)[1].mean()
 
-    as_given = normal.fit_gp_normal(alone).log_factor.at(alone.estimates)[1].mean()
+    as_given = normal.fit_gp_normal(alone).at(alone.estimates)[1].mean()
     assert spread(copies) == pytest.approx(as_given, rel=1e-3)
     assert spread(None) < 0.6 * as_given
 
@@ -110,7 +110,7 @@ def test_whatever_comes_the_factor_is_near_those_of_the_fit(seed):
     rows = sizes(seed, n=200)
     model = normal.fit_gp_normal(rows)
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(seed, 40, 2))
-    logs = model.log_factor.log_expectations(wild_estimates(seed, 40, 2)).T
+    logs = model.log_expectations(wild_estimates(seed, 40, 2)).T
     seen = log_factor(model, rows)
     assert (logs <= seen.max(axis=0) + 0.7).all()
     # The range of the fit is that of the means, which are lower by half of the variance.

@@ -250,9 +250,7 @@ def test_a_target_out_of_reach_is_refused_with_what_is_reached():
 @pytest.mark.parametrize(
     ("score", "loss", "target", "by", "named"),
     [
-        ([], [], 0.1, ENTROPY, r"shape \(0,\)"),
-        ([0.1, 0.2], [0.0], 0.1, ENTROPY, r"shape \(2,\) and losses \(1,\)"),
-        ([[0.1]], [[0.0]], 0.1, ENTROPY, r"shape \(1, 1\)"),
+        ([], [], 0.1, ENTROPY, "on 0 rows"),
         ([np.nan], [0.0], 0.1, ENTROPY, "must be finite"),
         ([0.1], [np.inf], 0.1, DEVIATION, "must be finite"),
         ([-0.1], [0.0], 0.1, DEVIATION, "at least 0"),

@@ -95,8 +95,8 @@ def inverse_temperature(rows: ClassRows) -> float:
 
     def loss_and_slope(log_inverse: float) -> tuple[float, float]:
         scores = np.exp(log_inverse) * rows.columns
-        loss = averaged_loss(scores, rows.label)
-        return float(loss.value.mean()), float((loss.by_score * scores).sum())
+        loss, by_score = averaged_loss(scores, rows.label)
+        return float(loss.mean()), float((by_score * scores).sum())
 
     grid = np.linspace(-np.log(HOTTEST), -np.log(COLDEST), _STEPS)
     loss, slope = np.array([loss_and_slope(at) for at in grid]).T
@@ -190,7 +190,12 @@ def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
     with too few to leave some out.
     """
     rows.check()
-    rows.check_several_classes()
+    first = int(rows.label[0])
+    if np.all(rows.label == first):
+        raise UnfitData(
+            f"all {rows.n} rows are of class {first}: parameters of single classes need rows of "
+            "others. Use temperature, or more data."
+        )
     ordered = rows.ordered()
     family = VectorFamily(inverse_temperature(ordered), rows.classes)
     found = fit_family(family, ordered)
@@ -395,7 +400,7 @@ def _losses(
     loss = np.empty(rows.n)
     for part, parameters in zip(parts, found, strict=True):
         some = rows.take(part)
-        loss[part] = averaged_loss(family.scores(parameters, some.columns), some.label).value
+        loss[part], _ = averaged_loss(family.scores(parameters, some.columns), some.label)
     return loss
 
 
@@ -413,9 +418,9 @@ def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -
     columns, label, n = rows.columns, rows.label, rows.n
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
-        loss = averaged_loss(family.scores(parameters, columns), label)
-        slope = family.slope(parameters, columns, loss.by_score)
-        value = float(loss.value.sum()) + 0.5 * decay * float(parameters @ parameters)
+        loss, by_score = averaged_loss(family.scores(parameters, columns), label)
+        slope = family.slope(parameters, columns, by_score)
+        value = float(loss.sum()) + 0.5 * decay * float(parameters @ parameters)
         return value / n, (slope + decay * parameters) / n
 
     found = minimize(

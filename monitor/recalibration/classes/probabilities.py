@@ -52,32 +52,9 @@ def opinions_of(scores: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     return np.ascontiguousarray(scores.T).reshape(shape)
 
 
-def averaged(probabilities: FloatArray) -> FloatArray:
-    """(n, C) mean of opinions (n, M, C).
-
-    source  Laves et al. 2019, eq. 25: after each was scaled by itself
-    """
-    opinions = probabilities.shape[1]
-    if opinions == 1:
-        return probabilities[:, 0]
-    mean: FloatArray = add_up(probabilities.transpose(1, 0, 2)) / opinions
-    return mean
-
-
-@dataclass(frozen=True, slots=True)
-class AveragedLoss:
-    """−log p(true class) of n rows, each with M opinions.
-
-    value     (n,) in nats
-    by_score  (C, n · M) derivative of the row's value by each score
-    """
-
-    value: FloatArray
-    by_score: FloatArray
-
-
-def averaged_loss(scores: FloatArray, label: IntArray) -> AveragedLoss:
-    """The loss of p = 1/M Σ_m softmax(s_m), and its derivatives.
+def averaged_loss(scores: FloatArray, label: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Computes −log p(true class), (n,) in nats, of p = 1/M Σ_m softmax(s_m), and its derivatives
+    by each score, (C, n · M).
 
     −log p_y = log M − log Σ_m exp(log softmax(s_m)_y), and by s_mc: r_m (softmax(s_m)_c − [c = y])
     with r_m the share of opinion m in p_y. With M = 1 that is the usual cross-entropy.
@@ -101,7 +78,7 @@ def averaged_loss(scores: FloatArray, label: IntArray) -> AveragedLoss:
     probability[true, column] -= 1.0
     if opinions > 1:
         probability *= share.ravel()
-    return AveragedLoss(value, probability)
+    return value, probability
 
 
 class ClassRecalibrator(Protocol):
@@ -185,7 +162,7 @@ class ClassRows:
         """Weight of a row, in (0, 1]: 1 over the design effect of its cross-entropy."""
         if self.n == 0 or self.track is None or np.all(self.track < 0):
             return 1.0
-        loss = averaged_loss(self.columns, self.label).value
+        loss, _ = averaged_loss(self.columns, self.label)
         effect = design_effect_of_rows(loss[:, None], np.ones(1), self.track)
         return float(1 / effect[0])
 
@@ -219,7 +196,7 @@ class ClassRows:
         return np.random.default_rng(0).permutation(units)[unit] % folds
 
     def check(self) -> None:
-        """Raises UnfitData without rows, and where shapes, labels or values make no sense."""
+        """Raises UnfitData without rows, and where labels or values make no sense."""
         if self.log_probabilities.ndim != 3 or self.n == 0 or self.opinions == 0:
             raise UnfitData(
                 f"cannot fit on log-probabilities of shape {self.log_probabilities.shape}: give "
@@ -227,9 +204,6 @@ class ClassRows:
             )
         if self.classes < 2:
             raise UnfitData("cannot fit on 1 class: a binary classifier has two.")
-        for name, array in (("label", self.label), ("track", self.track)):
-            if array is not None and array.shape != (self.n,):
-                raise UnfitData(f"'{name}' has shape {array.shape}: give one for each of {self.n}.")
         if self.label.min() < 0 or self.label.max() >= self.classes:
             raise UnfitData(
                 f"labels are {self.label.min()} to {self.label.max()}: leave out rows whose true "
@@ -243,15 +217,6 @@ class ClassRows:
             raise UnfitData(
                 f"{unusable} of {self.n} rows have log-probabilities that are not from "
                 f"{lowest:.1f} to 0: leave NaN out, and take from_logits or from_probabilities."
-            )
-
-    def check_several_classes(self) -> None:
-        """Raises UnfitData where all rows are of one class: there is nothing to tell apart."""
-        first = int(self.label[0])
-        if np.all(self.label == first):
-            raise UnfitData(
-                f"all {self.n} rows are of class {first}: parameters of single classes need rows "
-                "of others. Use temperature, or more data."
             )
 
 

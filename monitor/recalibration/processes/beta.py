@@ -28,8 +28,8 @@ from monitor.recalibration.processes.beta_map import (
     BetaErrors,
     BetaLikelihood,
     BetaLine,
+    BetaMarginals,
     CubicTable,
-    LineMarginals,
     Ranges,
     beta_likelihood,
     moment_table,
@@ -69,9 +69,9 @@ TURNS = 6
 # Nats: a turn that gains less is the last one.
 LEAST_GAIN = 0.1
 
-# Factor, line, inputs and process of one dimension; the latent values that are served lie between
-# the last two.
-FittedDimension = tuple[float, BetaLine, Inputs, SparseProcess, float, float]
+# Factor, line and process of one dimension; the latent values that are served lie between the last
+# two.
+FittedDimension = tuple[float, BetaLine, SparseProcess, float, float]
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,17 @@ class GpBeta(FittedMethod):
         mean = estimates.mean + estimates.deviation * (shift.T * factor)
         return Estimates(mean, made.covariance, made.diagonal)
 
-    def marginals(self, estimates: Estimates) -> LineMarginals:
+    def marginals(self, estimates: Estimates) -> BetaMarginals:
         """The calibrated distribution of each dimension; its moments are those of apply."""
         latent = self.latent.means(estimates)
         along = [line.at(row) for line, row in zip(self.lines, latent, strict=True)]
         a, b, c = (np.stack(parameter, axis=1) for parameter in zip(*along, strict=True))
         unit = estimates.deviation * np.array(self.factor)
-        return LineMarginals(estimates.mean, unit, a, b, c, latent, self._quantiles)
+
+        def quantiles(tau: FloatArray) -> FloatArray:
+            return self._quantiles(tuple(tau.tolist())).at(latent).transpose(0, 2, 1)
+
+        return BetaMarginals(estimates.mean, unit, a, b, c, quantiles)
 
     @cached_property
     def _moments(self) -> CubicTable:
@@ -243,10 +247,7 @@ def fit_gp_beta(rows: FitRows, inducing: int = INDUCING) -> GpBeta:
     """
     rows = prepared(rows)
     fitted = [fit_dimension(rows, i, inducing) for i in range(rows.space.k)]
-    factor, line, inputs, found, low, high = zip(*fitted, strict=True)
-    processes = tuple(
-        replace(process, inputs=one.features) for process, one in zip(found, inputs, strict=True)
-    )
+    factor, line, processes, low, high = zip(*fitted, strict=True)
     return GpBeta(factor, line, LatentStack(processes, low, high))
 
 
@@ -260,11 +261,11 @@ def fit_dimension(rows: FitRows, dimension: int, inducing: int) -> FittedDimensi
     likelihood = beta_likelihood(errors, factor, constant)
     loading = direction(likelihood, candidate_inputs(rows).of(rows.estimates))
     line = BetaLine(constant.base, loading)
-    inputs, process = choose_inputs(likelihood.along(line), rows, worth, inducing)
+    process = choose_inputs(likelihood.along(line), rows, worth, inducing)
     if not process.inducing:
         factor, constant = refined(errors, start, BetaLine(), worth)
-        return factor, constant, Inputs(()), SparseProcess((0.0,)), 0.0, 0.0
-    points = inputs.of(rows.estimates)
+        return factor, constant, SparseProcess((0.0,)), 0.0, 0.0
+    points = Inputs(process.inputs).of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
     weight, bound = share * worth, float("-inf")
@@ -275,9 +276,9 @@ def fit_dimension(rows: FitRows, dimension: int, inducing: int) -> FittedDimensi
         if not reached > bound:
             break
         gain, bound = reached - bound, reached
-        (factor, line), process = moved, found
+        (factor, line), process = moved, replace(found, inputs=process.inputs)
         if gain < LEAST_GAIN:
             break
     latent, _ = process.at(points)
     low, high = line.within(float(latent.min()), float(latent.max()))
-    return factor, line, inputs, process, low, high
+    return factor, line, process, low, high

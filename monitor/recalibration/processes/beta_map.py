@@ -160,9 +160,10 @@ class BetaLine(Documented):
 class BetaMarginals:
     """n × K distributions G = beta map of Φ(t), t = (value − mean)/unit.
 
-    mean     (n, K) of the Gaussian that is mapped
-    unit     (n, K) its deviation, positive
-    a, b, c  (n, K) parameters of the map
+    mean                (n, K) of the Gaussian that is mapped
+    unit                (n, K) its deviation, positive
+    a, b, c             (n, K) parameters of the map
+    standard_quantiles  (T, n, K) in units, of levels (T,) within (0, 1)
     """
 
     mean: FloatArray
@@ -170,6 +171,7 @@ class BetaMarginals:
     a: FloatArray
     b: FloatArray
     c: FloatArray
+    standard_quantiles: Callable[[FloatArray], FloatArray]
 
     def log_density(self, value: FloatArray) -> FloatArray:
         """log g = log N(value; mean, unit²) + log dG/dF."""
@@ -190,30 +192,10 @@ class BetaMarginals:
             t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
         return self.mean + self.unit * t
 
-    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
-        """(T, n, K) in units, at levels within (0, 1)."""
-        odds = log_odds(tau)[:, None, None]
-        return standard_quantile(odds, self.a, self.b, self.c)
-
 
 def log_odds(tau: FloatArray) -> FloatArray:
     """log τ/(1 − τ) of levels within (0, 1); log1p keeps the digits near 1."""
     return np.log(tau) - np.log1p(-tau)
-
-
-@dataclass(frozen=True, slots=True)
-class LineMarginals(BetaMarginals):
-    """Distributions by maps on lines, whose quantiles are read off tables.
-
-    latent  (K, n)
-    """
-
-    latent: FloatArray
-    table: Callable[[tuple[float, ...]], CubicTable]
-
-    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
-        """Reads the quantiles off a table, (T, n, K); see BetaMarginals."""
-        return self.table(tuple(tau.tolist())).at(self.latent).transpose(0, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,21 +281,12 @@ def _gap(line: BetaLine, low: float, high: float, odds: FloatArray, cubic: Float
     return float(np.abs(logit(t, *line.at(middle)) - odds).max())
 
 
-@dataclass(frozen=True, slots=True)
-class BetaMoments:
-    """m maps' mean and log variance, each with its slope along the line; all (m,)."""
+def moments(line: BetaLine, latent: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Computes mean and log deviation, (2, m), at m points of a line, and their slopes along it.
 
-    mean: FloatArray
-    log_variance: FloatArray
-    mean_slope: FloatArray
-    log_variance_slope: FloatArray
-
-
-def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
-    """Computes moments at m points of a line, (m,), in deviations of the Gaussian that is mapped.
-
-    mean = ∫ t dG and variance = ∫ (t − mean)² dG, the mass on the nodes brought to 1;
-    dmean/df = −∫ G' dt and dvariance/df = −2 ∫ (t − mean) G' dt, with G' = G (1 − G) dU/df.
+    Both are in deviations of the Gaussian that is mapped. mean = ∫ t dG and
+    variance = ∫ (t − mean)² dG, the mass on the nodes brought to 1; dmean/df = −∫ G' dt and
+    dvariance/df = −2 ∫ (t − mean) G' dt, with G' = G (1 − G) dU/df.
     """
     a, b, c = (parameter[:, None] for parameter in line.at(latent))
     odds, node, weight = _rule()
@@ -332,12 +305,9 @@ def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
     variance = (mass * centred**2).sum(axis=1)
     moved = line.loading[0] * part_a + line.loading[1] * part_b + line.loading[2]
     change = weight * density * moved
-    return BetaMoments(
-        mean,
-        np.log(variance),
-        -change.sum(axis=1),
-        -2 * (centred * change).sum(axis=1) / variance,
-    )
+    by_latent = -(centred * change).sum(axis=1) / variance
+    value = np.stack([mean, 0.5 * np.log(variance)])
+    return value, np.stack([-change.sum(axis=1), by_latent])
 
 
 def moment_table(lines: tuple[BetaLine, ...], ranges: Ranges) -> CubicTable:
@@ -348,11 +318,8 @@ def moment_table(lines: tuple[BetaLine, ...], ranges: Ranges) -> CubicTable:
     cubics = []
     for line, (low, high) in zip(lines, ranges, strict=True):
         width = (high - low) / _INTERVALS
-        grid: FloatArray = low + width * np.arange(_INTERVALS + 1.0)
-        found = moments(line, grid)
-        value = np.stack([found.mean, 0.5 * found.log_variance])
-        slope = np.stack([width * found.mean_slope, 0.5 * width * found.log_variance_slope])
-        cubics.append(_hermite(value, slope))
+        value, slope = moments(line, low + width * np.arange(_INTERVALS + 1.0))
+        cubics.append(_hermite(value, width * slope))
     return CubicTable.of(ranges, cubics)
 
 

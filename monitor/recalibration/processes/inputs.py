@@ -77,14 +77,6 @@ class Inputs:
 
     features: tuple[Feature, ...]
 
-    def __post_init__(self) -> None:
-        if len(set(self.features)) < len(self.features):
-            raise InvalidRecalibrator("'inputs' hold a feature twice: give each of them once")
-
-    def also(self, feature: Feature) -> Inputs:
-        """Adds a feature."""
-        return Inputs((*self.features, feature))
-
     def of(self, estimates: Estimates) -> FloatArray:
         """(n, D) standardised, within the range of the fit: finite, whatever the estimates."""
         values = np.empty((len(self.features), estimates.mean.shape[0]))

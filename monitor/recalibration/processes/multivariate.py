@@ -37,7 +37,6 @@ from monitor.recalibration.documents import (
     checked_order,
 )
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.inputs import Inputs
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
@@ -359,40 +358,46 @@ def fit_gp_normal_multivariate(rows: FitRows, inducing: int = INDUCING) -> GpNor
 
 
 def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
-    u, log_unit = _whitened(rows, form)
+    k, order = rows.space.k, np.array(rows.space.order)
+    # W⁻¹ r and log diag W, both (K, n).
+    if form == "variances":
+        deviation = rows.deviation[:, order]
+        u = np.ascontiguousarray((rows.error[:, order] / deviation).T)
+        log_unit = np.log(deviation).T
+    else:
+        factor = lower_factor(rows.estimates.covariance[:, order[:, None], order])
+        u = whiten(factor, rows.error[:, order])
+        log_unit = np.log(factor[np.arange(k), np.arange(k)])
     moment = u @ u.T / rows.n
-    _check_span(moment, rows, form)
+    size = np.sqrt(np.diagonal(moment))
+    if not size.all() or np.linalg.eigvalsh(moment / np.outer(size, size))[0] <= SINGULAR:
+        raise UnfitData(
+            f"the errors of {rows.n} rows with {form} over {rows.space.names} are singular: "
+            f"{k} dimensions need more rows with independent errors. Use gp-normal or "
+            f"more data, or leave out the rows with {form}."
+        )
     moment = 0.5 * (moment + moment.T)
     root = np.linalg.cholesky(moment)
     u = solve_triangular(root, u, lower=True)
     log_unit = log_unit + np.log(np.diagonal(root))[:, None]
-    fitted = _row_by_row(u, log_unit, rows, inducing)
-    weights = stack_of(fitted, rows.estimates, margin=0.0)
-    _, variance = weights.at(rows.estimates)
-    return TriangularProcess(as_matrix(moment), weights, tuple(variance.max(axis=1).tolist()))
-
-
-def _row_by_row(
-    u: FloatArray, log_unit: FloatArray, rows: FitRows, inducing: int
-) -> list[tuple[Inputs, SparseProcess]]:
-    fitted = []
-    innovation = np.empty_like(u)
-    order = np.array(rows.space.order)
     # A row of the factor is of the errors of its dimension and of those before; only the first
     # has nothing but a size.
     worth = np.minimum.accumulate(rows.location_weight[order])
     worth[0] = rows.size_weight[order[0]]
     worth = np.minimum(worth, _different(rows) / rows.n)
-    for i in range(len(u)):
+    fitted: list[SparseProcess] = []
+    innovation = np.empty_like(u)
+    for i in range(k):
         likelihood = TriangularRow(u[i], innovation[:i], log_unit[i])
-        inputs, process = choose_inputs(likelihood, rows, float(worth[i]), inducing)
-        fitted.append((inputs, process))
-        *phi, own = row_of_factor(*process.at(inputs.of(rows.estimates)))
+        fitted.append(choose_inputs(likelihood, rows, float(worth[i]), inducing))
+        *phi, own = row_of_factor(*fitted[-1].of(rows.estimates))
         innovation[i] = u[i]
         for weight, earlier in zip(phi, innovation, strict=False):
             innovation[i] -= weight * earlier
         innovation[i] /= own
-    return fitted
+    weights = stack_of(fitted, rows.estimates, margin=0.0)
+    _, variance = weights.at(rows.estimates)
+    return TriangularProcess(as_matrix(moment), weights, tuple(variance.max(axis=1).tolist()))
 
 
 def _different(rows: FitRows) -> int:
@@ -406,25 +411,3 @@ def _different(rows: FitRows) -> int:
     mantissa, exponent = np.frexp(values)
     rounded = np.ldexp(np.round(mantissa * _DIGITS), exponent)
     return len(np.unique(rounded, axis=0))
-
-
-def _whitened(rows: FitRows, form: str) -> tuple[FloatArray, FloatArray]:
-    """W⁻¹ r and log diag W, both (K, n), in the order of the space."""
-    order = np.array(rows.space.order)
-    error = rows.error[:, order]
-    if form == "variances":
-        deviation = rows.deviation[:, order]
-        return np.ascontiguousarray((error / deviation).T), np.log(deviation).T
-    factor = lower_factor(rows.estimates.covariance[:, order[:, None], order])
-    step = np.arange(rows.space.k)
-    return whiten(factor, error), np.log(factor[step, step])
-
-
-def _check_span(moment: FloatArray, rows: FitRows, form: str) -> None:
-    size = np.sqrt(np.diagonal(moment))
-    if not size.all() or np.linalg.eigvalsh(moment / np.outer(size, size))[0] <= SINGULAR:
-        raise UnfitData(
-            f"the errors of {rows.n} rows with {form} over {rows.space.names} are singular: "
-            f"{rows.space.k} dimensions need more rows with independent errors. Use gp-normal or "
-            f"more data, or leave out the rows with {form}."
-        )

@@ -8,15 +8,15 @@ value f a dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
-from monitor.frames.marks import CountFrom1, Schema, between
+from monitor.frames.marks import CountFrom1
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, InvalidRecalibrator
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import MARGIN, Expected, LatentStack, stack_of
@@ -48,7 +48,7 @@ class NormalLikelihood:
 
 
 @dataclass(frozen=True)
-class GpNormal(FittedMethod):
+class GpNormal(FittedMethod, LatentStack):
     """Σ' = S Σ S with S = diag(√w), log w_d ~ GP (eq. 5); correlations stay.
 
     Served is w = E_q[e^f] = exp(m + v/2): an error whose factor is uncertain varies by the
@@ -56,52 +56,31 @@ class GpNormal(FittedMethod):
     and exp(m − v/2) fare a little worse: on boxes of the reference sets 3.1115 and 3.1134
     nats against 3.1099.
 
-    log_factor  log w, K outputs
+    dimensions  K: how many outputs the processes of log w have
     """
 
-    log_factor: LatentStack
+    dimensions: CountFrom1
     method: ClassVar[str] = "gp-normal"
 
     def __post_init__(self) -> None:
-        self.log_factor.check_dimensions(self.k)
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return self.log_factor.outputs
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Scales each estimate by its own factors, which lie within a range for any estimate."""
-        logs = self.log_factor.log_expectations(estimates)
-        logs *= 0.5
-        return estimates.rescaled(np.exp(logs, out=logs).T)
-
-    def parameters(self) -> Document:
-        """Returns the processes with their inputs, and the range of log w."""
-        return {"dimensions": self.k, **self.log_factor.parameters()}
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Schema:
-        return between(cls._of, cls.parameters, handler.generate_schema(_GpNormalDocument))
-
-    @classmethod
-    def _of(cls, document: _GpNormalDocument) -> GpNormal:
-        return cls(LatentStack(document.processes, document.low, document.high))
-
-
-@dataclass(frozen=True)
-class _GpNormalDocument(LatentStack):
-    """The document of a GpNormal: that of its processes, and for how many dimensions they are."""
-
-    dimensions: CountFrom1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+        LatentStack.__post_init__(self)
         if self.outputs != self.dimensions:
             raise InvalidRecalibrator(
                 f"'processes' have {self.outputs} outputs, 'dimensions' is {self.dimensions}: "
                 "there must be one for each"
             )
+        self.check_dimensions(self.k)
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return self.dimensions
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Scales each estimate by its own factors, which lie within a range for any estimate."""
+        logs = self.log_expectations(estimates)
+        logs *= 0.5
+        return estimates.rescaled(np.exp(logs, out=logs).T)
 
 
 def fit_gp_normal(rows: FitRows, inducing: int = INDUCING) -> GpNormal:
@@ -117,4 +96,5 @@ def fit_gp_normal(rows: FitRows, inducing: int = INDUCING) -> GpNormal:
     for i, weight in enumerate(rows.size_weight.tolist()):
         likelihood = NormalLikelihood(square[i : i + 1], logs[i : i + 1])
         chosen.append(choose_inputs(likelihood, rows, weight, inducing))
-    return GpNormal(stack_of(chosen, rows.estimates, MARGIN, expectations=True))
+    found = stack_of(chosen, rows.estimates, MARGIN, expectations=True)
+    return GpNormal(found.processes, found.low, found.high, rows.space.k)

@@ -10,15 +10,14 @@ input that says nothing. Serving does not need this file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
+from monitor.recalibration.processes.inputs import Feature, Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     Kernel,
@@ -312,7 +311,7 @@ def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray
 
 def choose_inputs(
     likelihood: LatentLikelihood, rows: FitRows, weight: float, inducing: int = INDUCING
-) -> tuple[Inputs, SparseProcess]:
+) -> SparseProcess:
     """Chooses inputs, and fits the process on them.
 
     Greedy, from no input at all: what is constant stays so.
@@ -322,24 +321,36 @@ def choose_inputs(
     weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """
-    choice = _Choice(likelihood, rows.estimates, weight, inducing)
-    best = choice.reweighted(choice.fitted(Inputs(()), 1.0))
+
+    def fitted(features: tuple[Feature, ...], share: float) -> _Fitted:
+        points = Inputs(features).of(rows.estimates)
+        process, bound = fit_process(likelihood, points, share * weight, inducing)
+        return _Fitted(replace(process, inputs=features), bound, share)
+
+    def expected(one: _Fitted) -> Expected:
+        return likelihood.expected(*one.process.of(rows.estimates))
+
+    def reweighted(one: _Fitted) -> _Fitted:
+        """Fits again, at the share that is left now that more is explained."""
+        return fitted(one.process.inputs, evidence_share(expected(one)))
+
+    best = reweighted(fitted((), 1.0))
     candidates = candidate_inputs(rows)
     columns = candidates.of(rows.estimates).T
     pays = PAYS + np.log(max(1, len(columns)))
     for _ in range(MOST):
-        gain = choice.screened(columns, best)
-        gain[[feature in best.inputs.features for feature in candidates.features]] = 0.0
+        gain = _screened(columns, expected(best).by_mean)
+        gain[[feature in best.process.inputs for feature in candidates.features]] = 0.0
         tried = [
-            choice.fitted(best.inputs.also(candidates.features[i]), best.share)
+            fitted((*best.process.inputs, candidates.features[i]), best.share)
             for i in np.argsort(-gain, kind="stable")[:TRIED].tolist()
             if gain[i] > PAYS
         ]
         winner = max(tried, key=lambda one: one.bound, default=best)
         if not winner.bound > best.bound + pays:
             break
-        best = choice.reweighted(winner)
-    return best.inputs, best.process
+        best = reweighted(winner)
+    return best.process
 
 
 def equal_count_bins(column: FloatArray) -> IntArray:
@@ -365,46 +376,23 @@ def evidence_share(expected: Expected) -> float:
 class _Fitted:
     """Process on some inputs, with its bound at the share of the evidence it was fitted at."""
 
-    inputs: Inputs
     process: SparseProcess
     bound: float
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Data that all trials of inputs have in common."""
+def _screened(columns: FloatArray, scores: FloatArray) -> FloatArray:
+    """Estimates how many nats each candidate (C, n) would gain, (C,).
 
-    likelihood: LatentLikelihood
-    estimates: Estimates
-    weight: float
-    inducing: int
+    ½ Σ_b [(Σ s)² / Σ s² − 1] over bins b of equal count: what chance gives is taken off.
 
-    def fitted(self, inputs: Inputs, share: float) -> _Fitted:
-        points = inputs.of(self.estimates)
-        process, bound = fit_process(self.likelihood, points, share * self.weight, self.inducing)
-        return _Fitted(inputs, process, bound, share)
-
-    def expected(self, fitted: _Fitted) -> Expected:
-        """Computes the expectation of each row at the process."""
-        return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.estimates)))
-
-    def reweighted(self, fitted: _Fitted) -> _Fitted:
-        """Fitted again, at the share that is left now that more is explained."""
-        return self.fitted(fitted.inputs, evidence_share(self.expected(fitted)))
-
-    def screened(self, columns: FloatArray, best: _Fitted) -> FloatArray:
-        """Estimates how many nats each candidate (C, n) would gain, (C,).
-
-        ½ Σ_b [(Σ s)² / Σ s² − 1] over bins b of equal count, s the scores of the rows that are
-        left by the process so far: what chance gives is taken off.
-        """
-        scores = self.expected(best).by_mean
-        gain = np.zeros(len(columns))
-        for i, column in enumerate(columns):
-            place = equal_count_bins(column)
-            for s in scores:
-                total, square = np.bincount(place, s, BINS), np.bincount(place, s * s, BINS)
-                occupied = square > 0
-                gain[i] += 0.5 * (total[occupied] ** 2 / square[occupied] - 1.0).sum()
-        return gain
+    scores  (J, n) s of the rows that are left by the process so far
+    """
+    gain = np.zeros(len(columns))
+    for i, column in enumerate(columns):
+        place = equal_count_bins(column)
+        for s in scores:
+            total, square = np.bincount(place, s, BINS), np.bincount(place, s * s, BINS)
+            occupied = square > 0
+            gain[i] += 0.5 * (total[occupied] ** 2 / square[occupied] - 1.0).sum()
+    return gain

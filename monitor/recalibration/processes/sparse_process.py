@@ -9,7 +9,7 @@ fixed nodes, with the derivatives of the rule itself, so that an optimiser sees 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Protocol
 
@@ -245,6 +245,8 @@ class SparseProcess(Documented):
         check_lengths("spread", self.spread, [m] * latents, "location")
         for triangle in self.spread:
             check_lengths("spread", triangle, [m] * m, "inducing")
+        if len(set(self.inputs)) < len(self.inputs):
+            raise InvalidRecalibrator("'inputs' hold a feature twice: give each of them once")
         if any(entry for i, row in enumerate(self.mixing) for entry in row[:i] + row[i + 1 :]):
             raise InvalidRecalibrator(
                 "'mixing' is not diagonal: outputs that share latents are no longer served"
@@ -298,6 +300,10 @@ class SparseProcess(Documented):
             spread = np.maximum(1.0 + reduced.reshape(-1)[:n], 0.0)
             variance[j] = np.square(amplitude) * spread
         return mean, variance
+
+    def of(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
+        """Computes mean (J, n) and variance (J, n) of the outputs at estimates."""
+        return self.at(Inputs(self.inputs).of(estimates))
 
     def parameters(self) -> Document:
         """Returns all fields, as JSON values; without the zeros of the spread."""
@@ -409,28 +415,25 @@ def _check_points(i: int, process: SparseProcess) -> None:
 
 
 def stack_of(
-    fitted: Sequence[tuple[Inputs, SparseProcess]],
+    processes: Sequence[SparseProcess],
     estimates: Estimates,
     margin: float,
     *,
     expectations: bool = False,
 ) -> LatentStack:
-    """Fitted processes, limited to what they say of the estimates they were fitted on.
+    """Limits fitted processes to what they say of the estimates they were fitted on.
 
     margin        by how much more, in units of the latents
     expectations  whether log_expectations are served, and no means
     """
-    low, high = [], []
-    for one, process in fitted:
-        served, variance = process.at(one.of(estimates))
+    ends = []
+    for process in processes:
+        served, variance = process.of(estimates)
         if expectations:
             served += 0.5 * variance
-        ends = served.min(axis=1) - margin, served.max(axis=1) + margin
-        bounded = np.clip(ends, -LARGEST, LARGEST)
-        low += bounded[0].tolist()
-        high += bounded[1].tolist()
-    processes = tuple(replace(process, inputs=one.features) for one, process in fitted)
-    return LatentStack(processes, tuple(low), tuple(high))
+        ends.append([served.min(axis=1) - margin, served.max(axis=1) + margin])
+    low, high = np.clip(np.concatenate(ends, axis=1), -LARGEST, LARGEST).tolist()
+    return LatentStack(tuple(processes), tuple(low), tuple(high))
 
 
 class _Together:
@@ -449,37 +452,28 @@ class _Together:
         outputs    (L,) that the latents are of, and their amplitudes there (L, 1)
         """
         varying = [process for process in processes if process.inducing]
-        column: dict[Feature, int] = {}
-        for feature in (feature for process in varying for feature in process.inputs):
-            column.setdefault(feature, len(column))
+        of_latents = [(process, j) for process in varying for j in range(process.outputs)]
+        features = tuple(dict.fromkeys(f for process in varying for f in process.inputs))
         most = max((len(process.inducing) for process in varying), default=0)
-        latents = sum(process.outputs for process in varying)
-        linear, square = np.zeros((2, len(column), latents, most))
+        latents, width = len(of_latents), len(features)
+        linear, square = np.zeros((2, width, latents, most))
         offset, alpha = np.zeros((latents, most)), np.zeros((latents, most, latents))
         self.quadratic = np.zeros((latents, most, most))
-        latent = 0
-        for process in varying:
-            m, z = len(process.inducing), np.array(process.inducing)
-            places = [column[feature] for feature in process.inputs]
-            for kernel, *weights in zip(process.kernels, *process.weights, strict=True):
-                linear[places, latent, :m], square[places, latent, :m], offset[latent, :m] = (
-                    kernel.expanded(z)
-                )
-                alpha[latent, :m, latent], self.quadratic[latent, :m, :m] = weights
-                latent += 1
-        flat = latents * most
-        self.inputs = Inputs(tuple(column))
-        self.linear = linear.reshape(len(column), flat)
-        self.square = square.reshape(len(column), flat)
-        self.offset, self.alpha = offset.reshape(flat), alpha.reshape(flat, latents)
+        for latent, (process, j) in enumerate(of_latents):
+            m, places = len(process.inducing), [features.index(f) for f in process.inputs]
+            w, v, b = process.kernels[j].expanded(np.array(process.inducing))
+            linear[places, latent, :m], square[places, latent, :m], offset[latent, :m] = w, v, b
+            alpha[latent, :m, latent] = process.weights[0][j]
+            self.quadratic[latent, :m, :m] = process.weights[1][j]
+        self.inputs = Inputs(features)
+        self.linear = linear.reshape(width, latents * most)
+        self.square = square.reshape(width, latents * most)
+        self.offset, self.alpha = offset.ravel(), alpha.reshape(latents * most, latents)
         self.constant = np.concatenate([process.constant for process in processes])[:, None]
-        varies = np.repeat(
-            [bool(process.inducing) for process in processes],
-            [process.outputs for process in processes],
-        )
-        self.outputs = np.flatnonzero(varies)
-        diagonals = [np.diagonal(process.mixing) for process in varying]
-        self.amplitude = np.concatenate([np.zeros(0), *diagonals])[:, None]
+        varies = [bool(process.inducing) for process in processes]
+        outputs = [process.outputs for process in processes]
+        self.outputs = np.flatnonzero(np.repeat(varies, outputs))
+        self.amplitude = np.array([process.mixing[j][j] for process, j in of_latents])[:, None]
 
     def means(self, estimates: Estimates) -> FloatArray:
         """(J, n)"""

@@ -12,7 +12,6 @@ from monitor.recalibration.classes.probabilities import (
     LEAST,
     ClassRecalibrator,
     ClassRows,
-    averaged,
     from_logits,
     from_probabilities,
 )
@@ -70,7 +69,7 @@ def reference(name: str = "cls_overconfident") -> tuple[ClassRows, ClassRows]:
 
 def evaluated(recalibrator: ClassRecalibrator, rows: ClassRows) -> ClassEvaluation:
     """Measures of the averaged recalibrated opinions."""
-    return evaluate_class_rows(averaged(recalibrator.apply(rows.log_probabilities)), rows.label)
+    return evaluate_class_rows(recalibrator.apply(rows.log_probabilities).mean(axis=1), rows.label)
 
 
 def made(method: str, classes: int, seed: int = 0) -> ClassRecalibrator:

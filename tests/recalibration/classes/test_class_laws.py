@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as arrays
 from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS, fit_classes
 from monitor.recalibration.classes.probabilities import (
     ClassRows,
-    averaged,
     from_logits,
     from_probabilities,
 )
@@ -72,7 +71,6 @@ def test_each_detection_is_recalibrated_by_itself_to_the_last_bit(method, classe
     whole = model.apply(sent)
     for row in range(67):
         assert_same(model.apply(sent[row : row + 1]), whole[row : row + 1])
-        assert_same(averaged(whole[row : row + 1]), averaged(whole)[row : row + 1])
     assert_same(model.apply(sent[5:40]), whole[5:40])
 
 
@@ -109,14 +107,6 @@ def test_recalibration_leaves_its_argument_alone(method, n):
     assert_same(sent, before)
     assert found.shape == (n, 1, 10)
     assert not np.shares_memory(found, sent)
-
-
-def test_the_mean_of_opinions_is_that_of_a_loop():
-    sent = np.exp(opinions(7, 5, 3, 4))
-    found = averaged(sent)
-    for i in range(5):
-        for c in range(4):
-            assert found[i, c] == pytest.approx(sum(sent[i, m, c] for m in range(3)) / 3, abs=1e-15)
 
 
 def test_the_identity_changes_a_sum_off_1_and_nothing_else():
@@ -255,11 +245,6 @@ def test_zero_probabilities_can_be_fitted(method):
         (ClassRows(np.zeros((3, 3)), np.zeros(3, np.int64)), "shape (3, 3)"),
         (ClassRows(np.zeros((3, 0, 3)), np.zeros(3, np.int64)), "shape (3, 0, 3)"),
         (ClassRows(np.zeros((3, 1, 1)), np.zeros(3, np.int64)), "1 class"),
-        (ClassRows(np.zeros((3, 1, 2)), np.zeros(2, np.int64)), "'label' has shape (2,)"),
-        (
-            ClassRows(np.zeros((3, 1, 2)), np.zeros(3, np.int64), np.zeros(2, np.int64)),
-            "'track' has shape (2,)",
-        ),
         (ClassRows(np.zeros((3, 1, 2)), np.array([0, 1, -1])), "labels are -1 to 1"),
         (ClassRows(np.zeros((3, 1, 2)), np.array([0, 1, 2])), "labels are 0 to 2"),
         (ClassRows(np.full((3, 1, 2), np.nan), np.array([0, 1, 0])), "3 of 3 rows"),

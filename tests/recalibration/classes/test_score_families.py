@@ -31,9 +31,9 @@ def test_the_slope_is_that_of_small_steps(rows, family_of):
     at = np.random.default_rng(5).normal(0.0, 0.3, len(family.bounds))
 
     def loss(parameters):
-        return averaged_loss(family.scores(parameters, columns), rows.label).value.sum()
+        return averaged_loss(family.scores(parameters, columns), rows.label)[0].sum()
 
-    by_score = averaged_loss(family.scores(at, columns), rows.label).by_score
+    by_score = averaged_loss(family.scores(at, columns), rows.label)[1]
     found = family.slope(at, columns, by_score)
     for i, step in enumerate(1e-6 * np.eye(at.size)):
         assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)

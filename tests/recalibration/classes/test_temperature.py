@@ -7,7 +7,6 @@ from scipy.optimize import minimize_scalar
 from monitor.recalibration.classes.class_scaling import Temperature, fit_temperature
 from monitor.recalibration.classes.probabilities import (
     ClassRows,
-    averaged,
     from_logits,
     from_probabilities,
 )
@@ -53,7 +52,7 @@ def test_it_is_at_the_optimum_of_the_loss(rows):
 
 def test_each_opinion_is_scaled_before_they_are_averaged():
     rows = of_several_opinions(4, 30)
-    found = averaged(Temperature(1.7).apply(rows.log_probabilities))
+    found = Temperature(1.7).apply(rows.log_probabilities).mean(axis=1)
     for i, opinions in enumerate(rows.log_probabilities):
         scaled = [np.exp(z / 1.7) / sum(np.exp(z / 1.7)) for z in opinions]
         assert found[i] == pytest.approx(sum(scaled) / len(scaled), abs=1e-14)

@@ -157,7 +157,7 @@ def test_a_document_that_is_no_feature_is_refused_by_name(name, value):
         as_read(Inputs, {"features": [{**FEATURE, name: value}]})
 
 
-@pytest.mark.parametrize("parameters", [None, {}, [3], [FEATURE, FEATURE]])
-def test_a_document_that_is_no_list_of_different_features_is_refused(parameters):
-    with pytest.raises(InvalidDocument, match=r"features|feature twice"):
+@pytest.mark.parametrize("parameters", [None, {}, [3]])
+def test_a_document_that_is_no_list_of_features_is_refused(parameters):
+    with pytest.raises(InvalidDocument, match="features"):
         as_read(Inputs, {"features": parameters})

@@ -14,8 +14,8 @@ from tests.recalibration.rows import rows_from
 def chosen(rows, dimension=0):
     likelihood = normal_likelihood(rows, dimension)
     weight = float(rows.size_weight[dimension])
-    inputs, process = choose_inputs(likelihood, rows, weight)
-    return [(str(f.kind), f.dimension) for f in inputs.features], process
+    process = choose_inputs(likelihood, rows, weight)
+    return [(str(f.kind), f.dimension) for f in process.inputs], process
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])

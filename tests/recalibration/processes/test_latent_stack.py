@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
+from monitor.recalibration.processes.inputs import candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
     LARGEST,
     LatentStack,
@@ -23,16 +23,16 @@ ROWS = sizes(1, n=300, k=3)
 CANDIDATES = candidate_inputs(ROWS).features
 
 
-def inputs_of(*places):
-    return Inputs(tuple(CANDIDATES[i] for i in places))
+def looking(process, *places):
+    return replace(process, inputs=tuple(CANDIDATES[i] for i in places))
 
 
-CONSTANT = (Inputs(()), SparseProcess((0.3, -0.2)))
+CONSTANT = SparseProcess((0.3, -0.2))
 MIXED = (
-    (inputs_of(0, 3), random_process(1, outputs=1)),
+    looking(random_process(1, outputs=1), 0, 3),
     CONSTANT,
-    (inputs_of(3), random_process(2, outputs=3, size=7, width=1)),
-    (inputs_of(5, 0), random_process(3, outputs=2, size=3)),
+    looking(random_process(2, outputs=3, size=7, width=1), 3),
+    looking(random_process(3, outputs=2, size=3), 5, 0),
 )
 STACKS = {"mixed": MIXED, "constant": (CONSTANT,), "one": MIXED[:1]}
 
@@ -44,7 +44,7 @@ def stack(name):
 @pytest.mark.parametrize("name", STACKS)
 def test_together_they_say_what_each_says_alone(name):
     mean, variance = stack(name).at(ROWS.estimates)
-    parts = [process.at(inputs.of(ROWS.estimates)) for inputs, process in STACKS[name]]
+    parts = [process.of(ROWS.estimates) for process in STACKS[name]]
     assert mean == pytest.approx(np.concatenate([part[0] for part in parts]), abs=1e-9)
     assert variance == pytest.approx(np.concatenate([part[1] for part in parts]), abs=1e-9)
 
@@ -79,7 +79,7 @@ def test_the_range_is_that_of_the_fit_and_a_margin():
 
 def test_a_range_beyond_every_unit_is_cut():
     far = SparseProcess((400.0, -400.0))
-    served = stack_of([(Inputs(()), far)], ROWS.estimates, 0.5)
+    served = stack_of([far], ROWS.estimates, 0.5)
     assert served.low == (LARGEST, -LARGEST)
     assert served.high == (LARGEST, -LARGEST)
 
@@ -93,8 +93,7 @@ def test_a_round_trip_through_json_loses_nothing(name):
 
 
 def process_with(**changes):
-    inputs, process = MIXED[0]
-    return {**replace(process, inputs=inputs.features).parameters(), **changes}
+    return {**MIXED[0].parameters(), **changes}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +109,10 @@ def process_with(**changes):
         (
             {"processes": [process_with(inputs=[])]},
             r"'processes\[0\]' has 0 features in 'inputs' and points of 2",
+        ),
+        (
+            {"processes": [process_with(inputs=2 * [CANDIDATES[0].parameters()])]},
+            "'inputs' hold a feature twice",
         ),
         ({"processes": [process_with(inputs=None)]}, r"'parameters.processes\[0\].inputs' is None"),
         ({"low": [0.0]}, "'low' has 1 entries: with 'processes' it must have 8"),
