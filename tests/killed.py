@@ -31,7 +31,7 @@ from monitor.v1 import frame_pb2, recalibrator_admin_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.promoted import active_version
 from tests.served import PATIENCE, ROOT, Sidecar, serve_command
-from tests.states import bits
+from tests.states import bits, canonical
 
 SECOND = 10**9
 BEGIN = 1_700_000_000 * SECOND
@@ -406,7 +406,7 @@ def left(folder: Path) -> End:
     streams = {one.header.stream: (one.watermark_ns, one.latest_ns) for one in progress.streams}
     drift: dict[str, Any] = json.loads(contents.parts["drift"])
     return End(
-        bits(stored.state.canonical()),
+        bits(canonical(stored.state)),
         drift,
         {name: count for name, count in progress.detections.items() if count},
         {name: progress.labels[name] for name in _TOLD},
@@ -433,7 +433,7 @@ def unlike(one: Any, other: Any, at: str = "") -> Iterator[str]:
 def statistics(sidecar: Sidecar) -> Any:
     """Every bit, whatever the order of slices."""
     parts = sidecar.monitor.ExportStatistics(pb.ExportStatisticsRequest(), timeout=PATIENCE)
-    return bits(decode([part.part for part in parts]).state.canonical())
+    return bits(canonical(decode([part.part for part in parts]).state))
 
 
 def new_labels(sidecar: Sidecar, labels: Sequence[truth_pb2.FrameTruth]) -> int:

@@ -38,11 +38,12 @@ from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     BinsOfRows,
+    ClassEvaluation,
+    class_as_json,
     evaluate_class_rows,
     nothing_to_evaluate,
     read_classes,
 )
-from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, ClassBinning, observe_classes
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import (
@@ -52,7 +53,6 @@ from monitor.statistics.evaluation import (
     EvaluationError,
     JointMeasures,
     as_json,
-    class_as_json,
 )
 from monitor.statistics.exact_engine import (
     BinCut,

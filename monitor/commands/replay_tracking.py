@@ -42,7 +42,6 @@ from monitor.tracking.quality import (
     TrackErrors,
     finite_mean,
     moving,
-    pooled,
     rmse,
     rmse_by_dimension,
     scenes,
@@ -318,7 +317,7 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     if not matched:
         return found
     score = scores(matched)
-    errors = pooled([part.errors for part in parts if part.errors is not None])
+    errors = TrackErrors.joined([part.errors for part in parts if part.errors is not None])
     names = parts[0].axes.names
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),

@@ -6,10 +6,11 @@ Two batches can share statistics only if their spaces are equal.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,23 @@ MOST_CLASSES: Final = 4096
 
 MOST_DIMENSIONS: Final = 32
 """Dimensions of one Gaussian: covariances and sums of products grow with their square."""
+
+
+class Columns:
+    """Arrays of equal length in the fields of a dataclass: a row of all is one thing."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def of(self, rows: IntArray | BoolArray) -> Self:
+        """Picks rows."""
+        return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Puts the rows of at least one part one after the other."""
+        names = cls.__dataclass_fields__
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @cache

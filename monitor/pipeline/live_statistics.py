@@ -17,7 +17,6 @@ from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
-from monitor.statistics.panes import PaneAccumulator, PaneChanges
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import (
@@ -29,7 +28,14 @@ from monitor.statistics.state import (
     check_sizes,
     check_spaces,
 )
-from monitor.statistics.windows import EventClock, SliceTotals, Windows, WindowTotals
+from monitor.statistics.windows import (
+    EventClock,
+    PaneAccumulator,
+    PaneChanges,
+    SliceTotals,
+    Windows,
+    WindowTotals,
+)
 
 E = TypeVar("E")
 S = TypeVar("S", SliceStatistics, ClassStatistics)

@@ -18,7 +18,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import effect_on_mean_square
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.statistics.class_measures import rank_rows
+from monitor.statistics.class_evaluation import rank_rows
 from monitor.statistics.class_statistics import entropy_of_columns
 
 # How sure the fit is that the error of what is kept stays within the target.

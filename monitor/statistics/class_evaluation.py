@@ -1,38 +1,30 @@
-"""Evaluates class probabilities against true classes.
+"""Evaluates class probabilities against true classes: the measures, from sums over rows.
 
 The streaming engine reads micro-bins, the exact one (for recorded files) the rows themselves.
-Both only gather sums; the measures live in class_measures.py.
+Both only gather sums; where these come from does not matter to a measure.
+docs/class_measures.md defines every measure.
+
+Sparsification is the mean error of the rows that remain when the most uncertain are rejected.
+Rows come as groups of equal uncertainty, ranked from the certain to the uncertain ones, for
+several segments (classes) and several kinds of error at once. Rows of a group share their mean
+error, so nothing depends on the order of the rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy.special import digamma
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.statistics.class_measures import (
-    ClassEvaluation,
-    ClassMeans,
-    ClassSums,
-    EventBins,
-    Ranked,
-    deviation_within,
-    evaluation_of,
-    rank_rows,
-)
 from monitor.statistics.class_statistics import (
-    ALL_ROWS,
-    BY_CLASS,
-    CLAIMED,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
-    OF_CLASS,
-    ONE_VS_REST,
     RIGHT,
     SQUARES,
     VALUE,
@@ -44,10 +36,379 @@ from monitor.statistics.class_statistics import (
     judge_rows,
     no_class_statistics,
 )
-from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.evaluation import EvaluationError, plain, printed
 from monitor.statistics.exact_sums import SparseSums
 
 BinsOfRows = Literal["equal-width", "equal-count"]
+
+# The rows of ause_by_class and ause_bound: error rate as merit, sorted by variation ratio, by
+# entropy and by cross-entropy; then the same with the Brier score as merit.
+AUSE = (
+    "ause",
+    "ause_entropy",
+    "ause_cross_entropy",
+    "ause_brier",
+    "ause_brier_entropy",
+    "ause_brier_cross_entropy",
+)
+
+# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
+_LARGEST_AREA = 0.25
+
+# Shares of rejected rows of the rejection curve, in twentieths.
+_REJECTED = np.arange(20)
+
+# Printed under their own names, in this order.
+_CLASSES = (
+    "accuracy",
+    *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier"),
+    *("sharpness", "overconfidence", "underconfidence", "entropy"),
+    *AUSE,
+    *("ccqs", "ucqs", "aleatoric", "epistemic"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeans:
+    """Means that need no bins; NaN over no rows.
+
+    opinions               rows that came with several opinions: those of aleatoric, epistemic
+    nll                    in nats
+    brier                  in [0, 2]
+    sharpness              variance of the confidence
+    overconfidence         mean confidence where wrong
+    underconfidence        mean of 1 − confidence where right
+    entropy                mean over log C
+    aleatoric, epistemic   parts of the opinions' mean entropy over log C
+    """
+
+    nll: float
+    brier: float
+    sharpness: float
+    overconfidence: float
+    underconfidence: float
+    entropy: float
+    opinions: int
+    aleatoric: float
+    epistemic: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEvaluation(ClassMeans):
+    """All measures of n rows of probabilities over C classes; NaN where there are no rows for one.
+
+    without_truth           rows left out because they have no true class
+    refused                 rows left out because of their probabilities or an unknown class
+    ece, ece2, mce, ace     gap of accuracy and confidence: ECE_1, ECE_2, largest, unweighted mean
+    cece                    mean over C classes of ece_by_class
+    uce_entropy             gap of error rate and entropy over log C
+    cuce                    mean of uce_by_class over the classes that were predicted
+    ause, …                 see AUSE
+    ccqs, ucqs              1 − A/0.25 of the reliability diagrams of confidence and of entropy
+    rejection_fraction      (F,) share of rows rejected, the highest entropy first
+    rejection_error_rate    (F,) error rate of the others
+    counts_confidence       (B,) rows in the bins of ece
+    counts_entropy          (B,) rows in the bins of uce_entropy
+    n_by_class              (C,) rows predicted as the class: those of uce_ and ause_by_class
+    ece_by_class            (C,) of all n rows, the class against the others
+    uce_by_class            (C,)
+    ause_by_class           (6, C) in the order of AUSE
+    ause_bound              (6,) how far each AUSE can be from exact sorting; 0 if rows were sorted
+    ause_bound_by_class     (6, C) likewise
+    """
+
+    n: int
+    classes: int
+    accuracy: float
+    ece: float
+    ece2: float
+    mce: float
+    ace: float
+    cece: float
+    uce_entropy: float
+    cuce: float
+    ause: float
+    ause_entropy: float
+    ause_cross_entropy: float
+    ause_brier: float
+    ause_brier_entropy: float
+    ause_brier_cross_entropy: float
+    ccqs: float
+    ucqs: float
+    rejection_fraction: FloatArray
+    rejection_error_rate: FloatArray
+    counts_confidence: IntArray
+    counts_entropy: IntArray
+    n_by_class: IntArray
+    ece_by_class: FloatArray
+    uce_by_class: FloatArray
+    ause_by_class: FloatArray
+    ause_bound: FloatArray
+    ause_bound_by_class: FloatArray
+    without_truth: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """G groups of rows, by segment, and in it by ascending uncertainty.
+
+    segments   S, of which any may be empty
+    segment    (G,) ascending, in 0 … S − 1
+    n          (G,) rows, at least one
+    error      (G, E) sums of E kinds of error
+    deviation  (G, E) how far the sum over the first rows of a group, in the unknown order of
+               exact sorting, can be from their share; 0 for ties
+    """
+
+    segments: int
+    segment: IntArray
+    n: IntArray
+    error: FloatArray
+    deviation: FloatArray
+
+
+def rank_rows(
+    uncertainty: FloatArray, errors: FloatArray, segment: IntArray, segments: int
+) -> Ranked:
+    """Groups the rows themselves: rows of equal uncertainty are ties.
+
+    uncertainty  (N,)
+    errors       (N, E)
+    segment      (N,)
+    """
+    order = np.lexsort((uncertainty, segment))
+    segment, uncertainty = segment[order], uncertainty[order]
+    first = np.append(True, (np.diff(segment) != 0) | (np.diff(uncertainty) != 0))[: order.size]
+    start = np.flatnonzero(first)
+    error = np.add.reduceat(errors[order], start) if start.size else errors
+    return Ranked(
+        segments=segments,
+        segment=segment[start],
+        n=np.diff(np.append(start, order.size)),
+        error=error,
+        deviation=np.zeros_like(error),
+    )
+
+
+def rank_outcomes(right: IntArray, wrong: IntArray) -> Ranked:
+    """Ranks rows whose errors are 0 or 1 by the oracle: all right rows before all wrong ones.
+
+    right, wrong  (S,) rows
+    """
+    n = np.stack([right, wrong], axis=1).ravel()
+    error = np.stack([np.zeros_like(wrong), wrong], axis=1).astype(np.float64).reshape(-1, 1)
+    held = n > 0
+    return Ranked(
+        segments=right.size,
+        segment=np.repeat(np.arange(right.size), 2)[held],
+        n=n[held],
+        error=error[held],
+        deviation=np.zeros((np.count_nonzero(held), 1)),
+    )
+
+
+def deviation_within(
+    n: IntArray, error: FloatArray, lowest: FloatArray | float, highest: FloatArray | float
+) -> FloatArray:
+    """Ranked.deviation of groups whose rows have errors in [lowest, highest]; (G,).
+
+    With mean b, the sum over some rows is furthest from their share of it when every error
+    is at an end: n (b − lowest) (highest − b) / (highest − lowest).
+    """
+    mean = error / n
+    spread: FloatArray = n * (mean - lowest) * (highest - mean) / (highest - lowest)
+    return np.maximum(spread, 0.0)
+
+
+def areas(ranked: Ranked) -> FloatArray:
+    """Area under the sparsification curve, (S, E), in the unit of the error.
+
+    A = 1/N Σ_{r=1..N} (mean error of the r most certain rows): the curve is a step of width
+    1/N for each number of rejected rows, 0 … N − 1. NaN where a segment is empty.
+    """
+    kept, within, step = _kept(ranked)
+    # Keeping r of a group's rows leaves R − (rows kept − r) e, so with H the harmonic numbers
+    # Σ_r of its mean is n e + (R − kept · e) (H(kept) − H(kept − n)).
+    mean = ranked.error / ranked.n[:, None]
+    area = ranked.error + (within - kept[:, None] * mean) * step[:, None]
+    return _mean_by_segment(ranked, area)
+
+
+def area_bounds(ranked: Ranked) -> FloatArray:
+    """How far `areas` can be from those of exact sorting, (S, E); 0 without deviations."""
+    _, _, step = _kept(ranked)
+    return _mean_by_segment(ranked, ranked.deviation * step[:, None])
+
+
+def error_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
+    """(F, E) mean error of the `kept` (F,) most certain rows of a single segment; NaN for 0."""
+    rows = np.append(0, np.cumsum(ranked.n))
+    sums = np.cumsum(np.pad(ranked.error, ((1, 0), (0, 0))), axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.stack([np.interp(kept, rows, column) / kept for column in sums.T], axis=1)
+
+
+def _kept(ranked: Ranked) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Adds up rows and errors of each segment up to each group; with H(kept) − H(kept − n)."""
+    start = np.searchsorted(ranked.segment, ranked.segment)
+    rows = np.cumsum(ranked.n)
+    sums = np.cumsum(ranked.error, axis=0)
+    kept = rows - (rows - ranked.n)[start]
+    within = sums - (sums - ranked.error)[start]
+    return kept, within, digamma(kept + 1) - digamma(kept - ranked.n + 1)
+
+
+def _mean_by_segment(ranked: Ranked, values: FloatArray) -> FloatArray:
+    size = ranked.segments
+    rows = np.bincount(ranked.segment, ranked.n, size)
+    with np.errstate(invalid="ignore"):
+        return np.stack(
+            [np.bincount(ranked.segment, column, size) / rows for column in values.T], axis=1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventBins:
+    """Reliability bins of an event and its claimed probability, over the last axis.
+
+    n         (…, B) rows
+    happened  (…, B) rows in which the event came true
+    claimed   (…, B) Σ of its claimed probability
+    """
+
+    n: IntArray
+    happened: FloatArray
+    claimed: FloatArray
+
+    @property
+    def gap(self) -> FloatArray:
+        """(…, B) |mean outcome − mean claim|; 0 in empty bins."""
+        return np.abs(self.happened - self.claimed) / np.maximum(self.n, 1)
+
+
+def expected_gap(bins: EventBins, q: float = 1.0) -> FloatArray:
+    """ECE_q = (Σ_b n_b/N · gap_b^q)^(1/q), (…,); NaN without rows.
+
+    The event is a right prediction and the claim its confidence for ECE, a wrong one and its
+    entropy over log C for UCE, a class and its probability for classwise ECE.
+
+    source   Naeini et al. 2015; Laves et al. 2019, eqs. 13, 15; Kull et al. 2019
+    """
+    with np.errstate(invalid="ignore"):
+        mean = (bins.n * bins.gap**q).sum(axis=-1) / bins.n.sum(axis=-1)
+    result: FloatArray = mean ** (1.0 / q)
+    return result
+
+
+def largest_gap(bins: EventBins) -> float:
+    """MCE: the largest gap of an occupied bin; NaN without rows."""
+    return float(bins.gap.max()) if bins.n.any() else float("nan")
+
+
+def mean_gap(bins: EventBins) -> float:
+    """ACE: the mean gap of the occupied bins, unweighted; NaN without rows."""
+    occupied = np.count_nonzero(bins.n)
+    return float(bins.gap.sum() / occupied) if occupied else float("nan")
+
+
+def quality_score(bins: EventBins) -> float:
+    """CCQS or UCQS = 1 − A/A_max, A_max = 0.25; NaN without rows.
+
+    A = Σ over occupied bins of width · gap: the area between the steps of the reliability
+    diagram and the diagonal. It can exceed A_max, since the curve of a classifier need not
+    run from (0, 0) to (1, 1): the score lies in [−3, 1].
+
+    bins     of equal width on [0, 1]
+    source   Wolf et al. 2024, eq. 7
+    """
+    if not bins.n.any():
+        return float("nan")
+    return float(1.0 - bins.gap.mean() / _LARGEST_AREA)
+
+
+def evaluation_of(
+    *,
+    right: IntArray,
+    wrong: IntArray,
+    means: ClassMeans,
+    confidence: EventBins,
+    entropy: EventBins,
+    confidence_on_unit: EventBins,
+    entropy_on_unit: EventBins,
+    one_vs_rest: EventBins,
+    entropy_by_class: EventBins,
+    ranked: tuple[Ranked, ...],
+    ranked_by_class: tuple[Ranked, ...],
+) -> ClassEvaluation:
+    """Computes all measures of sums over C classes that either engine gathers.
+
+    How many rows were left out is for the caller to fill in.
+
+    right, wrong              (C,) rows by predicted class
+    confidence, entropy       (B,) right predictions over confidence, wrong ones over entropy
+    confidence_on_unit        likewise in bins of equal width on [0, 1]
+    entropy_on_unit           likewise
+    one_vs_rest               (C, B) rows of the class over its probability
+    entropy_by_class          (C, B) as entropy, by predicted class
+    ranked                    by confidence, entropy, cross-entropy and Brier score, from certain
+                              to uncertain, with wrong predictions and Brier score as errors
+    ranked_by_class           likewise, by predicted class
+    """
+    by_class = right + wrong
+    n, all_right = int(by_class.sum()), right.sum(keepdims=True)
+    ece_by_class = expected_gap(one_vs_rest)
+    uce_by_class = expected_gap(entropy_by_class)
+    ause, bound = _ause(ranked, all_right, n - all_right)
+    ause_by_class, bound_by_class = _ause(ranked_by_class, right, wrong)
+    return ClassEvaluation(
+        n=n,
+        classes=by_class.size,
+        accuracy=int(all_right[0]) / n if n else float("nan"),
+        ece=float(expected_gap(confidence)),
+        ece2=float(expected_gap(confidence, 2.0)),
+        mce=largest_gap(confidence),
+        ace=mean_gap(confidence),
+        cece=float(ece_by_class.mean()),
+        uce_entropy=float(expected_gap(entropy)),
+        cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
+        **asdict(means),
+        **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
+        ccqs=quality_score(confidence_on_unit),
+        ucqs=quality_score(entropy_on_unit),
+        rejection_fraction=_REJECTED / 20,
+        rejection_error_rate=error_of_kept(ranked[1], n - n * _REJECTED // 20)[:, 0],
+        counts_confidence=confidence.n,
+        counts_entropy=entropy.n,
+        n_by_class=by_class,
+        ece_by_class=ece_by_class,
+        uce_by_class=uce_by_class,
+        ause_by_class=ause_by_class,
+        ause_bound=bound[:, 0],
+        ause_bound_by_class=bound_by_class,
+    )
+
+
+def _ause(
+    ranked: tuple[Ranked, ...], right: IntArray, wrong: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Areas between the sparsification curves and their oracles, (6, S), and their bounds.
+
+    source   Wolf et al. 2024, section 2.2.4
+    """
+    # The oracle sorts by the error itself: right before wrong, and by the Brier score.
+    oracle = np.concatenate([areas(rank_outcomes(right, wrong)), areas(ranked[3])[:, 1:]], axis=1)
+    slack = area_bounds(ranked[3])
+    slack[:, 0] = 0.0
+    found = np.stack(
+        [(areas(each) - oracle, area_bounds(each) + slack) for each in ranked[:3]], axis=1
+    )
+    # (area or bound, sort, segment, merit) to (merit · sort, segment), twice
+    area, bound = found.transpose(0, 3, 1, 2).reshape(2, len(AUSE), -1)
+    return area, bound
+
+
+# ---- from micro-bins
 
 
 def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation:
@@ -63,39 +424,38 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
         # Statistics that more was retracted from than came hold no rows.
         statistics = no_class_statistics(statistics.binning, statistics.classes)
     binning, classes = statistics.binning, statistics.classes
-    tables = statistics.tables
-    whole = [
-        _cells(tables[ALL_ROWS], i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)
-    ]
+    sixtieths = binning.sixtieths
+    all_rows, by_class, one_vs_rest = statistics.tables
+    whole = [_cells(all_rows, i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)]
     parts = [
-        _cells(tables[BY_CLASS], i, axis, binning.coarse_stride, classes)
+        _cells(by_class, i, axis, binning.coarse_stride, classes)
         for i, axis in enumerate(binning.coarse_axes)
     ]
-    confidence = _single(whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right))
-    entropy = _single(whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong))
-    counts = parts[ENTROPY]
-    right = np.bincount(counts.segment, counts.right, classes).astype(np.int64)
+    confidence = whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right)
+    entropy = whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong)
+    counts, claims = parts[ENTROPY], _cells(one_vs_rest, 0, sixtieths, sixtieths.count, classes)
     wrong = np.bincount(counts.segment, counts.wrong, classes).astype(np.int64)
     return evaluation_of(
-        ClassSums(
-            right=right,
-            wrong=wrong,
-            means=_means_of_sums(statistics, int(wrong.sum())),
-            confidence=confidence,
-            entropy=entropy,
-            confidence_on_unit=confidence,
-            entropy_on_unit=entropy,
-            one_vs_rest=_one_vs_rest(statistics, bins),
-            entropy_by_class=counts.event_bins(bins, counts.wrong),
-            ranked=_ranked_cells(whole),
-            ranked_by_class=_ranked_cells(parts),
-        )
+        right=np.bincount(counts.segment, counts.right, classes).astype(np.int64),
+        wrong=wrong,
+        means=_means_of_sums(statistics, int(wrong.sum())),
+        confidence=confidence,
+        entropy=entropy,
+        confidence_on_unit=confidence,
+        entropy_on_unit=entropy,
+        one_vs_rest=claims.event_bins(bins, claims.right),
+        entropy_by_class=counts.event_bins(bins, counts.wrong),
+        ranked=_ranked_cells(whole),
+        ranked_by_class=_ranked_cells(parts),
     )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Cells:
-    """The occupied bins of an axis, (M,), by segment and from certain to uncertain."""
+    """The occupied bins of an axis, (M,), by segment and from certain to uncertain.
+
+    brier  zeros in the table that has none
+    """
 
     axis: UncertaintyAxis
     segments: int
@@ -111,9 +471,13 @@ class _Cells:
         return self.n - self.right
 
     def event_bins(self, bins: int, happened: IntArray) -> EventBins:
-        """Adds up (S, bins) bins of equal width on [0, 1], the axis's own value as the claim."""
+        """Adds up bins of equal width on [0, 1], the axis's own value as the claim.
+
+        returns  (S, bins), or (bins,) of a single segment
+        """
         cell = self.segment * bins + equal_width_bins(self.axis, bins)[self.index]
-        return _bins_of_cells(cell, (self.segments, bins), self.n, happened, self.value)
+        shape = (self.segments, bins) if self.segments > 1 else (bins,)
+        return _bins_of_cells(cell, shape, self.n, happened, self.value)
 
     def ranked(self, lowest: FloatArray | float, highest: FloatArray | float) -> Ranked:
         """Ranks wrong predictions and Brier scores; the latter have these ends in each cell."""
@@ -133,9 +497,11 @@ def _cells(
     # Of some more may have been retracted than came.
     held = part.values[:, N] > 0
     segment, index = np.divmod(part.keys[held], stride)
-    n, right = part.values[held, N], part.values[held, RIGHT]
-    value, brier = part.as_float(VALUE, EXPONENT)[held], part.as_float(SQUARES, EXPONENT)[held]
-    return _Cells(axis, segments, segment, index, n, np.clip(right, 0, n), value, brier)
+    n = part.values[held, N]
+    right, value = np.clip(part.values[held, RIGHT], 0, n), part.as_float(VALUE, EXPONENT)[held]
+    scored = part.width > SQUARES
+    brier = part.as_float(SQUARES, EXPONENT)[held] if scored else np.zeros(n.size)
+    return _Cells(axis, segments, segment, index, n, right, value, brier)
 
 
 def _ranked_cells(cells: Sequence[_Cells]) -> tuple[Ranked, ...]:
@@ -143,20 +509,6 @@ def _ranked_cells(cells: Sequence[_Cells]) -> tuple[Ranked, ...]:
     # The axis is half the score.
     ends = 2.0 * brier.axis.lower[brier.index], 2.0 * brier.axis.upper[brier.index]
     return (*(axis.ranked(0.0, 2.0) for axis in others), brier.ranked(*ends))
-
-
-def _one_vs_rest(statistics: ClassStatistics, bins: int) -> EventBins:
-    table, axis = statistics.tables[ONE_VS_REST], statistics.binning.sixtieths
-    segment, index = np.divmod(table.keys, axis.count)
-    n = table.values[:, N]
-    held = n > 0
-    return _bins_of_cells(
-        (segment * bins + equal_width_bins(axis, bins)[index])[held],
-        (statistics.classes, bins),
-        n[held],
-        np.clip(table.values[:, OF_CLASS], 0, n)[held],
-        table.as_float(CLAIMED, EXPONENT)[held],
-    )
 
 
 def _bins_of_cells(
@@ -171,10 +523,6 @@ def _bins_of_cells(
         return sums.astype(np.float64, copy=False).reshape(shape)
 
     return EventBins(n=total(n).astype(np.int64), happened=total(happened), claimed=total(claimed))
-
-
-def _single(bins: EventBins) -> EventBins:
-    return EventBins(bins.n[0], bins.happened[0], bins.claimed[0])
 
 
 def _means_of_sums(statistics: ClassStatistics, wrong: int) -> ClassMeans:
@@ -196,6 +544,9 @@ def _means_of_sums(statistics: ClassStatistics, wrong: int) -> ClassMeans:
 
 def _ratio(total: float, n: int) -> float:
     return total / n if n else float("nan")
+
+
+# ---- from rows
 
 
 def evaluate_class_rows(
@@ -222,25 +573,12 @@ def evaluate_class_rows(
     rows = judge_rows(probabilities, label, opinions)
     if rows.n == 0:
         raise nothing_to_evaluate(label.size, rows.without_truth, rows.classes)
-    evaluation = evaluation_of(_sums(rows, bins, binning))
-    return replace(evaluation, without_truth=rows.without_truth, refused=rows.refused)
 
-
-def nothing_to_evaluate(rows: int, without_truth: int, classes: int) -> EvaluationError:
-    """Returns the error for rows none of which has a true class and usable probabilities."""
-    return EvaluationError(
-        f"nothing to evaluate: of {rows} rows, {without_truth} have no true class and "
-        f"{rows - without_truth} are no probabilities over {classes} classes or have another "
-        "label. Select rows with a label."
-    )
-
-
-def _sums(rows: ClassRows, bins: int, binning: BinsOfRows) -> ClassSums:
     def by(value: FloatArray, happened: BoolArray, kind: BinsOfRows = binning) -> EventBins:
         return _bins_of_rows(value, happened, bins, kind)
 
     of_class = [rows.predicted == c for c in range(rows.classes)]
-    return ClassSums(
+    evaluation = evaluation_of(
         right=np.bincount(rows.predicted[rows.right], minlength=rows.classes),
         wrong=np.bincount(rows.predicted[~rows.right], minlength=rows.classes),
         means=_means_of_rows(rows),
@@ -252,6 +590,16 @@ def _sums(rows: ClassRows, bins: int, binning: BinsOfRows) -> ClassSums:
         entropy_by_class=_stacked([by(rows.entropy[c], ~rows.right[c]) for c in of_class]),
         ranked=_ranked_rows(rows, np.zeros(rows.n, np.int64), 1),
         ranked_by_class=_ranked_rows(rows, rows.predicted, rows.classes),
+    )
+    return replace(evaluation, without_truth=rows.without_truth, refused=rows.refused)
+
+
+def nothing_to_evaluate(rows: int, without_truth: int, classes: int) -> EvaluationError:
+    """Returns the error for rows none of which has a true class and usable probabilities."""
+    return EvaluationError(
+        f"nothing to evaluate: of {rows} rows, {without_truth} have no true class and "
+        f"{rows - without_truth} are no probabilities over {classes} classes or have another "
+        "label. Select rows with a label."
     )
 
 
@@ -298,3 +646,27 @@ def _means_of_rows(rows: ClassRows) -> ClassMeans:
 
 def _mean(values: FloatArray | None) -> float:
     return float("nan") if values is None or values.size == 0 else float(values.mean())
+
+
+# ---- as JSON
+
+
+def class_as_json(evaluation: ClassEvaluation) -> dict[str, object]:
+    """The object `classification`, of the rows with class probabilities."""
+    by_class = zip(AUSE, evaluation.ause_by_class, strict=True)
+    return {
+        "n": evaluation.n,
+        "classes": evaluation.classes,
+        "rows_without_truth": evaluation.without_truth,
+        "rows_refused": evaluation.refused,
+        "n_opinions": evaluation.opinions,
+        **printed(evaluation, _CLASSES),
+        "ause_bound": plain(dict(zip(AUSE, evaluation.ause_bound, strict=True))),
+        **printed(evaluation, ("n_by_class", "ece_by_class", "uce_by_class")),
+        **{f"{name}_by_class": plain(values) for name, values in by_class},
+        "rejection": {
+            "fraction": plain(evaluation.rejection_fraction),
+            "error_rate": plain(evaluation.rejection_error_rate),
+        },
+        **printed(evaluation, ("counts_confidence", "counts_entropy")),
+    }

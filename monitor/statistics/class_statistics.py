@@ -10,7 +10,7 @@ are made of whole micro-bins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics, digest
 from monitor.statistics.evaluation import EvaluationError
-from monitor.statistics.exact_sums import ExactSum, SparseSums
+from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums
 
 # The true class of a row without truth.
 NO_TRUTH = -1
@@ -44,28 +44,19 @@ _STEPS = 240
 CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
 
 # The tables. ALL_ROWS is keyed axis · stride + micro-bin, BY_CLASS, of the predicted class,
-# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. Both have the
-# columns below. In ONE_VS_REST every row is counted once for each class, keyed
-# class · sixtieths.count + bin of that class's probability.
+# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. In ONE_VS_REST
+# every row is counted once for each class, keyed class · sixtieths.count + bin of that class's
+# probability.
 ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
 
-# Rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score.
+# Their columns: rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score. In
+# ONE_VS_REST: rows, those of the class, Σ its probability.
 N, RIGHT, VALUE, SQUARES = range(4)
-
-# Of ONE_VS_REST: rows, those of the class, Σ its probability.
-OF_CLASS, CLAIMED = range(1, 3)
 
 # The sums without bins; doubt is 1 − confidence, which loses nothing near 1.
 COMPANIONS = (
-    "doubt",
-    "doubt_squared",
-    "doubt_where_right",
-    "entropy",
-    "cross_entropy",
-    "brier",
-    "opinions",
-    "aleatoric",
-    "epistemic",
+    *("doubt", "doubt_squared", "doubt_where_right"),
+    *("entropy", "cross_entropy", "brier", "opinions", "aleatoric", "epistemic"),
 )
 
 # Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
@@ -342,7 +333,7 @@ def _with_sixtieths(edges: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassStatistics:
+class ClassStatistics(ExactStatistics):
     """Everything that is known of n rows of probabilities over C classes.
 
     tables      ALL_ROWS, BY_CLASS and ONE_VS_REST, in units of 2^EXPONENT where not counts
@@ -351,24 +342,9 @@ class ClassStatistics:
 
     binning: ClassBinning
     classes: int
-    n: int
-    tables: tuple[SparseSums, ...]
-    companions: ExactSum
 
-    @property
-    def is_zero(self) -> bool:
-        """Tells that nothing is held; n = 0 of a difference of as many rows is not enough."""
-        return self.n == 0 and not (
-            any(table.keys.size for table in self.tables)
-            or self.companions.low.any()
-            or self.companions.high.any()
-        )
-
-    def merge(self, other: ClassStatistics) -> ClassStatistics:
-        """Statistics of both sets of rows.
-
-        Raises IncompatibleStatistics when the classes or the binning differ.
-        """
+    def check_same(self, other: ClassStatistics) -> None:
+        """Raises IncompatibleStatistics unless classes and binning are the same."""
         if self.classes != other.classes:
             raise IncompatibleStatistics(
                 f"cannot merge statistics of {self.classes} classes with those of "
@@ -379,18 +355,6 @@ class ClassStatistics:
                 f"cannot merge class statistics on bins {self.binning.hash} with bins "
                 f"{other.binning.hash}: the edges differ. Start every replica with equal settings."
             )
-        return ClassStatistics(
-            self.binning,
-            self.classes,
-            self.n + other.n,
-            tuple(a + b for a, b in zip(self.tables, other.tables, strict=True)),
-            self.companions + other.companions,
-        )
-
-    def negated(self) -> ClassStatistics:
-        """Turns the sign of all sums: merging the result retracts what was added."""
-        tables = tuple(-table for table in self.tables)
-        return replace(self, n=-self.n, tables=tables, companions=-self.companions)
 
     @property
     def sums(self) -> dict[str, float]:
@@ -404,19 +368,15 @@ def table_shapes(binning: ClassBinning, classes: int) -> tuple[tuple[int, int], 
     return (
         (SQUARES + 1, axes * binning.stride),
         (SQUARES + 1, axes * classes * binning.coarse_stride),
-        (CLAIMED + 1, classes * binning.sixtieths.count),
+        (VALUE + 1, classes * binning.sixtieths.count),
     )
 
 
 def no_class_statistics(binning: ClassBinning, classes: int) -> ClassStatistics:
     """The statistics of no rows: the zero of merge."""
-    return ClassStatistics(
-        binning,
-        classes,
-        0,
-        tuple(SparseSums.zero(width) for width, _ in table_shapes(binning, classes)),
-        ExactSum.zero((len(COMPANIONS),), COMPANION_EXPONENT),
-    )
+    tables = tuple(SparseSums.zero(width) for width, _ in table_shapes(binning, classes))
+    companions = ExactSum.zero((len(COMPANIONS),), COMPANION_EXPONENT)
+    return ClassStatistics(0, tables, companions, binning, classes)
 
 
 def observe_classes(
@@ -465,13 +425,8 @@ def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
     cell += np.arange(rows.classes)[:, None] * binning.sixtieths.count
     of_class = np.zeros(cell.shape, bool)
     of_class[rows.label, np.arange(rows.n)] = True
-    return ClassStatistics(
-        binning,
-        rows.classes,
-        rows.n,
-        (all_rows, by_class, _table(cell, (of_class, rows.probabilities))),
-        _companions(rows),
-    )
+    tables = all_rows, by_class, _table(cell, (of_class, rows.probabilities))
+    return ClassStatistics(rows.n, tables, _companions(rows), binning, rows.classes)
 
 
 def _table(key: IntArray, columns: tuple[np.ndarray, ...]) -> SparseSums:
@@ -495,21 +450,12 @@ def _table(key: IntArray, columns: tuple[np.ndarray, ...]) -> SparseSums:
 
 
 def _companions(rows: ClassRows) -> ExactSum:
-    doubt = 1.0 - rows.confidence
-    none = np.zeros(rows.n)
-    aleatoric = none if rows.aleatoric is None else rows.aleatoric
-    epistemic = none if rows.epistemic is None else rows.epistemic
-    values = {
-        "doubt": doubt,
-        "doubt_squared": doubt * doubt,
-        "doubt_where_right": doubt * rows.right,
-        "entropy": rows.entropy,
-        "cross_entropy": rows.cross_entropy,
-        "brier": rows.brier,
-        "opinions": none if rows.aleatoric is None else none + 1.0,
-        "aleatoric": aleatoric,
-        "epistemic": epistemic,
-    }
-    return ExactSum.over_columns(
-        np.stack([values[name] for name in COMPANIONS]), COMPANION_EXPONENT
+    doubt, none = 1.0 - rows.confidence, np.zeros(rows.n)
+    of_opinions = [none, none, none]
+    if rows.aleatoric is not None and rows.epistemic is not None:
+        of_opinions = [none + 1.0, rows.aleatoric, rows.epistemic]
+    values = (
+        *(doubt, doubt * doubt, doubt * rows.right),
+        *(rows.entropy, rows.cross_entropy, rows.brier, *of_opinions),
     )
+    return ExactSum.over_columns(np.stack(values), COMPANION_EXPONENT)

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 
 from monitor.frames.space import FloatArray
 from monitor.statistics.bins import read_only
-from monitor.statistics.class_measures import AUSE, ClassEvaluation
 from monitor.statistics.measures import ReliabilityBins, calibration_area, nees_interval
 
 # 0.05, 0.10, … 0.95; read-only, since it is a default.
@@ -210,13 +209,6 @@ _JOINT = (
     *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area"),
 )
 _BEYOND = ("below", "above")
-_CLASSES = (
-    "accuracy",
-    *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier"),
-    *("sharpness", "overconfidence", "underconfidence", "entropy"),
-    *AUSE,
-    *("ccqs", "ucqs", "aleatoric", "epistemic"),
-)
 
 
 def as_json(evaluation: Evaluation) -> dict[str, object]:
@@ -226,41 +218,20 @@ def as_json(evaluation: Evaluation) -> dict[str, object]:
         "rows_without_truth": evaluation.without_truth,
         "rows_refused": evaluation.refused,
         "tracks": evaluation.tracks,
-        "tau": _plain(evaluation.tau),
+        "tau": plain(evaluation.tau),
         "dimensions": {name: _dimension(found) for name, found in evaluation.dimensions.items()},
         "joint": _joint(evaluation.joint),
     }
 
 
-def class_as_json(evaluation: ClassEvaluation) -> dict[str, object]:
-    """The object `classification`, of the rows with class probabilities."""
-    by_class = zip(AUSE, evaluation.ause_by_class, strict=True)
-    return {
-        "n": evaluation.n,
-        "classes": evaluation.classes,
-        "rows_without_truth": evaluation.without_truth,
-        "rows_refused": evaluation.refused,
-        "n_opinions": evaluation.opinions,
-        **_printed(evaluation, _CLASSES),
-        "ause_bound": _plain(dict(zip(AUSE, evaluation.ause_bound, strict=True))),
-        **_printed(evaluation, ("n_by_class", "ece_by_class", "uce_by_class")),
-        **{f"{name}_by_class": _plain(values) for name, values in by_class},
-        "rejection": {
-            "fraction": _plain(evaluation.rejection_fraction),
-            "error_rate": _plain(evaluation.rejection_error_rate),
-        },
-        **_printed(evaluation, ("counts_confidence", "counts_entropy")),
-    }
-
-
 def _dimension(found: DimensionMeasures) -> dict[str, object]:
     return {
-        **_printed(found, _DIMENSION),
-        "bins": _plain(found.bins),
-        "uce_bins": _plain(found.uce_bins),
+        **printed(found, _DIMENSION),
+        "bins": plain(found.bins),
+        "uce_bins": plain(found.uce_bins),
         "out_of_range": {
-            "std": _printed(found.bins, _BEYOND),
-            "variance": _printed(found.uce_bins, _BEYOND),
+            "std": printed(found.bins, _BEYOND),
+            "variance": printed(found.uce_bins, _BEYOND),
         },
     }
 
@@ -268,21 +239,22 @@ def _dimension(found: DimensionMeasures) -> dict[str, object]:
 def _joint(found: JointMeasures) -> dict[str, object]:
     lowest, highest, mean = found.deviation
     return {
-        **_printed(found, _JOINT),
-        "sgv_std_min": _plain(lowest),
-        "sgv_std_max": _plain(highest),
-        "sgv_std_mean": _plain(mean),
-        "bins": _plain(found.bins),
-        "out_of_range": _printed(found.bins, _BEYOND),
+        **printed(found, _JOINT),
+        "sgv_std_min": plain(lowest),
+        "sgv_std_max": plain(highest),
+        "sgv_std_mean": plain(mean),
+        "bins": plain(found.bins),
+        "out_of_range": printed(found.bins, _BEYOND),
     }
 
 
-def _printed(found: object, names: Iterable[str]) -> dict[str, object]:
-    return {name: _plain(getattr(found, name)) for name in names}
+def printed(found: object, names: Iterable[str]) -> dict[str, object]:
+    """Prints attributes under their own names."""
+    return {name: plain(getattr(found, name)) for name in names}
 
 
-def _plain(value: object) -> object:
-    """Numbers, arrays and bins as JSON has them: None in place of what is not finite."""
+def plain(value: object) -> object:
+    """Makes JSON of numbers, arrays and bins: None in place of what is not finite."""
     if isinstance(value, ReliabilityBins):
         value = list(value.rows())
     elif isinstance(value, np.ndarray):
@@ -290,5 +262,5 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -237,31 +237,17 @@ class OwnDistributions:
     has_variance: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OwnMeasures:
-    """Measures of n rows under their own distributions, at T levels τ.
-
-    within        (n, K, T) whether the central τ interval holds the truth: |2 F(y) − 1| ≤ τ
-    nll           (K,) mean negative log-density, in nats
-    pinball       (K, T) mean loss at the τ quantile, in the unit
-    one_sided     (K, T) share with F(y) ≤ τ
-    width         (K, T) mean width of the central τ interval, in the unit
-    has_variance  as in Shaped
-    """
-
-    within: BoolArray
-    nll: FloatArray
-    pinball: FloatArray
-    one_sided: FloatArray
-    width: FloatArray
-    has_variance: bool
-
-
-def own_measures(shaped: OwnDistributions, rows: IntArray, tau: FloatArray) -> OwnMeasures:
-    """Measures some rows, at least one; a Gaussian gives its closed forms to rounding.
+def own_measures(
+    shaped: OwnDistributions, rows: IntArray, tau: FloatArray
+) -> tuple[BoolArray, list[dict[str, Any]]]:
+    """Measures n rows, at least one; a Gaussian gives its closed forms to rounding.
 
     The central interval of τ ends at the quantiles of (1 − τ)/2 and (1 + τ)/2, so that the
     test on F is the one on NEES (Küppers et al. 2022, eq. 11) where F is Gaussian.
+
+    returns  (n, K, T) whether the central τ interval holds the truth: |2 F(y) − 1| ≤ τ; and for
+             each dimension the fields of DimensionMeasures that are not the Gaussian's, nor
+             follow from the former
     """
     levels, place = np.unique([tau, (1 - tau) / 2, (1 + tau) / 2], return_inverse=True)
     at, lower, upper = place.reshape(3, tau.size)
@@ -281,44 +267,18 @@ def own_measures(shaped: OwnDistributions, rows: IntArray, tau: FloatArray) -> O
         sums[1] += np.count_nonzero(cumulative <= tau, axis=0)
         sums[2] += (quantiles[:, :, upper] - quantiles[:, :, lower]).sum(axis=0)
     pinball, one_sided, width = sums / n
-    return OwnMeasures(within, nll / n, pinball, one_sided, width, shaped.has_variance)
-
-
-def own_dimension(forwarded: DimensionMeasures, own: OwnMeasures, i: int) -> DimensionMeasures:
-    """Puts the distribution's own measures of a dimension in place of the Gaussian's.
-
-    forwarded  of the Gaussian, but with `within` of the distribution in its bins, so that QCE
-               and coverage are the distribution's already
-    """
-    found = replace(
-        forwarded,
-        nll=float(own.nll[i]),
-        pinball_by_tau=own.pinball[i],
-        coverage_one_sided_by_tau=own.one_sided[i],
-        interval_width_by_tau=own.width[i],
-    )
-    if own.has_variance:
-        return found
     of_variance = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
-    undefined: dict[str, Any] = dict.fromkeys(of_variance, float("nan"))
-    return replace(found, **undefined)
-
-
-def own_joint(forwarded: JointMeasures, own: OwnMeasures, joint: tuple[int, ...]) -> JointMeasures:
-    """Puts in the joint measures of the dimensions' distributions, taken as independent.
-
-    Which region of several dimensions holds τ is not defined for them (Küppers et al. 2022
-    give it for Gaussians), so that there is neither coverage nor QCE; NEES is the Gaussian's.
-
-    joint  positions of the joint dimensions
-    """
-    undefined = np.full_like(forwarded.tau, np.nan)
-    return replace(
-        forwarded,
-        nll=float(own.nll[list(joint)].sum()),
-        qce_by_tau=undefined,
-        coverage_by_tau=undefined,
-    )
+    undefined = {} if shaped.has_variance else dict.fromkeys(of_variance, float("nan"))
+    return within, [
+        {
+            "nll": float(nll[i] / n),
+            "pinball_by_tau": pinball[i],
+            "coverage_one_sided_by_tau": one_sided[i],
+            "interval_width_by_tau": width[i],
+            **undefined,
+        }
+        for i in range(k)
+    ]
 
 
 def evaluate_rows(
@@ -371,21 +331,28 @@ def evaluate_rows(
     effect = np.ones(space.k + 1)
     if track is not None:
         effect = design_effect_of_rows(nees, axis_degrees(space), track)
-    own = None if shaped is None else own_measures(shaped, kept, tau)
-    quantiles = measures.chi_square_quantiles(tau, 1)
+    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
+    within = nees[:, :-1, None] <= measures.chi_square_quantiles(tau, 1)
+    own: list[dict[str, Any]] = [{} for _ in space.names]
+    if shaped is not None:
+        within, own = own_measures(shaped, kept, tau)
+        # The dimensions are taken as independent. Which region of several holds τ is not defined
+        # for them (Küppers et al. 2022 give it for Gaussians); NEES is the Gaussian's.
+        nll, undefined = [own[i]["nll"] for i in space.joint], np.full_like(tau, np.nan)
+        joint = replace(
+            joint, nll=float(np.sum(nll)), qce_by_tau=undefined, coverage_by_tau=undefined
+        )
     dimensions = {}
     for i, name in enumerate(space.names):
-        within = nees[:, i, None] <= quantiles if own is None else own.within[:, i]
-        found = _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], within, tau, effect[i])
-        dimensions[name] = found if own is None else own_dimension(found, own, i)
-    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
+        column = variance[:, i], error[:, i], nees[:, i], within[:, i]
+        dimensions[name] = replace(_dimension(cut, i, *column, tau, effect[i]), **own[i])
     return Evaluation(
         rows=kept.size,
         without_truth=int(np.count_nonzero(~labelled)),
         refused=int(np.count_nonzero(~usable)),
         tau=tau,
         dimensions=dimensions,
-        joint=joint if own is None else own_joint(joint, own, space.joint),
+        joint=joint,
         tracks=None if track is None else int(np.unique(track[track >= 0]).size),
     )
 

@@ -4,15 +4,18 @@ Every addend is rounded once to a fixed grid; from there on all arithmetic is on
 Merging is then associative and commutative bit for bit, and subtraction undoes addition.
 `ExactSum` is dense: a sum is two limbs, low + high · 2^40, in the unit of the grid.
 `SparseSums` keeps the occupied cells alone: of the many that could be, few ever are.
+`ExactStatistics` has both.
 
 All values are immutable. The meaning of a cell or a column, and its unit, belongs to the users.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Self
 
 import numpy as np
 
@@ -244,3 +247,46 @@ def _canonical(
     if emptied.size:
         keys, values = np.delete(keys, emptied), np.delete(values, emptied, axis=0)
     return SparseSums(keys, values, spill_keys, spill)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactStatistics(ABC):
+    """Statistics of n rows, which add up in any order.
+
+    n           below 0 where more rows were retracted than came
+    tables      sums by cell
+    companions  (P,) sums without cells
+    """
+
+    n: int
+    tables: tuple[SparseSums, ...]
+    companions: ExactSum
+
+    @property
+    def is_zero(self) -> bool:
+        """Tells that nothing is held; n = 0 of a difference of as many rows is not enough."""
+        return self.n == 0 and not (
+            any(table.keys.size for table in self.tables)
+            or self.companions.low.any()
+            or self.companions.high.any()
+        )
+
+    @abstractmethod
+    def check_same(self, other: Self) -> None:
+        """Raises IncompatibleStatistics unless the statistics can be added."""
+
+    def merge(self, other: Self) -> Self:
+        """Adds the statistics of other rows. Raises IncompatibleStatistics."""
+        self.check_same(other)
+        if other.is_zero:
+            return self
+        if self.is_zero:
+            return other
+        tables = tuple(a + b for a, b in zip(self.tables, other.tables, strict=True))
+        companions = self.companions + other.companions
+        return replace(self, n=self.n + other.n, tables=tables, companions=companions)
+
+    def negated(self) -> Self:
+        """Turns the sign of all sums: merging the result retracts what was added."""
+        tables = tuple(-table for table in self.tables)
+        return replace(self, n=-self.n, tables=tables, companions=-self.companions)

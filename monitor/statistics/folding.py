@@ -39,9 +39,8 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.panes import Frame, PaneAccumulator, PaneChanges
 from monitor.statistics.stage import SliceStatistics, by_slot, together
-from monitor.statistics.windows import PaneKey, Windows
+from monitor.statistics.windows import Frame, PaneAccumulator, PaneChanges, PaneKey, Windows
 
 # In place of a pane's number, for rows without a stamp.
 _UNSTAMPED = -(2**63)

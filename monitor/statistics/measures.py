@@ -8,25 +8,13 @@ cumulative probability and quantiles, one dimension at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypedDict, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-
-
-class BinRow(TypedDict):
-    """One bin, by the names that every interface has for it: see ReliabilityBins."""
-
-    lower: float
-    upper: float
-    n: int
-    variance: float
-    squared_error: float
-    nees: float
-    within: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +53,11 @@ class ReliabilityBins(BinSums):
     below: int = 0
     above: int = 0
 
-    def rows(self) -> Iterator[BinRow]:
-        """Yields each bin as plain values."""
-        names = tuple(BinRow.__annotations__)
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields each bin as plain values, by the names that every interface has for them."""
+        names = [field.name for field in fields(BinSums)]
         for values in zip(*(getattr(self, name).tolist() for name in names), strict=True):
-            yield cast(BinRow, dict(zip(names, values, strict=True)))
+            yield dict(zip(names, values, strict=True))
 
     def with_rows(self, fewest: int) -> ReliabilityBins:
         """Selects the bins that hold at least so many."""

@@ -204,7 +204,9 @@ def sum_by_slot(
     assert rows.n <= CHUNK
     cells = _cells(binning, len(space.joint), rows, slot, slots)
     yield
-    nees = _histogram(binning, rows.nees, slot, slots)
+    keys, number = _occupied(binning.nees.index(rows.nees), binning.nees.count, slot, slots)
+    counts = np.bincount(number, minlength=keys.size).astype(np.int64)
+    nees = SparseSums(keys, counts[:, None], keys[:0], keys[:0])
     yield
     return SlotSums(
         n=np.bincount(slot, minlength=slots).astype(np.int64),
@@ -314,12 +316,6 @@ def _rank(values: FloatArray, thresholds: FloatArray) -> npt.NDArray[np.uint8]:
     for threshold in thresholds.tolist():
         rank += values > threshold
     return rank
-
-
-def _histogram(binning: Binning, nees: FloatArray, slot: IntArray, slots: int) -> SparseSums:
-    keys, number = _occupied(binning.nees.index(nees), binning.nees.count, slot, slots)
-    counts = np.bincount(number, minlength=keys.size)
-    return SparseSums(keys, counts[:, None].astype(np.int64), keys[:0], keys[:0])
 
 
 def _companions(

@@ -20,8 +20,7 @@ import numpy as np
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.statistics import measures
 from monitor.statistics.bins import LogBins, chi_square, read_only
-from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
@@ -146,70 +145,76 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
         statistics = no_stage_statistics(statistics.space, statistics.binning)
-    sums = _sums(statistics)
+    n, space, binning = statistics.n, statistics.space, statistics.binning
+    k, tau, per_row = len(space.joint), binning.tau_array, 1.0 / n if n else math.nan
+    held = OccupiedCells.of(statistics)
+    median, kurtosis, effect = _of_histograms(statistics)
     yield
-    bins = cut_axes(sums.held, cut)
+    bins = cut_axes(held, cut)
     yield
+    nees = held.totals(held.cells.nees) * per_row
+    within = np.stack([held.totals(one) for one in held.cells.within.T], axis=1) * per_row
+    variance, error = held.totals(held.cells.variance), held.totals(held.cells.error)
+    squared_error = held.totals(held.cells.squared_error) * per_row
+    sigma, ratio = statistics.sigma, median[:-1] / chi_square((0.5,), 1)
+    nll = _HALF_LOG_TAU + statistics.log_sigma * per_row + 0.5 * nees[:-1]
+    # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
+    distance = error[:-1, None] - binning.normal * sigma[:, None]
+    pinball = (tau * distance - statistics.shortfall) * per_row
     dimensions = {
-        name: _dimension(statistics, sums, i, bins[i], cut.fewest_rows)
-        for i, name in enumerate(statistics.space.names)
+        name: DimensionMeasures(
+            **measures.binned_measures(
+                bins[i], cut.fewest_rows, tau, n, float(kurtosis[i]), effect[i]
+            ),
+            nll=float(nll[i]),
+            c_v=_coefficient_of_variation(n, float(sigma[i]), float(variance[i])),
+            nees_mean=float(nees[i]),
+            nees_median_ratio=float(ratio[i]),
+            mean_sigma=float(sigma[i]) * per_row,
+            mean_variance=float(variance[i]) * per_row,
+            mean_squared_error=float(squared_error[i]),
+            bias=float(error[i]) * per_row,
+            pinball_by_tau=pinball[i],
+            coverage_by_tau=within[i],
+            coverage_one_sided_by_tau=None,
+        )
+        for i, name in enumerate(space.names)
     }
     yield
-    return Evaluation(
-        rows=statistics.n,
-        tau=statistics.binning.tau_array,
-        dimensions=dimensions,
-        joint=_joint(statistics, sums, bins[-1][0], cut.fewest_rows),
+    joint_bins, _ = bins[-1]
+    joint = JointMeasures(
+        k=k,
+        n=n,
+        n_eff=n / effect[-1] if n else math.nan,
+        nll=k * _HALF_LOG_TAU + 0.5 * (statistics.log_determinant * per_row + float(nees[-1])),
+        nees_mean=float(nees[-1]),
+        nees_median_ratio=float(median[-1] / chi_square((0.5,), k)[0]),
+        tau=tau,
+        qce_by_tau=measures.qce_by_tau(joint_bins.with_rows(cut.fewest_rows), tau),
+        coverage_by_tau=within[-1],
+        deviation=_deviation(held.axis(statistics.joint_axis)),
+        bins=joint_bins,
     )
+    return Evaluation(rows=n, tau=tau, dimensions=dimensions, joint=joint)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Sums:
-    """Sums that are read for all axes at once; the last of (K + 1,) is joint.
-
-    median, kurtosis, effect  (K + 1,) of NEES, of z, and the design effect
-    nees, variance, squared_error, error  (K + 1,) sums over all rows
-    within                    (K + 1, T) rows within each τ
-    """
-
-    held: OccupiedCells
-    median: FloatArray
-    kurtosis: FloatArray
-    effect: FloatArray
-    nees: FloatArray
-    variance: FloatArray
-    squared_error: FloatArray
-    error: FloatArray
-    within: FloatArray
-
-
-def _sums(statistics: StageStatistics) -> _Sums:
-    axes = statistics.joint_axis + 1
-    held = OccupiedCells.of(statistics)
-    counts = np.zeros((axes, statistics.binning.nees.count), np.int64)
+def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray, list[float]]:
+    """Reads the median of NEES, the kurtosis of z and the design effect of each axis, (K + 1,)."""
+    axes, bins = statistics.joint_axis + 1, statistics.binning.nees
+    counts = np.zeros((axes, bins.count), np.int64)
     # Below 0 where more was retracted than came.
     counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)
     n = counts.sum(axis=1)
-    centre, capped = _centres(statistics.binning.nees, axes - 1, len(statistics.space.joint))
+    centre, capped = _centres(bins, axes - 1, len(statistics.space.joint))
     weighted = counts * capped
     mean, square = weighted.sum(axis=1) / np.maximum(n, 1), (weighted * capped).sum(axis=1)
-    pairs, columns = statistics.pairs, (n, mean, square, statistics.cross, statistics.beside)
+    columns = (n, mean, square, statistics.cross, statistics.beside)
     effect = [
-        design_effect(rows, m, q, pairs, cross, beside)
+        design_effect(rows, m, q, statistics.pairs, cross, beside)
         for rows, m, q, cross, beside in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    totals = held.totals
-    return _Sums(
-        held=held,
-        median=quantiles_of_histograms(statistics.binning.nees, counts, 0.5),
-        kurtosis=measures.kurtosis(n, counts @ centre, counts @ (centre * centre)),
-        effect=np.array(effect),
-        nees=totals(held.cells.nees),
-        variance=totals(held.cells.variance),
-        squared_error=totals(held.cells.squared_error),
-        error=totals(held.cells.error),
-        within=np.array([totals(column) for column in held.cells.within.T]).T,
-    )
+    kurtosis = measures.kurtosis(n, counts @ centre, counts @ (centre * centre))
+    return quantiles_of_histograms(bins, counts, 0.5), kurtosis, effect
 
 
 @cache
@@ -253,63 +258,12 @@ def quantiles_of_histograms(bins: LogBins, counts: IntArray, level: float) -> Fl
     return found
 
 
-def _dimension(
-    statistics: StageStatistics,
-    sums: _Sums,
-    i: int,
-    cut: tuple[ReliabilityBins, ReliabilityBins],
-    fewest_rows: int,
-) -> DimensionMeasures:
-    n, tau = statistics.n, statistics.binning.tau_array
-    per_row = 1.0 / n if n else math.nan
-    kurtosis, effect = float(sums.kurtosis[i]), float(sums.effect[i])
-    nees, error = float(sums.nees[i]) * per_row, float(sums.error[i])
-    sigma, variance = float(statistics.sigma[i]), float(sums.variance[i])
-    # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
-    pinball = tau * (error - statistics.binning.normal * sigma) - statistics.shortfall[i]
-    return DimensionMeasures(
-        **measures.binned_measures(cut, fewest_rows, tau, n, kurtosis, effect),
-        nll=_HALF_LOG_TAU + float(statistics.log_sigma[i]) * per_row + 0.5 * nees,
-        c_v=_coefficient_of_variation(n, sigma, variance),
-        nees_mean=nees,
-        nees_median_ratio=float(sums.median[i] / chi_square((0.5,), 1)[0]),
-        mean_sigma=sigma * per_row,
-        mean_variance=variance * per_row,
-        mean_squared_error=float(sums.squared_error[i]) * per_row,
-        bias=error * per_row,
-        pinball_by_tau=pinball * per_row,
-        coverage_by_tau=sums.within[i] * per_row,
-        coverage_one_sided_by_tau=None,
-    )
-
-
 def _coefficient_of_variation(n: int, sigma: float, variance: float) -> float:
     """c_v of σ, sample standard deviation over mean (Levi et al. 2019, eq. 9)."""
     if n < 2 or not sigma > 0:
         return math.nan
     mean = sigma / n
     return float(np.sqrt(max(variance - n * mean * mean, 0.0) / (n - 1)) / mean)
-
-
-def _joint(
-    statistics: StageStatistics, sums: _Sums, bins: ReliabilityBins, fewest_rows: int
-) -> JointMeasures:
-    n, tau, k = statistics.n, statistics.binning.tau_array, len(statistics.space.joint)
-    per_row = 1.0 / n if n else math.nan
-    nees = float(sums.nees[-1]) * per_row
-    return JointMeasures(
-        k=k,
-        n=n,
-        n_eff=n / float(sums.effect[-1]) if n else math.nan,
-        nll=k * _HALF_LOG_TAU + 0.5 * (statistics.log_determinant * per_row + nees),
-        nees_mean=nees,
-        nees_median_ratio=float(sums.median[-1] / chi_square((0.5,), k)[0]),
-        tau=tau,
-        qce_by_tau=measures.qce_by_tau(bins.with_rows(fewest_rows), tau),
-        coverage_by_tau=sums.within[-1] * per_row,
-        deviation=_deviation(sums.held.axis(statistics.joint_axis)),
-        bins=bins,
-    )
 
 
 def _deviation(cells: AxisCells) -> tuple[float, float, float]:

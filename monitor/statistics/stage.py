@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from monitor.frames.space import FloatArray, IntArray, Space, triangle
 from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics, read_only
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
-from monitor.statistics.exact_sums import ExactSum, SparseSums, total
+from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
 from monitor.statistics.observations import (
     CHUNK,
@@ -57,67 +57,34 @@ def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCe
 
 
 @dataclass(frozen=True, eq=False)
-class StageStatistics:
+class StageStatistics(ExactStatistics):
     """Everything that is known of n matched detections.
 
-    cells       micro-bins, keyed axis · bins + bin; axes 0 … K − 1 the dimensions, K the joint one
-    nees        histogram of NEES, keyed axis · bins + bin of Binning.nees
-    companions  (P,) sums that need no bins; the properties name and read them
+    tables      cells and nees
+    companions  the properties name and read them
     """
 
     space: Space
     binning: Binning
-    n: int
-    cells: SparseSums
-    nees: SparseSums
-    companions: ExactSum
-
-    # ---- adding
 
     @property
-    def is_zero(self) -> bool:
-        """Tells that nothing is held; n = 0 of a difference of as many detections is not enough."""
-        return self.n == 0 and not (
-            self.cells.keys.size
-            or self.nees.keys.size
-            or self.companions.low.any()
-            or self.companions.high.any()
-        )
+    def cells(self) -> SparseSums:
+        """Micro-bins, keyed axis · bins + bin; axes 0 … K − 1 the dimensions, K the joint one."""
+        return self.tables[0]
 
-    def merge(self, other: StageStatistics) -> StageStatistics:
-        """Adds the statistics of other detections.
+    @property
+    def nees(self) -> SparseSums:
+        """The histogram of NEES, keyed axis · bins + bin of Binning.nees."""
+        return self.tables[1]
 
-        Raises IncompatibleStatistics when spaces or binning differ.
-        """
+    def check_same(self, other: StageStatistics) -> None:
+        """Raises IncompatibleStatistics unless spaces and binning are the same."""
         if self.space != other.space:
             raise IncompatibleStatistics(
                 f"cannot merge statistics over {self.space.names} with {other.space.names}: "
                 "the dimensions differ. Merge only slices of streams with equal headers."
             )
         self.binning.check_same(other.binning)
-        if other.is_zero:
-            return self
-        if self.is_zero:
-            return other
-        return replace(
-            self,
-            n=self.n + other.n,
-            cells=self.cells + other.cells,
-            nees=self.nees + other.nees,
-            companions=self.companions + other.companions,
-        )
-
-    def negated(self) -> StageStatistics:
-        """Turns the sign of all sums: merging the result retracts what was added."""
-        return replace(
-            self,
-            n=-self.n,
-            cells=-self.cells,
-            nees=-self.nees,
-            companions=-self.companions,
-        )
-
-    # ---- reading
 
     def axis(self, index: int) -> AxisCells:
         """Decodes the micro-bins of dimension `index`, or of the joint axis for index = K."""
@@ -210,8 +177,7 @@ def no_stage_statistics(space: Space, binning: Binning) -> StageStatistics:
         space=space,
         binning=binning,
         n=0,
-        cells=SparseSums.zero(binning.columns),
-        nees=SparseSums.zero(1),
+        tables=(SparseSums.zero(binning.columns), SparseSums.zero(1)),
         companions=ExactSum.zero((companion_layout(space.k, len(binning.tau))[1],), EXPONENT),
     )
 
@@ -269,8 +235,10 @@ def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageSta
             space=space,
             binning=binning,
             n=n,
-            cells=sums.cells.between(slot * bins, (slot + 1) * bins),
-            nees=sums.nees.between(slot * nees_bins, (slot + 1) * nees_bins),
+            tables=(
+                sums.cells.between(slot * bins, (slot + 1) * bins),
+                sums.nees.between(slot * nees_bins, (slot + 1) * nees_bins),
+            ),
             companions=ExactSum(low, high, EXPONENT),
         )
 

@@ -9,7 +9,7 @@ round that: checks say what an import may add at most.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -20,7 +20,8 @@ from monitor.frames.slices import OVERFLOW, ClassSliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import ClassStatistics
-from monitor.statistics.stage import SliceStatistics, StageStatistics
+from monitor.statistics.exact_sums import ExactStatistics
+from monitor.statistics.stage import SliceStatistics
 from monitor.statistics.windows import PaneKey, Windows, advance, put
 
 # Detections of one pane, and limbs of its sums: so many that what is added to them, by however
@@ -122,8 +123,8 @@ class StatisticsState:
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
 
-        Ours keep their order, new ones come behind them: so a sidecar's list is stable.
-        canonical() forgets the order; up to it, merging is commutative.
+        Ours keep their order, new ones come behind them: so a sidecar's list is stable. Up to
+        that order, merging is commutative.
 
         raises  IncompatibleStatistics where bins, windows or slicing differ
         """
@@ -148,14 +149,6 @@ class StatisticsState:
             class_slices=_united(
                 chain(self.class_slices, other.class_slices), self.windows, clock_ns
             ),
-        )
-
-    def canonical(self) -> StatisticsState:
-        """Sorts slices and panes into an order that does not depend on who came first."""
-        return replace(
-            self,
-            slices=tuple(sorted(map(_in_order, self.slices), key=_rank)),
-            class_slices=tuple(sorted(map(_in_order, self.class_slices), key=lambda s: s.key)),
         )
 
 
@@ -194,35 +187,29 @@ def windows_described(windows: Windows) -> str:
     return f"windows of {lengths} s in {windows.panes} panes each"
 
 
-def _in_order(entry: AnyState) -> AnyState:
-    return replace(entry, panes=dict(sorted(entry.panes.items())))
-
-
-def _rank(entry: SliceState) -> tuple[Any, ...]:
-    dimensions = tuple((d.name, d.unit, int(d.kind)) for d in entry.space.dimensions)
-    return entry.name, entry.overflow, dimensions, entry.space.angles_in_joint
-
-
 def check_sizes(state: StatisticsState) -> None:
     """Refuses sums that no sidecar can have counted.
 
     raises  IncompatibleStatistics
     """
-    for place, held in _counted(state):
+    stages: Iterable[tuple[str, ExactStatistics]] = (
+        (f"slices[{i}]", stage)
+        for i, entry in enumerate(state.slices)
+        for both in entry.panes.values()
+        for stage in (both.raw, both.recalibrated)
+    )
+    classes = (
+        (f"class_slices[{i}]", held)
+        for i, entry in enumerate(state.class_slices)
+        for held in entry.panes.values()
+    )
+    for place, held in chain(stages, classes):
         largest = np.abs(held.companions.high).max(initial=0)
         if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
             raise IncompatibleStatistics(
                 f"{place}.panes: {held.n} detections or their sums are more than can have been "
                 "counted. Export the statistics again."
             )
-
-
-def _counted(state: StatisticsState) -> Iterator[tuple[str, StageStatistics | ClassStatistics]]:
-    for i, entry in enumerate(state.slices):
-        for both in entry.panes.values():
-            yield from ((f"slices[{i}]", stage) for stage in (both.raw, both.recalibrated))
-    for i, classes in enumerate(state.class_slices):
-        yield from ((f"class_slices[{i}]", held) for held in classes.panes.values())
 
 
 def check_spaces(state: StatisticsState, known: Collection[Space], most: int) -> None:

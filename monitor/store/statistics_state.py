@@ -264,7 +264,7 @@ def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> 
             raise invalid(f"{field}.companions", "absent, where other sums are there")
         return zero
     companions = decode_limbs(message.companions, zero.companions, f"{field}.companions")
-    return replace(zero, n=n, cells=cells, nees=nees, companions=companions)
+    return replace(zero, n=n, tables=(cells, nees), companions=companions)
 
 
 def checked_count(n: int, field: str) -> int:

@@ -19,9 +19,8 @@ from scipy.special import chdtri
 
 from monitor.frames.cholesky import SINGULAR, factorise, log_determinant, whiten
 from monitor.frames.detections import IdArray
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, DimensionKind, FloatArray, IntArray, Space
 from monitor.tracking.kalman import TrackerSettings
-from monitor.tracking.tracks import Tracks
 
 # Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
 _BITS = 21
@@ -52,7 +51,7 @@ _NEAR = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Gaussians:
+class Gaussians(Columns):
     """Predicted measurements of tracks, or detections.
 
     mean         (n, K)
@@ -63,10 +62,6 @@ class Gaussians:
     mean: FloatArray
     covariance: FloatArray
     class_index: IntArray
-
-    def of(self, rows: IntArray) -> Gaussians:
-        """Picks rows."""
-        return Gaussians(self.mean[rows], self.covariance[rows], self.class_index[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +111,36 @@ def by_likelihood(
 
 
 def by_upstream_id(
-    tracks: Tracks,
+    tracks: tuple[IdArray, BoolArray],
+    detections: tuple[IdArray, BoolArray],
     predicted: Gaussians,
     measured: Gaussians,
     space: Space,
     settings: TrackerSettings,
-    upstream: tuple[IdArray, BoolArray],
 ) -> GatedPairs:
     """Pairs by the ids of the detector's own tracker; what has no id, by the gate.
 
     An id is believed whatever the distance and the class. Where an id comes twice in a frame,
     the first detection counts.
+
+    tracks, detections  the id of each, and which have one
     """
-    ids, sent = upstream
+    known, has_id = tracks
+    ids, sent = detections
     labelled = np.flatnonzero(sent)
     first = labelled[np.unique(ids[labelled], return_index=True)[1]]
-    named = np.flatnonzero(tracks.has_upstream)
+    named = np.flatnonzero(has_id)
     _, at_track, at_detection = np.intersect1d(
-        tracks.upstream[named], ids[first], assume_unique=True, return_indices=True
+        known[named], ids[first], assume_unique=True, return_indices=True
     )
     told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
-    others, rest = np.flatnonzero(~tracks.has_upstream), np.flatnonzero(~sent)
+    others, rest = np.flatnonzero(~has_id), np.flatnonzero(~sent)
     found = by_likelihood(predicted.of(others), measured.of(rest), space, settings)
     return told.and_also(found.numbered(others, rest))
 
 
 def rejected(
-    tracks: Tracks,
+    confirmed: BoolArray,
     predicted: Gaussians,
     measured: Gaussians,
     space: Space,
@@ -153,8 +151,10 @@ def rejected(
 
     Such a track got no detection, although one that went to no track lies outside its gate
     but within a few times the gate's size.
+
+    confirmed  (T,) of the tracks that are predicted
     """
-    lonely = tracks.confirmed.copy()
+    lonely = confirmed.copy()
     lonely[pairs.track] = False
     free = np.ones(measured.class_index.size, bool)
     free[pairs.detection] = False

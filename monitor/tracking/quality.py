@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from monitor.frames.cholesky import factorise, whiten
 from monitor.frames.detections import IdArray
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 from monitor.tracking.association import assign
 
 _VELOCITY = "_velocity"
@@ -22,7 +22,7 @@ _PLANE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Columns):
     """M labels of the objects of one class in one sequence, in any order.
 
     frame     (M,) number of the frame
@@ -36,13 +36,9 @@ class Labels:
     time_s: FloatArray
     position: FloatArray
 
-    def of(self, rows: IntArray) -> Labels:
-        """Picks rows."""
-        return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
-
 
 @dataclass(frozen=True, slots=True)
-class FrameTracks:
+class FrameTracks(Columns):
     """The m tracks that stand for objects in a frame: confirmed, and updated by it.
 
     id           (m,) unique in the stream
@@ -59,10 +55,6 @@ class FrameTracks:
     nis: FloatArray
     state: FloatArray
     covariance: FloatArray
-
-    def of(self, rows: IntArray | BoolArray) -> FrameTracks:
-        """Picks rows."""
-        return FrameTracks(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +92,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackErrors:
+class TrackErrors(Columns):
     """Errors of n matches in V moving dimensions.
 
     position  (n, V) track − label, in the unit of the stream
@@ -161,9 +153,7 @@ def track_errors(
 ) -> TrackErrors:
     """Computes the errors of the matches of a sequence; tracks of each frame, from frame 0 on."""
     frame = np.repeat(np.arange(len(tracks)), [there.id.size for there in tracks])
-    there = FrameTracks(
-        *(np.concatenate([getattr(t, f.name) for t in tracks]) for f in fields(FrameTracks))
-    )
+    there = FrameTracks.joined(tracks)
     label = _places(labels.frame, labels.id, pairs.frame, pairs.object)
     track = _places(frame, there.id, pairs.frame, pairs.track)
     truth = np.concatenate([labels.position, label_velocity(labels)], axis=1)[label]
@@ -204,13 +194,6 @@ def _places(
     place = {key: row for row, key in enumerate(zip(frame.tolist(), id.tolist(), strict=True))}
     keys = zip(frames.tolist(), ids.tolist(), strict=True)
     return np.array([place[key] for key in keys], np.int64)
-
-
-def pooled(parts: Sequence[TrackErrors]) -> TrackErrors:
-    """Joins the errors of several sequences or classes; at least one."""
-    return TrackErrors(
-        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(TrackErrors))
-    )
 
 
 def rmse(error: FloatArray) -> float:

@@ -16,11 +16,11 @@ from monitor.tracking.tracker import (
     Step,
     TrackerModel,
     TrackerState,
+    Tracks,
     advance,
     motion_unknown,
     new_tracker,
 )
-from monitor.tracking.tracks import Tracks
 
 # The most frames that are tracked again for a late one.
 MOST_FRAMES = 8

@@ -1,4 +1,4 @@
-"""One frame of a stream's tracker: predict, associate, update, begin and end tracks.
+"""The tracks of a stream, and one frame of them: predict, associate, update, begin and end tracks.
 
 Frames come here in the order of their stamps; late ones are put in their place by rewind.py.
 """
@@ -6,13 +6,14 @@ Frames come here in the order of their stamps; late ones are put in their place 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.detections import IdArray
 from monitor.frames.frame import EgoMotion, Pose, ReportedTracks, TrackStatus
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 from monitor.tracking.association import (
     GatedPairs,
     Gaussians,
@@ -33,7 +34,8 @@ from monitor.tracking.kalman import (
     predict,
     update,
 )
-from monitor.tracking.tracks import Tracks, born, no_tracks
+
+Values = TypeVar("Values", IntArray, IdArray)
 
 # The most numbers in the covariances of all tracks: with many dimensions, fewer tracks.
 _MOST_STATE = 1 << 18
@@ -68,6 +70,48 @@ class Sightings:
     def n(self) -> int:
         """Number of detections."""
         return int(self.row.size)
+
+    @property
+    def named(self) -> tuple[IdArray, BoolArray]:
+        """The upstream ids, and which detections have one."""
+        return self.upstream or (np.zeros(self.n, np.uint64), np.zeros(self.n, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Tracks(Columns):
+    """T tracks at one moment.
+
+    id             (T,) unique in the stream
+    upstream       (T,) id of the detector's own tracker, where has_upstream (T,)
+    class_index    (T,)
+    state          (T, S) means, covariance (T, S, S)
+    detections     (T,) number of detections so far
+    latest         (T,) the last detection's Sightings.number
+    missed         (T,) frames since the last detection
+    updated_ns     (T,) stamp of the last detection
+    confirmed      (T,)
+    heading_votes  (T,) see ego.fold
+    whitened       (T, J) L⁻¹ν of the last frame, NaN where there was no update
+    """
+
+    id: IdArray
+    upstream: IdArray
+    has_upstream: BoolArray
+    class_index: IntArray
+    state: FloatArray
+    covariance: FloatArray
+    detections: IntArray
+    latest: IdArray
+    missed: IntArray
+    updated_ns: IntArray
+    confirmed: BoolArray
+    heading_votes: FloatArray
+    whitened: FloatArray
+
+    @property
+    def n(self) -> int:
+        """Number of tracks."""
+        return int(self.id.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +181,14 @@ def new_tracker(model: TrackerModel) -> TrackerState:
     return TrackerState(no_tracks(model.motion), no_innovations(model.classes))
 
 
+def no_tracks(model: MotionModel) -> Tracks:
+    """Makes an empty set of tracks."""
+    none, noise = np.zeros(0, np.int64), np.zeros((0, model.k, model.k))
+    missing, number = none.astype(bool), none.astype(np.uint64)
+    nothing = Sightings(0, np.zeros((0, model.k)), noise, missing, none, none, number)
+    return born(model, nothing, noise, none, confirmed=False)
+
+
 def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -> bool:
     """Tells whether this frame lacks the sensor's motion, which the frame before it had.
 
@@ -151,6 +203,8 @@ def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -
 def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     """Advances the tracker by a frame whose stamp is not before that of the last one."""
     settings, motion = model.settings, model.motion
+    if settings.association is not Association.UPSTREAM:
+        seen = replace(seen, upstream=None)
     tracks, innovations = _brought_forward(model, before, seen)
     noise = _noise(model, innovations, seen)
     predicted = Gaussians(
@@ -160,11 +214,11 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     )
     measured = Gaussians(seen.mean, noise, seen.class_index)
     if settings.association is Association.UPSTREAM:
-        upstream = seen.upstream or _nothing_told(seen.n)
-        pairs = by_upstream_id(tracks, predicted, measured, motion.space, settings, upstream)
+        named = tracks.upstream, tracks.has_upstream
+        pairs = by_upstream_id(named, seen.named, predicted, measured, motion.space, settings)
     else:
         pairs = by_likelihood(predicted, measured, motion.space, settings)
-    refused = rejected(tracks, predicted, measured, motion.space, settings, pairs)
+    refused = rejected(tracks.confirmed, predicted, measured, motion.space, settings, pairs)
 
     track, detection = pairs.track, pairs.detection
     was_confirmed = tracks.confirmed[track]
@@ -186,7 +240,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     room = min(settings.max_tracks, _MOST_STATE // motion.size**2) - tracks.n
     fresh, origin = _births(model, seen, noise, detection, room)
     after = TrackerState(
-        tracks=tracks.and_also(fresh),
+        tracks=Tracks.joined([tracks, fresh]) if fresh.n else tracks,
         innovations=innovations + frame_sums,
         stamp_ns=seen.stamp_ns,
         pose=seen.ego.pose if seen.ego is not None else None,
@@ -224,7 +278,7 @@ def _brought_forward(
         if travelled is not None:
             heading = settings.heading_dimension
             state, covariance = move(state, covariance, motion, travelled, heading)
-    return tracks.at(state, covariance), innovations
+    return replace(tracks, state=state, covariance=covariance), innovations
 
 
 def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) -> FloatArray:
@@ -239,11 +293,6 @@ def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) ->
     if settings.inflate_for_correlation:
         noise = noise * innovations.inflation[seen.class_index][:, None, None]
     return noise
-
-
-def _nothing_told(n: int) -> tuple[IdArray, BoolArray]:
-    """Makes the upstream ids of n detections of which none has one."""
-    return np.zeros(n, np.uint64), np.zeros(n, bool)
 
 
 def _updated(
@@ -273,27 +322,28 @@ def _updated(
     if heading is not None and turned.any():
         state[track[turned], heading] += np.pi
     motion.space.wrap(state)
-    detections, latest = tracks.detections.copy(), tracks.latest.copy()
-    updated_ns = tracks.updated_ns.copy()
+    detections = tracks.detections.copy()
     detections[track] += 1
-    latest[track] = seen.number[detection]
-    updated_ns[track] = seen.stamp_ns
-    # Another class only where an upstream id said that it is the same object.
-    class_index = tracks.class_index.copy()
-    class_index[track] = seen.class_index[detection]
     return replace(
         tracks,
-        class_index=class_index,
+        # Another class only where an upstream id said that it is the same object.
+        class_index=_put(tracks.class_index, track, seen.class_index[detection]),
         state=state,
         covariance=covariance,
         detections=detections,
-        latest=latest,
+        latest=_put(tracks.latest, track, seen.number[detection]),
         missed=missed,
-        updated_ns=updated_ns,
+        updated_ns=_put(tracks.updated_ns, track, seen.stamp_ns),
         confirmed=tracks.confirmed | (detections >= settings.confirm_detections),
         heading_votes=votes,
         whitened=whitened,
     )
+
+
+def _put(values: Values, rows: IntArray, new: Values | int) -> Values:
+    changed = values.copy()
+    changed[rows] = new
+    return changed
 
 
 def _births(
@@ -305,24 +355,46 @@ def _births(
     if seen.score is not None:
         # NaN means that there is no score; it is not below.
         free &= ~(seen.score < model.settings.birth_score)
-    ids, sent = seen.upstream or _nothing_told(seen.n)
-    told = model.settings.association is Association.UPSTREAM
-    if told:
-        # Of detections with one id, one begins the track.
-        labelled = np.flatnonzero(sent)
-        repeated = np.ones(labelled.size, bool)
-        repeated[np.unique(ids[labelled], return_index=True)[1]] = False
-        free[labelled[repeated]] = False
+    # Of detections with one id, one begins the track.
+    ids, sent = seen.named
+    labelled = np.flatnonzero(sent)
+    repeated = np.ones(labelled.size, bool)
+    repeated[np.unique(ids[labelled], return_index=True)[1]] = False
+    free[labelled[repeated]] = False
     origin = np.flatnonzero(free)[: max(room, 0)]
-    fresh = born(
-        model.motion,
-        stamp_ns=seen.stamp_ns,
+    confirmed = model.settings.confirm_detections <= 1
+    return born(model.motion, seen, noise, origin, confirmed=confirmed), origin
+
+
+def born(
+    model: MotionModel, seen: Sightings, noise: FloatArray, origin: IntArray, *, confirmed: bool
+) -> Tracks:
+    """Begins a track at some detections, with a speed of 0 ± initial_speed.
+
+    noise   (n, K, K) R of each detection of the frame
+    origin  (m,) those that begin one
+    """
+    m, k, size = origin.size, model.k, model.size
+    state = np.zeros((m, size))
+    state[:, :k] = seen.mean[origin]
+    covariance = np.zeros((m, size, size))
+    covariance[:, :k, :k] = noise[origin]
+    step = np.arange(k, size)
+    covariance[:, step, step] = model.initial_speed**2
+    model.space.wrap(state)
+    upstream, has_upstream = seen.named
+    return Tracks(
         id=seen.number[origin],
-        upstream=ids[origin],
-        has_upstream=sent[origin] & told,
+        upstream=upstream[origin],
+        has_upstream=has_upstream[origin],
         class_index=seen.class_index[origin],
-        mean=seen.mean[origin],
-        noise=noise[origin],
-        confirmed=model.settings.confirm_detections <= 1,
+        state=state,
+        covariance=covariance,
+        detections=np.ones(m, np.int64),
+        latest=seen.number[origin],
+        missed=np.zeros(m, np.int64),
+        updated_ns=np.full(m, seen.stamp_ns, np.int64),
+        confirmed=np.full(m, confirmed),
+        heading_votes=np.ones(m),
+        whitened=np.full((m, len(model.space.joint)), np.nan),
     )
-    return fresh, origin

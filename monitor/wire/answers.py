@@ -175,7 +175,10 @@ def _with_made(
     answer: FrameAnswer, rows: IntArray, made: Estimates, mean: Doubles, covariance: Doubles
 ) -> tuple[Doubles, Doubles]:
     """Puts in what was made of some rows, in the form that was sent, if it still fits."""
-    form = covariance_forms(made, answer.received.detections.covariance_length[rows])
+    k, sent = made.mean.shape[1], answer.received.detections.covariance_length[rows]
+    # How many values each covariance goes out with.
+    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    form = np.where(made.diagonal, k, full)
     forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
         here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
@@ -196,17 +199,6 @@ def with_rows(doubles: Doubles, rows: IntArray, made: FloatArray) -> Doubles:
     counts = counts.copy()
     counts[rows] = width
     return wider, counts
-
-
-def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
-    """Counts the values with which each covariance goes out, (m,).
-
-    sent  (m,) how many it came with
-    """
-    k = made.mean.shape[1]
-    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
-    forms: IntArray = np.where(made.diagonal, k, full)
-    return forms
 
 
 def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:

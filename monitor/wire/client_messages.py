@@ -25,10 +25,11 @@ from monitor.frames.space import (
     triangle,
 )
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.fields import message_of
+from monitor.wire.fields import message_of, value_of
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
+    LABEL,
     RESULT,
     TRACK,
     Field,
@@ -40,7 +41,6 @@ from monitor.wire.records import (
     framed,
     read_varint,
     record_columns,
-    schema_of,
 )
 
 _LENGTH_DELIMITED = 2
@@ -321,15 +321,11 @@ def encode_truth(
     head = truth_pb2.FrameTruth(stream=stream, frame_id=frame_id, complete=complete)
     body = head.SerializeToString()
     if ids.size:
-        labels: dict[int, Field] = {1: (ids, None)}
-        if truth is not None:
-            labels[2] = (truth, None)
-        if class_index is not None:
-            labels[4] = (class_index, None)
+        given = {1: ids, 2: truth, 4: class_index}
+        labels: dict[int, Field] = {n: (v, None) for n, v in given.items() if v is not None}
         if objects is not None:
             labels[5] = (objects.id, objects.known)
-        schema = schema_of(truth_pb2.DetectionTruth)
-        body += build_partial(DETECTIONS, schema, labels, ids.size)
+        body += build_partial(DETECTIONS, LABEL, labels, ids.size)
     return framed(1, body)
 
 
@@ -382,9 +378,8 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
     """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
-    counts = {name: getattr(response.account, name) for name in TruthAccount.__dataclass_fields__}
     words = "; ".join(f"{notice.field}: {notice.message}" for notice in response.notices)
-    return TruthAccount(**counts), words
+    return value_of(TruthAccount, response.account), words
 
 
 def track_dimensions(data: bytes) -> tuple[str, ...]:

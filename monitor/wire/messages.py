@@ -5,9 +5,11 @@ Nothing here is on the frame path.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from typing import TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -24,6 +26,9 @@ from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.fields import message_of
+
+Value = TypeVar("Value")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +122,9 @@ def calibration(
     include_bins: bool,
 ) -> Generator[None, None, perception_monitor_pb2.GetCalibrationResponse]:
     """Makes the answer of GetCalibration, in a step for each slice."""
-    slices = []
-    for reading in readings:
-        stages = [
-            _stage_calibration(name, found, reading.space, include_bins)
-            for name, found in reading.stages
-        ]
-        slices.append(calibration_pb2.SliceCalibration(slice=reading.name, stages=stages))
-        yield
-    standings = []
-    for standing in drift.standings:
-        standings.append(message_of(drift_pb2.DriftStanding, standing))
-        yield
-    drift_stages = []
-    for known in drift.stages:
-        drift_stages.append(message_of(drift_pb2.DriftStageStanding, known))
-        yield
     return perception_monitor_pb2.GetCalibrationResponse(
         tau=tau,
-        slices=slices,
+        slices=(yield from _each(partial(_slice, include_bins), readings)),
         counts=message_of(
             calibration_pb2.ServiceCounts,
             counters,
@@ -144,9 +133,27 @@ def calibration(
         ),
         recalibrator_version=version,
         classes=[_classes(reading) for reading in classes],
-        drift=standings,
-        drift_stages=drift_stages,
+        drift=(yield from _each(partial(message_of, drift_pb2.DriftStanding), drift.standings)),
+        drift_stages=(
+            yield from _each(partial(message_of, drift_pb2.DriftStageStanding), drift.stages)
+        ),
     )
+
+
+def _each(
+    make: Callable[[Value], Made], values: Iterable[Value]
+) -> Generator[None, None, list[Made]]:
+    """Makes a message of each value, one a step."""
+    made = []
+    for value in values:
+        made.append(make(value))
+        yield
+    return made
+
+
+def _slice(bins: bool, reading: SliceReading) -> calibration_pb2.SliceCalibration:
+    stages = [_stage_calibration(*stage, reading.space, bins) for stage in reading.stages]
+    return calibration_pb2.SliceCalibration(slice=reading.name, stages=stages)
 
 
 def _classes(reading: ClassReading) -> calibration_pb2.ClassCalibration:
@@ -242,25 +249,18 @@ def listing(
     pinned: bool,
 ) -> Generator[None, None, admin_pb.ListResponse]:
     """Makes the answer of RecalibratorAdmin.List, in a step for each entry."""
-    found = admin_pb.ListResponse(pinned=pinned, promotion=promotion)
-    for entry in known:
-        found.recalibrators.append(summary(entry))
-        yield
-    for standing in trials:
-        found.trials.append(message_of(admin_pb.Trial, standing))
-        yield
-    for one in records:
-        found.records.append(message_of(record_pb.RecalibrationRecord, one))
-        yield
-    return found
+    return admin_pb.ListResponse(
+        pinned=pinned,
+        promotion=promotion,
+        recalibrators=(yield from _each(summary, known)),
+        trials=(yield from _each(partial(message_of, admin_pb.Trial), trials)),
+        records=(yield from _each(partial(message_of, record_pb.RecalibrationRecord), records)),
+    )
 
 
 def shown(
     known: KnownRecalibrator, document: str, records: Iterable[Record]
 ) -> Generator[None, None, admin_pb.GetResponse]:
     """Makes the answer of RecalibratorAdmin.Get, in a step for each record."""
-    found = admin_pb.GetResponse(summary=summary(known), document=document)
-    for one in records:
-        found.records.append(message_of(record_pb.RecalibrationRecord, one))
-        yield
-    return found
+    told = yield from _each(partial(message_of, record_pb.RecalibrationRecord), records)
+    return admin_pb.GetResponse(summary=summary(known), document=document, records=told)

@@ -69,9 +69,11 @@ def schema_of(message: type[Message]) -> Schema:
     }
 
 
-DETECTION, RESULT, TRACK = map(
-    schema_of, (frame_pb2.Detection, frame_pb2.DetectionResult, frame_pb2.Track)
-)
+DETECTION = schema_of(frame_pb2.Detection)
+RESULT = schema_of(frame_pb2.DetectionResult)
+TRACK = schema_of(frame_pb2.Track)
+LABEL = schema_of(truth_pb2.DetectionTruth)
+OBJECT = schema_of(truth_pb2.TruthObject)
 
 
 @dataclass(frozen=True, slots=True)

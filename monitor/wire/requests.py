@@ -32,12 +32,13 @@ from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
+    LABEL,
+    OBJECT,
     RecordColumns,
     TailReader,
     columns_by_layout,
     read_varint,
     record_columns,
-    schema_of,
 )
 
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
@@ -50,10 +51,8 @@ _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind
 # Most regions of one message: each is compared with every detection of the frame.
 MOST_REGIONS = 256
 
-_OBJECT = schema_of(truth_pb2.TruthObject)
-
 # It remembers the last layout only to save a walk; what it reads does not depend on that.
-_TAIL = TailReader(DETECTIONS, schema_of(truth_pb2.DetectionTruth))
+_TAIL = TailReader(DETECTIONS, LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:
     # Fields of a newer client end up behind the known ones, where no layout expects them.
     for sent in truth.objects:
         sent.DiscardUnknownFields()
-    columns = columns_by_layout([sent.SerializeToString() for sent in truth.objects], _OBJECT)
+    columns = columns_by_layout([sent.SerializeToString() for sent in truth.objects], OBJECT)
     values, lengths = columns.doubles(3, WIDEST)
     covariance, covariance_lengths = columns.doubles(4, WIDEST_COVARIANCE)
     return ReceivedObjects(

@@ -17,9 +17,8 @@ from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
-from monitor.statistics.panes import PaneChanges
 from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.windows import PaneKey, Windows, put
+from monitor.statistics.windows import PaneChanges, PaneKey, Windows, put
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from monitor.frames.frame import MatchedClasses
 from monitor.statistics.class_statistics import ClassBinning
 from monitor.statistics.folding import ClassAccumulator
-from monitor.statistics.panes import PaneAccumulator, PaneChanges
-from monitor.statistics.windows import PaneKey, put
+from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, put
 from tests.calibration.matched_frames import (
     OLDER,
     WINDOWS,

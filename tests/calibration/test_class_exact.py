@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.statistics.class_evaluation import evaluate_class_rows
-from monitor.statistics.class_measures import AUSE
-from monitor.statistics.evaluation import EvaluationError, class_as_json
+from monitor.statistics.class_evaluation import AUSE, class_as_json, evaluate_class_rows
+from monitor.statistics.evaluation import EvaluationError
 from tests.calibration import class_oracle as oracle
 
 # What `evaluate --json` prints is a contract.

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.statistics.class_evaluation import evaluate_class_rows, read_classes
-from monitor.statistics.class_measures import AUSE, ClassEvaluation
+from monitor.statistics.class_evaluation import (
+    AUSE,
+    ClassEvaluation,
+    class_as_json,
+    evaluate_class_rows,
+    read_classes,
+)
 from monitor.statistics.class_statistics import ClassBinning, no_class_statistics, observe_classes
-from monitor.statistics.evaluation import EvaluationError, class_as_json
+from monitor.statistics.evaluation import EvaluationError
 
 BINNING = ClassBinning()
 # Of the sum over a bin, per row: half the unit of the grid.

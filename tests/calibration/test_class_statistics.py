@@ -45,7 +45,7 @@ class Unpacked:
     @property
     def packed(self) -> ClassStatistics:
         tables = (self.all_rows, self.by_class, self.one_vs_rest)
-        return ClassStatistics(self.binning, self.classes, self.n, tables, self.companions)
+        return ClassStatistics(self.n, tables, self.companions, self.binning, self.classes)
 
 
 def unpacked(statistics: ClassStatistics) -> Unpacked:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.space import plain_space
-from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation
 from monitor.statistics.exact_engine import BinCut, freeze_edges

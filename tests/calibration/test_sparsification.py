@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.statistics.class_measures import (
+from monitor.statistics.class_evaluation import (
     Ranked,
     area_bounds,
     areas,

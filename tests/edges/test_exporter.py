@@ -35,7 +35,7 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import render
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.bins import ExportEdges
-from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.tracking.rewind import Order

@@ -40,7 +40,7 @@ from monitor.service.metrics import render
 from monitor.service.readings import RecalibrationReading
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
-from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.v1 import perception_monitor_pb2, truth_pb2

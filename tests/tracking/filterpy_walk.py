@@ -7,7 +7,7 @@ The F and Q of the reference come from filterpy or stand here, never from our mo
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import filterpy
 import numpy as np
@@ -16,7 +16,7 @@ from filterpy.kalman import KalmanFilter
 
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
 from monitor.tracking.kalman import TrackerSettings, motion_model, predict, update
-from monitor.tracking.tracks import born, no_tracks
+from monitor.tracking.tracker import Sightings, Tracks, born, no_tracks
 
 STEPS, MOST_TRACKS = 1000, 6
 ACCELERATION, WALK, TURN, SPEED = 2.0, 0.03, 0.2, 5.0
@@ -67,7 +67,8 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
     found = Walk(model.size)
     for number in range(STEPS):
         seconds = float(10 ** random.uniform(-3, 0.3))
-        tracks = tracks.at(*predict(tracks.state, tracks.covariance, *model.step(seconds)))
+        state, covariance = predict(tracks.state, tracks.covariance, *model.step(seconds))
+        tracks = replace(tracks, state=state, covariance=covariance)
         model.space.wrap(tracks.state)
         f, q = transition(k, moving, seconds), diffusion(space, moving, seconds)
         for one in references:
@@ -81,7 +82,7 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
         )
         state, covariance = tracks.state.copy(), tracks.covariance.copy()
         state[seen], covariance[seen] = update(state[seen], covariance[seen], innovation, noise)
-        tracks = tracks.at(state, covariance)
+        tracks = replace(tracks, state=state, covariance=covariance)
         model.space.wrap(tracks.state)
         for row, nu, r in zip(seen.tolist(), innovation, noise, strict=True):
             references[row].update(references[row].x[:k] + nu[:, None], R=r)
@@ -94,24 +95,29 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
         tracks, references = tracks.of(kept), [references[row] for row in kept.tolist()]
         fresh = min(int(random.integers(0, 3)), MOST_TRACKS - tracks.n)
         mean, noise = random.uniform(-3, 3, (fresh, k)), covariances(random, fresh, k)
-        tracks = tracks.and_also(
-            born(
-                model,
-                stamp_ns=number,
-                id=np.arange(fresh, dtype=np.uint64),
-                upstream=np.zeros(fresh, np.uint64),
-                has_upstream=np.zeros(fresh, bool),
-                class_index=np.zeros(fresh, np.int64),
-                mean=mean,
-                noise=noise,
-                confirmed=False,
-            )
+        born_now = born(
+            model, sightings(number, mean, noise), noise, np.arange(fresh), confirmed=False
         )
+        tracks = Tracks.joined([tracks, born_now])
         references += [reference(z, r, len(moving)) for z, r in zip(mean, noise, strict=True)]
         found.births += fresh
         found.most = max(found.most, tracks.n)
         compare(found, space, tracks.state, tracks.covariance, references)
     return found
+
+
+def sightings(stamp_ns: int, mean: FloatArray, covariance: FloatArray) -> Sightings:
+    """Detections of one class."""
+    row = np.arange(mean.shape[0])
+    return Sightings(
+        stamp_ns=stamp_ns,
+        mean=mean,
+        covariance=covariance,
+        missing=np.zeros(row.size, bool),
+        class_index=np.zeros(row.size, np.int64),
+        row=row,
+        number=row.astype(np.uint64),
+    )
 
 
 def reference(mean: FloatArray, noise: FloatArray, moving: int) -> KalmanFilter:

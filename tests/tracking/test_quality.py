@@ -17,7 +17,6 @@ from monitor.tracking.quality import (
     finite_mean,
     label_velocity,
     moving,
-    pooled,
     rmse,
     rmse_by_dimension,
     scenes,
@@ -273,7 +272,7 @@ def test_measures_of_errors_worked_out_by_hand():
 def test_errors_of_parts_are_pooled_by_their_number():
     few = TrackErrors(np.full((1, 2), 4.0), np.full((1, 2), np.nan), np.array([np.nan]))
     many = TrackErrors(np.zeros((3, 2)), np.ones((3, 2)), np.ones(3))
-    found = pooled([few, many])
+    found = TrackErrors.joined([few, many])
     assert rmse(found.position) == pytest.approx(math.sqrt(32 / 4))
     assert rmse(found.velocity) == pytest.approx(math.sqrt(2))
     assert finite_mean(found.nees) == 1.0

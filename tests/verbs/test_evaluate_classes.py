@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from monitor.commands.evaluate import class_table, evaluate_classes
-from monitor.statistics.class_measures import AUSE
+from monitor.statistics.class_evaluation import AUSE
 from monitor.statistics.evaluation import EvaluationError
 from monitor.store.class_recordings import ClassRecording
 

@@ -16,8 +16,7 @@ from monitor.recalibration.classes.probabilities import (
     from_logits,
     from_probabilities,
 )
-from monitor.statistics.class_evaluation import evaluate_class_rows
-from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_evaluation import ClassEvaluation, evaluate_class_rows
 from tests.recalibration.rows import as_read
 from tests.reference.datasets import all_sets
 
