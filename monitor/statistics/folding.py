@@ -1,7 +1,7 @@
 """Folding of the matched rows of frames into sums by slice and pane.
 
 A fold cuts frames into chunks and gives a slot to every slice and pane that any row falls in.
-The sums of all slots then go into the panes at once: panes.py. Nothing is measured here.
+The sums of all slots then go into the panes at once: windows.py. Nothing is measured here.
 """
 
 from __future__ import annotations

@@ -247,21 +247,6 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
         """Rows not yet folded."""
         return self._rows
 
-    @property
-    def unfinished(self) -> bool:
-        """Tells that something is not yet in the panes."""
-        return self._folding is not None or bool(self._waiting) or bool(self._aside)
-
-    def fold(self) -> None:
-        """Brings all waiting rows into the statistics."""
-        while self.unfinished:
-            self.step()
-
-    def fold_some(self) -> None:
-        """Goes one short step if a fold is due or begun: frames pass between the steps."""
-        if self.busy:
-            self.step()
-
     def step(self) -> None:
         """Goes as far as _settle or _fold does in one go, about a millisecond."""
         if self._aside:

@@ -276,8 +276,8 @@ def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None
     return frame_pb2.Frame(
         frame_id=frame_id,
         stamp_ns=stamp_ns,
-        ego_pose=ego.pose and message_of(frame_pb2.Pose, ego.pose),
-        ego_twist=ego.twist and message_of(frame_pb2.Twist, ego.twist),
+        ego_pose=None if ego.pose is None else message_of(frame_pb2.Pose, ego.pose),
+        ego_twist=None if ego.twist is None else message_of(frame_pb2.Twist, ego.twist),
     ).SerializeToString()
 
 

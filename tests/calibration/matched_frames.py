@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.windows import PaneChanges, PaneKey, Windows, put
+from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, Windows, put
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
@@ -184,7 +185,7 @@ def empty(fold_rows=100) -> SliceAccumulator:
 
 
 def finished(accumulator: SliceAccumulator, clock_ns: int | None = None) -> SliceAccumulator:
-    accumulator.fold()
+    fold(accumulator)
     for _ in accumulator.move_on(clock_ns):
         pass
     return accumulator
@@ -200,12 +201,29 @@ def add_panes(
     accumulator.take(changes)
 
 
+def unfinished(accumulator: PaneAccumulator[Any, Any]) -> bool:
+    """Tells that something is not yet in the panes."""
+    return accumulator.busy or accumulator.waiting > 0
+
+
+def fold(accumulator: PaneAccumulator[Any, Any]) -> None:
+    """Brings all waiting rows into the statistics."""
+    while unfinished(accumulator):
+        accumulator.step()
+
+
+def fold_some(accumulator: PaneAccumulator[Any, Any]) -> None:
+    """Goes one short step if a fold is due or begun, as the sidecar does between frames."""
+    if accumulator.busy:
+        accumulator.step()
+
+
 def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> SliceAccumulator:
     """Fed frame by frame, a step after each, as the sidecar does."""
     accumulator = empty(fold_rows)
     for rows in frames:
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
     return finished(accumulator, clock_ns)
 
 

@@ -27,6 +27,8 @@ from tests.calibration.matched_frames import (
     empty,
     expected_panes,
     finished,
+    fold,
+    fold_some,
     matched,
     shuffled,
 )
@@ -86,9 +88,9 @@ def test_neither_the_order_of_frames_and_rows_nor_the_moment_of_folding_matters(
     in_steps = empty(fold_rows)
     for i, number in enumerate(random.permutation(30).tolist()):
         in_steps.add(shuffled(frames[number], random))
-        in_steps.fold_some()
+        fold_some(in_steps)
         if i in fold_after:
-            in_steps.fold()
+            fold(in_steps)
         # Event time may come any part of its way, at any moment, in the middle of a fold too.
         if random.random() < 0.2:
             for _ in in_steps.move_on(int(random.integers(clock))):
@@ -179,7 +181,7 @@ def test_what_is_folded_while_event_time_moves_on_lies_in_the_panes_of_the_later
     accumulator.step()
     for _ in accumulator.move_on(90):
         pass
-    accumulator.fold()
+    fold(accumulator)
     assert {key for panes in accumulator.panes.values() for key in panes} == {(1, 0)}
 
 

@@ -22,6 +22,8 @@ from tests.calibration.matched_frames import (
     accumulated,
     empty,
     expected_panes,
+    fold,
+    fold_some,
     matched,
 )
 from tests.states import bits
@@ -69,7 +71,7 @@ class Races(RuleBasedStateMachine):
     @rule(times=st.integers(1, 9))
     def step(self, times: int) -> None:
         for _ in range(times):
-            self.accumulator.fold_some()
+            fold_some(self.accumulator)
 
     @rule()
     def fold_early(self) -> None:
@@ -132,7 +134,7 @@ class Races(RuleBasedStateMachine):
             done()
         self.imports.clear()
         self.now += ahead
-        self.accumulator.fold()
+        fold(self.accumulator)
         for _ in self.accumulator.move_on(self.now):
             pass
         panes = self.accumulator.panes
@@ -185,7 +187,7 @@ class ClassRaces(Races):
     def elsewhere(self, number: int, stamp: int | None) -> dict[int, dict[PaneKey, Any]]:
         alone = self.made()
         alone.add(self.row(number, stamp))
-        alone.fold()
+        fold(alone)
         return alone.panes
 
     def rows_in(self, held: Any) -> int:
@@ -222,5 +224,5 @@ def test_tracks_of_the_time_before_do_not_go_on_in_that_which_comes_again():
     accumulator.begin_anew()
     # The same tracks in the same pane, as when a recording is played again.
     accumulator.add(rows)
-    accumulator.fold()
+    fold(accumulator)
     assert [one.raw.pairs for one in accumulator.panes[0].values()] == [0, 0]

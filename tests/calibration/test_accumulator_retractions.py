@@ -22,6 +22,8 @@ from tests.calibration.matched_frames import (
     empty,
     expected_panes,
     finished,
+    fold,
+    fold_some,
     matched,
 )
 from tests.states import bits
@@ -81,9 +83,9 @@ def test_what_is_taken_back_leaves_the_statistics_of_the_rest(
     accumulator = empty(fold_rows)
     for number, rows in enumerate(stream):
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
         if number in fold_after:
-            accumulator.fold()
+            fold(accumulator)
         # Event time may come any part of its way, at any moment, in the middle of a fold too.
         if random.random() < 0.2:
             for _ in accumulator.move_on(int(random.integers(clock + 1))):
@@ -159,9 +161,9 @@ def test_what_was_counted_before_time_began_anew_is_taken_from_what_is_older(
     accumulator = empty(fold_rows)
     for rows in frames:
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
     if folded:
-        accumulator.fold()
+        fold(accumulator)
     accumulator.begin_anew()
     later = drive(seed + 1, 12, late=0.0)
     for number, rows in enumerate(later):
@@ -169,7 +171,7 @@ def test_what_was_counted_before_time_began_anew_is_taken_from_what_is_older(
         if number in chosen:
             # Whoever takes it back knows that its time is over.
             accumulator.add(replace(back(frames[number]), stamp_ns=None))
-        accumulator.fold_some()
+        fold_some(accumulator)
     clock = clock_of(later)
     rest = [
         replace(rows, stamp_ns=None) for number, rows in enumerate(frames) if number not in chosen

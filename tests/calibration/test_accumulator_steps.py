@@ -10,7 +10,10 @@ from tests.calibration.matched_frames import (
     assert_same_panes,
     counted,
     empty,
+    fold,
+    fold_some,
     matched,
+    unfinished,
 )
 
 
@@ -32,25 +35,25 @@ def test_rows_wait_until_there_are_enough_of_them():
     accumulator.add(matched(3, 1))
     assert (accumulator.due, accumulator.waiting) == (True, 10)
     assert accumulator.panes == {}
-    accumulator.fold()
+    fold(accumulator)
     assert (accumulator.due, accumulator.waiting) == (False, 0)
     assert counted(accumulator) == 10
 
 
 def test_a_fold_of_nothing_changes_nothing():
     accumulator = empty()
-    accumulator.fold()
+    fold(accumulator)
     assert (accumulator.panes, accumulator.live) == ({}, {})
 
 
 def test_rows_are_unfinished_from_their_arrival_to_the_last_step_of_their_fold():
     accumulator = empty(10)
-    assert not accumulator.unfinished
+    assert not unfinished(accumulator)
     accumulator.step()
-    assert not accumulator.unfinished
+    assert not unfinished(accumulator)
     accumulator.add(matched(1, 30))
-    assert (accumulator.unfinished, accumulator.waiting) == (True, 30)
-    while accumulator.unfinished:
+    assert (unfinished(accumulator), accumulator.waiting) == (True, 30)
+    while unfinished(accumulator):
         assert counted(accumulator) in (0, 30)
         accumulator.step()
         assert accumulator.waiting == 0
@@ -65,7 +68,7 @@ def test_all_slices_change_together_and_the_running_totals_only_after_them():
     for rows in frames:
         accumulator.add(rows)
     seen = []
-    while accumulator.unfinished:
+    while unfinished(accumulator):
         changed = {i for i, panes in before.items() if accumulator.panes[i] is not panes}
         assert changed in (set(), before.keys())
         seen.append((bool(changed), live_rows(accumulator) - 120))
@@ -83,7 +86,7 @@ def test_what_is_folded_at_the_end_of_a_time_is_in_the_running_totals_as_well():
     while counted(accumulator) == 0:
         accumulator.step()
     accumulator.begin_anew()
-    accumulator.fold()
+    fold(accumulator)
     assert live_rows(accumulator) == counted(accumulator) == 40
 
 
@@ -95,22 +98,22 @@ def test_what_comes_to_a_slice_while_it_is_folded_is_kept():
     elsewhere = accumulated([matched(2, 30)]).panes
     for index, panes in elsewhere.items():
         add_panes(accumulator, index, panes)
-    accumulator.fold()
+    fold(accumulator)
     assert_same_panes(accumulator.panes, accumulated([matched(1, 40), matched(2, 30)]).panes)
 
 
 def test_a_fold_is_begun_only_when_it_is_due_and_then_goes_on():
     accumulator = empty(10)
     accumulator.add(matched(1, 9, changed=False))
-    accumulator.fold_some()
+    fold_some(accumulator)
     assert accumulator.waiting == 9
     accumulator.add(matched(2, 1, changed=False))
-    accumulator.fold_some()
-    assert (accumulator.waiting, accumulator.unfinished) == (0, True)
+    fold_some(accumulator)
+    assert (accumulator.waiting, unfinished(accumulator)) == (0, True)
     # Few rows that came meanwhile wait for the next fold.
     accumulator.add(matched(3, 2, changed=False))
     for _ in range(20):
-        accumulator.fold_some()
+        fold_some(accumulator)
     assert accumulator.waiting == 2
     assert counted(accumulator) == 10
 
@@ -124,7 +127,7 @@ def test_steps_bring_in_what_waits_and_end_however_fast_rows_arrive():
     for _ in accumulator.steps():
         taken += 1
         accumulator.add(matched(2 + taken, 20))
-        accumulator.fold_some()
+        fold_some(accumulator)
     assert taken < 30
     assert counted(accumulator) >= 50
-    assert accumulator.unfinished
+    assert unfinished(accumulator)

@@ -28,6 +28,7 @@ from tests.calibration.matched_frames import (
     empty,
     expected_panes,
     finished,
+    fold_some,
     matched,
 )
 from tests.calibration.oracle import chi_square, determinant, mahalanobis
@@ -86,7 +87,7 @@ def test_running_totals_never_fall_whatever_happens_to_the_panes():
     seen: list[dict[int, StageBins]] = []
     for number, rows in enumerate(frames):
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
         if number % 10 == 0 and rows.stamp_ns is not None:
             finished(accumulator, rows.stamp_ns)
         if number % 40 == 39:

@@ -21,6 +21,7 @@ from tests.calibration.matched_frames import (
     clock_of,
     drive,
     expected_panes,
+    fold,
     matched,
 )
 from tests.calibration.oracle import mahalanobis
@@ -118,7 +119,7 @@ def test_tracks_are_followed_after_a_jump_as_before_it():
     accumulator.begin_anew()
     for i in range(4):
         accumulator.add(replace(SEEN, stamp_ns=500 + i))
-        accumulator.fold()
+        fold(accumulator)
     statistics = accumulator.panes[0]
     assert {key: one.raw.pairs for key, one in statistics.items()} == {OLDER: 6, (0, 25): 6}
 

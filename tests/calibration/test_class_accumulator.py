@@ -20,6 +20,7 @@ from monitor.statistics.class_statistics import (
 from monitor.statistics.folding import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
 from monitor.statistics.windows import PaneKey, Windows
 from tests import laws
+from tests.calibration.matched_frames import fold, fold_some, unfinished
 from tests.states import bits
 
 BINNING = ClassBinning()
@@ -72,7 +73,7 @@ def expected_panes(frames: Sequence[MatchedClasses], clock_ns: int) -> Expected:
 
 
 def finished(accumulator: ClassAccumulator, clock_ns: int | None = None) -> ClassAccumulator:
-    accumulator.fold()
+    fold(accumulator)
     for _ in accumulator.move_on(clock_ns):
         pass
     return accumulator
@@ -85,7 +86,7 @@ def test_panes_are_the_statistics_of_their_rows_however_many_are_folded_at_once(
     accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
     for rows in frames:
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
     found = finished(accumulator, 300).panes
     assert bits(found) == bits(expected_panes(frames, 300))
 
@@ -101,9 +102,9 @@ def test_neither_the_order_of_frames_nor_the_moment_of_folding_matters(seed, fol
     random = np.random.default_rng(seed)
     for i, number in enumerate(random.permutation(30).tolist()):
         stepwise.add(frames[number])
-        stepwise.fold_some()
+        fold_some(stepwise)
         if i in fold_after:
-            stepwise.fold()
+            fold(stepwise)
         # Event time may come any part of its way, in the middle of a fold too.
         if random.random() < 0.2:
             for _ in stepwise.move_on(int(random.integers(150))):
@@ -119,7 +120,7 @@ def test_a_frame_larger_than_a_step_is_cut_and_no_row_is_lost(opinions):
     for rows in frames:
         accumulator.add(rows)
     steps = 0
-    while accumulator.unfinished:
+    while unfinished(accumulator):
         accumulator.step()
         steps += 1
     assert steps >= (2 * n + 5) / min(CHUNK_ROWS, CHUNK_VALUES // (10 * opinions))
@@ -135,14 +136,14 @@ def test_a_single_row_may_be_larger_than_a_step():
     wide = np.full((2, 400, 50), 0.02)
     accumulator = ClassAccumulator(BINNING, WINDOWS, 1)
     accumulator.add(MatchedClasses(0, wide, np.array([3, 4])))
-    accumulator.fold()
+    fold(accumulator)
     assert accumulator.panes[0][OLDER].n == 2
 
 
 def test_frames_without_rows_leave_nothing_to_do():
     accumulator = ClassAccumulator(BINNING, WINDOWS, 1)
     accumulator.add(matched(1, 0))
-    assert not accumulator.unfinished
+    assert not unfinished(accumulator)
     assert not accumulator.busy
     assert finished(accumulator).panes == {}
 
@@ -184,9 +185,9 @@ def test_what_is_taken_back_leaves_the_statistics_of_the_rest(seed, chosen, fold
     accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
     for number, (_, rows) in enumerate(sorted(stream, key=lambda one: one[0])):
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
         if number in fold_after:
-            accumulator.fold()
+            fold(accumulator)
         if random.random() < 0.2:
             for _ in accumulator.move_on(int(random.integers(150))):
                 pass
@@ -200,7 +201,7 @@ def test_where_all_is_taken_back_nothing_is_left(fold_rows):
     accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
     for rows in [*frames, *map(back, frames)]:
         accumulator.add(rows)
-        accumulator.fold_some()
+        fold_some(accumulator)
     assert not any(finished(accumulator, 200).panes.values())
 
 
