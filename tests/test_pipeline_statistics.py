@@ -11,6 +11,7 @@ from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
 from monitor.frames.space import plain_space
 from monitor.statistics.stage import SliceStatistics
 from tests import laws
+from tests.calibration.matched_frames import fold_some
 from tests.piped import (
     CLASSES,
     DOUBLE,
@@ -117,7 +118,7 @@ def test_statistics_in_steps_are_of_one_moment_and_end_however_fast_frames_arriv
         number += 1
         assert number < 100
         pipeline.process(stream, frame(rows, number))
-        pipeline.live.accumulator.fold_some()
+        fold_some(pipeline.live.accumulator)
     assert number > 1
     assert len({found[name].raw.n for name in CLASSES}) == 1
     assert found[TOTAL].raw.n == sum(found[name].raw.n for name in CLASSES) >= 4
