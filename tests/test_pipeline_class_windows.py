@@ -5,6 +5,7 @@ from dataclasses import replace
 from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.statistics.observations import finished
 from tests import laws
+from tests.calibration.matched_frames import unfinished
 from tests.piped import SECOND, account_of, pipeline_of, reported
 from tests.piped_classes import (
     CLASSES,
@@ -150,6 +151,6 @@ def test_both_kinds_of_statistics_are_folded_between_frames():
     pipeline.process(stream, frame(rows))
     for _ in range(50):
         pipeline.live.fold_some()
-    assert not pipeline.live.accumulator.busy
-    assert not pipeline.live.classes.busy
+    assert not unfinished(pipeline.live.accumulator)
+    assert not unfinished(pipeline.live.classes)
     assert pipeline.live.classes.panes[0]

@@ -123,7 +123,14 @@ def _wire_reason(reason: Reason) -> frame_pb2.Reason:
 
 
 def _notice(notice: Notice) -> frame_pb2.Notice:
-    return message_of(frame_pb2.Notice, notice)
+    # In the way of a frame's answer: message_of() would take four times as long.
+    return frame_pb2.Notice(
+        reason=_wire_reason(notice.reason),
+        count=notice.count,
+        first_index=notice.first_index,
+        field=notice.field,
+        message=notice.message,
+    )
 
 
 def _detection_results(answer: FrameAnswer) -> bytes:

@@ -272,13 +272,14 @@ def encode_frame(frame: OutgoingFrame) -> bytes:
 
 def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
     """Encodes a Frame without its detections."""
+    head = frame_pb2.Frame(frame_id=frame_id, stamp_ns=stamp_ns)
     ego = ego or EgoMotion()
-    return frame_pb2.Frame(
-        frame_id=frame_id,
-        stamp_ns=stamp_ns,
-        ego_pose=None if ego.pose is None else message_of(frame_pb2.Pose, ego.pose),
-        ego_twist=None if ego.twist is None else message_of(frame_pb2.Twist, ego.twist),
-    ).SerializeToString()
+    if (pose := ego.pose) is not None:
+        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
+        head.ego_pose.CopyFrom(told)
+    if (twist := ego.twist) is not None:
+        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
+    return head.SerializeToString()
 
 
 def _detections(frame: OutgoingFrame) -> bytes:
