@@ -86,7 +86,8 @@ def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound():
     search = search_of(likelihood, points)
     search.run()
     posterior = search.place.posterior
-    design = design_of(*search.unpacked(search.place.packed), search.points)
+    kernels, amplitude = search.unpacked(search.place.packed)
+    design = design_of(kernels, amplitude, search.points)
     random = np.random.default_rng(5)
     for _ in range(20):
         size = posterior.precision.shape
