@@ -59,6 +59,7 @@ LABEL org.opencontainers.image.title="calibration-monitor" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}"
 ENV CALIBRATION_MONITOR_REVISION="${REVISION}" \
+    STATE_DIRECTORY=/var/lib/calibration-monitor \
     PATH="/opt/calibration-monitor/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1
 
