@@ -141,7 +141,9 @@ class Candidates:
         register, chains = self.learning.register, self.learning.chains()
         there = register.on_trial.keys() & chains.keys()
         tried = self.recalibrators.on_trial.keys()
-        if not (there <= tried and register.guards.keys() <= self._guards.keys()):
+        unknown = register.guards.keys() - self._guards.keys()
+        nameless = {slice for slice in chains if self._guards.get(slice) == ""}
+        if unknown or nameless or not there <= tried:
             self.renew()
 
     def called(self, version: str) -> Decision | None:
