@@ -15,14 +15,13 @@ from monitor.config import Config, InvalidConfiguration, TrackerKind, split_addr
 from monitor.pipeline.alarms import DriftAlarms
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.events import Events
-from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
+from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, TrackerClient
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
-from monitor.pipeline.tracker_client import TrackerClient
 from monitor.service.admin import AdminService, StateService
 from monitor.service.exporting import Exporting
 from monitor.service.frames import Service
@@ -75,7 +74,7 @@ class Sidecar:
         soon = asyncio.Event()
         self.claim = claimed(config, os.environ)
         self.journal = Journal(
-            self.claim.folder if self.claim is not None and config.pending.disk_bytes else None,
+            self.claim if config.pending.disk_bytes else None,
             config.pending,
             lambda text: events.announce(Health(True, text)),
             pressed=soon,
@@ -196,8 +195,8 @@ class Sidecar:
     def _resume(self) -> None:
         """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
         ledger, journal = self.pipeline.ledger, self.journal
-        if journal.folder is not None:
-            take_over(self.checkpoints.previous, journal.folder)
+        if journal.claim is not None and journal.claim.held:
+            take_over(self.checkpoints.previous, journal.claim.folder)
         opened = journal.open(ledger.dropped)
         self.checkpoints.load()
         begin_ledger(ledger, journal, opened)

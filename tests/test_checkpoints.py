@@ -293,7 +293,7 @@ def test_what_only_a_rollback_would_need_may_be_lost(folder, caplog):
     run = begun(folder)
     assert active_version(run.promotions) == other
     assert one not in run.promotions.recalibrators.known
-    assert f"nobody can go back to {one}, which is lost" in caplog.text
+    assert f"a rollback leaves out {one}, whose documents cannot be used" in caplog.text
 
 
 def test_records_of_another_version_are_left_out_alone(folder):
@@ -491,13 +491,13 @@ def test_where_no_folder_can_be_named_that_is_said_and_where_none_is_wanted_it_i
     assert claimed(config(""), {}) is None
     assert caplog.text == ""
     assert claimed(config(None, grpc_address="127.0.0.1:0"), {}) is None
-    assert "Give [state] a folder or a name" in caplog.text
+    assert "Set [state] folder or name" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_tried_again(tmp_path, caplog):
     (tmp_path / "file").touch()
     assert claimed(config(str(tmp_path / "file" / "state")), {}) is not None
-    assert "nothing is kept until it can be" in caplog.text
+    assert "nothing is kept until then" in caplog.text
 
 
 def test_a_folder_has_the_port_or_the_name_of_its_sidecar(tmp_path):

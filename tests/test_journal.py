@@ -7,12 +7,15 @@ import os
 import shutil
 import sqlite3
 import threading
+from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from monitor.store import journal as journals
 from monitor.store.entries import Entry
+from monitor.store.files import Claim
 from monitor.store.journal import MOST_LABEL_BYTES, Journal
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
 from tests.journalled import (
@@ -28,10 +31,13 @@ PATIENCE = 30.0  # s
 
 
 class Heard(list[object]):
-    """What a journal tells."""
+    """What journals of one process tell, which claims a folder once."""
+
+    claims: ClassVar[dict[Path, Claim]] = {}
 
     def journal(self, path, **others):
-        return Journal(path, settings(**others), self.append)
+        claim = None if path is None else self.claims.setdefault(path, Claim(path))
+        return Journal(claim, settings(**others), self.append)
 
     def opened(self, journal):
         """What it finds; partitions that go later are told."""
@@ -433,7 +439,7 @@ def test_nothing_that_others_make_of_it_ends_the_writing(path):
         raise RuntimeError("nobody thought of that")
 
     async def work():
-        journal = Journal(path, settings(), fails)
+        journal = Journal(Claim(path), settings(), fails)
         journal.open(fails)
         journal.note(frame(1, 1))
         assert await journal.durable(NEVER)
@@ -511,7 +517,7 @@ def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised
     monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: 104.0))
 
     async def work():
-        journal = Journal(path, settings(), list[object]().append)
+        journal = Journal(Claim(path), settings(), list[object]().append)
         for since in (None, 100.0, 90.0):
             journal._unsynced_since = since
             await journal._due()

@@ -21,10 +21,11 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from tests.journalled import frame, labels, settings
+from monitor.store.files import Claim
 from monitor.store.journal import Journal
 
 async def work(folder, most):
-    journal = Journal(Path(folder), settings(), lambda _: None)
+    journal = Journal(Claim(Path(folder)), settings(), lambda _: None)
     sequence = journal.open(lambda *_: None).sequence
     print("begun", sequence, flush=True)
     for n in range(most):

@@ -197,7 +197,7 @@ def test_where_nothing_is_watched_nothing_is_told_or_kept(start, tmp_path):
     assert acknowledge(sidecar) == []
     sidecar.stop()
     assert not drift_events(watcher)
-    assert on_disk(tmp_path / "kept").parts.keys() == {"statistics", "register"}
+    assert on_disk(tmp_path / "kept").parts.keys() == {"register", "run", "statistics"}
 
 
 # ---- the watch fails

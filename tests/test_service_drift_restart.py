@@ -182,5 +182,5 @@ def test_where_nothing_can_be_written_it_watches_and_says_so(start, tmp_path):
     sidecar = start(config(tmp_path / "file" / "state"))
     assert "cannot be written" in sidecar.log.read_text("utf-8")
     page(Traffic(sidecar))
-    assert eventually(lambda: series(sidecar, "drift_store_failures_total")[""] >= 2)
+    assert eventually(lambda: series(sidecar, "checkpoint_failures_total")[""] >= 2)
     sidecar.stop()

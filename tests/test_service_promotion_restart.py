@@ -219,5 +219,5 @@ def test_where_nothing_can_be_written_it_serves_and_says_so(start, tmp_path):
     traffic = Traffic(sidecar)
     traffic.send(1)
     assert traffic.versions == (version,)
-    assert eventually(lambda: series(sidecar, "recalibrator_store_failures_total")[""] >= 1)
+    assert eventually(lambda: series(sidecar, "checkpoint_failures_total")[""] >= 1)
     sidecar.stop()

@@ -20,6 +20,7 @@ from monitor.pipeline.run_state import RunState, restore_run
 from monitor.service.host import Host, ServiceManager
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
+from monitor.store.files import Claim
 from monitor.store.journal import Journal
 from monitor.wire.messages import Health
 from tests.journalled import frame
@@ -115,7 +116,8 @@ def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
     state = StateConfig(folder=str(folder))
 
     async def start() -> Sidecar:
-        journal = Journal(folder, pending, list[object]().append)
+        claim = Claim(folder)
+        journal = Journal(claim, pending, list[object]().append)
         journal.open(dict[int, str]().__setitem__)
         for number in range(1, 4):
             journal.note(frame(number, number + 5))
@@ -123,6 +125,7 @@ def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
         journal.covered(3, 9)
         journal.note(frame(4, 9))
         await journal.close()
+        claim.release()
         sidecar = Sidecar(Config(state=state, pending=pending))
 
         def load(checkpoints: Checkpoints) -> None:

@@ -23,7 +23,6 @@ from monitor.drift.state import FamilyState
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.promotions import REMEMBERED, Promotions
 from monitor.pipeline.restart import (
-    Register,
     drift_of,
     register_of,
     restore_drift,
@@ -71,7 +70,7 @@ _ALWAYS_THERE = frozenset((IDENTITY.version, CLASS_IDENTITY.version))
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Found:
-    """Holds a generation as it is read; of what could not be used there is nothing.
+    """Holds the decoded parts of one generation; None for a part that could not be used.
 
     position   in the ledger; None where it is not known
     documents  recalibrators by version, the oldest first
@@ -92,8 +91,8 @@ def claimed(config: Config, environment: Mapping[str, str]) -> Claim | None:
     if folder is None:
         if config.state.folder is None:
             log.warning(
-                "state: nothing is kept, since the port, of which a folder has its name, is not "
-                "known before it is open. Give [state] a folder or a name."
+                "state: nothing is kept: with port 0 the folder has no name. Set [state] folder or "
+                "name."
             )
         return None
     claim = Claim(folder)
@@ -102,8 +101,8 @@ def claimed(config: Config, environment: Mapping[str, str]) -> Claim | None:
             return claim
     except OSError as error:
         log.warning(
-            "state: %s cannot be written (%s): nothing is kept until it can be. Make it writable, "
-            "or name another [state] folder.",
+            "state: %s cannot be written (%s). It is tried again at every checkpoint; nothing is "
+            "kept until then. Make it writable, or name another [state] folder.",
             *(folder, error.strerror or error),
         )
         return claim
@@ -149,6 +148,7 @@ class Checkpoints:
     refused: int = field(default=0, init=False)
     _file: StateFile | None = field(init=False)
     _records: list[Record] = field(default_factory=list)
+    _trouble: int = 0  # failed attempts in a row
     _encoded: PaneBytes = field(default_factory=PaneBytes)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -169,8 +169,8 @@ class Checkpoints:
     def load(self) -> None:
         """Goes on where the last run ended. What cannot be used is said, and the start goes on.
 
-        What the configuration names becomes active only if it named something else in the last run:
-        then somebody has decided anew.
+        A recalibrator of the configuration is promoted only if the configuration has changed since
+        the last run.
         """
         found = None
         if self._file is not None:
@@ -196,17 +196,29 @@ class Checkpoints:
         found, source = loaded.value, str(loaded.source)
         if found is None and not loaded.refused:
             # The first start of this version: once written, state.db is what is gone on with.
-            contents = previous_contents(self.previous)
-            if contents is None:
-                return None
-            for complaint in contents.complaints:
-                log.warning("state: %s", complaint)
-            found, source = self._decoded(contents), "the files of the version before"
-            self._records += found.records
-            self.soon.set()
+            found, source = self._taken_over(), "the files of the version before"
         if found is not None:
             self.continues = self._described(found, source)
             log.info("state: %s", self.continues)
+        return found
+
+    def _taken_over(self) -> _Found | None:
+        """Reads the files of the version before; None where there are none that can be used."""
+        try:
+            contents = previous_contents(self.previous)
+            found = None if contents is None else self._decoded(contents)
+        except (ValueError, OSError) as error:
+            log.warning(
+                "state: the files of the version before cannot be taken over: %s All begins anew. "
+                "To try again, stop the sidecar, mend them, and remove state.db and state.db.1.",
+                error,
+            )
+            return None
+        for complaint in () if contents is None else contents.complaints:
+            log.warning("state: %s", complaint)
+        if found is not None:
+            self._records += found.records
+            self.soon.set()
         return found
 
     def _described(self, found: _Found, source: str) -> str:
@@ -241,8 +253,9 @@ class Checkpoints:
                 finished(self.promotions.pipeline.live.import_in_steps(statistics.state))
             except IncompatibleStatistics as error:
                 # Other bins are no reason to forget recalibrators and alarms.
-                ours = self._file is not None and contents.position is not None
-                kept = self._file.keep_copy(contents.source) if self._file and ours else ""
+                file = self._file
+                ours = file is not None and contents.source in file.generations
+                kept = file.keep_copy(contents.source) if file is not None and ours else ""
                 log.warning("state: %s Statistics begin anew. %s", error, kept)
                 self.refused += 1
                 statistics = run = None
@@ -270,7 +283,9 @@ class Checkpoints:
         if lost := sorted(state.active - there):
             raise Damaged(f"recalibrator {lost[0]} is active, and its document cannot be used.")
         if lost := sorted(state.named - there):
-            log.warning("state: nobody can go back to %s, which is lost", ", ".join(lost))
+            log.warning(
+                "state: a rollback leaves out %s, whose documents cannot be used", ", ".join(lost)
+            )
         return state.without(frozenset(lost)), documents
 
     def _continue(self, found: _Found) -> set[str]:
@@ -286,10 +301,10 @@ class Checkpoints:
             # Frames of before are in no account, and no stream has the number of one of before.
             pipeline.numbered = pipeline.ledger.sequence = found.position or 0
             pipeline.ledger.begins = pipeline.numbered + 1
-        register = Register(found.register, found.documents, found.records[-REMEMBERED:])
+        register = found.register, found.documents, found.records[-REMEMBERED:]
         restored: set[str] = set()
         with contained(pipeline.counters, log, "recalibrators of the last run cannot be used"):
-            restored = restore_register(self.promotions, self.named, register)
+            restored = restore_register(self.promotions, self.named, *register)
         if found.drift is not None:
             with contained(pipeline.counters, log, "evidence of the last run cannot be used"):
                 restore_drift(pipeline, found.drift)
@@ -301,6 +316,10 @@ class Checkpoints:
         if self._file is not None:
             if len(self._records) < MOST_WAITING:
                 self._records.append(record)
+            else:
+                log.warning(
+                    "state: %d records wait for a checkpoint: this one is not kept", MOST_WAITING
+                )
             self.soon.set()
 
     async def keep(self) -> None:
@@ -308,7 +327,7 @@ class Checkpoints:
         while True:
             await set_within(self.soon, self.every_seconds)
             await self.write()
-            # Whoever asks for more of them asks in vain.
+            # At most one a second, however often one is asked for.
             await asyncio.sleep(min(_APART, self.every_seconds))
 
     async def write(self) -> None:
@@ -340,12 +359,16 @@ class Checkpoints:
                 covered = await asyncio.to_thread(self._to_disk, file, checkpoint)
             except Exception as error:
                 self.failures += 1
-                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                self._trouble += 1
+                if self._trouble & (self._trouble - 1) == 0:  # the 1st, 2nd, 4th, 8th …
                     expected = isinstance(error, OSError | sqlite3.Error | OtherFile)
                     log.warning(
                         "state: %s not written: %s", file.path, error, exc_info=not expected
                     )
                 return
+            if self._trouble:
+                log.warning("state: written again, after %d failed attempts", self._trouble)
+                self._trouble = 0
             del self._records[: len(checkpoint.records)]
             self.written_at = time.monotonic()
             # The generation before may be what the next start goes on from.
@@ -371,7 +394,7 @@ class Checkpoints:
             drift = drift_of(pipeline) if watch.watching else None
             statistics = await in_steps(live.state_in_steps(holder=True))
             run = with_tracks(run, pipeline)
-            # Where nobody watches, what is there stays for when somebody does again.
+            # While drift is not watched, its stored part stays for a later run that watches.
             parts = {} if drift is None else {_DRIFT: await in_steps(family_text(drift))}
         stored = StoredState(statistics, self.newer.data)
         return Checkpoint(

@@ -122,20 +122,6 @@ def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
         watch.announce(change)
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Holds what the last run left of recalibrators.
-
-    state      None where there is nothing that could be used
-    documents  recalibrators by version, the oldest first; those that the state names among them
-    records    the latest, in order
-    """
-
-    state: RegisterState | None
-    documents: Mapping[str, AnySelection]
-    records: Sequence[Record]
-
-
 def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterState:
     """Takes what is active and on trial as of now.
 
@@ -160,23 +146,33 @@ def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterSta
     )
 
 
-def restore_register(promotions: Promotions, named: Mapping[str, str], found: Register) -> set[str]:
+def restore_register(
+    promotions: Promotions,
+    named: Mapping[str, str],
+    state: RegisterState | None,
+    documents: Mapping[str, AnySelection],
+    records: Sequence[Record],
+) -> set[str]:
     """Makes active what was so in the last run, and goes on with its trials.
+
+    state      None where there is nothing that could be used
+    documents  recalibrators by version, the oldest first; those that the state names among them
+    records    the latest, in order
 
     returns  the kinds of recalibrators, by key of the configuration, that are as they were; others
              are named anew by the configuration
     """
-    recalibrators, state = promotions.recalibrators, found.state
+    recalibrators = promotions.recalibrators
     keep = recalibrators.needed.union(named.values(), state.named if state else ())
-    # Where no state says who needs what is there, people may.
-    sent = found.documents if state is None else state.sent
-    for version, selection in found.documents.items():
+    # Without a register nobody knows which documents people have sent: all count as sent.
+    sent = documents if state is None else state.sent
+    for version, selection in documents.items():
         if version in keep or version in sent:
             recalibrators.known.admit(selection, keep=keep)
         if version in sent:
             recalibrators.admit(selection.to_json(), selection)
-    sequence = max((record.sequence for record in found.records), default=0)
-    promotions.remember(found.records, max(sequence, 0 if state is None else state.sequence))
+    sequence = max((record.sequence for record in records), default=0)
+    promotions.remember(records, max(sequence, 0 if state is None else state.sequence))
     if state is None:
         return set()
     before = recalibrators.before
@@ -223,7 +219,9 @@ class Resumption:
                 self._catch_up()
         self._catch_up()
         if self.entries:
-            log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
+            log.info(
+                "ledger: %d entries done again, %d not", self.entries - self.failed, self.failed
+            )
 
     def _again(self, entry: Entry, disk: Disk, after: int) -> bool:
         """Does an entry again; says whether that was possible."""

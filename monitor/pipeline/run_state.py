@@ -1,7 +1,7 @@
-"""What takes part in what is counted next and is not in the sums of the statistics.
+"""Keeps what decides how the next frame is counted, and is in no sum of the statistics.
 
 These are clocks, streams, tracks that go on, and the account of detections and labels. A checkpoint
-keeps them, so that a restarted sidecar goes on as if it had never stopped.
+holds them, so that a restarted sidecar goes on as if it had never stopped.
 """
 
 from __future__ import annotations

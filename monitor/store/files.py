@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -93,10 +94,11 @@ def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
 
 @dataclass(slots=True)
 class Claim:
-    """Holds a folder for one process, from `take` to `release`."""
+    """Holds a folder for one process, from `take` to `release`; any thread may call."""
 
     folder: Path
     _lock: BinaryIO | None = field(default=None, init=False)
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def take(self) -> bool:
         """Makes the folder and claims it, anew where somebody has removed it meanwhile.
@@ -104,12 +106,18 @@ class Claim:
         returns  False where another process holds it
         raises   OSError
         """
-        if self._lock is not None and not self._still_there(self._lock):
-            self.release()
-        if self._lock is None:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_path(self.folder.parent)
-            self._lock = self._claimed()
+        with self._guard:
+            if self._lock is not None and not self._still_there(self._lock):
+                self.release()
+            if self._lock is None:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_path(self.folder.parent)
+                self._lock = self._claimed()
+            return self._lock is not None
+
+    @property
+    def held(self) -> bool:
+        """True from a `take` that said so on."""
         return self._lock is not None
 
     def release(self) -> None:

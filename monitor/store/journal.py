@@ -31,6 +31,7 @@ from monitor.store.entries import (
     signed,
     unkeyed,
 )
+from monitor.store.files import Claim
 from monitor.store.ledger import (
     COLUMNS,
     FILE,
@@ -275,7 +276,7 @@ class LedgerSettings(Protocol):
 
 @dataclass(slots=True)
 class Journal:
-    """Keeps entries in a folder, without holding up the loop; without one it keeps none.
+    """Keeps entries in a claimed folder, without holding up the loop; without one it keeps none.
 
     open, then replay, are called first of all; the rest on the loop.
 
@@ -285,7 +286,7 @@ class Journal:
     failures  writes and reads that came to nothing, and entries that are never written
     """
 
-    folder: Path | None
+    claim: Claim | None
     settings: LedgerSettings
     tell: Callable[[str], None]
     pressed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -313,12 +314,17 @@ class Journal:
 
     def __post_init__(self) -> None:
         settings, path = self.settings, (self.folder or Path()).absolute() / FILE
-        if self.folder is not None:
+        if self.claim is not None:
             keep = math.ceil(settings.keep_hours * 60 / settings.partition_minutes)
-            self._writer = LedgerWriter(path, settings.disk_bytes, keep)
+            self._writer = LedgerWriter(path, settings.disk_bytes, keep, self.claim)
         self._reader, self._queue = LedgerReader(path), JournalQueue(settings.queue_frames)
         self._writing = ThreadPoolExecutor(1, "pending-writer")
         self._reading = ThreadPoolExecutor(1, "pending-reader")
+
+    @property
+    def folder(self) -> Path | None:
+        """Returns the folder; None where nothing is kept."""
+        return None if self.claim is None else self.claim.folder
 
     # ---- at start
 

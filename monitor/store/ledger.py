@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed
-from monitor.store.files import private, sync_path
+from monitor.store.files import Claim, private, sync_path
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +95,7 @@ Run = Callable[..., sqlite3.Cursor]
 
 
 class LedgerFailed(OSError):
-    """Nothing of it could be written or read now. It may be later.
-
-    full  whether the disk has no room
-    """
+    """The ledger could not be read or written; `full`: for want of room. It may be later."""
 
     def __init__(self, message: str, *, full: bool = False) -> None:
         remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
@@ -230,7 +227,7 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
 
 @dataclass(slots=True)
 class LedgerWriter:
-    """Writes the database; used by one thread at a time.
+    """Writes the database; one thread calls, but for what the loop reads and sets by field.
 
     This connection alone writes and copies the WAL into the file. From 3.7.0 to 3.51.2 (Debian
     has 3.40.1) SQLite can corrupt a database when two connections do so at once, as the WAL is
@@ -238,6 +235,7 @@ class LedgerWriter:
 
     disk_bytes   of all files; the partition whose last entry is the oldest goes first
     keep         partitions of event time that one is kept
+    claim        of the folder, without which nothing is written; None: the caller has it
     covered      sequence of the last entry that a checkpoint has: what is beyond it is replayed,
                  and does not expire
     now          partition that event time is in; None: that of the latest entry
@@ -249,6 +247,7 @@ class LedgerWriter:
     path: Path
     disk_bytes: int
     keep: int = 0
+    claim: Claim | None = None
     covered: int = 0
     # Whether the budget waits for a checkpoint.
     pressed: bool = False
@@ -303,7 +302,8 @@ class LedgerWriter:
         if self._connection is not None:
             return self._connection
         with failures(self.path):
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            if self.claim is not None and not self.claim.take():
+                raise LedgerFailed(f"{self.path.parent}: another sidecar holds this folder.")
             if not self.path.exists():
                 for stale in ("-wal", "-shm"):  # else SQLite took them for those of the new file
                     beside(self.path, stale).unlink(missing_ok=True)
@@ -493,7 +493,7 @@ class LedgerWriter:
                 inserted = run(_INSERT, (json.dumps(rows),)).rowcount
                 taken = set() if inserted == len(rows) else _taken(run, rows)
                 # A checkpoint that came later knows that they are gone.
-                for number in [n for n, entry in self.told.items() if entry < self.covered]:
+                for number in [n for n, entry in list(self.told.items()) if entry < self.covered]:
                     if number not in self._dying:
                         run("DELETE FROM gone WHERE partition = ?", (number,))
                         self._gone.pop(number, None)

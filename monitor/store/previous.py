@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from monitor.store.entries import BROUGHT, FRAME, LABELS, Key
-from monitor.store.files import STATISTICS, Kind, read_body, sync_path
+from monitor.store.files import STATISTICS, CorruptFile, Kind, read_body, sync_path
 from monitor.store.ledger import (
     FILE,
     Bodies,
@@ -64,25 +66,25 @@ def previous_paths(old_keys: Mapping[str, Any]) -> PreviousPaths:
 
 def previous_contents(paths: PreviousPaths) -> Contents | None:
     """Reads what the version before left; None where there is nothing."""
-    folder = Path(paths.recalibrators or "nowhere")
+    folder = Path(paths.recalibrators)
     sources = {
-        "statistics": (Path(paths.snapshot or "nowhere"), STATISTICS),
-        "drift": (Path(paths.drift or "nowhere"), _DRIFT),
-        "register": (folder / "state", _REGISTER),
+        "statistics": (paths.snapshot, STATISTICS),
+        "drift": (paths.drift, _DRIFT),
+        "register": (paths.recalibrators and str(folder / "state"), _REGISTER),
     }
     complaints: list[str] = []
     parts = {}
     for name, (path, kind) in sources.items():
-        for source in (path, path.with_name(f"{path.name}.1")):
+        for source in (Path(path), Path(f"{path}.1")) if path else ():
             body = _tried(partial(read_body, source, kind), complaints)
             if body is not None:
                 parts[name] = body
                 break
-    versions = sorted(folder.glob("versions/*.json"), key=lambda path: path.stat().st_mtime_ns)
+    versions = sorted(folder.glob("versions/*.json")) if paths.recalibrators else []
     documents = {path.stem: _tried(path.read_bytes, complaints) for path in versions}
     records = []
-    for path in (folder / "history.jsonl.1", folder / "history.jsonl"):
-        for line in (_tried(path.read_bytes, complaints) or b"").splitlines():
+    for name in ("history.jsonl.1", "history.jsonl") if paths.recalibrators else ():
+        for line in (_tried((folder / name).read_bytes, complaints) or b"").splitlines():
             text, _, crc = line.rpartition(_MARK)
             if crc == b'%08x"}' % zlib.crc32(text):
                 records.append(text + b"}")
@@ -90,7 +92,10 @@ def previous_contents(paths: PreviousPaths) -> Contents | None:
         return None
     position = None
     if body := parts.get("statistics"):
-        message = pb.StatisticsState.FromString(body)
+        try:
+            message = pb.StatisticsState.FromString(body)
+        except DecodeError:
+            raise CorruptFile(f"{paths.snapshot}: no statistics of a sidecar.") from None
         position = message.progress.sequence if message.HasField("progress") else None
     return Contents(
         source=Path(paths.snapshot or folder),
@@ -108,7 +113,7 @@ def _tried(read: Callable[[], bytes], complaints: list[str]) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        complaints.append(f"{error} It is not taken over.")
+        complaints.append(f"{str(error).rstrip('.')}. It is not taken over.")
         return None
 
 
@@ -128,8 +133,9 @@ def take_over(paths: PreviousPaths, folder: Path) -> None:
 
     folder  of the ledger that is to go on from them
     """
-    path, half, old = folder / FILE, folder / f"{FILE}.half", Path(paths.pending or "nowhere")
-    found = [name for one in old.glob("p*.sqlite") if (name := _PARTITION.fullmatch(one.name))]
+    path, half, old = folder / FILE, folder / f"{FILE}.half", Path(paths.pending)
+    there = old.glob("p*.sqlite") if paths.pending else ()
+    found = [name for one in there if (name := _PARTITION.fullmatch(one.name))]
     if any(map(Path.exists, (path, *StateFile(folder).generations))) or not found:
         return
     writer = LedgerWriter(half, 1 << 62)

@@ -5,8 +5,9 @@ ledger.
     state.db.1  the generation before, made by VACUUM INTO
     lock        held by the one sidecar that writes here (files.Claim)
 
-A file is used whole or not at all: SQLite is asked whether it is sound, every body has a CRC-32,
-and one that cannot be used is set aside and said. What the bodies mean is not known here.
+SQLite is asked whether a file is sound, and every body has a CRC-32. A file with a damaged part is
+set aside and said; a damaged record of the audit log is left out alone. What the bodies mean is not
+known here.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class Contents:
 class Checkpoint:
     """Holds what one transaction writes.
 
-    parts          bodies by name, each in pieces that are made when they are asked for
-    recalibrators  versions that are kept, each with what makes its document where it is not there;
-                   all others go
+    parts          bodies by name, each in pieces that are made when they are asked for; a part that
+                   is not named stays as it was
+    recalibrators  versions to keep, each with what returns its document; all others are deleted
     records        new ones, in order
     """
 
@@ -165,7 +166,8 @@ class StateFile:
                 contents = _read(source)
                 value = decode(contents)
             except (ValueError, OSError, sqlite3.Error) as error:
-                complaints.append(f"{source}: {error} {_put_aside(source, error)}")
+                said = str(error).rstrip(".")
+                complaints.append(f"{source}: {said}. {_put_aside(source, error)}")
                 continue
             refused = len(complaints)
             if source != self.path:
@@ -237,9 +239,9 @@ def _journal(path: Path) -> Path:
 def _aside(path: Path, suffix: str) -> str:
     """Sets a database aside with its journal, without which it would be another one."""
     said = set_aside(path, suffix)
-    journal = _journal(path)
-    with contextlib.suppress(OSError):
-        journal.replace(_journal(path.with_name(f"{path.name}.{suffix}")))
+    if not path.exists():
+        with contextlib.suppress(OSError):
+            _journal(path).replace(_journal(path.with_name(f"{path.name}.{suffix}")))
     return said
 
 

@@ -7,9 +7,8 @@ import grpc
 import pytest
 
 from monitor.config import TrackerConfig, TrackerKind
-from monitor.pipeline import tracker_client
-from monitor.pipeline.external_tracker import Link, LinkLost
-from monitor.pipeline.tracker_client import TrackerClient
+from monitor.pipeline import external_tracker
+from monitor.pipeline.external_tracker import Link, LinkLost, TrackerClient
 from monitor.v1 import tracker_pb2
 from monitor.wire.tracker import encode_frame_update
 from tests.certificates import Authority
@@ -72,7 +71,7 @@ def test_a_tracker_that_is_not_there_is_a_lost_link_at_once():
 
 
 def test_a_socket_that_takes_connections_and_says_nothing_is_a_lost_link(monkeypatch):
-    monkeypatch.setattr(tracker_client, "CONNECTING", 0.2)
+    monkeypatch.setattr(external_tracker, "CONNECTING", 0.2)
 
     async def talk(address):
         async with client(address).dial():
@@ -88,7 +87,7 @@ def test_a_server_that_is_no_tracker_is_a_lost_link_that_says_so(monkeypatch):
         async with client(address).dial() as link:
             await link.read()
 
-    monkeypatch.setattr(tracker_client, "UPDATE", "/monitor.v1.Tracker/Other")
+    monkeypatch.setattr(external_tracker, "UPDATE", "/monitor.v1.Tracker/Other")
     with tracking() as tracker, pytest.raises(LinkLost, match="UNIMPLEMENTED"):
         run(talk(tracker.address))
 

@@ -55,7 +55,7 @@ reference_seconds = 2.0
 mode = "manual"
 fit_tracks = 5
 [matching]
-class_map = {{ "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }}
+class_map = { "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclist" }
 [pending]
 partition_minutes = 0.1
 [tracker]

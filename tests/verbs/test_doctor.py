@@ -112,7 +112,7 @@ def test_what_is_missing_is_told_one_after_the_other_until_nothing_is_wrong(doct
         for area in ("streams: 2 streams", "clock: stamps are up to", "drift: no alarm"):
             assert f"well {area}" in said
         assert "% of the labels match" in said
-        assert "well disk: statistics were written" in said
+        assert "well disk: the last checkpoint was written" in said
 
 
 def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes_them(doctor, calm):
