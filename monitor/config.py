@@ -800,7 +800,7 @@ def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str
                 old[f"[{section}] {key}"] = value = keys.pop(key)
                 if moved is _OLD_PATHS and not isinstance(value, str):
                     raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
-    if not found.get("snapshot", True):
+    if found.get("snapshot") == {}:
         del found["snapshot"]
     state = found.setdefault("state", {})
     if isinstance(state, dict):
@@ -812,8 +812,8 @@ def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str
         ]
         if periods:
             state.setdefault("every_seconds", periods[0])
-        if paths == [""] * len(paths):
-            state.setdefault("folder", "")
+        if paths == [""] * len(paths) and "folder" not in state:
+            state["folder"] = ""
         elif old.get("[pending] folder") == "":
             found["pending"]["disk_bytes"] = 0
     return found, old

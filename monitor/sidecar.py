@@ -206,6 +206,7 @@ class Sidecar:
             position = opened.sequence
             ledger.begins = ledger.sequence + 1
         self.resumed.run(journal, position)
+        journal.started()
         self.wall_clock.epoch = ledger.epoch
 
     async def _drop_stuck(self) -> None:

@@ -102,6 +102,7 @@ def settings(**others: Any) -> PendingConfig:
 
 def writer(folder: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> LedgerWriter:
     """A ledger that was opened."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     made = LedgerWriter(folder / FILE, disk_bytes, keep)
     made.open()
     return made

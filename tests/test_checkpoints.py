@@ -301,7 +301,7 @@ def test_records_of_another_version_are_left_out_alone(folder):
     run.promotions.pin(pinned=True, actor="anna")
     kept(run)
     StateFile(folder).write(
-        replace(Checkpoint(0, {}, {}), records=[b'{"format": "later"}', b"\xff"])
+        replace(Checkpoint(0, {}, {}), records=[(7, b'{"format": "later"}'), (8, b"\xff")])
     )
     again = begun(folder)
     assert happened(again.promotions) == [Happened.PINNED]

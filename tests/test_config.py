@@ -473,7 +473,10 @@ NOTHING_KEPT = {
         ),
         ({"drift": {"every_seconds": 5.0}}, {"state": {"every_seconds": 5.0}}),
         ({"drift": {"path": "a", "watch": False}}, {"drift": {"watch": False}}),
-        (NOTHING_KEPT | {"state": {"folder": "kept"}}, {"state": {"folder": "kept"}}),
+        (
+            NOTHING_KEPT | {"state": {"folder": "kept"}},
+            {"state": {"folder": "kept"}, "pending": {"disk_bytes": 0}},
+        ),
         (
             {"snapshot": {"every_seconds": 3.0}, "state": {"every_seconds": 7.0}},
             {"state": {"every_seconds": 7.0}},

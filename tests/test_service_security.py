@@ -339,7 +339,8 @@ def test_a_verb_with_a_token_of_another_right_says_which_one_it_needs(guarded):
 
 def test_a_sidecar_whose_files_cannot_be_used_does_not_start(tmp_path):
     config = tmp_path / "sidecar.toml"
-    config.write_text(f"[security]\ndata_token_file = '{tmp_path}/none'\n", "utf-8")
+    text = f"[security]\ndata_token_file = '{tmp_path}/none'\n[state]\nfolder = ''\n"
+    config.write_text(text, "utf-8")
     for options in ((), ("--check",)):
         ended = serve_to_the_end("--config", str(config), *options)
         assert ended.returncode == 1

@@ -26,13 +26,13 @@ from monitor.config import (
     split_address,
     with_addresses,
 )
+from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.recalibration.selection import IDENTITY
 from monitor.service.host import Host, ServiceManager
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Sidecar, serve
-from monitor.store.state import state_folder
 
 EXAMPLE = """examples:
   calibration-monitor serve
@@ -145,7 +145,7 @@ def _at_start(config: Config) -> str:
     named = configured(Recalibrators(), config)
     active = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
     text = ", ".join(f"recalibrator {version}" for version in active if version)
-    folder = state_folder(config.state.folder, config.state_name, os.environ)
+    folder = configured_folder(config, os.environ)
     return text if folder is None else f"{text}, or what the last run left in {folder}"
 
 

@@ -14,10 +14,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
-from monitor.config import Config
+from monitor.config import Config, InvalidConfiguration
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.state import FamilyState
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
@@ -85,9 +86,17 @@ class _Found:
     records: Sequence[Record]
 
 
+def configured_folder(config: Config, environment: Mapping[str, str]) -> Path | None:
+    """Returns the folder of a sidecar; None: nothing is kept. Raises InvalidConfiguration."""
+    try:
+        return state_folder(config.state.folder, config.state_name, environment)
+    except ValueError as error:
+        raise InvalidConfiguration(str(error)) from None
+
+
 def claimed(config: Config, environment: Mapping[str, str]) -> Claim | None:
     """Claims the folder of a sidecar; None where it keeps nothing, which is said."""
-    folder = state_folder(config.state.folder, config.state_name, environment)
+    folder = configured_folder(config, environment)
     if folder is None:
         if config.state.folder is None:
             log.warning(
@@ -206,7 +215,7 @@ class Checkpoints:
         """Reads the files of the version before; None where there are none that can be used."""
         try:
             contents = previous_contents(self.previous)
-            found = None if contents is None else self._decoded(contents)
+            found = None if contents is None else self._decoded(self._usable(contents))
         except (ValueError, OSError) as error:
             log.warning(
                 "state: the files of the version before cannot be taken over: %s All begins anew. "
@@ -220,6 +229,25 @@ class Checkpoints:
             self._records += found.records
             self.soon.set()
         return found
+
+    def _usable(self, contents: Contents) -> Contents:
+        """Leaves out what cannot be used of files that were written apart, each alone."""
+        parts = dict(contents.parts)
+        readers: dict[str, Callable[[bytes], object]] = {
+            _STATISTICS: parsed,
+            _DRIFT: read_family,
+            _REGISTER: lambda _: self._register(contents),
+        }
+        for name, read in readers.items():
+            try:
+                read(parts.get(name, b"")) if name in parts else None
+            except IncompatibleStatistics:
+                pass  # it is said where it is added
+            except ValueError as error:
+                log.warning("state: the %s of the version before is left out: %s", name, error)
+                self.refused += 1
+                del parts[name]
+        return replace(contents, parts=parts)
 
     def _described(self, found: _Found, source: str) -> str:
         known = [] if found.statistics is None else found.statistics.state.slices
@@ -246,6 +274,8 @@ class Checkpoints:
             with contextlib.suppress(InvalidDocument):
                 records.append(RECORD_CODEC.read(record))
         run = _read(RUN_STATE.read, parts[_RUN]) if _RUN in parts else None
+        if run is not None and run.sequence != contents.position:
+            raise Damaged("its parts are not of its position in the ledger: it is damaged.")
         statistics = None
         if _STATISTICS in parts:
             try:
@@ -406,7 +436,7 @@ class Checkpoints:
                 _REGISTER: [REGISTER_CODEC.write(register)],
             },
             recalibrators=documents,
-            records=[RECORD_CODEC.write(record) for record in records],
+            records=[(record.sequence, RECORD_CODEC.write(record)) for record in records],
         )
 
     def _to_disk(self, file: StateFile, checkpoint: Checkpoint) -> int:

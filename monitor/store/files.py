@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import struct
 import threading
 import zlib
@@ -193,7 +194,11 @@ def private(path: str, flags: int) -> int:
     """Mode 0600, whatever the umask is and the file was; never through a link that somebody has
     put there.
     """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # A pipe in its place would let us wait for ever.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
     with contextlib.suppress(PermissionError):  # it is another user's, who lets us write
         os.fchmod(descriptor, 0o600)
     return descriptor

@@ -20,6 +20,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from monitor.store.databases import (
+    LedgerFailed,
+    UnusableLedger,
+    connected,
+    failures,
+    mark_of,
+)
 from monitor.store.entries import (
     LABELS,
     Entry,
@@ -32,19 +39,7 @@ from monitor.store.entries import (
     unkeyed,
 )
 from monitor.store.files import Claim
-from monitor.store.ledger import (
-    COLUMNS,
-    FILE,
-    NEVER,
-    LedgerFailed,
-    LedgerWriter,
-    Opened,
-    Row,
-    UnusableLedger,
-    connected,
-    failures,
-    mark_of,
-)
+from monitor.store.ledger import COLUMNS, FILE, NEVER, LedgerWriter, Opened, Row
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +78,12 @@ _REPLAYED = (
 class LedgerReader:
     """Finds what was committed; nothing is changed, and no transaction outlives a call.
 
+    alone    whether nobody else has the file open, as on a disk that takes nothing at start
     damaged  entries that are not as they were written, in words by sequence
     """
 
     path: Path
+    alone: bool = False
     mark: tuple[int, int] | None = None
     damaged: dict[int, str] = field(default_factory=dict)
     _connection: sqlite3.Connection | None = None
@@ -143,7 +140,8 @@ class LedgerReader:
             mark = mark_of(self.path)
             if self._connection is None or mark != self.mark:
                 self.close()
-                self._connection, self.mark = connected(self.path, "ro"), mark
+                mode = "alone" if self.alone else "ro"
+                self._connection, self.mark = connected(self.path, mode), mark
             return self._connection.execute(query, values).fetchall()
 
     def _entry(self, row: Row) -> Entry | None:
@@ -337,13 +335,23 @@ class Journal:
         if self._writer is not None:
             try:
                 opened = self._writer.open()
+                failed = opened.failed
             except Exception as error:
-                log.warning("pending: %s", error)
+                failed = str(error)
+            if failed:
+                log.warning("pending: %s", failed)
                 self._trouble = 1  # the disk takes nothing from the start, and that has been said
+            self._reader.alone = bool(failed)
             self._take_in()
         self._dropped = dropped
         self._noted = self._synced = opened.sequence
         return opened
+
+    def started(self) -> None:
+        """Says that all is done again: the file is no longer read alone."""
+        if self._reader.alone:
+            self._reader.close()
+            self._reader.alone = False
 
     def replay(self, after: int) -> Iterator[Entry]:
         """Yields all entries with a higher sequence, in order."""

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import sqlite3
-import stat
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from monitor.store.databases import (
+    LedgerFailed,
+    UnusableLedger,
+    beside,
+    connected,
+    failures,
+    mark_of,
+    size_of,
+)
 from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed
 from monitor.store.files import Claim, private, sync_path
 
@@ -78,10 +86,6 @@ _PORTION = 256  # blobs
 _PORTION_BYTES = 4 << 20
 _PORTION_PAGES = 128
 
-# Codes of SQLite by which a file is not what it should be, and those of a whole disk.
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-_SHORT_READ = 522  # SQLITE_IOERR_SHORT_READ: it ends before its end
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNSIGNED = (1 << 64) - 1
 
 # A sequence that no entry ever has.
@@ -92,26 +96,6 @@ Row: TypeAlias = tuple[Any, ...]
 # Key, CRC and body of entries.
 Bodies: TypeAlias = list[tuple[Key, int, bytes]]
 Run = Callable[..., sqlite3.Cursor]
-
-
-class LedgerFailed(OSError):
-    """The ledger could not be read or written; `full`: for want of room. It may be later."""
-
-    def __init__(self, message: str, *, full: bool = False) -> None:
-        remedy = "Free some of the disk." if full else "Is the folder there, ours, and writable?"
-        super().__init__(f"{message} {remedy}")
-        self.full = full
-
-
-class UnusableLedger(ValueError):
-    """A file is no ledger, not as it was written, or of a later version.
-
-    suffix  that it is set aside with
-    """
-
-    def __init__(self, message: str, suffix: str = "corrupt") -> None:
-        super().__init__(message)
-        self.suffix = suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +129,8 @@ class Opened:
     frames      those that are on the disk, the newest last, at most 65536
     partitions  numbers of those that have anything
     dropped     partitions that went, by number, until a checkpoint knows of it
-    unknown     reason for which all others went that were ever there
+    unknown     reason that is given for any other partition that is missing
+    failed      why nothing can be written now; '' where all is well
     """
 
     sequence: int = 0
@@ -153,6 +138,7 @@ class Opened:
     partitions: frozenset[int] = frozenset()
     dropped: Mapping[int, Dropped] = field(default_factory=dict)
     unknown: str = "vanished"
+    failed: str = ""
 
 
 @dataclass(slots=True)
@@ -165,64 +151,6 @@ class Partition:
 
     last: int = 0
     bytes: int = 0
-
-
-def mark_of(path: Path) -> tuple[int, int] | None:
-    """Identifies a file among others of the same name; None where there is none."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
-
-
-def beside(path: Path, suffix: str) -> Path:
-    """Returns a file that SQLite keeps beside its own: "-wal" or "-shm"."""
-    return path.with_name(f"{path.name}{suffix}")
-
-
-def _size(path: Path, *parts: str) -> int:
-    total = 0
-    for part in parts or ("", "-wal", "-shm"):
-        with contextlib.suppress(OSError):
-            total += beside(path, part).stat().st_size
-    return total
-
-
-@contextlib.contextmanager
-def failures(path: Path) -> Iterator[None]:
-    """Raises errors of SQLite and of the system as UnusableLedger or LedgerFailed."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        # The lowest byte is the kind, the rest the details.
-        extended = getattr(error, "sqlite_errorcode", None) or 0
-        code = extended & 0xFF
-        said = f"{path}: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
-        absent = code == sqlite3.SQLITE_ERROR and str(error).startswith("no such ")
-        if code in _DAMAGED or extended == _SHORT_READ or absent:
-            raise UnusableLedger(f"{said}.") from error
-        raise LedgerFailed(f"{said}.", full=code == sqlite3.SQLITE_FULL) from error
-    except LedgerFailed:
-        raise
-    except OSError as error:
-        full = error.errno in _NO_ROOM
-        raise LedgerFailed(f"{path}: {error.strerror or error}.", full=full) from error
-
-
-def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Opens a file that is there; "rw" to write, "ro" to read."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=1.0,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    # What is no text does not fit its CRC, which says it better.
-    connection.text_factory = lambda text: text.decode("utf-8", "replace")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
 
 
 @dataclass(slots=True)
@@ -279,7 +207,7 @@ class LedgerWriter:
 
     def open(self) -> Opened:
         """Reads what is there at start; an unusable file is set aside. Raises LedgerFailed."""
-        unknown = "vanished"
+        unknown, failed = "vanished", ""
         try:
             run = self._ready(at_start=True).execute
             with failures(self.path):
@@ -288,12 +216,26 @@ class LedgerWriter:
             self.set_aside(error)
             unknown, rows = error.suffix, []
             self._ready()
-        self._aside_bytes = sum(map(_size, self._aside()))
+        except LedgerFailed as error:
+            # A disk that takes nothing has all the same what is to be done again.
+            failed, rows = str(error), self._read_alone(error)
+        self._aside_bytes = sum(map(size_of, self._aside()))
         self.bytes = self._counted()
         frames = (RecentFrame(row[1], row[2] & UNSIGNED, *row[3:]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), dict(self._gone)
         self.told = dict.fromkeys(gone, self._last)
-        return Opened(self._last, tuple(frames), there, gone, unknown)
+        return Opened(self._last, tuple(frames), there, gone, unknown, failed)
+
+    def _read_alone(self, failed: LedgerFailed) -> list[Row]:
+        """Reads the file where nothing can be written. Raises what failed if that fails too."""
+        try:
+            with failures(self.path), contextlib.closing(connected(self.path, "alone")) as run:
+                self._read(run, at_start=True)
+                rows = run.execute(_RECENT, (MOST_RECENT,)).fetchall()
+        except (LedgerFailed, UnusableLedger):
+            raise failed from None
+        self.mark = mark_of(self.path)
+        return rows
 
     def _ready(self, *, at_start: bool = False) -> sqlite3.Connection:
         """Returns the connection to the file that is there, which is begun where there is none."""
@@ -413,7 +355,7 @@ class LedgerWriter:
         except OSError as failed:
             said = f"It cannot be kept as {aside.name} ({failed.strerror})."
         self.refused += 1
-        self._aside_bytes = sum(map(_size, self._aside()))
+        self._aside_bytes = sum(map(size_of, self._aside()))
         self._forget(
             error.suffix, f"{error} {said} Frames and labels in it are not known any more."
         )
@@ -505,6 +447,9 @@ class LedgerWriter:
             there.last = max(there.last, row[0])
             there.bytes += row[8]
         self._last = max([self._last, *(row[0] for row in rows)])
+        if durable and not rows and self._unsynced:  # such a commit writes, and syncs, nothing
+            with failures(self.path):
+                sync_path(beside(self.path, "-wal"), os.O_NOFOLLOW)
         self._unsynced = not durable
         if lost or taken:
             said = ", ".join(map(str, sorted(lost | taken)[:8]))
@@ -634,13 +579,13 @@ class LedgerWriter:
                 return True
             pages, free = self._pages()
             # A file within the budget keeps some room for what comes next.
-            over = pages * _PAGE + _size(self.path, "-wal") > self.disk_bytes
+            over = pages * _PAGE + size_of(self.path, "-wal") > self.disk_bytes
             if free > max(_PORTION_PAGES, pages // 8) or (over and free):
                 # Each page is a row without columns: only a script goes on to the last one.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
                 return True
             # What was deleted is in the WAL too, which else grows smaller with the next commits.
-            if _size(self.path, "-wal") > 2 * self._wal_pages * _PAGE:
+            if size_of(self.path, "-wal") > 2 * self._wal_pages * _PAGE:
                 run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self.bytes = self._counted()
         return False
@@ -657,10 +602,12 @@ class LedgerWriter:
         """Returns the bytes that would be on the disk if all that went were deleted."""
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
-        return max(0, (pages - free) * _PAGE - dying) + _size(self.path, "-wal") + self._aside_bytes
+        return (
+            max(0, (pages - free) * _PAGE - dying) + size_of(self.path, "-wal") + self._aside_bytes
+        )
 
     def _counted(self) -> int:
-        return _size(self.path) + self._aside_bytes
+        return size_of(self.path) + self._aside_bytes
 
     def _aside(self) -> Iterator[Path]:
         """Yields the files that were set aside."""
@@ -678,7 +625,7 @@ class LedgerWriter:
             oldest = min(self._aside(), key=lambda path: path.stat().st_mtime_ns)
             for part in ("", "-wal"):
                 beside(oldest, part).unlink(missing_ok=True)
-        self._aside_bytes = sum(map(_size, self._aside()))
+        self._aside_bytes = sum(map(size_of, self._aside()))
         return self._aside_bytes < before
 
 

@@ -18,18 +18,16 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Key
-from monitor.store.files import STATISTICS, CorruptFile, Kind, read_body, sync_path
-from monitor.store.ledger import (
-    FILE,
-    Bodies,
+from monitor.store.databases import (
     LedgerFailed,
-    LedgerWriter,
     UnusableLedger,
     beside,
     connected,
     failures,
 )
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Key
+from monitor.store.files import STATISTICS, CorruptFile, Kind, read_body, sync_path
+from monitor.store.ledger import FILE, Bodies, LedgerWriter
 from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb
 
@@ -151,6 +149,7 @@ def take_over(paths: PreviousPaths, folder: Path) -> None:
         sync_path(folder)
     except (OSError, UnusableLedger) as error:
         writer.disconnect()
+        half.unlink(missing_ok=True)
         log.warning("pending: frames and labels of the last release are not taken over: %s", error)
         return
     log.warning("pending: %d files of the last release are now in %s", len(found), path)

@@ -13,6 +13,7 @@ known here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import zlib
@@ -30,6 +31,7 @@ from monitor.store.files import (
     temporary_beside,
 )
 
+log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 # What tells a file of ours from any other database, and from one of a later version.
@@ -43,8 +45,9 @@ MOST_RECORDS = 20_000
 _MOST_NAMED = 5
 
 _SCHEMA = (
-    # One row: the last entry of the ledger that every part holds.
-    "CREATE TABLE checkpoint (position INTEGER NOT NULL)",
+    # One row: the last entry of the ledger that every part holds, and a CRC of that and of which
+    # parts there are.
+    "CREATE TABLE checkpoint (position INTEGER NOT NULL, crc INTEGER NOT NULL)",
     "CREATE TABLE parts (name TEXT PRIMARY KEY, crc INTEGER NOT NULL, body BLOB NOT NULL)",
     "CREATE TABLE recalibrators (version TEXT PRIMARY KEY, document BLOB NOT NULL)",
     "CREATE TABLE audit (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL, record BLOB NOT NULL)",
@@ -84,13 +87,13 @@ class Checkpoint:
     parts          bodies by name, each in pieces that are made when they are asked for; a part that
                    is not named stays as it was
     recalibrators  versions to keep, each with what returns its document; all others are deleted
-    records        new ones, in order
+    records        new ones by number, in order; one that is there already stays
     """
 
     position: int
     parts: Mapping[str, Iterable[bytes]]
     recalibrators: Mapping[str, Callable[[], str]]
-    records: Sequence[bytes] = ()
+    records: Sequence[tuple[int, bytes]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +118,24 @@ def state_folder(folder: str | None, name: str, environment: Mapping[str, str]) 
     folder  as configured: None takes one of the sidecar's name in $STATE_DIRECTORY, else in the XDG
             state home
     name    '' where there is none to take
+    raises  ValueError where the user has no home
     """
     if folder is not None:
-        return Path(folder).absolute() if folder else None
+        return Path(folder).expanduser().absolute() if folder else None
     if not name:
         return None
     # A service manager that gives several names the first.
-    if given := environment.get("STATE_DIRECTORY", "").partition(":")[0]:
-        return Path(given).absolute() / name
-    home = environment.get("XDG_STATE_HOME", "")
-    base = Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()
+    for given in environment.get("STATE_DIRECTORY", "").split(":"):
+        if given:
+            return Path(given).absolute() / name
+    base = Path(environment.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():
+        with contextlib.suppress(RuntimeError):
+            base = Path("~/.local/state").expanduser()
+    if not base.is_absolute():
+        raise ValueError(
+            "[state] folder: the user has no home to keep state in. Name a folder, or set it to ''."
+        )
     return base / "calibration-monitor" / name
 
 
@@ -165,7 +176,9 @@ class StateFile:
                     continue
                 contents = _read(source)
                 value = decode(contents)
-            except (ValueError, OSError, sqlite3.Error) as error:
+            except Exception as error:
+                if not isinstance(error, ValueError | OSError | sqlite3.Error):
+                    log.exception("state: %s cannot be used", source)
                 said = str(error).rstrip(".")
                 complaints.append(f"{source}: {said}. {_put_aside(source, error)}")
                 continue
@@ -204,7 +217,9 @@ class StateFile:
             _commit(self.path, checkpoint)
         else:
             with temporary_beside(self.path) as temporary:
-                _begin(temporary)
+                # What a checkpoint does not bring, such as the audit log, goes on.
+                if not self._copied(self.previous, temporary):
+                    _begin(temporary)
                 _commit(temporary, checkpoint)
                 # Else SQLite took it for the journal of the new file.
                 _journal(self.path).unlink(missing_ok=True)
@@ -215,16 +230,25 @@ class StateFile:
     def _generation_kept(self) -> bool:
         """Makes what is there the generation before; False where it is damaged, and set aside."""
         with temporary_beside(self.previous) as temporary:
-            try:
-                _copy(self.path, temporary)
-            except (sqlite3.DatabaseError, Damaged) as error:
-                if not _is_damage(error):
-                    raise
-                # Somebody has damaged it since: the generation before stays.
-                _aside(self.path, "corrupt")
+            if not self._copied(self.path, temporary):
                 return False
             temporary.replace(self.previous)
         sync_path(self.folder)
+        return True
+
+    def _copied(self, source: Path, target: Path) -> bool:
+        """Copies a generation; False where there is none, or a damaged one, which is set aside."""
+        if not is_regular(source):
+            return False
+        try:
+            _copy(source, target)
+            _read(target)
+        except (sqlite3.DatabaseError, Damaged) as error:
+            if not _is_damage(error):
+                raise
+            target.unlink(missing_ok=True)
+            log.warning("state: %s: %s %s", source, error, _aside(source, "corrupt"))
+            return False
         return True
 
 
@@ -249,7 +273,7 @@ def _aside(path: Path, suffix: str) -> str:
 def _opened(path: Path) -> Iterator[Run]:
     """Opens a database that is there; a transaction that is not committed is rolled back."""
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=1.0, isolation_level=None
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=10.0, isolation_level=None
     )
     try:
         yield connection.execute
@@ -306,22 +330,28 @@ def _position(path: Path) -> int:
 
 def _fill(run: Run, checkpoint: Checkpoint) -> None:
     run("DELETE FROM checkpoint")
-    run("INSERT INTO checkpoint VALUES (?)", (checkpoint.position,))
     for name, pieces in checkpoint.parts.items():
         body = b"".join(pieces)
         run("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, zlib.crc32(body), body))
+    parts = run("SELECT name, crc FROM parts").fetchall()
+    head = checkpoint.position, _crc(checkpoint.position, parts)
+    run("INSERT INTO checkpoint VALUES (?, ?)", head)
     there = {version for (version,) in run("SELECT version FROM recalibrators")}
     for version in there.difference(checkpoint.recalibrators):
         run("DELETE FROM recalibrators WHERE version = ?", (version,))
     for version, document in checkpoint.recalibrators.items():
         if version not in there:
             run("INSERT INTO recalibrators VALUES (?, ?)", (version, document().encode()))
-    for record in checkpoint.records:
-        run("INSERT INTO audit (crc, record) VALUES (?, ?)", (zlib.crc32(record), record))
+    for number, record in checkpoint.records:
+        run("INSERT OR IGNORE INTO audit VALUES (?, ?, ?)", (number, zlib.crc32(record), record))
     run(
         "DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?",
         (MOST_RECORDS,),
     )
+
+
+def _crc(position: int, parts: Iterable[tuple[str, int]]) -> int:
+    return zlib.crc32(repr((position, sorted(parts))).encode())
 
 
 def _read(path: Path) -> Contents:
@@ -331,12 +361,16 @@ def _read(path: Path) -> Contents:
         (found,) = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise Damaged(f"it is damaged ({found}).")
-        positions = run("SELECT position FROM checkpoint").fetchall()
+        heads = run("SELECT position, crc FROM checkpoint").fetchall()
         parts = run("SELECT name, crc, body FROM parts").fetchall()
         recalibrators = run("SELECT version, document FROM recalibrators ORDER BY rowid").fetchall()
         audit = run("SELECT number, crc, record FROM audit ORDER BY number").fetchall()
-    if len(positions) != 1 or not isinstance(positions[0][0], int):
-        raise Damaged("it has no position in the ledger: it is damaged.")
+    names = [(str(name), crc) for name, crc, _ in parts]
+    if len(heads) != 1 or heads[0][1] != _crc(heads[0][0], names):
+        raise Damaged("its position in the ledger is not as it was written: it is damaged.")
+    for version, document in recalibrators:
+        if not isinstance(version, str) or not isinstance(document, bytes):
+            raise Damaged("its recalibrators are not as they were written: it is damaged.")
     for name, crc, body in parts:
         if not isinstance(body, bytes) or zlib.crc32(body) != crc:
             raise Damaged(f"its {name} is not as it was written: it is damaged.")
@@ -353,7 +387,7 @@ def _read(path: Path) -> Contents:
         )
     return Contents(
         source=path,
-        position=positions[0][0],
+        position=heads[0][0],
         parts={name: body for name, _, body in parts},
         recalibrators=dict(recalibrators),
         records=[record for (_, _, record), good in zip(audit, sound, strict=True) if good],

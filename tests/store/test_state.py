@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def checkpoint(number: int, *records: bytes, size: int = 300) -> Checkpoint:
         number,
         {name: [name.encode(), bytes([number]) * size] for name in ("sums", "evidence")},
         {f"v{n}": f"document {n} {'.' * size}".__str__ for n in (number - 1, number)},
-        records or [b"record %d" % number],
+        [(1000 * number + n, one) for n, one in enumerate(records or [b"record %d" % number])],
     )
 
 
@@ -121,7 +122,8 @@ def test_recalibrators_that_nobody_names_go_and_a_document_is_made_once(file):
 def test_records_of_the_audit_log_are_bounded_and_the_latest_stay(file, monkeypatch):
     monkeypatch.setattr(state, "MOST_RECORDS", 5)
     for begin in (10, 13, 16):
-        file.write(checkpoint(3, *(b"%d" % n for n in range(begin, begin + 3))))
+        records = [(n, b"%d" % n) for n in range(begin, begin + 3)]
+        file.write(replace(checkpoint(begin), records=records))
     found = file.load(lambda contents: contents.records).value
     assert found == [b"14", b"15", b"16", b"17", b"18"]
 
@@ -278,7 +280,14 @@ DAMAGES = {
     "of another program": (sql("PRAGMA application_id = 7"), "corrupt", "no state of a sidecar"),
     "of a later version": (sql("PRAGMA user_version = 9"), "incompatible", "format 9, but this"),
     "without a table": (sql("DROP TABLE parts"), "corrupt", "no such table"),
-    "without a position": (sql("DELETE FROM checkpoint"), "corrupt", "no position"),
+    "without a position": (sql("DELETE FROM checkpoint"), "corrupt", "its position"),
+    "with another position": (sql("UPDATE checkpoint SET position = 7"), "corrupt", "its position"),
+    "without a part": (sql("DELETE FROM parts WHERE name = 'sums'"), "corrupt", "its position"),
+    "with a number for a document": (
+        sql("UPDATE recalibrators SET document = 1"),
+        "corrupt",
+        "its recalibrators",
+    ),
     "with another body": (sql("UPDATE parts SET body = x'00'"), "corrupt", "not as it was written"),
     "with a text for a body": (sql("UPDATE parts SET body = 'a'"), "corrupt", "not as it was"),
 }  # fmt: skip
@@ -360,11 +369,11 @@ def test_where_no_generation_can_be_used_all_begins_anew_and_both_are_kept(file)
 
 def test_damaged_records_are_left_out_alone_and_said_in_one_sentence(file):
     file.write(checkpoint(3, *(b"%d" % n for n in range(20)), b"record 3"))
-    sql("UPDATE audit SET record = 'forged' WHERE number BETWEEN 4 AND 10")(file.path)
+    sql("UPDATE audit SET record = 'forged' WHERE number BETWEEN 3001 AND 3007")(file.path)
     loaded = file.load(lambda contents: contents.records)
     assert len(loaded.value) == 23 - 7
     (said,) = loaded.complaints
-    assert "7 of 23 records" in said and "(4, 5, 6, 7, 8 and 2 more)" in said
+    assert "7 of 23 records" in said and "(3001, 3002, 3003, 3004, 3005 and 2 more)" in said
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
