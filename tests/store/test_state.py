@@ -122,7 +122,7 @@ def test_recalibrators_that_nobody_names_go_and_a_document_is_made_once(file):
 def test_records_of_the_audit_log_are_bounded_and_the_latest_stay(file, monkeypatch):
     monkeypatch.setattr(state, "MOST_RECORDS", 5)
     for begin in (10, 13, 16):
-        records = [(n, b"%d" % n) for n in range(begin, begin + 3)]
+        records = [(10_000 + n, b"%d" % n) for n in range(begin, begin + 3)]
         file.write(replace(checkpoint(begin), records=records))
     found = file.load(lambda contents: contents.records).value
     assert found == [b"14", b"15", b"16", b"17", b"18"]
