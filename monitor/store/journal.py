@@ -16,9 +16,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from monitor.store.databases import (
     LedgerFailed,
@@ -50,16 +51,18 @@ MOST_LABEL_BYTES = 64 * 2**20
 MOST_FRAME_BYTES = 64 * 2**20
 _ENTRY = 512  # bytes of Python, about
 FrameName = tuple[str, int]
+Result = TypeVar("Result")
 
 _GATHER = 0.05  # s that frames gather before they are written together, where nobody waits for it
 _RETRY = 1.0  # s after a write that failed, where nobody waits for it
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
 _AT_ONCE = 256  # entries written at once: where that fails, so many are made into bytes again
+_AT_EASE = 16  # likewise where nobody waits: the loop has half of the interpreter meanwhile
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
-# So many times as long as a write took, none follows, unless somebody waits for it: frames that
-# find no room meanwhile stay in memory.
-_REST = 3.0
+# After a write the thread rests so many times the processor time that it took, unless somebody
+# waits: frames that find no room meanwhile stay in memory. A slow disk costs no processor time.
+_REST = 10.0
 
 
 # ---- the thread that reads
@@ -306,6 +309,7 @@ class Journal:
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _rested_at: float = 0.0
+    _busy: float = 0.0  # s of processor that the writer took since it rested
     _task: asyncio.Task[None] | None = None
     _writing: ThreadPoolExecutor = field(init=False)
     _reading: ThreadPoolExecutor = field(init=False)
@@ -528,13 +532,12 @@ class Journal:
     async def _run(self) -> None:
         while True:
             await self._due()
-            began = time.monotonic()
             if self._queue or self._waiters or self._unsynced_since is not None:
                 await self._attempt()
             if self._untidy and not self._trouble:
                 await self._tidy()
-            ended = time.monotonic()
-            self._rested_at = ended + _REST * (ended - began)
+            self._rested_at = time.monotonic() + _REST * self._busy
+            self._busy = 0.0
 
     async def _due(self) -> None:
         """Returns when there is something to do, and it is time."""
@@ -543,7 +546,7 @@ class Journal:
             due = None if since is None else max(0.0, since + _SYNC - time.monotonic())
             await _set_within(self._work, due)
         self._work.clear()
-        if not self._waiters and (self._trouble or len(self._queue) < _AT_ONCE):
+        if not self._waiters and (self._trouble or len(self._queue) < _AT_EASE):
             await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
         self._hurry.clear()
         if not self._waiters:
@@ -554,7 +557,7 @@ class Journal:
     async def _attempt(self) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()
         assert writer is not None
-        batch = self._queue.first(_AT_ONCE)
+        batch = self._queue.first(_AT_ONCE if self._waiters else _AT_EASE)
         through = max((entry.sequence for entry in batch), default=self._noted)
         # Those who come while it is written wait for the next one.
         waiters, self._waiters = self._waiters, []
@@ -566,7 +569,8 @@ class Journal:
             or (since is not None and time.monotonic() - since >= _SYNC)
         )
         try:
-            lost = await loop.run_in_executor(self._writing, writer.commit, batch, durable)
+            commit = partial(writer.commit, batch, durable)
+            lost = await loop.run_in_executor(self._writing, self._timed, commit)
         except Exception as error:
             self._failed(error)
             _answer(waiters, False)
@@ -585,12 +589,20 @@ class Journal:
             self._waiters[:0] = [one for one in waiters if one[0] > self._synced]
         self._take_in()
 
+    def _timed(self, work: Callable[[], Result]) -> Result:
+        """Adds the processor time of some work of the writer's thread."""
+        began = time.thread_time()
+        try:
+            return work()
+        finally:
+            self._busy += time.thread_time() - began
+
     async def _tidy(self) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()
         assert writer is not None
         self._untidy = False
         try:
-            self._untidy = await loop.run_in_executor(self._writing, writer.tidy)
+            self._untidy = await loop.run_in_executor(self._writing, self._timed, writer.tidy)
         except UnusableLedger as error:
             await loop.run_in_executor(self._writing, writer.refuse, writer.mark, error)
         except Exception as error:  # the next commit tries again
