@@ -671,6 +671,8 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
     Path(before.drift).write_bytes(b"garbage")
     second = begun(folder, previous=before)
     assert warnings(caplog) == []
+    # Nobody else takes over the same files, and counts a second time what they hold.
+    assert begun(folder.with_name("other"), previous=before).checkpoints.position == 0
     for run in (first, second):
         assert run.checkpoints.position == 5
         assert sum(one.raw.n for _, one in statistics_of(run.pipeline)) == 2 * 25

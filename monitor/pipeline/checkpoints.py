@@ -41,7 +41,7 @@ from monitor.store.drift_documents import family_text, prepare_writing, read_fam
 from monitor.store.files import Claim
 from monitor.store.files import OtherFormat as OtherFile
 from monitor.store.journal import Journal
-from monitor.store.previous import PreviousPaths, previous_contents
+from monitor.store.previous import PreviousPaths, mark_taken_over, previous_contents
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
@@ -158,6 +158,7 @@ class Checkpoints:
     _file: StateFile | None = field(init=False)
     _records: list[Record] = field(default_factory=list)
     _trouble: int = 0  # failed attempts in a row
+    _took_over: bool = False  # what no checkpoint has yet
     _encoded: PaneBytes = field(default_factory=PaneBytes)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -227,6 +228,7 @@ class Checkpoints:
             log.warning("state: %s", complaint)
         if found is not None:
             self._records += found.records
+            self._took_over = True
             self.soon.set()
         return found
 
@@ -401,6 +403,9 @@ class Checkpoints:
                 self._trouble = 0
             del self._records[: len(checkpoint.records)]
             self.written_at = time.monotonic()
+            if self._took_over:
+                self._took_over = False
+                mark_taken_over(self.previous, file.folder)
             # The generation before may be what the next start goes on from.
             now = self.promotions.pipeline.ledger.partition_of(None)
             self.journal.covered(covered, now)

@@ -246,6 +246,9 @@ class LedgerWriter:
         with failures(self.path):
             if self.claim is not None and not self.claim.take():
                 raise LedgerFailed(f"{self.path.parent}: another sidecar holds this folder.")
+            emptied = self.path.exists() and not size_of(self.path, "")
+            if emptied or (not self.path.exists() and beside(self.path, "-wal").exists()):
+                log.warning("pending: %s was emptied or removed: what it had is lost", self.path)
             if not self.path.exists():
                 for stale in ("-wal", "-shm"):  # else SQLite took them for those of the new file
                     beside(self.path, stale).unlink(missing_ok=True)

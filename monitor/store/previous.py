@@ -62,8 +62,24 @@ def previous_paths(old_keys: Mapping[str, Any]) -> PreviousPaths:
     )
 
 
+def _mark(paths: PreviousPaths) -> Path:
+    """The file that says that another folder has taken over what is there."""
+    first = paths.snapshot or paths.recalibrators or paths.pending or paths.drift
+    return Path(f"{first}.taken-over")
+
+
+def mark_taken_over(paths: PreviousPaths, folder: Path) -> None:
+    """Says beside the files that they were taken over, so that nobody does so again."""
+    try:
+        _mark(paths).write_text(f"Taken over into {folder}.\n", encoding="utf-8")
+    except OSError as error:
+        log.warning("state: %s cannot be written (%s)", _mark(paths), error.strerror)
+
+
 def previous_contents(paths: PreviousPaths) -> Contents | None:
-    """Reads what the version before left; None where there is nothing."""
+    """Reads what the version before left; None where there is nothing, or it was taken over."""
+    if _mark(paths).exists():
+        return None
     folder = Path(paths.recalibrators)
     sources = {
         "statistics": (paths.snapshot, STATISTICS),
@@ -134,7 +150,8 @@ def take_over(paths: PreviousPaths, folder: Path) -> None:
     path, half, old = folder / FILE, folder / f"{FILE}.half", Path(paths.pending)
     there = old.glob("p*.sqlite") if paths.pending else ()
     found = [name for one in there if (name := _PARTITION.fullmatch(one.name))]
-    if any(map(Path.exists, (path, *StateFile(folder).generations))) or not found:
+    ours = path, *StateFile(folder).generations, _mark(paths)
+    if any(map(Path.exists, ours)) or not found:
         return
     writer = LedgerWriter(half, 1 << 62)
     try:
