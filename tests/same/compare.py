@@ -77,6 +77,11 @@ LEFT_OUT = (
     ),
     LeftOut("*metrics.txt", "calibration_pending_bytes", "an estimate of memory"),
     LeftOut("*metrics.txt", "calibration_ledger_partitions", "files before, event time now"),
+    LeftOut(
+        "live/[3456]*/metrics.txt",
+        "calibration_ledger_replayed_entries",
+        "four positions replay from the earliest of them",
+    ),
     LeftOut("live/[3456]*/metrics.txt", "calibration_drift_.*", _OPEN),
     LeftOut("live/[3456]*/calibration*.json", "drift(_stages)?|bytes", _OPEN),
     LeftOut("live/[3456]*/alarms*", ".*", _OPEN),
