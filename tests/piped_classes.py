@@ -32,7 +32,7 @@ GOOD_TRUTH = (1.0, 2.0)
 BINNING = ClassBinning()
 HOUR = 3600 * SECOND
 WARM = ClassSelection(CLASSES, Temperature(2.0))
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:

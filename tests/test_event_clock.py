@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from monitor.statistics.windows import AHEAD, BACK, EventClock
 
 REACH, NEAR = 1000, 400
-quick = settings(deadline=None, max_examples=200)
+quick = settings(max_examples=200)
 
 
 def clock_at(now=5000) -> EventClock:

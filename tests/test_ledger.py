@@ -52,7 +52,7 @@ def sequences(path: Path, after: int = 0) -> list[int]:
 # ---- what is there again
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(-2, 3), st.booleans()), max_size=40),
     st.integers(0, 40),

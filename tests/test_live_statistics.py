@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "live_seconds": 5.0,
     "fold_rows": 50,
 }
-quick = settings(deadline=None, max_examples=20)
+quick = settings(max_examples=20)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -154,7 +154,7 @@ class Sidecar(RuleBasedStateMachine):
 
 
 TestSidecar = Sidecar.TestCase
-TestSidecar.settings = settings(deadline=None, max_examples=40, stateful_step_count=25)
+TestSidecar.settings = settings(max_examples=40, stateful_step_count=25)
 
 
 def test_a_jump_while_a_state_is_exported_leaves_no_row_out_and_none_of_two_times():

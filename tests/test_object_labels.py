@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import MatchingConfig
@@ -444,7 +444,6 @@ told_objects = st.builds(
 detections = st.tuples(st.integers(0, 1), coordinates, coordinates)
 
 
-@settings(deadline=None)
 @given(
     st.lists(told_objects, max_size=10),
     st.lists(st.tuples(detections, st.booleans()), max_size=8),
@@ -473,7 +472,6 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
         assert (np.linalg.eigvalsh(found.truth_covariance) >= -1e-9).all()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 10), st.integers(0, 10))
 def test_the_order_of_objects_changes_nothing_that_is_matched_or_ignored(seed, m, n):
     random = np.random.default_rng(seed)

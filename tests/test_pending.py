@@ -154,7 +154,7 @@ def record_of(
 # ---- one frame
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(FORMS), max_size=8),
     st.sampled_from([1, 2, 3, 4]),
@@ -654,7 +654,7 @@ moves = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(moves, st.integers(0, 14_000))
 def test_bytes_and_counts_are_those_of_the_frames_that_are_there(drawn, max_bytes):
     store, slow = PendingStore(max_bytes), Slow(max_bytes)

@@ -129,7 +129,7 @@ any_row = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.lists(any_row, max_size=5), max_size=5),
     st.sampled_from(["apply", "observe"]),

@@ -76,7 +76,7 @@ class Bookkeeping:
         return Counter()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(a_detection, max_size=7),
     st.lists(st.tuples(st.lists(a_label, max_size=10), st.booleans()), max_size=4),

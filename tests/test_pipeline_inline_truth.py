@@ -33,7 +33,7 @@ from tests.recalibrators import Shift
 from tests.received import FORMS, Label, Sent, frame, labels
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from(FORMS), st.booleans()), max_size=6), max_size=4),
     st.sampled_from(list(SELECTIONS.values())),

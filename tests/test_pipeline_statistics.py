@@ -25,7 +25,7 @@ from tests.piped import (
 from tests.received import frame
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["lidar", "radar"]), st.integers(0, 99), st.integers(0, 8)),

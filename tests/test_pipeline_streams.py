@@ -179,7 +179,7 @@ def test_a_frame_without_a_number_is_answered_and_its_inline_truth_counts():
 # ---- event time
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.one_of(st.none(), st.integers(-(10**11), 10**11)), max_size=20),
     st.sampled_from([0.0, 0.5, 2.0]),

@@ -116,7 +116,7 @@ class Bookkeeping:
         return "ignored" if label.ignore else "matched"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.permutations(range(10)),
     st.integers(0, 8),

@@ -200,7 +200,7 @@ cuts = st.tuples(*[st.integers(0, 25)] * 2)
 memories = st.sampled_from([2**28, 2**28, 9000, 1])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(selections, moves.map(without_what_comes_again), cuts, memories)
 def test_who_goes_on_from_a_checkpoint_and_the_ledger_is_the_one_that_never_died(
     selection, moves, cuts, max_bytes
@@ -227,7 +227,7 @@ def moves_in_order(draw):
     return found
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(selections, moves_in_order())
 def test_evidence_of_drift_is_gathered_again_from_the_ledger(selection, moves):
     """Up to rounding: rows are summed in other portions. Nothing was kept."""
@@ -261,7 +261,7 @@ troubled = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(selections, troubled.map(without_what_comes_again), cuts, st.sampled_from([1, 2]))
 def test_labels_that_are_on_the_disk_count_once_where_their_frames_were_in_memory_alone(
     selection, moves, cuts, keep_one_frame_in

@@ -100,7 +100,7 @@ def entries_of(seed: int, number: int = 160, spread: float = 1.5) -> list[Matche
     return [rows for _, rows in sorted(frames, key=lambda one: one[0])]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 999), st.integers(0, 320), st.sampled_from(list(Unit)))
 def test_who_goes_on_from_any_entry_lacks_what_was_open_and_nothing_else(seed, cut, unit):
     wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
@@ -111,7 +111,7 @@ def test_who_goes_on_from_any_entry_lacks_what_was_open_and_nothing_else(seed, c
     assert again.watch.left_out["superseded"] == 0
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 999), st.integers(0, 320))
 def test_an_alarm_that_stays_is_not_told_again(seed, cut):
     entries = entries_of(seed)
@@ -142,7 +142,7 @@ def test_who_is_told_to_stop_has_nothing_open():
     assert (life.open, life.labelled) == (0, sum(one.n for one in entries[:200]))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 999), st.sampled_from(list(Unit)), st.sets(st.integers(1, 320)))
 def test_when_what_comes_is_taken_in_changes_no_bit_of_what_is_found(seed, unit, looks):
     """One takes in each frame at once, one at any moments."""

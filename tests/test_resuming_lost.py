@@ -184,7 +184,7 @@ LOST = [Came("lidar", 0, 0, n=0), Came("lidar", 1, 0, n=1), Message("lidar", 1, 
 REVISED = [Came("lidar", 0, 0, n=0), Came("lidar", 0, 0, n=0), Message("lidar", 1, revision=1)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @example(LOST, REVISED, False, [], 2**28)
 @given(moves, moves, st.booleans(), short_moves, st.sampled_from([2**28, 9000, 1]))
 def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(

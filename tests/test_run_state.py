@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.counters import TruthAccount
@@ -79,7 +79,6 @@ def some_run(seed: int = 1) -> RunState:
     )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_written_is_read_bit_for_bit(seed):
     run = some_run(seed)

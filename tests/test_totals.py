@@ -19,7 +19,7 @@ from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, ex
 from tests.states import within
 
 Value = TypeVar("Value")
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def statistics_of(seed, space=XY) -> SliceStatistics:

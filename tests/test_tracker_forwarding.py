@@ -603,7 +603,7 @@ def test_states_of_another_length_than_the_own_ones_are_not_passed_on():
         max_size=80,
     ),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, steps):
     pipeline = pipeline_of()
     stream = opened(pipeline)

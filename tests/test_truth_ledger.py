@@ -260,7 +260,7 @@ memories = st.sampled_from([2**28, 2**28, 9000, 3000, 1])
 selections = st.sampled_from([DOUBLE, BY_SLICE])
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     selections,
     st.booleans(),
@@ -286,7 +286,7 @@ def deliveries(draw):
     return list({(one.stream, one.number, one.revision): one for one in found}.values())
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(selections, st.lists(came, max_size=8), deliveries(), st.data())
 def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
     """Shuffled, repeated and late: what counts is which revisions of a frame came."""

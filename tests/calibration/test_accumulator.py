@@ -33,7 +33,7 @@ from tests.calibration.matched_frames import (
     shuffled,
 )
 
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

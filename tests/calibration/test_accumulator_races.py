@@ -195,9 +195,9 @@ class ClassRaces(Races):
 
 
 TestRaces = Races.TestCase
-TestRaces.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+TestRaces.settings = settings(max_examples=60, stateful_step_count=40)
 TestClassRaces = ClassRaces.TestCase
-TestClassRaces.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
+TestClassRaces.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def test_a_jump_takes_no_longer_however_much_there_is():

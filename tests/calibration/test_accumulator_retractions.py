@@ -28,7 +28,7 @@ from tests.calibration.matched_frames import (
 )
 from tests.states import bits
 
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 
 

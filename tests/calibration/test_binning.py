@@ -38,7 +38,7 @@ def test_the_index_is_that_of_a_search_among_the_edges(bins, seed):
     assert np.array_equal(bins.index(value), by_search(bins, value))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.floats(0, allow_infinity=True, allow_nan=False), min_size=1, max_size=20))
 def test_the_index_is_that_of_a_search_for_any_float_there_is(values):
     value = np.array(values)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monitor.frames.cholesky import factorise, is_diagonal, log_determinant, whiten
 from tests.calibration import oracle, statistics_oracle
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 INDEFINITE = [[1.0, 2.0], [2.0, 1.0]]
 SINGULAR = [[1.0, 1.0], [1.0, 1.0]]

@@ -29,7 +29,7 @@ WINDOWS = Windows((60, 180, 360), 3)
 OLDER = (WINDOWS.older, 0)
 CLASSES = {0: 3, 1: 3, 2: 10}
 Expected = dict[int, dict[PaneKey, ClassStatistics]]
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -168,7 +168,7 @@ def back(rows: MatchedClasses) -> MatchedClasses:
     return replace(rows, retracts=True)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(seeds, st.sets(st.integers(0, 29)), st.integers(1, 60), st.sets(st.integers(0, 60)))
 def test_what_is_taken_back_leaves_the_statistics_of_the_rest(seed, chosen, fold_rows, fold_after):
     random = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ unit = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(unit, st.sampled_from([10, 15, 20, 60, 4]))
 def test_micro_bins_make_up_the_bins_of_linspace_exactly(value, bins):
     edges = np.linspace(0, 1, bins + 1).tolist()

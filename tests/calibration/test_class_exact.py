@@ -27,7 +27,7 @@ BESIDES = {
 }
 SORTS = (oracle.confidence, oracle.entropy, oracle.cross_entropy)
 MERITS = (oracle.wrong, oracle.brier)
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def simulated(seed, n=150, classes=5, sharp=1.0):

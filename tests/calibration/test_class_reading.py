@@ -46,7 +46,7 @@ def both(rows, bins) -> tuple[ClassEvaluation, ClassEvaluation]:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 300),
@@ -69,7 +69,7 @@ def test_streaming_equals_exact(seed, n, classes, sharp, bins):
             )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 300),

@@ -12,7 +12,7 @@ from monitor.statistics.evaluation import EvaluationError
 from tests.calibration import class_oracle as oracle
 
 THIRD = [0.2, 0.3, 0.5]
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 def judged(probabilities, label, opinions=None):

@@ -25,7 +25,7 @@ from monitor.statistics.exact_sums import ExactSum, SparseSums
 from tests import laws
 
 BINNING = ClassBinning()
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 widths = st.sampled_from([2, 3, 10, 80])
 

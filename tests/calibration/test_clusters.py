@@ -20,7 +20,7 @@ from monitor.statistics.clusters import (
 )
 from tests.calibration import statistics_oracle
 
-quick = settings(deadline=None, max_examples=80)
+quick = settings(max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -396,7 +396,6 @@ def test_a_frame_without_a_word_on_classes_shares_one_answer():
         assert not found.true_class_invalid.any()
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["all", "bare", "no truth", "refused", "missing"]), max_size=8))
 def test_the_batch_holds_the_opinions_and_true_classes_of_its_detections(kinds):
     rows = []
@@ -520,7 +519,7 @@ def test_what_came_about_the_class_of_a_refused_detection_is_not_judged(change):
 # ---- the batch
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_exactly_the_corrupted_rows_are_refused_and_the_batch_holds_exactly_the_others(data):
     forms = data.draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=12))
@@ -566,7 +565,7 @@ def test_a_frame_of_one_bad_row_is_the_same_looked_at_as_a_whole(form, change, r
     assert not found.clean
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.sampled_from(FORMS),
     st.sampled_from([1, 2, 3, 4]),

@@ -16,7 +16,7 @@ UNIT = Fraction(2) ** EXPONENT
 # Above it, addends are clipped.
 LARGEST = 2.0 ** (80 + EXPONENT)
 
-quick = settings(deadline=None, max_examples=100)
+quick = settings(max_examples=100)
 small = st.floats(-1e3, 1e3)
 any_size = st.one_of(
     small,

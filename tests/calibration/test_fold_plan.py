@@ -13,7 +13,7 @@ from monitor.statistics.folding import Slots, chunks
 from monitor.statistics.observations import CHUNK
 from tests.calibration.matched_frames import WINDOWS, matched
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 drawn_frames = st.lists(
     st.tuples(
         st.integers(1, 12),

@@ -21,7 +21,7 @@ SPACES = [
 ]
 spaces = st.sampled_from(SPACES)
 seeds = st.integers(0, 2**32 - 1)
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 FIELDS = ["error", "deviation", "normalised", "whitened", "nees", "log_determinant"]
 
 

@@ -83,7 +83,7 @@ def test_without_truth_every_measure_is_nan_and_says_so_quietly(bins):
 calibrated = st.lists(st.tuples(st.integers(1, 50), st.floats(1e-6, 1e6)), min_size=1, max_size=20)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(calibrated, st.floats(0.1, 10))
 def test_errors_off_by_one_factor_in_every_bin_read_as_that_factor(rows, factor):
     n = [count for count, _ in rows]
@@ -94,7 +94,7 @@ def test_errors_off_by_one_factor_in_every_bin_read_as_that_factor(rows, factor)
     assert measures.ence(off) == pytest.approx(abs(factor - 1), abs=1e-12)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(calibrated, st.floats(1e-3, 1e3))
 def test_ence_does_not_depend_on_the_unit_and_uce_goes_with_its_square(rows, unit):
     n = [count for count, _ in rows]
@@ -149,7 +149,7 @@ def test_the_area_counts_both_sides_of_a_crossing():
 levels = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=30, unique=True)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(levels, st.integers(0, 2**32 - 1))
 def test_the_area_is_that_of_a_fine_integration_in_whatever_order(tau, seed):
     # Regions are nested, so that coverage rises with τ.

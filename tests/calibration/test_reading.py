@@ -187,7 +187,7 @@ def test_bins_hold_the_rows_between_their_edges_and_the_sums_of_these(seed):
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.integers(1, 300), st.integers(1, 50))
 def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
     statistics = observe(XYZ, BINNING, *simulated(seed, n))
@@ -207,7 +207,7 @@ def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
         assert (gap <= cells.n.max() / 2).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seeds, st.integers(1, 5))
 def test_cuts_of_merged_replicas_are_those_of_one_that_saw_everything(seed, replicas):
     error, covariance = simulated(seed, 200)
@@ -299,7 +299,7 @@ def test_a_fixed_range_leaves_out_the_micro_bins_beyond_it_but_not_their_rows_fr
     assert measures.nees_mean == pytest.approx(4.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 2000), st.floats(0.01, 0.99))
 def test_a_quantile_of_a_histogram_is_off_by_one_bin_at_most(seed, n, level):
     bins = LogBins(2.0**-16, 16, 32)

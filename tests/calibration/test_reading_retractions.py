@@ -22,7 +22,7 @@ from tests.calibration.matched_frames import XY, accumulated, matched
 from tests.states import BINNING, BOX, CLASS_BINNING, CLASSES, counted, random_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

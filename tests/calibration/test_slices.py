@@ -107,7 +107,7 @@ SPACES = [
 CLASSES = ["car", "truck", TOTAL, OVERFLOW, "car (x,y)", "car (x,y; 2)", f"{OVERFLOW} (x,y)"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.sampled_from(SPACES), st.sampled_from(CLASSES)), max_size=40),
     st.integers(1, 12),
@@ -168,7 +168,7 @@ def test_no_two_buckets_have_one_name_however_near_their_edges():
     assert labels[-1] == ">=10000001"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.floats(-80, 80)] * 3), max_size=10))
 def test_a_bucket_is_that_of_the_distance_from_the_sensor(means):
     found = BUCKETS.of(POSITION, np.array(means).reshape(-1, 3))
@@ -275,7 +275,7 @@ def test_over_all_ranges_there_is_a_limit_and_an_overflow_as_well():
 # ---- slices that are known from a state
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.sampled_from(SPACES), st.sampled_from(CLASSES)), max_size=40),
     st.integers(1, 12),

@@ -45,7 +45,7 @@ def test_a_difference_is_taken_the_short_way_round(kind, truth, mean, expected):
     assert error(kind, truth, mean) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(list(PERIOD)), angles, angles)
 def test_a_wrapped_difference_is_within_half_a_period_and_a_whole_number_of_them_off(
     kind, truth, mean
@@ -57,7 +57,7 @@ def test_a_wrapped_difference_is_within_half_a_period_and_a_whole_number_of_them
     assert turns == pytest.approx(round(turns), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(list(PERIOD)), st.floats(-1.5, 1.5), st.integers(-5, 5))
 def test_whole_turns_change_nothing(kind, angle, turns):
     assert error(kind, angle + turns * PERIOD[kind]) == pytest.approx(angle, abs=1e-12)

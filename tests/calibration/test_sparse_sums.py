@@ -15,7 +15,7 @@ from tests import laws
 
 WIDTH = 3
 LIMIT = 1 << SPILL_BITS
-quick = settings(deadline=None, max_examples=150)
+quick = settings(max_examples=150)
 # What lies at the ends of an int64, and sums that no int64 holds.
 amounts = st.one_of(
     st.integers(-5, 5),

@@ -18,7 +18,7 @@ from monitor.statistics.class_evaluation import (
     rank_rows,
 )
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 rows = st.lists(
     st.tuples(st.integers(0, 6), st.floats(0, 2, width=32), st.integers(0, 2)),
     min_size=1,

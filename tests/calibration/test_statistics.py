@@ -35,7 +35,7 @@ SPACES = {
     4: Space((YAW, *plain_space(("x", "y", "z"), "m").dimensions)),
     16: plain_space(tuple(f"d{i}" for i in range(16))),
 }
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([1, 2, 3, 4, 16])
 forms = st.sampled_from(["diagonal", "full", "mixed"])

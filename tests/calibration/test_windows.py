@@ -15,7 +15,7 @@ SECOND = 10**9
 DAY = Windows((300 * SECOND, 3600 * SECOND, 86400 * SECOND), 5)
 # Panes of 2, 6 and 12 ns: small enough for every case to be met.
 SMALL = Windows((6, 18, 36), 3)
-quick = settings(deadline=None, max_examples=200)
+quick = settings(max_examples=200)
 stamps = st.integers(-80, 200)
 clocks = st.none() | stamps
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.commands.doctor.diagnosis import diagnose, rank, verdict
@@ -45,7 +45,7 @@ def test_what_could_not_be_looked_at_is_told_once_and_never_called_well():
     assert {each.area for each in found} == {Area.REACH}
 
 
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60)
 NUMBER = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.just(0.0), st.floats(0, 10), st.just(1e6)
 )

@@ -35,7 +35,7 @@ from monitor.v1 import ledger_pb2 as pb
 from tests.edges.kept_entries import a_frame, a_record, an_entry
 from tests.states import bits
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

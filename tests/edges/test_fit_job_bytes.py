@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Limits
@@ -51,7 +51,6 @@ def assert_same_rows(found, expected):
             np.testing.assert_array_equal(left, right)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     k=st.integers(1, 4),
@@ -211,7 +210,6 @@ def test_two_slices_of_one_name_are_refused():
         read_job(data.replace(b'"van"', b'"car"'))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_anything_else_is_refused_and_nothing_worse_happens(data):
     with pytest.raises(ValueError):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.pipeline.fits.messages import MOST_BYTES, MOST_REASON, outcome_bytes, read_outcome
@@ -111,7 +111,6 @@ def test_an_outcome_that_is_too_long_is_not_even_looked_at():
         read_outcome(b"\n" * (MOST_BYTES + 1), JOB)
 
 
-@settings(deadline=None)
 @given(st.lists(json_values, max_size=4), st.binary(max_size=40))
 def test_nothing_but_a_refusal_comes_of_anything_else(values, rest):
     with pytest.raises(ValueError):

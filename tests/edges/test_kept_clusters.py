@@ -24,7 +24,7 @@ from tests.calibration.matched_frames import (
 )
 from tests.states import bits
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -113,7 +113,7 @@ def change(numbers: MutableSequence[int], changes: list[tuple[int, int]]) -> Non
             numbers[position % len(numbers)] = value
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_state_that_is_taken_can_be_read(data):
     state = pb.StatisticsState.FromString(state_bytes())

@@ -16,7 +16,7 @@ from tests.states import (
 )
 
 seeds = st.integers(0, 2**32 - 1)
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 
 
 def refused(spoilt: pb.StatisticsState) -> str:

@@ -79,7 +79,7 @@ ODD = [
     st.sampled_from(sorted(SELECTIONS)),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_tracker_gets_what_goes_back_to_the_detector_in_the_same_order(
     usual, odd, selection, shuffled
 ):
@@ -276,14 +276,14 @@ def test_fields_of_a_newer_tracker_are_passed_over():
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_bytes_of_any_kind_are_an_answer_or_are_refused(data):
     with contextlib.suppress(UnusableAnswer):
         reported_tracks(decode_update(data), detections(ROWS), len(CLASSES), 10)
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_an_answer_with_a_byte_changed_is_an_answer_or_is_refused(data):
     whole = bytearray(tracker_pb2.UpdateResponse(sequence=3, tracks=TRACKS).SerializeToString())
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))

@@ -23,7 +23,7 @@ from monitor.promotion.betting import (
     log10_threshold,
 )
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 differences = st.lists(st.floats(-1, 1), max_size=40)
 bounds = st.floats(0.01, 1.0)
 

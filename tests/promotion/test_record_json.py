@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.promotion.records import Happened
@@ -29,14 +29,12 @@ def without_infinities(value: Any) -> Any:
     return value
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_a_record_comes_back_to_the_last_bit_and_what_is_not_finite_as_nan(one):
     again = RECORD_CODEC.read(RECORD_CODEC.write(one))
     assert without_infinities(asdict(again)) == without_infinities(asdict(one))
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_a_line_is_ascii_and_one_line_whatever_is_in_it(one):
     line = RECORD_CODEC.write(one)
@@ -44,7 +42,6 @@ def test_a_line_is_ascii_and_one_line_whatever_is_in_it(one):
     assert len(line.splitlines()) == 1
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_a_line_is_json_as_every_other_program_reads_it(one):
     def refused(constant: str) -> None:
@@ -112,7 +109,6 @@ def test_what_is_no_record_at_all_is_refused(line):
         RECORD_CODEC.read(line)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(data):
     with pytest.raises(InvalidDocument):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.store.codec import InvalidDocument, OtherFormat
@@ -47,7 +47,6 @@ def with_value(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@settings(deadline=None)
 @given(SEEDS)
 def test_a_state_comes_back_to_the_last_bit(seed):
     kept = state(seed)
@@ -64,7 +63,6 @@ def test_a_state_of_a_first_start_comes_back():
     assert REGISTER_CODEC.read(REGISTER_CODEC.write(bare)) == bare
 
 
-@settings(deadline=None)
 @given(SEEDS, st.data())
 def test_whatever_stands_in_any_place_is_read_or_refused_with_words(seed, data):
     content = content_of(seed)
@@ -78,7 +76,6 @@ def test_whatever_stands_in_any_place_is_read_or_refused_with_words(seed, data):
         assert REGISTER_CODEC.read(REGISTER_CODEC.write(again)) is not None
 
 
-@settings(deadline=None)
 @given(SEEDS, st.data())
 def test_a_text_that_ends_early_is_refused(seed, data):
     text = REGISTER_CODEC.write(state(seed))

@@ -133,7 +133,6 @@ class Lives(RuleBasedStateMachine):
 Lives.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestLives = Lives.TestCase

@@ -24,7 +24,7 @@ from tests.promotion.broken_tracks import broken, outliers_broken_off
 from tests.promotion.simulated_tracks import FRAME_NS, tracks
 
 LIMITS, IDENTITY = Limits(), Identity()
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -16,7 +16,7 @@ from monitor.recalibration.scaling import WIDE
 from monitor.store.codec import InvalidDocument
 from tests.recalibration.rows import as_read
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -119,7 +119,7 @@ def test_a_document_is_read_as_it_was_written(name):
 
 
 @of_every_kind
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_whatever_stands_in_one_place_is_refused_or_makes_a_usable_recalibrator(name, data):
     document = legal(name)

@@ -36,7 +36,7 @@ def bases(draw):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(bases())
 def test_a_basis_read_back_is_the_same_to_the_last_bit(basis):
     assert as_read(Basis, json.loads(json.dumps(basis.parameters()))) == basis

@@ -22,7 +22,7 @@ FITS = {
     "quantiles": quantiles.fit_isotonic_quantiles,
 }
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
-quick = settings(deadline=None, max_examples=15)
+quick = settings(max_examples=15)
 seeds = st.integers(0, 2**32 - 1)
 TYPES = {one.method: one for one in (HistogramBinning, IsotonicStd, IsotonicQuantiles)}
 

@@ -75,7 +75,7 @@ def test_the_level_changes_what_is_forwarded_and_not_the_distribution():
     ).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.floats(-2, 2), st.floats(0.0, 2.0))
 def test_half_of_the_errors_lie_within_the_scale_however_uncertain_the_weight_is(mean, variance):
     """Why e^m is served, and not e^(m + v/2): the mixture over q(log w) has its quartile at e^m."""

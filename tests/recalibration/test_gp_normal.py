@@ -104,7 +104,7 @@ def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do(unit):
 # ---- laws
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_comes_the_factor_is_near_those_of_the_fit(seed):
     rows = sizes(seed, n=200)

@@ -17,7 +17,7 @@ from monitor.store.codec import InvalidDocument
 from tests.recalibration.rows import as_read, reference_rows
 from tests.recalibration.simulated_rows import rows_of, wrong_by_size
 
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

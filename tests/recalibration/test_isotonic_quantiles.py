@@ -108,7 +108,7 @@ def test_the_share_of_truths_below_each_quantile_is_its_level_on_the_rows_of_the
 # ---- what is forwarded
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.floats(-1e7, 1e7))
 def test_moving_the_origin_changes_nothing(seed, distance):
     random = np.random.default_rng(seed)
@@ -143,7 +143,7 @@ def test_an_error_of_billions_of_sigmas_is_taken_as_a_million():
 # ---- documents
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.sampled_from([1e-3, 1e-2, 1.0]))
 def test_every_document_that_is_read_keeps_covariances_positive_definite(seed, knots, apart):
     random = np.random.default_rng(seed)

@@ -26,7 +26,7 @@ FITTED: dict[str, tuple[str, FitOptions]] = {
     "variance-scaling quantile": ("variance-scaling", FitOptions(objective=Objective.QUANTILE)),
     "covariance-scaling whiten": ("covariance-scaling", FitOptions(full_input=FullInput.WHITEN)),
 }
-quick = settings(deadline=None, max_examples=5)
+quick = settings(max_examples=5)
 seeds = st.integers(0, 2**32 - 1)
 of_every_method = pytest.mark.parametrize(
     ("name", "k"),

@@ -20,7 +20,7 @@ from monitor.recalibration.quantiles import (
     fit_map,
 )
 
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -93,7 +93,7 @@ def slow_weight(loss, track):
     return 1 / max(1.0, sum(clusters) / alone) if alone > 0 else 1.0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from(list(RejectedBy)), st.booleans())
 def test_it_is_the_largest_that_meets_the_target(seed, by, tracked):
     random = np.random.default_rng(seed)
@@ -272,7 +272,6 @@ def test_rows_and_targets_that_make_no_sense_are_refused(score, loss, target, by
 # ---- documents
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(list(RejectedBy)),
     st.tuples(*[st.floats(0.0, 1.0)] * 4),

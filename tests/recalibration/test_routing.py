@@ -101,7 +101,7 @@ def test_where_one_serves_all_nothing_is_sorted_or_copied():
     assert shares.divided(before)[0][1] is before
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 10))
 def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
     scalings = [VarianceScaling((float(1 + i),)) for i in range(models)]

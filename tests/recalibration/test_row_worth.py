@@ -10,7 +10,7 @@ from scipy.stats import chi2
 from monitor.recalibration.fit_rows import effect_on_mean, effect_on_mean_square
 from tests.recalibration.simulated_rows import rows_of
 
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 TRACK = np.repeat(np.arange(60), 10)
 

@@ -29,7 +29,7 @@ XYZ = plain_space(("x", "y", "z"), "m")
 YAW_XY = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
 SPACES = [XYZ, YAW_XY, plain_space(("x",))]
 NEES_BIN = 2 ** (1 / 16)
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -63,7 +63,7 @@ def selections(draw):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(selections())
 def test_a_document_read_back_is_the_same_to_the_last_bit(selection):
     again = read_selection(selection.to_json())
@@ -344,7 +344,7 @@ parts = st.sampled_from(["dimensions", "slices", "fallback", "fitted_on", "versi
 names = st.sampled_from(list(FULL.parameters()))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.one_of(
         st.builds(lambda name, value: changed(**{name: value}), parts, json_values),

@@ -29,7 +29,7 @@ from tests.recalibration.rows import as_read, reference_rows, wild_estimates
 
 BINNING = Binning()
 XYZ = plain_space(("x", "y", "z"), "m")
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 strengths = st.floats(1e-3, 1e6)
 FITS = {"variance": scaling.fit_variance_scaling, "covariance": scaling.fit_covariance_scaling}

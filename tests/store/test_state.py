@@ -322,7 +322,6 @@ def test_a_file_that_was_removed_is_told_of_too(file):
 
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

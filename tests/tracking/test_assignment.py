@@ -47,7 +47,7 @@ def is_an_assignment(chosen, track, detection):
         assert np.unique(side[chosen]).size == chosen.size
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.booleans())
 def test_few_are_assigned_as_the_best_of_all_possible_ways(seed, t, n, share, ties):
     track, detection, cost, kind = possible(seed, t, n, share, ties=ties)
@@ -58,7 +58,7 @@ def test_few_are_assigned_as_the_best_of_all_possible_ways(seed, t, n, share, ti
     np.testing.assert_allclose(cost[chosen].sum(), least, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     seeds, st.integers(1, 60), st.integers(1, 60), st.sampled_from([0.01, 0.05, 0.3, 1.0]),
     st.integers(1, 4),
@@ -79,7 +79,7 @@ def test_many_are_assigned_as_by_scipy_on_the_whole_matrix_of_each_class(
         np.testing.assert_allclose(cost[mine].sum(), dense[dense < 1e6].sum(), atol=1e-7)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(seeds, st.integers(1, 80), st.integers(1, 80), st.floats(0.005, 0.2), st.integers(1, 3))
 def test_no_pair_is_left_out_for_a_cheaper_sum(seed, t, n, share, classes):
     track, detection, cost, kind = possible(seed, t, n, share, classes)

@@ -26,7 +26,7 @@ from tests.tracking.scenes import (
 
 XYZ_YAW = Space((YAW, *XYZ.dimensions))
 XY_AXIS = Space((*XY.dimensions, AXIS))
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
 

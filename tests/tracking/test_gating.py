@@ -83,7 +83,7 @@ def assert_gated(found, nis, log_determinant, close):
 
 
 @pytest.mark.parametrize("space", SPACES, ids=named)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seeds, st.integers(0, 60), st.integers(0, 60), st.sampled_from([1.0, 10.0, 60.0, 1e8]))
 def test_the_gate_lets_in_what_a_solve_of_every_pair_lets_in(space, seed, t, n, reach):
     tracks, detections = scene(seed, space, t, n, reach)
@@ -93,7 +93,7 @@ def test_the_gate_lets_in_what_a_solve_of_every_pair_lets_in(space, seed, t, n, 
 
 
 @pytest.mark.parametrize("space", [XY, XYZ, BOX], ids=named)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seeds, st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.3, 2.0, 30.0]))
 def test_nothing_farther_than_the_largest_distance_is_a_pair_and_all_nearer_are(
     space, seed, t, n, most
@@ -113,7 +113,7 @@ def test_a_track_of_which_nothing_is_known_reaches_as_far_as_the_largest_distanc
     assert pairs_of(gated_pairs(tracks, detections, XY, LIMIT, 10.0)) == [(0, 0)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seeds, st.sampled_from(SPACES), st.integers(1, 30))
 def test_given_pairs_are_measured_as_they_are_without_a_limit(seed, space, n):
     tracks, detections = scene(seed, space, n, n, 10.0)

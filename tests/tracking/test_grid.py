@@ -34,7 +34,7 @@ def as_matrix(found, t, n):
     return matrix
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(seeds, sizes, sizes, st.floats(-3, 8), st.floats(-6, 9))
 def test_no_pair_within_reach_is_missed_and_none_comes_twice_or_across_classes(
     seed, t, n, position, reach
@@ -46,7 +46,7 @@ def test_no_pair_within_reach_is_missed_and_none_comes_twice_or_across_classes(
     assert not found[scene[2][:, None] != scene[5]].any()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seeds, sizes, sizes, st.floats(-2, 2))
 def test_nothing_within_the_largest_distance_is_missed(seed, t, n, most):
     scene = random_scene(seed, t, n, 1.0, 1.0)

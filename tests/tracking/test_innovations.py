@@ -13,7 +13,7 @@ from tests.tracking.scenes import XY, model_of, run, seen
 
 CLASSES = 4
 NAMES = InnovationSums.__slots__
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -18,7 +18,7 @@ from tests.tracking.scenes import BOX, XYZ, covariances
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("1.4.5", "2.0.0")
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -11,7 +11,7 @@ from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings, mo
 from tests.tracking.scenes import ANGLES, AXIS, BOX, IMAGE, SPACES, XYZ, YAW, named
 
 STEPS = [0.0, 1e-6, 0.004, 0.1, 1.0, 2.5, 60.0, 1e4]
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 seconds = st.floats(0, 100, allow_subnormal=False)
 
 

@@ -75,7 +75,7 @@ def late_orders(draw, n=30):
 
 @pytest.mark.parametrize("association", Association)
 @pytest.mark.parametrize("space", [XY_YAW, BOX], ids=named)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=seeds, order=late_orders())
 @example(seed=15326296, order=[*range(7), 11, *range(7, 11), *range(12, 30)])
 def test_frames_in_any_order_give_the_tracks_of_frames_in_order(space, association, seed, order):

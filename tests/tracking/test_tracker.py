@@ -346,7 +346,7 @@ def test_told_ids_are_nothing_to_a_tracker_of_its_own():
     assert not steps[1].state.tracks.has_upstream.any()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seeds)
 def test_no_two_tracks_are_ever_told_by_one_id(seed):
     random = np.random.default_rng(seed)
@@ -409,7 +409,7 @@ def test_neither_an_unconfirmed_track_nor_one_of_another_class_is_counted():
 # A drive, and worse
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seeds, st.sampled_from([2, 8, 20]))
 def test_every_id_is_that_of_one_detection_and_no_detection_goes_to_two_tracks(seed, n):
     random = np.random.default_rng(seed)
@@ -507,7 +507,7 @@ def absurd_drive(seed, space, objects, fragments, deviations, told, frames=12):
 
 
 @pytest.mark.parametrize("space", SPACES, ids=named)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=seeds,
     objects=st.sampled_from([0, 1, 3, 20]),

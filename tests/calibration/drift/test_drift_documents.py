@@ -38,7 +38,7 @@ from tests.calibration.drift.kept_families import (
 from tests.calibration.drift.watched_rows import watched
 from tests.laws import assert_same
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 OLDER = {n: Path(__file__).with_name(f"drift_{n}.json").read_bytes() for n in (1, 2)}
 
@@ -224,7 +224,7 @@ SUMS = {
 }
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.sampled_from([(one, name) for one, names in SUMS.items() for name in names]), st.data())
 def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(path, data):
     group, name = path
@@ -415,7 +415,7 @@ def test_a_later_format_is_told_apart_whatever_else_it_holds():
         read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
     path: list[Any] = []

@@ -18,7 +18,7 @@ def driven(clock: DrivingClock, source: int, *seconds: float) -> list[float]:
     return [clock.drive(source, round(at * SECOND)) for at in seconds]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds)
 def test_a_clock_goes_as_the_slow_one_does(seed):
     random = np.random.default_rng(seed)

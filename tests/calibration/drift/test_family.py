@@ -21,7 +21,7 @@ from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watche
 
 K = 3
 NAMES = ("car", "van", "bus")
-quick = settings(deadline=None, max_examples=8)
+quick = settings(max_examples=8)
 seeds = st.integers(0, 2**32 - 1)
 cuts = st.lists(st.integers(0, 120), max_size=12)
 SHORT = DriftSettings(

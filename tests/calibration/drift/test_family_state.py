@@ -37,7 +37,7 @@ from tests.calibration.drift.watched_rows import Frame, watched
 from tests.laws import assert_same
 
 FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
-quick = settings(deadline=None, max_examples=15)
+quick = settings(max_examples=15)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -32,7 +32,7 @@ def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> Detec
     return DetectionCells(k, e, e, np.array(cell, np.int64), tracks, count, *each, anchors)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(0, 200), st.integers(1, 6), st.sampled_from([1.0, 1.2, math.sqrt(2)]))
 def test_bets_of_one_detection_are_those_of_the_slow_account(e, k, tolerance):
     for direction in Direction:
@@ -44,7 +44,7 @@ def test_bets_of_one_detection_are_those_of_the_slow_account(e, k, tolerance):
         assert not said[0, 0, len(slow) :].any()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
 def test_a_cell_is_what_its_detections_say_tempered(seed, n):
     random = np.random.default_rng(seed)

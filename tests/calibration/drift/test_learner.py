@@ -15,7 +15,7 @@ from monitor.drift.usual import ReferenceLearner
 from tests.calibration.drift.correlated import correlated
 from tests.calibration.drift.drives import mapped
 
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 
 
 def taught(nees, tracks, k=4, frames_a_call=16, seconds=True) -> ReferenceLearner:

@@ -14,7 +14,7 @@ from monitor.drift.correlation import LEAST, OPEN, FrameSums, TrackSums
 from monitor.statistics.clusters import ALONE
 from tests.calibration.drift.correlated import correlated
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

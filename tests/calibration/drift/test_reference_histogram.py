@@ -36,7 +36,7 @@ def test_levels_beyond_all_rows_go_on_as_chi_square_does():
     np.testing.assert_allclose(found / usual, 2.0 / chi2.ppf(0.5, 3), rtol=0.004)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=50), st.integers(1, 7))
 def test_quantiles_ascend_and_are_positive_whatever_came(rows, k):
     found = counted(rows).quantiles(k)
@@ -45,7 +45,7 @@ def test_quantiles_ascend_and_are_positive_whatever_came(rows, k):
     assert (np.diff(found) >= 0).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.integers(0, 50))
 def test_rows_in_parts_and_in_any_order_count_the_same(rows, cut):
     whole, parts = counted(rows), counted(rows[cut:], rows[:cut])

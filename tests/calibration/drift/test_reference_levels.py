@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from monitor.drift.reference import LONGEST, LevelSums
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

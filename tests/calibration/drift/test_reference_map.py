@@ -19,7 +19,7 @@ from monitor.drift.reference import (
 )
 from tests.calibration.drift.drives import mapped
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 anything = st.lists(st.floats(0, 1e300), min_size=1, max_size=40)
 

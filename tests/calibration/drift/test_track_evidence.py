@@ -67,7 +67,7 @@ def after(*seconds) -> np.ndarray:
 # ---- what is left of a level when the past of its track is known
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     level=st.floats(-2, 2),
     mean=st.floats(-2, 2),
@@ -87,7 +87,7 @@ def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, 
     assert found.learning[0] * before == pytest.approx(solved.sum())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-3, 3), st.integers(0, 20))
 def test_where_any_level_of_its_own_is_as_likely_a_track_says_only_how_it_changes(
     level, mean, own, before
@@ -117,7 +117,7 @@ def test_one_second_is_cut_where_it_says_too_much():
 # ---- the common level
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.floats(-1.5, 1.5), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_the_chain_is_the_sum_over_all_paths(seconds):
     levels = [LOW[0] + (HIGH[0] - LOW[0]) * (place + 1) / 2 for place in PLACES]
@@ -157,7 +157,7 @@ def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, pa
         assert (ratio.mean(axis=0)[:2] > 1 - 4 * error[:2] - 0.02).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     path=st.lists(st.integers(0, STATES - 1), min_size=2, max_size=12),
     sign=st.sampled_from([1, -1]),

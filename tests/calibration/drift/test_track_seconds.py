@@ -15,7 +15,7 @@ from monitor.drift.evidence import DriftSettings
 from monitor.drift.track_seconds import FEWEST, TrackSeconds
 from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watched
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 cuts = st.lists(st.integers(0, 120), max_size=12)
 SECOND = 10**9

@@ -48,7 +48,7 @@ def is_one_to_one(pairs: Pairs) -> bool:
     return np.unique(pairs.object).size == np.unique(pairs.detection).size == pairs.distance.size
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seeds,
     st.integers(0, 4),
@@ -66,7 +66,7 @@ def test_as_many_as_there_can_be_are_chosen_and_then_the_nearest(seed, m, n, sha
     assert chosen.distance.sum() == pytest.approx(total, rel=1e-9, abs=1e-12 * scale)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 30), st.integers(1, 30), st.floats(0, 0.5))
 def test_the_choice_does_not_depend_on_the_order_of_pairs_objects_or_detections(seed, m, n, share):
     pairs = drawn(seed, m, n, share)
@@ -78,7 +78,7 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs_objects_or_detections(
     assert set(chosen.tolist()) == set(order[shuffled].tolist())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.integers(1, 12), st.integers(1, 12), st.floats(0, 1))
 def test_what_hangs_together_too_far_is_chosen_nearest_first(seed, m, n, share):
     pairs = drawn(seed, m, n, share)
@@ -98,7 +98,7 @@ def test_a_cheap_pair_never_costs_another_its_match():
     assert assigned(pairs).tolist() == [1, 2]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 30), st.integers(1, 30), st.floats(0, 0.2))
 def test_what_does_not_hang_together_may_be_assigned_apart(seed, m, n, share):
     pairs = drawn(seed, m, n, share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space
@@ -31,7 +31,6 @@ def test_an_object_of_no_class_of_the_detector_matches_nothing():
     assert matches(at(0), np.array([-1]), at(0), np.array([0]), GATE).detection.size == 0
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 12), st.integers(0, 12))
 def test_matches_are_the_same_in_any_order_of_objects(seed, m, n):
     random = np.random.default_rng(seed)

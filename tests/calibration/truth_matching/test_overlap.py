@@ -30,13 +30,13 @@ def of(a, b) -> float:
     return float(rotated_overlap(np.array([a]), np.array([b]))[0])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(boxes, boxes)
 def test_rotated_boxes_overlap_as_clipping_by_hand_says(a, b):
     assert of(a, b) == pytest.approx(overlap(a, b), abs=1e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(aligned, aligned)
 def test_boxes_whose_sides_lie_on_each_other_overlap_as_clipping_by_hand_says(a, b):
     assert of(a, b) == pytest.approx(overlap(a, b), abs=1e-6)

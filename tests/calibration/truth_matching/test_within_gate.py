@@ -74,7 +74,7 @@ def by_hand(name: str, objects: Placed, detections: Placed, i: int, j: int) -> f
     return 1 - shared / (sum(sizes) - shared) if shared > 0 else 1.0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(DISTANCES)),
     seeds,

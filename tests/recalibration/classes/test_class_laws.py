@@ -33,7 +33,7 @@ def opinions(seed, n, m, classes):
 # ---- what comes out
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.sampled_from(METHODS),
     st.integers(0, 5),
@@ -130,7 +130,7 @@ def test_a_document_read_back_is_the_same_to_the_last_bit(method, classes):
     assert_same(again.apply(sent), model.apply(sent))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from([m for m in METHODS if m != "class-identity"]), st.data())
 def test_whatever_a_document_holds_it_is_refused_or_serves(method, data):
     parameters = made(method, 4).parameters()

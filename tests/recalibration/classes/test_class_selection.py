@@ -53,7 +53,7 @@ def test_the_identity_fits_all_and_changes_nothing():
 # ---- the document
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(METHODS),
     st.integers(0, 5),
@@ -184,7 +184,7 @@ parts = st.sampled_from(["classes", "recalibrator", "rejection", "fitted_on", "v
 fields = st.sampled_from(sorted(REJECTION.parameters()))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.one_of(
         st.builds(lambda name, value: changed(**{name: value}), parts, json_values),

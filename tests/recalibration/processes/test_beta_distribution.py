@@ -26,7 +26,7 @@ from monitor.recalibration.processes.beta_map import (
     standard_quantile,
 )
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 # a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
 MAPS = [
     (1.0, 1.0, 0.0),

@@ -18,7 +18,7 @@ from monitor.recalibration.processes.cauchy import (
 from monitor.recalibration.processes.sparse_process import expected_under_normal
 from monitor.recalibration.recalibrator import UnfitData
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 
 
 def drawn(seed, n=40):

@@ -89,7 +89,7 @@ def test_a_dimension_that_is_not_positive_throughout_enters_as_it_is():
     assert kinds(candidate_inputs(rows))[:2] == [("log-mean", 0), ("mean", 1)]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_the_estimate_its_point_is_within_the_range_of_the_fit(seed):
     rows = poses(5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monitor.recalibration.processes.process_fit import LOOKED_AT, inducing_points
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 3), st.integers(1, 15))
 def test_they_lie_within_the_points_and_apart(seed, n, width, count):
     points = np.random.default_rng(seed).normal(size=(n, width))

@@ -84,7 +84,7 @@ def test_the_evidence_of_gaussian_scores_counts_in_full():
     assert share == pytest.approx(1.0, abs=0.05)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_the_share_of_the_evidence_is_two_over_the_kurtosis_less_one(seed):
     rows = sizes(seed, n=500, k=1, factor=nothing_to_find, tail=3)

@@ -13,7 +13,7 @@ from monitor.recalibration.processes.sparse_process import (
     latent_nodes,
 )
 
-quick = settings(deadline=None, max_examples=50)
+quick = settings(max_examples=50)
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 60])

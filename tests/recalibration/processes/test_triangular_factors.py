@@ -20,7 +20,7 @@ from monitor.recalibration.processes.multivariate import (
     squared,
 )
 
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 dimensions = st.integers(1, 8)
 

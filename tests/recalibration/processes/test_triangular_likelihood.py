@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 from monitor.recalibration.processes.multivariate import UNEXPLAINED, TriangularRow
 
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 
 
