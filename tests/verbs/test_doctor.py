@@ -205,7 +205,7 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert "missing_covariance: the detector sends none for them: let it send one" in said
     assert "of the frames have detections of one layout" in said
     assert "checkpoints cannot be written to disk" in said
-    assert "files that were kept could not be used: state 1" in said
+    assert "files of the last run could not be used: state 1" in said
     assert "a fault of the detector is being compensated" in said
     assert "by 4" in said
     assert "recalibrators are pinned" in said
