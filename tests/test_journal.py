@@ -513,7 +513,7 @@ def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised
     async def noticed(_event, seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr(journals, "_set_within", noticed)
+    monkeypatch.setattr(journals, "set_within", noticed)
     monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: 104.0))
 
     async def work():

@@ -21,7 +21,7 @@ from typing import TypeVar
 from monitor.config import Config, InvalidConfiguration
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.state import FamilyState
-from monitor.pipeline.housekeeping import contained, in_steps, set_within
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.promotions import REMEMBERED, Promotions
 from monitor.pipeline.restart import (
     drift_of,
@@ -36,11 +36,10 @@ from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument, OtherFormat
+from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import family_text, prepare_writing, read_family
-from monitor.store.files import Claim
-from monitor.store.files import OtherFormat as OtherFile
-from monitor.store.journal import Journal
+from monitor.store.files import Claim, OtherFormat
+from monitor.store.journal import Journal, set_within
 from monitor.store.previous import PreviousPaths, mark_taken_over, previous_contents
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,
@@ -269,13 +268,13 @@ class Checkpoints:
         register, documents = self._register(contents)
         drift = None
         if _DRIFT in parts and self.promotions.pipeline.drift.watching:
-            drift = _read(read_family, parts[_DRIFT])
+            drift = read_family(parts[_DRIFT])
         records = []
         for record in contents.records:
             # It is as it was written: another version has written what it does not understand.
             with contextlib.suppress(InvalidDocument):
                 records.append(RECORD_CODEC.read(record))
-        run = _read(RUN_STATE.read, parts[_RUN]) if _RUN in parts else None
+        run = RUN_STATE.read(parts[_RUN]) if _RUN in parts else None
         if run is not None and run.sequence != contents.position:
             raise Damaged("its parts are not of its position in the ledger: it is damaged.")
         statistics = None
@@ -310,7 +309,7 @@ class Checkpoints:
                 log.warning("state: recalibrator %s is left out: %s", version, error)
         if _REGISTER not in contents.parts:
             return None, documents
-        state = _read(REGISTER_CODEC.read, contents.parts[_REGISTER])
+        state = REGISTER_CODEC.read(contents.parts[_REGISTER])
         there = _ALWAYS_THERE.union(documents)
         if lost := sorted(state.active - there):
             raise Damaged(f"recalibrator {lost[0]} is active, and its document cannot be used.")
@@ -393,7 +392,7 @@ class Checkpoints:
                 self.failures += 1
                 self._trouble += 1
                 if self._trouble & (self._trouble - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                    expected = isinstance(error, OSError | sqlite3.Error | OtherFile)
+                    expected = isinstance(error, OSError | sqlite3.Error | OtherFormat)
                     log.warning(
                         "state: %s not written: %s", file.path, error, exc_info=not expected
                     )
@@ -454,11 +453,3 @@ class Checkpoints:
         """Writes all that has come; nothing is kept from then on."""
         await self.write()
         self._file = None
-
-
-def _read(read: Callable[[bytes], Value], body: bytes) -> Value:
-    """Reads a document; one of another version makes the file one of another version."""
-    try:
-        return read(body)
-    except OtherFormat as error:
-        raise OtherFile(str(error)) from None

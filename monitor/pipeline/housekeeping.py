@@ -8,7 +8,6 @@ compared, so a step begins a new epoch. Times are arguments; nothing here looks 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -145,14 +144,6 @@ class contained:  # noqa: N801  # it reads as a statement
         self._log.error(self._message, *self._arguments, exc_info=error, stacklevel=2)
         self._counters.internal_errors += 1
         return True
-
-
-async def set_within(event: asyncio.Event, seconds: float) -> None:
-    """Waits until an event is set, or for so many seconds."""
-    # Not wait_for, which forgets that it was cancelled where both come at once.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 Result = TypeVar("Result")

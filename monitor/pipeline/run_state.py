@@ -64,7 +64,7 @@ class OpenTracks:
 
 @dataclass(frozen=True, slots=True)
 class KnownStream:
-    """A stream that was known.
+    """Holds what is known of a stream.
 
     number                   tells its tracks from those of others
     watermark_ns, latest_ns  as in EventTime
@@ -94,7 +94,7 @@ class SliceShare:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RunState:
-    """All of it.
+    """Holds what decides how the next frame is counted.
 
     sequence    of the last entry of the ledger; 0: of none
     now_ns, votes, other_ns, jumps
@@ -136,7 +136,7 @@ RUN_STATE = Codec(
 
 
 def run_state_of(pipeline: Pipeline) -> RunState:
-    """Takes it as of now, but for the tracks that go on."""
+    """Returns the state of a pipeline as of now, but for the tracks that go on."""
     ledger, live = pipeline.ledger, pipeline.live
     clock, fates = live.clock, ledger.fates
     return RunState(

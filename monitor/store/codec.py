@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from monitor.store.files import OtherFormat
+
 Value = TypeVar("Value")
 Content = dict[str, Any]
 
@@ -30,7 +32,7 @@ class InvalidDocument(ValueError):
     """A text is no document of its kind, or a field of it holds what it must not."""
 
 
-class OtherFormat(InvalidDocument):
+class OtherDocument(InvalidDocument, OtherFormat):
     """The document has a format that another version of the monitor reads."""
 
 
@@ -62,7 +64,8 @@ class Codec(Generic[Value]):
     @cached_property
     def _adapter(self) -> TypeAdapter[tuple[Value]]:
         # In a tuple of one: dataclasses take a configuration from outside only so.
-        return TypeAdapter(tuple[self._kind], config=self._config)  # type: ignore[name-defined]
+        kind: Any = tuple[self._kind]  # type: ignore[name-defined]  # known at run time alone
+        return TypeAdapter(kind, config=self._config)
 
     def prepare(self) -> None:
         """Makes the schema now, which takes tens of ms: too long for a running event loop."""
@@ -80,7 +83,7 @@ class Codec(Generic[Value]):
         return first + (b"," if text != b"{}" else b"") + text[1:]
 
     def read(self, text: str | bytes) -> Value:
-        """Inverts `write`. Raises OtherFormat, InvalidDocument."""
+        """Inverts `write`. Raises OtherDocument, InvalidDocument."""
         return self.read_content(parsed(text, self._name, self._remedy))
 
     def read_content(self, content: object) -> Value:
@@ -108,7 +111,7 @@ class Codec(Generic[Value]):
                     f"'{self._name}' is no document of {found!r} ({error!r}). {self._remedy}"
                 ) from None
         if isinstance(found, str):
-            raise OtherFormat(
+            raise OtherDocument(
                 f"'format' is {shown(found)}, but this monitor reads {self._format!r}: "
                 "use the monitor that wrote it."
             )

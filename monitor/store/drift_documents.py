@@ -97,7 +97,7 @@ def family_text(state: FamilyState) -> Generator[None, None, list[bytes]]:
 
 
 def read_family(text: str | bytes) -> FamilyState:
-    """Inverts `family_text`. Raises OtherFormat, InvalidDocument."""
+    """Inverts `family_text`. Raises OtherDocument, InvalidDocument."""
     return _FAMILY.read(text)
 
 

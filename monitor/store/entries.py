@@ -518,7 +518,6 @@ def _opinions(message: pb.KeptOpinions, n: int, classes: int) -> StoredOpinions:
 FRAME, BROUGHT, LABELS = 1, 2, 3
 
 _FIXED = struct.Struct("<qqBqq?")
-_UNSIGNED = (1 << 64) - 1
 
 
 class Key(NamedTuple):
@@ -547,6 +546,11 @@ def signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
+def unsigned(number: int) -> int:
+    """Inverts `signed`."""
+    return number & ((1 << 64) - 1)
+
+
 def keyed(entry: Entry) -> list[tuple[Key, bytes]]:
     """Returns key and body of all that one entry writes. Raises ValueError where it has none."""
     if isinstance(entry, FrameEntry):
@@ -564,7 +568,7 @@ def keyed(entry: Entry) -> list[tuple[Key, bytes]]:
 def unkeyed(key: Key, body: bytes) -> Entry:
     """Returns the entry of a key and a body. Raises CorruptEntry."""
     if key.kind == LABELS:
-        name = key.stream, key.frame_id & _UNSIGNED
+        name = key.stream, unsigned(key.frame_id)
         return LabelEntry(key.sequence, key.partition, *name, decode_labels(body))
     if key.kind not in (FRAME, BROUGHT):
         raise corrupt("kind", f"{key.kind}", f"{FRAME} to {LABELS} are known")

@@ -174,22 +174,6 @@ def is_regular(path: Path) -> bool:
     return path.is_file()
 
 
-def set_aside(path: Path, suffix: str) -> str:
-    """Renames a file that cannot be used; returns what became of it, as a sentence.
-
-    suffix  "corrupt", "incompatible" where another version or configuration can use it, or
-            "unreadable" where the disk does not give it
-    """
-    aside = path.with_name(f"{path.name}.{suffix}")
-    try:
-        if not path.is_file():  # a folder is not ours to move
-            return f"{path} is left where it is."
-        path.replace(aside)
-    except OSError as error:
-        return f"It cannot be kept as {aside.name} ({error.strerror})."
-    return f"It is kept as {aside.name}."
-
-
 def private(path: str, flags: int) -> int:
     """Mode 0600, whatever the umask is and the file was; never through a link that somebody has
     put there.

@@ -544,14 +544,14 @@ class Journal:
         if not (self._queue or self._waiters or self._untidy):
             since = self._unsynced_since
             due = None if since is None else max(0.0, since + _SYNC - time.monotonic())
-            await _set_within(self._work, due)
+            await set_within(self._work, due)
         self._work.clear()
         if not self._waiters and (self._trouble or len(self._queue) < _AT_EASE):
-            await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
+            await set_within(self._hurry, _RETRY if self._trouble else _GATHER)
         self._hurry.clear()
         if not self._waiters:
             # What writes takes from what answers: the interpreter, and the processor.
-            await _set_within(self._asked, max(0.0, self._rested_at - time.monotonic()))
+            await set_within(self._asked, max(0.0, self._rested_at - time.monotonic()))
         self._asked.clear()
 
     async def _attempt(self) -> None:
@@ -673,7 +673,9 @@ class Journal:
             log.exception("pending: watchers were not told: %s", message)
 
 
-async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
+async def set_within(event: asyncio.Event, seconds: float | None) -> None:
+    """Waits until an event is set, or for so many seconds; None: for ever."""
+    # Not wait_for, which forgets that it was cancelled where both come at once.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -27,9 +27,10 @@ from monitor.store.databases import (
     connected,
     failures,
     mark_of,
+    set_aside,
     size_of,
 )
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed, unsigned
 from monitor.store.files import Claim, private, sync_path
 
 log = logging.getLogger(__name__)
@@ -86,8 +87,6 @@ _PORTION = 256  # blobs
 _PORTION_BYTES = 4 << 20
 _PORTION_PAGES = 128
 
-UNSIGNED = (1 << 64) - 1
-
 # A sequence that no entry ever has.
 NEVER = (1 << 63) - 1
 
@@ -109,7 +108,7 @@ class RecentFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class GonePartition:
     """A partition that is no longer there.
 
     reason    "budget", "expired", "corrupt", "incompatible", "unread" or "vanished"
@@ -136,7 +135,7 @@ class Opened:
     sequence: int = 0
     frames: tuple[RecentFrame, ...] = ()
     partitions: frozenset[int] = frozenset()
-    dropped: Mapping[int, Dropped] = field(default_factory=dict)
+    dropped: Mapping[int, GonePartition] = field(default_factory=dict)
     unknown: str = "vanished"
     failed: str = ""
 
@@ -184,13 +183,13 @@ class LedgerWriter:
     bytes: int = 0
     refused: int = 0
     partitions: dict[int, Partition] = field(default_factory=dict)
-    dropped: deque[Dropped] = field(default_factory=deque)
+    dropped: deque[GonePartition] = field(default_factory=deque)
     said: deque[str] = field(default_factory=deque)
     mark: tuple[int, int] | None = None
     _connection: sqlite3.Connection | None = None
     _last: int = 0  # entry
     _blob: int = 0  # the last one: numbers are not given again
-    _gone: dict[int, Dropped] = field(default_factory=dict)
+    _gone: dict[int, GonePartition] = field(default_factory=dict)
     # Partitions whose blobs are being deleted: the last blob, and bytes.
     _dying: dict[int, tuple[int, int]] = field(default_factory=dict)
     _wal_pages: int = field(init=False)
@@ -221,7 +220,7 @@ class LedgerWriter:
             failed, rows = str(error), self._read_alone(error)
         self._aside_bytes = sum(map(size_of, self._aside()))
         self.bytes = self._counted()
-        frames = (RecentFrame(row[1], row[2] & UNSIGNED, *row[3:]) for row in reversed(rows))
+        frames = (RecentFrame(row[1], unsigned(row[2]), *row[3:]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), dict(self._gone)
         self.told = dict.fromkeys(gone, self._last)
         return Opened(self._last, tuple(frames), there, gone, unknown, failed)
@@ -311,7 +310,7 @@ class LedgerWriter:
             raise UnusableLedger(f"{self.path}: it could not be read at start.", "unread")
         self.partitions = {number: Partition(*values) for number, *values in rows}
         gone = run("SELECT partition, reason, sequence, blob FROM gone").fetchall()
-        self._gone = {row[0]: Dropped(*row[:3]) for row in gone}
+        self._gone = {row[0]: GonePartition(*row[:3]) for row in gone}
         (blob,) = run("SELECT max(id) FROM blobs").fetchone()
         self._blob = max([self._blob, blob or 0, *(row[3] for row in gone)])
         lasts = [one.last for one in self.partitions.values()]
@@ -348,15 +347,7 @@ class LedgerWriter:
     def set_aside(self, error: UnusableLedger) -> None:
         """Renames the file, which cannot be used; another one is begun when it is needed."""
         self.disconnect()
-        aside = self.path.with_name(f"{self.path.name}.{error.suffix}")
-        try:
-            for part in ("-wal", ""):  # without its WAL it would be another one
-                with contextlib.suppress(FileNotFoundError):
-                    beside(self.path, part).replace(beside(aside, part))
-            beside(self.path, "-shm").unlink(missing_ok=True)
-            said = f"It is kept as {aside.name}."
-        except OSError as failed:
-            said = f"It cannot be kept as {aside.name} ({failed.strerror})."
+        said = set_aside(self.path, error.suffix)
         self.refused += 1
         self._aside_bytes = sum(map(size_of, self._aside()))
         self._forget(
@@ -368,7 +359,7 @@ class LedgerWriter:
         self.disconnect()
         log.warning("pending: %s", message)
         self.said.append(message)
-        self.dropped.extend(Dropped(number, reason, self._last) for number in self.partitions)
+        self.dropped.extend(GonePartition(number, reason, self._last) for number in self.partitions)
         self.mark = None
         for known in (self.partitions, self._gone, self._dying, self.told):
             known.clear()
@@ -543,7 +534,7 @@ class LedgerWriter:
 
     def _drop(self, number: int, reason: str) -> None:
         """Lets a partition go: it is not found any more, and its blobs are deleted by `tidy`."""
-        gone, connection = Dropped(number, reason, self._last), self._ready()
+        gone, connection = GonePartition(number, reason, self._last), self._ready()
         with self._transaction(connection):
             connection.execute("DELETE FROM entries WHERE partition = ?", (number,))
             connection.execute(

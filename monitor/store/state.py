@@ -22,14 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from monitor.store.files import (
-    OtherFormat,
-    is_regular,
-    private,
-    set_aside,
-    sync_path,
-    temporary_beside,
-)
+from monitor.store.databases import beside, connected, is_damage, set_aside
+from monitor.store.files import OtherFormat, is_regular, private, sync_path, temporary_beside
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -222,7 +216,7 @@ class StateFile:
                     _begin(temporary)
                 _commit(temporary, checkpoint)
                 # Else SQLite took it for the journal of the new file.
-                _journal(self.path).unlink(missing_ok=True)
+                beside(self.path, "-journal").unlink(missing_ok=True)
                 temporary.replace(self.path)
         sync_path(self.folder)
         return _position(self.previous)
@@ -247,7 +241,7 @@ class StateFile:
             if not _is_damage(error):
                 raise
             target.unlink(missing_ok=True)
-            log.warning("state: %s: %s %s", source, error, _aside(source, "corrupt"))
+            log.warning("state: %s: %s %s", source, error, set_aside(source, "corrupt"))
             return False
         return True
 
@@ -255,30 +249,10 @@ class StateFile:
 Run = Callable[..., sqlite3.Cursor]
 
 
-def _journal(path: Path) -> Path:
-    """The file beside a database that takes back what a killed writer has begun."""
-    return path.with_name(f"{path.name}-journal")
-
-
-def _aside(path: Path, suffix: str) -> str:
-    """Sets a database aside with its journal, without which it would be another one."""
-    said = set_aside(path, suffix)
-    if not path.exists():
-        with contextlib.suppress(OSError):
-            _journal(path).replace(_journal(path.with_name(f"{path.name}.{suffix}")))
-    return said
-
-
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Run]:
-    """Opens a database that is there; a transaction that is not committed is rolled back."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=10.0, isolation_level=None
-    )
-    try:
+    with contextlib.closing(connected(path, "rw", patience=10.0)) as connection:
         yield connection.execute
-    finally:
-        connection.close()
 
 
 def _begin(path: Path) -> None:
@@ -395,20 +369,13 @@ def _read(path: Path) -> Contents:
     )
 
 
-# Codes of SQLite by which a file is not what it should be; an error of SQL is a missing table.
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
-
-
 def _is_damage(error: Exception) -> bool:
-    if not isinstance(error, sqlite3.Error):
-        return isinstance(error, Damaged)
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF in _DAMAGE
+    return is_damage(error) if isinstance(error, sqlite3.Error) else isinstance(error, Damaged)
 
 
 def _put_aside(path: Path, error: Exception) -> str:
     """Sets a file aside that cannot be used; says what became of it."""
     if isinstance(error, OtherFormat):
-        return _aside(path, "incompatible")
+        return set_aside(path, "incompatible")
     unreadable = isinstance(error, OSError | sqlite3.Error) and not _is_damage(error)
-    return _aside(path, "unreadable" if unreadable else "corrupt")
+    return set_aside(path, "unreadable" if unreadable else "corrupt")

@@ -147,7 +147,7 @@ class PerceptionMonitorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """What the sidecar is, and what it has seen of every stream: for `calibration-monitor doctor`.
+        """Says what the sidecar is, and what it has seen of every stream: for `calibration-monitor doctor`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.store.codec import InvalidDocument, OtherFormat
+from monitor.store.codec import InvalidDocument, OtherDocument
 from monitor.store.recalibrator_documents import REGISTER_CODEC, RegisterState
 from tests.promotion.random_states import state
 
@@ -130,7 +130,7 @@ def test_a_wrong_value_is_refused_with_its_place(path, value, named):
 
 def test_a_state_of_another_format_says_who_can_read_it():
     text = REGISTER_CODEC.write(state(1)).replace(b"register/3", b"register/4")
-    with pytest.raises(OtherFormat, match=r"register/4.*use the monitor that wrote it"):
+    with pytest.raises(OtherDocument, match=r"register/4.*use the monitor that wrote it"):
         REGISTER_CODEC.read(text)
 
 

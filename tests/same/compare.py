@@ -54,11 +54,6 @@ LEFT_OUT = (
     ),
     LeftOut("*metrics.txt", "calibration_loop_lag_seconds", "delay of the event loop"),
     LeftOut("*metrics.txt", "calibration_checkpoint_age_seconds", "time since a write"),
-    LeftOut(
-        "*metrics.txt",
-        "calibration_files_refused_total",
-        "by store, which are state and ledger where there is a state.db; files before",
-    ),
     LeftOut("*metrics.txt", "calibration_stamp_lag_seconds", "wall clock less the fixed stamps"),
     LeftOut(
         "live/[!3]*/metrics.txt",
@@ -89,8 +84,8 @@ LEFT_OUT = (
     ),
     LeftOut(
         "live/3*/metrics.txt",
-        "calibration_tracks",
-        "a slice of which a detection came again has tracks, though none",
+        "calibration_(tracks|track_.*|gate_reject_ratio)",
+        "who does frames again knows the slices of their tracks; who has none to do again does not",
     ),
     LeftOut("live/[3456]*/metrics.txt", "calibration_drift_.*", _OPEN),
     LeftOut("live/[3456]*/calibration*.json", "drift(_stages)?|bytes", _OPEN),

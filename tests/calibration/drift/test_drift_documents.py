@@ -21,7 +21,7 @@ from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.usual import WAITING, ReferenceLearner
 from monitor.frames.marks import PLACED, ArrayForm
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument, OtherFormat
+from monitor.store.codec import InvalidDocument, OtherDocument
 from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
 from tests.calibration.drift.correlated import correlated
 from tests.calibration.drift.kept_families import (
@@ -411,7 +411,7 @@ def test_what_is_no_document_at_all_is_refused():
 
 
 def test_a_later_format_is_told_apart_whatever_else_it_holds():
-    with pytest.raises(OtherFormat, match="use the monitor that wrote it"):
+    with pytest.raises(OtherDocument, match="use the monitor that wrote it"):
         read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
 
 
