@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import sqlite3
-import struct
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from monitor.store.databases import (
 )
 from monitor.store.entries import (
     LABELS,
+    NO_ENTRY,
     Entry,
     FrameEntry,
     Kept,
@@ -157,7 +157,7 @@ class LedgerReader:
             problem = "it is not as it was written"
         except UnusableLedger:
             raise
-        except (TypeError, ValueError, AttributeError, struct.error) as error:
+        except NO_ENTRY as error:
             problem = str(error)
         self.damaged.setdefault(row[0], f"entry {row[0]} of {self.path} is left out: {problem}")
         return None
