@@ -30,6 +30,7 @@ from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import SWAPS
 from monitor.statistics.observations import finished
+from monitor.store.journal import Journal
 
 SEEDS = 50
 FRAMES, OBJECTS, LIFE = 5000, 20, 40  # 100,000 detections of 2,500 objects
@@ -118,7 +119,7 @@ def run(drive: Drive, seed: int) -> Outcome:
     """One drive."""
     logging.disable(logging.INFO)
     config = Config.model_validate({"promotion": {"mode": "automatic"}})
-    pipeline = Pipeline(config)
+    pipeline = Pipeline(config, Journal(None, config.pending, print))
     promotions = Promotions(pipeline, now_ns=lambda: 0)
     stream = pipeline.register(Header("lidar", plain_space(("x", "y", "z"), "m"), ("car",)))
     assert not isinstance(stream, Refusal)

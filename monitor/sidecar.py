@@ -105,7 +105,6 @@ class Sidecar:
             events,
             WireLimits(config.server.max_message_bytes, config.limits.max_detections),
             self.checkpoints.settle,
-            self.journal,
             self.tracker,
             self.reloads,
         )

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.config import Config, PendingConfig
 from monitor.drift.alarms import (
     AlarmCount,
     Counted,
@@ -27,7 +26,8 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
-from monitor.store.journal import Journal
+from tests.journals import unkept
+from tests.piped import pipeline_of
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
 STAGES = ("raw", "recalibrated")
@@ -112,12 +112,12 @@ def snapshot(
     **others,
 ) -> Snapshot:
     """Of a sidecar that has nothing else to tell."""
-    pipeline = pipeline or Pipeline(Config())
+    pipeline = pipeline or pipeline_of()
     return Snapshot(
         **{
             "pipeline": pipeline,
             "counters": pipeline.counters,
-            "journal": Journal(None, PendingConfig(), list[str]().append),
+            "journal": unkept(),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from monitor.config import PendingConfig
 from monitor.store.entries import (
     Entry,
     FrameEntry,
@@ -16,8 +17,14 @@ from monitor.store.entries import (
     encode_frame,
     encode_labels,
 )
+from monitor.store.journal import Journal
 
 NEVER = 2**62
+
+
+def unkept() -> Journal:
+    """A journal that keeps nothing."""
+    return Journal(None, PendingConfig(), print)
 
 
 @dataclass(frozen=True, slots=True)

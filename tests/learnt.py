@@ -19,6 +19,7 @@ from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
+from tests.journals import unkept
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
@@ -36,7 +37,7 @@ def promotions_of(
 ) -> Promotions:
     """With these slices, in order, and settings of the section [promotion] and of others."""
     config = Config.model_validate({"promotion": promotion, **(sections or {})})
-    pipeline = Pipeline(config)
+    pipeline = Pipeline(config, unkept())
     for name in slices:
         pipeline.slices.index(space, "lidar", name)
     clock = count(1)

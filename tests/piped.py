@@ -1,6 +1,6 @@
 """A pipeline without edges and what is sent to it, for the tests of its stages; no tests."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from monitor.recalibration.scaling import CovarianceScaling, FullInput, Variance
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
-from monitor.store.entries import Journal, NoJournal
+from monitor.store.journal import Journal
 from tests import laws
+from tests.journals import ListJournal, unkept
 from tests.received import FULL, VARIANCES, Sent, in_form
 
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -38,12 +39,13 @@ GOOD_TRUTH = (1.0, 2.0, 3.0)
 def pipeline_of(
     selection: Selection = IDENTITY,
     *,
-    journal: Journal | None = None,
+    journal: ListJournal | None = None,
     **sections: dict[str, Any],
 ) -> Pipeline:
     """A pipeline whose entries are written to a journal, if there is one."""
     config = Config.model_validate(sections)
-    return Pipeline(config, journal or NoJournal(), recalibrators=Recalibrators(selection))
+    writes = unkept() if journal is None else cast(Journal, journal)
+    return Pipeline(config, writes, recalibrators=Recalibrators(selection))
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:

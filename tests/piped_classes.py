@@ -22,6 +22,7 @@ from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, observe_classes
 from monitor.statistics.observations import finished
 from monitor.statistics.state import StatisticsState
+from tests.journals import unkept
 from tests.piped import SECOND, statistics_of
 from tests.received import Sent, frame
 
@@ -47,7 +48,7 @@ def rejection(by: RejectedBy, threshold: float) -> Rejection:
 
 def recalibrating(classes=WARM, selection=IDENTITY, **sections) -> Pipeline:
     config = Config.model_validate(sections)
-    return Pipeline(config, recalibrators=Recalibrators(selection, classes))
+    return Pipeline(config, unkept(), recalibrators=Recalibrators(selection, classes))
 
 
 def answered(pipeline: Pipeline, rows, header: Header = HEADER) -> FrameAnswer:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from monitor.config import Config, DriftConfig, InvalidConfiguration
+from monitor.config import DriftConfig, InvalidConfiguration
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin
 from monitor.drift.usual import ReferenceLearner
@@ -22,11 +22,11 @@ from monitor.pipeline import alarms
 from monitor.pipeline.alarms import ACTOR, DriftAlarms
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.fits.rounds import FitRounds
-from monitor.pipeline.frame_path import Pipeline
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import SliceFitted
 from monitor.store.drift_documents import reference_text
 from tests.alarmed import RAISED, alarm
+from tests.piped import pipeline_of
 
 
 def fitted(version: str) -> SliceFitted:
@@ -35,7 +35,7 @@ def fitted(version: str) -> SliceFitted:
 
 def watching(asked: Any = None, **drift: Any) -> DriftAlarms:
     fits = cast(FitRounds, SimpleNamespace(asked=asked))
-    return DriftAlarms(Pipeline(Config()), DriftConfig(**drift), fits)
+    return DriftAlarms(pipeline_of(), DriftConfig(**drift), fits)
 
 
 @dataclass

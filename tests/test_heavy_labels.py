@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import grpc
 import numpy as np
@@ -18,6 +18,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
 from monitor.service.labels import Session, TruthStream
 from monitor.store.entries import Kept
+from monitor.store.journal import Journal
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.requests import WireLimits
@@ -172,12 +173,13 @@ def answered(pipeline: Pipeline, journal: ListJournal | None) -> pb.ReportGround
         place = [APART * (i + 1), 0.3, 0.0]
         sent.objects.add(object_id=i, class_index=i, ground_truth=place)
     call = Call([pb.ReportGroundTruthRequest(truth=sent).SerializeToString()])
-    disk = None if journal is None else Disk(journal)
+    if journal is not None:
+        pipeline.journal = cast(Journal, Disk(journal))
 
     async def run() -> None:
         task = asyncio.current_task()
         assert task is not None
-        talk = pipeline, disk, LIMITS, call, Session(task)
+        talk = pipeline, LIMITS, call, Session(task)
         await TruthStream(*talk, lambda: None, at_once, at_once).run()
 
     asyncio.run(run())

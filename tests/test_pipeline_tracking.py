@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from monitor.config import Config
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import (
     EgoMotion,
@@ -21,7 +20,6 @@ from monitor.frames.frame import (
 from monitor.frames.space import FloatArray, plain_space
 from monitor.pipeline import stream_tracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.recalibrators import Recalibrators
 from monitor.pipeline.stream_tracker import SliceTracks
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.recalibrator import Output, Recalibrator
@@ -31,7 +29,7 @@ from monitor.tracking.rewind import Order
 from monitor.tracking.tracker import Step
 from monitor.wire.answers import encode_process_frame_response, encode_process_response
 from tests import laws
-from tests.piped import reported, statistics_of
+from tests.piped import pipeline_of, reported, statistics_of
 from tests.recalibrators import Shift
 from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
@@ -45,10 +43,9 @@ BAD = Sent(90, (0.0, 0.0, 0.0), (1.0, 2.0, 2.0, 1.0, 0.0, 0.0))  # indefinite
 MISSING = Sent(91, (90.0, 0.0, 0.0), ())
 
 
-def tracking(selection: Selection = IDENTITY, **sections: dict[str, Any]) -> Pipeline:
+def tracking(selection: Selection = IDENTITY, **sections: Any) -> Pipeline:
     tracker = {"kind": "embedded"} | sections.pop("tracker", {})
-    config = Config.model_validate({"tracker": tracker, **sections})
-    return Pipeline(config, recalibrators=Recalibrators(selection))
+    return pipeline_of(selection, tracker=tracker, **sections)
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
@@ -254,9 +251,9 @@ def written(answer: FrameAnswer) -> tuple[bytes, bytes]:
 def test_where_no_tracks_are_asked_for_answers_are_those_of_a_sidecar_without_tracker(
     mode, selection
 ):
-    sections = {"recalibration": {"mode": mode}}
+    sections: dict[str, Any] = {"recalibration": {"mode": mode}}
     pipeline = tracking(selection, **sections)
-    without = Pipeline(Config.model_validate(sections), recalibrators=Recalibrators(selection))
+    without = pipeline_of(selection, **sections)
     streams = [opened(pipeline, SILENT), opened(without, SILENT), opened(without, HEADER)]
     for number in range(6):
         rows = any_rows(number)
@@ -266,7 +263,7 @@ def test_where_no_tracks_are_asked_for_answers_are_those_of_a_sidecar_without_tr
 
 
 def test_a_sidecar_that_does_not_track_says_nothing_of_tracks_whoever_asks():
-    asked, unasked = Pipeline(Config()), Pipeline(Config())
+    asked, unasked = pipeline_of(), pipeline_of()
     streams = [opened(asked), opened(unasked, SILENT)]
     assert streams[0].tracker is None
     for number in range(4):
@@ -349,7 +346,7 @@ FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("break_it", FAILURES.values(), ids=FAILURES)
 def test_a_tracker_that_fails_costs_its_tracks_and_nothing_else(break_it, monkeypatch):
     pipeline = tracking(DOUBLE)
-    without = Pipeline(Config(), recalibrators=Recalibrators(DOUBLE))
+    without = pipeline_of(DOUBLE)
     streams = [opened(pipeline), opened(without)]
     seen: set[int] = set()
     for number in range(4):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from monitor.pipeline.restart import Resumption
 from monitor.pipeline.run_state import RUN_STATE, restore_run, run_state_of, with_tracks
 from monitor.statistics.observations import finished
 from monitor.store.drift_documents import family_text, read_family
+from monitor.store.journal import Journal
 from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Message, detections_of, tell
@@ -78,13 +79,12 @@ def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumpti
         if frame is not None:
             fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
     resumption = Resumption(fresh)
-    resumption.run(journal, run.sequence)
+    resumption.run(cast(Journal, journal), run.sequence)
     return resumption
 
 
 def done(pipeline: Pipeline, move: Move) -> None:
-    journal = pipeline.ledger.journal
-    assert isinstance(journal, ListJournal)
+    journal = cast(ListJournal, pipeline.ledger.journal)
     if isinstance(move, Came):
         pipeline.process(opened(pipeline, HEADERS[move.stream]), move.received())
     elif isinstance(move, Message):

@@ -5,6 +5,7 @@ anew, or with no position in the ledger. The account never has frames from befor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
+from monitor.store.journal import Journal
 from tests.journals import ListJournal, Written
 from tests.ledger_oracle import HEADERS, Came, Message, Named, tell
 from tests.piped import DOUBLE, account_of, opened
@@ -151,7 +153,7 @@ def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_n
     tell(pipeline, journal, ALL)
     again = a_pipeline(DOUBLE, journal, max_bytes=1)
     again.ledger.sequence = 3
-    Resumption(again).run(journal, 0)
+    Resumption(again).run(cast(Journal, journal), 0)
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
     account = again.ledger.fates.account

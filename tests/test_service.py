@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable
-from monitor.config import Config
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.pipeline.events import Events
-from monitor.pipeline.frame_path import Pipeline
 from monitor.service import frames, labels
 from monitor.v1 import (
     frame_pb2,
@@ -42,6 +40,7 @@ from tests.foreign_client import (
     scaling,
 )
 from tests.labelled import assert_numbers, drawn
+from tests.piped import pipeline_of
 from tests.served import (
     ADMIN,
     BY_STREAM,
@@ -410,7 +409,7 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
 
     monkeypatch.setattr(frames, "decode_process_request", broken)
     monkeypatch.setattr(labels, "decode_truth_request", broken)
-    service = frames.Service(Pipeline(Config()), Events(), WireLimits(1000, 10))
+    service = frames.Service(pipeline_of(), Events(), WireLimits(1000, 10))
     call = Call(b"anything", b"more")
     asyncio.run(getattr(service, method)(None, call))
     assert len(call.written) == 2

@@ -51,7 +51,8 @@ from monitor.pipeline.stream_tracker import (
 )
 from monitor.pipeline.streams import EventTime, Stream, refuse_header
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
-from monitor.store.entries import Journal, Kept, NoJournal
+from monitor.store.entries import Kept
+from monitor.store.journal import Journal
 from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Pipeline:
     """The sidecar without its edges."""
 
     config: Config
-    journal: Journal = field(default_factory=NoJournal)
+    journal: Journal
     counters: Counters = field(default_factory=Counters)
     recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)

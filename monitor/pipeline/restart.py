@@ -6,9 +6,8 @@ The entries of the ledger after the checkpoint are done again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from monitor.drift.state import FamilyState, family_state, restored_family
 from monitor.frames.stored import StoredFrame
@@ -62,20 +61,6 @@ def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
     if brought is not None and abs(brought.sequence) != abs(frame.sequence):
         return True
     return entry.partition != frame.partition
-
-
-class Disk(Protocol):
-    """Reads the ledger at start."""
-
-    def replay(self, after: int) -> Iterable[Entry]:
-        """Yields all entries after one, in order."""
-        ...
-
-    def look_up(
-        self, stream: str, frame_id: int, partition: int | None, before: int = 0
-    ) -> Kept | None:
-        """A frame, with the labels of it that came before an entry."""
-        ...
 
 
 def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
@@ -207,7 +192,7 @@ class Resumption:
     entries: int = 0
     failed: int = 0
 
-    def run(self, disk: Disk, after: int) -> None:
+    def run(self, disk: Journal, after: int) -> None:
         """Does all entries after one again; a fault costs its entry alone."""
         for entry in disk.replay(after):
             counters, done, number = self.pipeline.counters, False, entry.sequence
@@ -223,7 +208,7 @@ class Resumption:
                 "ledger: %d entries done again, %d not", self.entries - self.failed, self.failed
             )
 
-    def _again(self, entry: Entry, disk: Disk, after: int) -> bool:
+    def _again(self, entry: Entry, disk: Journal, after: int) -> bool:
         """Does an entry again; says whether that was possible."""
         ledger = self.pipeline.ledger
         ledger.sequence = max(ledger.sequence, entry.sequence)

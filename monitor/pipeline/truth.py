@@ -35,7 +35,8 @@ from monitor.pipeline.pending import (
     remember,
 )
 from monitor.pipeline.streams import Stream
-from monitor.store.entries import FrameEntry, Journal, Kept, LabelEntry
+from monitor.store.entries import FrameEntry, Kept, LabelEntry
+from monitor.store.journal import Journal
 
 # Pairs of an object and a detection, and values of the objects' covariances, that are too many to
 # be gone through between two frames: some milliseconds.

@@ -39,7 +39,7 @@ from monitor.service.calls import (
     refuse_call,
     send,
 )
-from monitor.service.labels import Journal, Session, TruthStream
+from monitor.service.labels import Session, TruthStream
 from monitor.service.reload import Reloads
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
@@ -82,7 +82,6 @@ class Service:
     """The handlers. Live state is the pipeline's; here are only the open streams.
 
     settle   returns when what was done to drift is on the disk; None: nothing is kept
-    journal  of frames and labels; None: nothing is kept
     tracker  elsewhere, which is forwarded what goes back; None: there is none
     reloads  of the configuration, for the status
     """
@@ -91,7 +90,6 @@ class Service:
     events: Events
     limits: WireLimits
     settle: Settle | None = None
-    journal: Journal | None = None
     tracker: ExternalTracker | None = None
     reloads: Reloads = field(default_factory=Reloads)
     turns: Turns = field(default_factory=Turns)
@@ -199,7 +197,7 @@ class Service:
 
         async def talk(session: Session) -> None:
             stream = TruthStream(
-                *(self.pipeline, self.journal, self.limits, context, session, self._fold_some),
+                *(self.pipeline, self.limits, context, session, self._fold_some),
                 pause,
                 partial(self.turns.take, Share()),
             )

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import grpc
 
@@ -30,14 +29,6 @@ log = logging.getLogger(__name__)
 
 # Messages of a stream that may wait for the disk; the client's own flow control does the rest.
 IN_FLIGHT = 256
-
-
-class Journal(Protocol):
-    """Where entries are kept."""
-
-    async def durable(self, sequence: int) -> bool: ...
-
-    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -65,14 +56,12 @@ class _Answered:
 class TruthStream:
     """One call.
 
-    journal    None: nothing is kept
     fold_some  a step of the statistics
     pause      waits until the next message may be read
     turn       waits until it may be answered
     """
 
     pipeline: Pipeline
-    journal: Journal | None
     limits: WireLimits
     context: Context
     session: Session
@@ -116,9 +105,7 @@ class TruthStream:
 
     async def _write(self, answers: asyncio.Queue[_Answered | None]) -> None:
         while (answered := await answers.get()) is not None:
-            durable = False
-            if self.journal is not None:
-                durable = await self.journal.durable(answered.sequence)
+            durable = await self.pipeline.journal.durable(answered.sequence)
             answer = replace(answered.answer, durable=durable)
             reply = encode_truth_response(answered.stream, answered.frame_id, answer)
             self.session.writing_since = time.monotonic()
@@ -159,7 +146,7 @@ class TruthStream:
             # time. If it has not, they were never written.
             seen = -1 if found is None else last_of(found)
             where = answer.stream, answer.frame_id, answer.partition
-            found = None if self.journal is None else await self.journal.find(*where)
+            found = await self.pipeline.journal.find(*where)
             if found is None or last_of(found) <= seen:
                 self.pipeline.remember_answered()
                 return self.pipeline.ledger.in_vain(labels)

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,36 +82,6 @@ def kept(frame: FrameEntry | None, labels: Sequence[LabelEntry]) -> Kept | None:
         return None
     ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(frame.sequence)}
     return Kept(frame, tuple(ours[sequence] for sequence in sorted(ours)))
-
-
-class Journal(Protocol):
-    """Where entries are kept."""
-
-    @property
-    def keeps(self) -> bool:
-        """Says whether anything is kept at all."""
-        ...
-
-    @property
-    def full(self) -> bool:
-        """True while labels cannot be taken."""
-        ...
-
-    def note(self, entry: Entry) -> bool:
-        """Has an entry written soon; tells whether it will be."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoJournal:
-    """Nothing is kept."""
-
-    keeps: bool = False
-    full: bool = False
-
-    def note(self, entry: Entry) -> bool:
-        """Never."""
-        return False
 
 
 # ---- numbers

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import Config
 from monitor.frames.classes import MOST_VALUES
 from monitor.frames.detections import Examined, Limits, Reason, examine
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal
 from monitor.frames.space import plain_space
-from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 from monitor.wire.answers import encode_process_response
@@ -28,6 +26,7 @@ from tests.as_protobuf import (
     assert_same_frame,
     on_wire,
 )
+from tests.piped import pipeline_of
 from tests.written import doubles, in_request, tagged, varint
 
 XY = plain_space(("x", "y"), "m")
@@ -267,7 +266,7 @@ def test_classes_of_late_truth_come_out_as_the_client_put_them_in(classes, place
 
 
 def test_unusable_probabilities_are_answered_with_words_and_their_detection_as_ever():
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     stream = pipeline.register(Header("lidar", XY, CLASSES))
     assert isinstance(stream, Stream)
     opinions = eighths(3)[:, 0]

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.config import (
-    Config,
-    Mode,
-    RecalibrationConfig,
-    StatisticsConfig,
-    TrackerConfig,
-    TrackerKind,
-)
+from monitor.config import Config, Mode, TrackerKind
 from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
@@ -50,7 +43,8 @@ from monitor.wire.requests import (
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
-from tests.piped import statistics_of
+from tests.journals import unkept
+from tests.piped import pipeline_of, statistics_of
 
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
@@ -193,12 +187,10 @@ def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
 def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     """Two tracked streams, a recalibrator that fits one of them, truth of every kind, refusals."""
     random = np.random.default_rng(3)
-    pipeline = Pipeline(
-        Config(
-            recalibration=RecalibrationConfig(mode=mode),
-            statistics=StatisticsConfig(max_slices=max_slices),
-            tracker=TrackerConfig(kind=TrackerKind.EMBEDDED),
-        )
+    pipeline = pipeline_of(
+        recalibration={"mode": mode},
+        statistics={"max_slices": max_slices},
+        tracker={"kind": TrackerKind.EMBEDDED},
     )
     document = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5))).to_json()
     pipeline.activate(pipeline.recalibrators.learn(document).version)
@@ -326,14 +318,14 @@ def test_there_are_these_families_with_these_labels_and_no_others(mode):
 
 
 def test_jumps_of_event_time_are_counted():
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     pipeline.live.clock.jumps = 3
     text = exported.text_of(exported.snapshot((), None, pipeline))
     assert "\ncalibration_event_time_jumps_total 3" in text
 
 
 def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
-    text = text_of(Pipeline(Config()))
+    text = text_of(pipeline_of())
     assert "# TYPE calibration_ence gauge" in text
     samples = samples_of(text)
     counters = [entry for entry in samples if entry[0].endswith("_total")]
@@ -508,7 +500,7 @@ def test_ratios_of_tracks_are_given_where_there_were_confirmed_ones(samples):
 
 
 def test_a_sidecar_that_does_not_track_exports_no_tracks():
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     registered(pipeline, "lidar", BOX)
     of_tracks = ("tracks", "track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio")
     samples = samples_of(text_of(pipeline))
@@ -566,7 +558,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     """With K = 4, both stages, 10 bins, 5 τ, three windows, tracks, one on trial, a guard, and
     drift. Class probabilities have slices of their own: their measures are counted apart.
     """
-    pipeline = Pipeline(Config(tracker=TrackerConfig(kind=TrackerKind.EMBEDDED)))
+    pipeline = pipeline_of(tracker={"kind": TrackerKind.EMBEDDED})
     space = Space((*BOX.dimensions[:2], Dimension("z", "m"), *BOX.dimensions[2:]))
     stream = registered(pipeline, "lidar", space)
     mean = np.zeros((1, 4))
@@ -590,7 +582,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
 
 
 @pytest.mark.components
-@pytest.mark.parametrize("make", [lambda: Pipeline(Config()), busy_pipeline])
+@pytest.mark.parametrize("make", [pipeline_of, busy_pipeline])
 def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""
 
@@ -609,7 +601,7 @@ def test_matched_detections_in_overflow_slices_are_counted():
 def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates(busy):
     classes = ClassSelection((), Temperature(2.0))
     pipeline = Pipeline(
-        Config(), recalibrators=Recalibrators(busy.recalibrators.selection, classes)
+        Config(), unkept(), recalibrators=Recalibrators(busy.recalibrators.selection, classes)
     )
     found = samples_of(text_of(pipeline))
     shown = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
@@ -631,7 +623,7 @@ def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates
 
 @pytest.mark.parametrize("outcome", ["recalibrated", "mismatch", "failed"])
 def test_what_became_of_class_probabilities_is_counted_from_0_on(outcome):
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     setattr(pipeline.counters.class_recalibrations, outcome, 7)
     shown = {
         labels["outcome"]: value
@@ -643,7 +635,7 @@ def test_what_became_of_class_probabilities_is_counted_from_0_on(outcome):
 
 @pytest.mark.parametrize("by", ["entropy", "deviation", "both"])
 def test_uncertain_detections_are_counted_by_what_shows_it(by):
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     pipeline.counters.uncertain[["entropy", "deviation", "both"].index(by)] = 7
     found = samples_of(text_of(pipeline))
     shown = {

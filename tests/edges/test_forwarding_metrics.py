@@ -2,10 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.config import Config
 from monitor.pipeline.external_tracker import ExternalTracker, Outcome
-from monitor.pipeline.frame_path import Pipeline
 from monitor.service.metrics import forwarding
+from tests.piped import pipeline_of
 
 
 def samples(tracker: ExternalTracker) -> dict[tuple[str, str], float]:
@@ -18,7 +17,7 @@ def samples(tracker: ExternalTracker) -> dict[tuple[str, str], float]:
 
 
 def tracker(up: bool) -> ExternalTracker:
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     found = ExternalTracker(
         pipeline.config.tracker,
         pipeline.counters,

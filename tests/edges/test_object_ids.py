@@ -15,13 +15,13 @@ from monitor.frames.frame import Header, ReceivedTruth, TrackIds
 from monitor.frames.space import plain_space
 from monitor.matching.labels import match
 from monitor.matching.record import LabelRecord
-from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import PendingFrame
 from monitor.pipeline.streams import Stream
 from monitor.v1 import perception_monitor_pb2, truth_pb2
 from monitor.wire.client_messages import encode_truth
 from monitor.wire.requests import WireLimits, decode_truth_request
 from tests import received
+from tests.piped import pipeline_of
 from tests.received import Label, Sent
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
@@ -115,7 +115,7 @@ def matched(labels: ReceivedTruth, frame: PendingFrame) -> LabelRecord:
 
 def waiting(n: int) -> PendingFrame:
     """A frame of n detections with ids n − 1 … 0, that waits for its labels."""
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     stream = pipeline.register(Header("lidar", plain_space(("x", "y")), ("car",)))
     assert isinstance(stream, Stream)
     rows = [Sent(id, (float(id), 0.0), (1.0, 1.0)) for id in range(n - 1, -1, -1)]

@@ -11,9 +11,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands.sidecar_client import SidecarRefused
-from monitor.config import Config
 from monitor.pipeline.events import Events
-from monitor.pipeline.frame_path import Pipeline
 from monitor.service import admin
 from monitor.service.admin import StateService
 from monitor.service.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
@@ -26,6 +24,7 @@ from monitor.v1 import frame_pb2, statistics_state_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.requests import WireLimits
 from tests.labelled import SECOND, converse, exported, header, imported
+from tests.piped import pipeline_of
 from tests.served import MONITOR, PATIENCE, Sidecar, starting
 from tests.states import assert_same_state, bits
 
@@ -213,7 +212,7 @@ class Reader:
 
 
 def empty_service(**server) -> StateService:
-    return StateService(Pipeline(Config.model_validate({"server": server})), NewerFields())
+    return StateService(pipeline_of(server=server), NewerFields())
 
 
 async def sent(messages, then_wait=False):
@@ -273,7 +272,7 @@ def test_errors_end_a_call_with_the_status_of_their_kind(error, code):
         async def abort(self, code, details):
             raise Ended(code, details)
 
-    service = Service(Pipeline(Config()), Events(), WireLimits(2**20, 100))
+    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
 
     async def called() -> bytes:
         return await guarded(service, handler)(b"", Caller())

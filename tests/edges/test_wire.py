@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import Config
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import (
@@ -62,6 +61,7 @@ from tests.as_protobuf import (
     on_wire,
     parsed,
 )
+from tests.piped import pipeline_of
 from tests.reported import reported_tracks, track_messages
 from tests.written import (
     IDS,
@@ -598,7 +598,7 @@ SCALE = (2.0, 0.5, 3.0)
 
 def scaling_stream() -> tuple[Pipeline, Stream]:
     """A pipeline that scales the deviations of x, y, z by SCALE."""
-    pipeline = Pipeline(Config())
+    pipeline = pipeline_of()
     document = Selection(SPACE.names, VarianceScaling(SCALE)).to_json()
     pipeline.activate(pipeline.recalibrators.learn(document).version)
     stream = pipeline.register(Header("lidar", SPACE, ("car",)))

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from monitor.config import Config, MetricsConfig
 from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import (
     EgoMotion,
@@ -64,7 +63,7 @@ from monitor.wire.requests import (
 )
 from tests.administered import FACTORS, TRIALS
 from tests.exported import snapshot, watched
-from tests.piped import statistics_of
+from tests.piped import pipeline_of, statistics_of
 
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
@@ -104,7 +103,7 @@ def small_frame(seed: int) -> tuple[OutgoingFrame, np.ndarray]:
 
 
 def fixed_pipeline() -> tuple[Pipeline, Stream]:
-    pipeline = Pipeline(Config(metrics=MetricsConfig(export_edges=(4.0, 8.0))))
+    pipeline = pipeline_of(metrics={"export_edges": (4.0, 8.0)})
     document = Selection(SPACE.names, VarianceScaling((2.0, 0.5, 1.5))).to_json()
     pipeline.activate(pipeline.recalibrators.learn(document).version)
     stream = pipeline.register(HEADER)

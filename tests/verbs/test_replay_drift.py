@@ -53,7 +53,7 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
-from tests.piped import reported
+from tests.piped import pipeline_of, reported
 from tests.verbs.recordings import SEQUENCES, csv_file, npz_file, recorded
 
 LIMITS = WireLimits(2**20, 1000)
@@ -83,7 +83,7 @@ class AnswersAtOnce:
 class InProcess:
     """A client of a pipeline in this process, and the labels that it got."""
 
-    pipeline: Pipeline = field(default_factory=lambda: Pipeline(Config()))
+    pipeline: Pipeline = field(default_factory=pipeline_of)
     labels: list[ReceivedTruth] = field(default_factory=list)
 
     async def open(self, header: Header):
