@@ -83,7 +83,7 @@ def test_what_is_no_job_is_one_line_and_exit_code_1(worker):
     tell(worker, (100).to_bytes(8, "little") + b"x" * 100)
     assert worker.wait(PATIENCE) == 1
     complaint = worker.stderr.read()
-    assert complaint.startswith(b"ValueError: the job of 100 bytes has a head of ")
+    assert complaint.startswith(b"InvalidDocument: 'head' is no JSON")
     assert complaint.count(b"\n") == 1
 
 
