@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.store.databases import LedgerFailed, UnusableLedger
+from monitor.store.databases import LedgerFailed, UnusableFile
 from monitor.store.entries import Entry, Key, LabelEntry
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
@@ -478,7 +478,7 @@ def test_damage_that_a_reader_finds_is_handed_to_the_writer(path):
     with opened(path) as one:
         reader = LedgerReader(file)
         cut(file)
-        with pytest.raises(UnusableLedger) as failed:
+        with pytest.raises(UnusableFile) as failed:
             list(reader.after(0))
         one.refuse(reader.mark, failed.value)
         one.refuse(reader.mark, failed.value)

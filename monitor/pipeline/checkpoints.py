@@ -37,8 +37,9 @@ from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.store.codec import InvalidDocument
+from monitor.store.databases import UnusableFile
 from monitor.store.drift_documents import family_text, prepare_writing, read_family
-from monitor.store.files import Claim, OtherFormat
+from monitor.store.files import Claim
 from monitor.store.journal import Journal, set_within
 from monitor.store.previous import PreviousPaths, mark_taken_over, previous_contents
 from monitor.store.recalibrator_documents import (
@@ -47,7 +48,7 @@ from monitor.store.recalibrator_documents import (
     RegisterState,
     any_selection_from_json,
 )
-from monitor.store.state import Checkpoint, Contents, Damaged, StateFile, state_folder
+from monitor.store.state import Checkpoint, Contents, StateFile, state_folder
 from monitor.store.statistics_state import NewerFields, PaneBytes, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
@@ -276,7 +277,7 @@ class Checkpoints:
                 records.append(RECORD_CODEC.read(record))
         run = RUN_STATE.read(parts[_RUN]) if _RUN in parts else None
         if run is not None and run.sequence != contents.position:
-            raise Damaged("its parts are not of its position in the ledger: it is damaged.")
+            raise UnusableFile("its parts are not of its position in the ledger: it is damaged.")
         statistics = None
         if _STATISTICS in parts:
             try:
@@ -295,8 +296,8 @@ class Checkpoints:
     def _register(self, contents: Contents) -> tuple[RegisterState | None, dict[str, AnySelection]]:
         """Reads the register, and the recalibrators that can be used.
 
-        raises  Damaged where one is lost that is active; those that only a rollback would need are
-                left out, and must not stop a start
+        raises  UnusableFile where one is lost that is active; those that only a rollback would need
+                are left out, and must not stop a start
         """
         documents = {}
         for version, document in contents.recalibrators.items():
@@ -312,7 +313,9 @@ class Checkpoints:
         state = REGISTER_CODEC.read(contents.parts[_REGISTER])
         there = _ALWAYS_THERE.union(documents)
         if lost := sorted(state.active - there):
-            raise Damaged(f"recalibrator {lost[0]} is active, and its document cannot be used.")
+            raise UnusableFile(
+                f"recalibrator {lost[0]} is active, and its document cannot be used."
+            )
         if lost := sorted(state.named - there):
             log.warning(
                 "state: a rollback leaves out %s, whose documents cannot be used", ", ".join(lost)
@@ -392,7 +395,7 @@ class Checkpoints:
                 self.failures += 1
                 self._trouble += 1
                 if self._trouble & (self._trouble - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                    expected = isinstance(error, OSError | sqlite3.Error | OtherFormat)
+                    expected = isinstance(error, OSError | sqlite3.Error | UnusableFile)
                     log.warning(
                         "state: %s not written: %s", file.path, error, exc_info=not expected
                     )

@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from monitor.store.files import OtherFormat
-
 Value = TypeVar("Value")
 Content = dict[str, Any]
 
@@ -32,8 +30,11 @@ class InvalidDocument(ValueError):
     """A text is no document of its kind, or a field of it holds what it must not."""
 
 
-class OtherDocument(InvalidDocument, OtherFormat):
+class OtherDocument(InvalidDocument):
     """The document has a format that another version of the monitor reads."""
+
+    # What a file that holds it is set aside with.
+    suffix = "incompatible"
 
 
 class Codec(Generic[Value]):

@@ -27,8 +27,8 @@ class LedgerFailed(OSError):
         self.full = full
 
 
-class UnusableLedger(ValueError):
-    """A file is no ledger, not as it was written, or of a later version.
+class UnusableFile(ValueError):
+    """A file is no database of ours, not as it was written, or of another version.
 
     suffix  that it is set aside with
     """
@@ -98,13 +98,13 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 @contextlib.contextmanager
 def failures(path: Path) -> Iterator[None]:
-    """Raises errors of SQLite and of the system as UnusableLedger or LedgerFailed."""
+    """Raises errors of SQLite and of the system as UnusableFile or LedgerFailed."""
     try:
         yield
     except sqlite3.Error as error:
         said = f"{path}: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
         if is_damage(error):
-            raise UnusableLedger(f"{said}.") from error
+            raise UnusableFile(f"{said}.") from error
         raise LedgerFailed(f"{said}.", full=_code(error) & 0xFF == sqlite3.SQLITE_FULL) from error
     except LedgerFailed:
         raise

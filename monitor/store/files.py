@@ -34,10 +34,6 @@ class CorruptFile(ValueError):
     """A file is not of the kind that is asked for, or not a whole one."""
 
 
-class OtherFormat(CorruptFile):
-    """A file that another version of the monitor wrote."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Tells the checked files of one subject from others.
@@ -72,7 +68,7 @@ def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) 
 
 
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
-    """Returns the bytes that were written. Raises CorruptFile, OtherFormat, OSError."""
+    """Returns the bytes that were written. Raises CorruptFile, OSError."""
     is_regular(path)
     with path.open("rb") as file:
         head, body = file.read(_HEAD.size), file.read()
@@ -82,7 +78,7 @@ def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
         )
     _, version, length, crc = _HEAD.unpack(head)
     if version != _FORMAT:
-        raise OtherFormat(
+        raise CorruptFile(
             f"{path}: format {version}, but this monitor reads {_FORMAT}. Update the monitor."
         )
     if len(body) != length or zlib.crc32(body) != crc:

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 from monitor.store.databases import (
     LedgerFailed,
-    UnusableLedger,
+    UnusableFile,
     connected,
     failures,
     mark_of,
@@ -98,7 +98,7 @@ class LedgerReader:
         None too where one of them is damaged: without it, labels would be counted a second time.
 
         partition  that it is in; None: any
-        raises     UnusableLedger, LedgerFailed
+        raises     UnusableFile, LedgerFailed
         """
         rows = self._rows(
             f"SELECT {COLUMNS} FROM entries WHERE stream = ? AND frame_id = ?",
@@ -125,7 +125,7 @@ class LedgerReader:
     def after(self, sequence: int) -> Iterator[Entry]:
         """Yields all entries with a higher sequence, in order, but for the damaged ones.
 
-        raises  UnusableLedger, LedgerFailed
+        raises  UnusableFile, LedgerFailed
         """
         while rows := self._rows(_REPLAYED, sequence):
             for *row, brought in rows:
@@ -155,7 +155,7 @@ class LedgerReader:
             if key.crc(body) == crc:
                 return unkeyed(key, body)
             problem = "it is not as it was written"
-        except UnusableLedger:
+        except UnusableFile:
             raise
         except NO_ENTRY as error:
             problem = str(error)
@@ -364,7 +364,7 @@ class Journal:
             return
         try:
             yield from self._reader.after(after)
-        except UnusableLedger as error:
+        except UnusableFile as error:
             writer.refuse(self._reader.mark, error)
         except Exception as error:
             log.exception("pending: the ledger in %s is not replayed", self.folder)
@@ -383,7 +383,7 @@ class Journal:
         if writer is not None and writer.partitions:
             try:
                 found = self._reader.find(stream, frame_id, partition, before)
-            except UnusableLedger as error:
+            except UnusableFile as error:
                 writer.refuse(self._reader.mark, error)
             except LedgerFailed as error:
                 self._not_read(error)
@@ -457,7 +457,7 @@ class Journal:
                 if found is not None:
                     frames.append(found.entry)
                     labels = [*found.labels, *labels]
-            except UnusableLedger as error:
+            except UnusableFile as error:
                 await loop.run_in_executor(self._writing, writer.refuse, self._reader.mark, error)
             except LedgerFailed as error:
                 self._not_read(error)
@@ -603,7 +603,7 @@ class Journal:
         self._untidy = False
         try:
             self._untidy = await loop.run_in_executor(self._writing, self._timed, writer.tidy)
-        except UnusableLedger as error:
+        except UnusableFile as error:
             await loop.run_in_executor(self._writing, writer.refuse, writer.mark, error)
         except Exception as error:  # the next commit tries again
             self.failures += 1

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from monitor.store.databases import (
     LedgerFailed,
-    UnusableLedger,
+    UnusableFile,
     beside,
     connected,
     failures,
@@ -211,7 +211,7 @@ class LedgerWriter:
             run = self._ready(at_start=True).execute
             with failures(self.path):
                 rows = run(_RECENT, (MOST_RECENT,)).fetchall()
-        except UnusableLedger as error:
+        except UnusableFile as error:
             self.set_aside(error)
             unknown, rows = error.suffix, []
             self._ready()
@@ -231,7 +231,7 @@ class LedgerWriter:
             with failures(self.path), contextlib.closing(connected(self.path, "alone")) as run:
                 self._read(run, at_start=True)
                 rows = run.execute(_RECENT, (MOST_RECENT,)).fetchall()
-        except (LedgerFailed, UnusableLedger):
+        except (LedgerFailed, UnusableFile):
             raise failed from None
         self.mark = mark_of(self.path)
         return rows
@@ -277,9 +277,9 @@ class LedgerWriter:
         )
         is_new = not (application or run("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
         if not is_new and application != _APPLICATION:
-            raise UnusableLedger(f"{self.path}: application_id {application}, and so no ledger.")
+            raise UnusableFile(f"{self.path}: application_id {application}, and so no ledger.")
         if version > FORMAT:
-            raise UnusableLedger(
+            raise UnusableFile(
                 f"{self.path}: format {version}, but this monitor reads {FORMAT}. "
                 "Update the monitor.",
                 "incompatible",
@@ -307,7 +307,7 @@ class LedgerWriter:
         ).fetchall()
         if rows and not at_start:
             # Its entries were not done again, and their numbers may have been given since.
-            raise UnusableLedger(f"{self.path}: it could not be read at start.", "unread")
+            raise UnusableFile(f"{self.path}: it could not be read at start.", "unread")
         self.partitions = {number: Partition(*values) for number, *values in rows}
         gone = run("SELECT partition, reason, sequence, blob FROM gone").fetchall()
         self._gone = {row[0]: GonePartition(*row[:3]) for row in gone}
@@ -339,12 +339,12 @@ class LedgerWriter:
                     connection.execute("ROLLBACK")
             raise
 
-    def refuse(self, mark: tuple[int, int] | None, error: UnusableLedger) -> None:
+    def refuse(self, mark: tuple[int, int] | None, error: UnusableFile) -> None:
         """Sets the file aside that somebody could not read, if it is still there."""
         if mark is not None and mark == self.mark:
             self.set_aside(error)
 
-    def set_aside(self, error: UnusableLedger) -> None:
+    def set_aside(self, error: UnusableFile) -> None:
         """Renames the file, which cannot be used; another one is begun when it is needed."""
         self.disconnect()
         said = set_aside(self.path, error.suffix)
@@ -393,7 +393,7 @@ class LedgerWriter:
             try:
                 lost |= self.write(bodies, durable)
                 break
-            except UnusableLedger as error:
+            except UnusableFile as error:
                 self.set_aside(error)
                 if again:
                     raise LedgerFailed(str(error)) from error
@@ -409,7 +409,7 @@ class LedgerWriter:
         return lost
 
     def write(self, bodies: Bodies, durable: bool) -> set[int]:
-        """Commits bodies, once. Raises UnusableLedger, LedgerFailed."""
+        """Commits bodies, once. Raises UnusableFile, LedgerFailed."""
         connection = self._ready()
         run = connection.execute
         with failures(self.path):
@@ -550,7 +550,7 @@ class LedgerWriter:
     def tidy(self) -> bool:
         """Deletes a portion of what went, or gives one back to the disk; False at the end.
 
-        raises  UnusableLedger, LedgerFailed
+        raises  UnusableFile, LedgerFailed
         """
         if self._connection is None:
             return False

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from monitor.store.databases import (
     LedgerFailed,
-    UnusableLedger,
+    UnusableFile,
     beside,
     connected,
     failures,
@@ -164,7 +164,7 @@ def take_over(paths: PreviousPaths, folder: Path) -> None:
         writer.disconnect()
         half.replace(path)
         sync_path(folder)
-    except (OSError, UnusableLedger) as error:
+    except (OSError, UnusableFile) as error:
         writer.disconnect()
         half.unlink(missing_ok=True)
         log.warning("pending: frames and labels of the last release are not taken over: %s", error)
@@ -188,5 +188,5 @@ def _bodies(path: Path, number: int) -> Iterator[Bodies]:
                     key = Key(sequence, number, kind, stream, frame_id, told)
                     found.append((key, key.crc(body), body))
                 yield found
-    except (UnusableLedger, LedgerFailed, TypeError, ValueError, struct.error) as error:
+    except (UnusableFile, LedgerFailed, TypeError, ValueError, struct.error) as error:
         log.warning("pending: of %s, %d entries are taken over: %s", path, at, error)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from monitor.store.databases import beside, connected, is_damage, set_aside
-from monitor.store.files import OtherFormat, is_regular, private, sync_path, temporary_beside
+from monitor.store.databases import UnusableFile, beside, connected, is_damage, set_aside
+from monitor.store.files import is_regular, private, sync_path, temporary_beside
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -48,10 +48,6 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_FORMAT}",
 )
-
-
-class Damaged(ValueError):
-    """A file is no state of a sidecar, or not as it was written."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -174,7 +170,7 @@ class StateFile:
                 if not isinstance(error, ValueError | OSError | sqlite3.Error):
                     log.exception("state: %s cannot be used", source)
                 said = str(error).rstrip(".")
-                complaints.append(f"{source}: {said}. {_put_aside(source, error)}")
+                complaints.append(f"{source}: {said}. {set_aside(source, _suffix(error))}")
                 continue
             refused = len(complaints)
             if source != self.path:
@@ -202,8 +198,8 @@ class StateFile:
         """Keeps what is there as the generation before, then writes a checkpoint over it.
 
         When it returns, the checkpoint is on the disk. Whenever the process or the machine dies,
-        each of both files is whole. Raises OSError, sqlite3.Error, OtherFormat; the file is then as
-        before.
+        each of both files is whole. Raises OSError, sqlite3.Error, UnusableFile; the file is then
+        as before.
 
         returns  the position of the generation before; 0 where there is none
         """
@@ -237,8 +233,8 @@ class StateFile:
         try:
             _copy(source, target)
             _read(target)
-        except (sqlite3.DatabaseError, Damaged) as error:
-            if not _is_damage(error):
+        except (sqlite3.DatabaseError, UnusableFile) as error:
+            if _suffix(error) != "corrupt":
                 raise
             target.unlink(missing_ok=True)
             log.warning("state: %s: %s %s", source, error, set_aside(source, "corrupt"))
@@ -283,14 +279,15 @@ def _commit(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def _check(run: Run) -> None:
-    """Raises Damaged, OtherFormat where it is no database of ours and of this version."""
+    """Raises UnusableFile where it is no database of ours and of this version."""
     (application,) = run("PRAGMA application_id").fetchone()
     (version,) = run("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
-        raise Damaged("it is no state of a sidecar.")
+        raise UnusableFile("it is no state of a sidecar.")
     if version != _FORMAT:
-        raise OtherFormat(
-            f"format {version}, but this monitor reads {_FORMAT}. Use the monitor that wrote it."
+        raise UnusableFile(
+            f"format {version}, but this monitor reads {_FORMAT}. Use the monitor that wrote it.",
+            "incompatible",
         )
 
 
@@ -329,25 +326,25 @@ def _crc(position: int, parts: Iterable[tuple[str, int]]) -> int:
 
 
 def _read(path: Path) -> Contents:
-    """Reads a generation that is whole. Raises Damaged, OtherFormat, OSError, sqlite3.Error."""
+    """Reads a generation that is whole. Raises UnusableFile, OSError, sqlite3.Error."""
     with _opened(path) as run:
         _check(run)
         (found,) = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise Damaged(f"it is damaged ({found}).")
+            raise UnusableFile(f"it is damaged ({found}).")
         heads = run("SELECT position, crc FROM checkpoint").fetchall()
         parts = run("SELECT name, crc, body FROM parts").fetchall()
         recalibrators = run("SELECT version, document FROM recalibrators ORDER BY rowid").fetchall()
         audit = run("SELECT number, crc, record FROM audit ORDER BY number").fetchall()
     names = [(str(name), crc) for name, crc, _ in parts]
     if len(heads) != 1 or heads[0][1] != _crc(heads[0][0], names):
-        raise Damaged("its position in the ledger is not as it was written: it is damaged.")
+        raise UnusableFile("its position in the ledger is not as it was written: it is damaged.")
     for version, document in recalibrators:
         if not isinstance(version, str) or not isinstance(document, bytes):
-            raise Damaged("its recalibrators are not as they were written: it is damaged.")
+            raise UnusableFile("its recalibrators are not as they were written: it is damaged.")
     for name, crc, body in parts:
         if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-            raise Damaged(f"its {name} is not as it was written: it is damaged.")
+            raise UnusableFile(f"its {name} is not as it was written: it is damaged.")
     # A damaged record costs itself alone; a damaged recalibrator has another version than it says.
     sound = [isinstance(record, bytes) and zlib.crc32(record) == crc for _, crc, record in audit]
     lost = [number for (number, _, _), good in zip(audit, sound, strict=True) if not good]
@@ -369,13 +366,8 @@ def _read(path: Path) -> Contents:
     )
 
 
-def _is_damage(error: Exception) -> bool:
-    return is_damage(error) if isinstance(error, sqlite3.Error) else isinstance(error, Damaged)
-
-
-def _put_aside(path: Path, error: Exception) -> str:
-    """Sets a file aside that cannot be used; says what became of it."""
-    if isinstance(error, OtherFormat):
-        return set_aside(path, "incompatible")
-    unreadable = isinstance(error, OSError | sqlite3.Error) and not _is_damage(error)
-    return set_aside(path, "unreadable" if unreadable else "corrupt")
+def _suffix(error: Exception) -> str:
+    """Returns what a file that cannot be used is set aside with."""
+    if isinstance(error, sqlite3.Error):
+        return "corrupt" if is_damage(error) else "unreadable"
+    return getattr(error, "suffix", "unreadable" if isinstance(error, OSError) else "corrupt")

@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monitor.store import state
-from monitor.store.files import Claim, OtherFormat
+from monitor.store.databases import UnusableFile
+from monitor.store.files import Claim
 from monitor.store.state import Checkpoint, Contents, Loaded, StateFile, state_folder
 from tests.served import ROOT
 
@@ -394,7 +395,7 @@ def test_what_cannot_be_set_aside_is_said_and_a_later_version_is_not_written_ove
     loaded = file.load(whole)
     assert loaded.value == 1
     assert "It cannot be kept as state.db.incompatible (Is a directory)" in loaded.complaints[0]
-    with pytest.raises(OtherFormat):
+    with pytest.raises(UnusableFile):
         file.write(checkpoint(3))
     assert file.path.read_bytes() == before
     assert file.load(whole).value == 1
