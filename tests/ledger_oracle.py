@@ -377,6 +377,6 @@ def tell(pipeline: Pipeline, journal: ListJournal | None, message: Message) -> T
 def detections_of(pipeline: Pipeline) -> dict[str, int]:
     """As Oracle.detections."""
     ledger = pipeline.ledger
-    counts: dict[str, Any] = ledger.fates.account.counts() | {"waiting": ledger.fates.pending}
+    counts: dict[str, Any] = ledger.fates.account | {"waiting": ledger.fates.pending}
     counts.pop("retracted")
     return {name: count for name, count in counts.items() if count}

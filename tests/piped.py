@@ -8,6 +8,7 @@ from monitor.config import Config
 from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import FrameAnswer, Header, ReceivedTruth, TruthAnswer
 from monitor.frames.space import plain_space
+from monitor.pipeline.accounts import Fates
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.live_statistics import SlicesRead
 from monitor.pipeline.recalibrators import Recalibrators
@@ -124,6 +125,13 @@ def assert_same_statistics(one: Pipeline, other: Pipeline) -> None:
     assert set(ours) == set(theirs)
     for name, statistics in ours.items():
         laws.assert_same(statistics, theirs[name])
+
+
+def fateless(fates: Fates) -> int:
+    """Counts the detections without a fate, by the account."""
+    account = fates.account
+    known = (count for name, count in account.items() if name not in ("predicted", "retracted"))
+    return account["predicted"] - sum(known)
 
 
 def account_of(account: TruthAccount) -> dict[str, int]:

@@ -24,7 +24,7 @@ from monitor.v1 import truth_pb2
 from monitor.wire.requests import WireLimits
 from tests.journals import ListJournal
 from tests.ledger_oracle import APART, HEADERS, Came, Message, Named, Thing
-from tests.piped import account_of, counted, opened, pipeline_of
+from tests.piped import account_of, counted, fateless, opened, pipeline_of
 from tests.test_object_labels import Told, objects
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
@@ -91,7 +91,7 @@ def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_hea
     answer = pipeline.ledger.report(told(), found, ahead)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"matched": 3}
-    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
+    assert fateless(pipeline.ledger.fates) == pipeline.ledger.fates.pending == 0
 
 
 # ---- what happens meanwhile
@@ -112,7 +112,7 @@ def test_labels_that_came_meanwhile_are_not_counted_again(all_heavy):
     pipeline.ledger.report(Message("lidar", 1, (Named(1),)).received())
     answer = reported(pipeline, told(), ahead)
     assert account_of(answer.account) == {"matched": 2, "duplicate": 1}
-    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
+    assert fateless(pipeline.ledger.fates) == pipeline.ledger.fates.pending == 0
 
 
 def test_a_revision_that_two_streams_send_at_once_counts_once(all_heavy):
@@ -122,7 +122,7 @@ def test_a_revision_that_two_streams_send_at_once_counts_once(all_heavy):
     first, second = (reported(pipeline, told(1), ahead) for ahead in (one, other))
     assert account_of(first.account) == {"matched": 3}
     assert account_of(second.account) == {"duplicate": 3}
-    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
+    assert fateless(pipeline.ledger.fates) == pipeline.ledger.fates.pending == 0
     assert counted(pipeline)["total"].raw.n == 3
 
 

@@ -77,7 +77,7 @@ def test_where_a_region_cannot_be_used_no_detection_is_a_false_positive(
     assert pipeline.counters.unmatched == 0
     assert pipeline.ledger.fates.pending == 3
     reported(pipeline, replace(told, regions=(region("x"),), coordinate_frame=""))
-    assert pipeline.ledger.fates.account.ignored == 3
+    assert pipeline.ledger.fates.account["ignored"] == 3
 
 
 def test_regions_of_a_stream_that_cannot_be_measured_make_no_false_positive():

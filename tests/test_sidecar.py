@@ -24,6 +24,7 @@ from monitor.store.files import Claim
 from monitor.store.journal import Journal
 from monitor.wire.messages import Health
 from tests.journalled import frame
+from tests.piped import fateless
 
 
 def test_failed_checkpoints_and_what_was_not_learned_are_told():
@@ -150,7 +151,7 @@ def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage
     assert sidecar.journal.drops == {"expired": 1, "vanished": 2}
     assert sidecar.journal.refused == 2
     account = sidecar.pipeline.ledger.fates.account
-    assert (account.unlabelled, account.dropped[Dropped.CORRUPT]) == (1, 2)
+    assert (account["unlabelled"], account[f"dropped_{Dropped.CORRUPT}"]) == (1, 2)
     assert sidecar.pipeline.ledger.sequence == 4
 
 
@@ -160,7 +161,7 @@ def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
 ):
     ledger = resumed(tmp_path / "pending", waiting).pipeline.ledger
     assert (ledger.begins, ledger.sequence) == (begins, 4)
-    assert ledger.fates.account.waiting == ledger.fates.pending
+    assert fateless(ledger.fates) == ledger.fates.pending
 
 
 def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):

@@ -42,6 +42,7 @@ from tests.piped import (
     XYZ,
     account_of,
     counted,
+    fateless,
     opened,
     pipeline_of,
 )
@@ -209,7 +210,7 @@ class World:
     def check(self) -> None:
         ledger, oracle = self.pipeline.ledger, self.oracle
         assert detections_of(self.pipeline) == oracle.detections()
-        assert ledger.fates.account.waiting == ledger.fates.pending
+        assert fateless(ledger.fates) == ledger.fates.pending
         assert all(count >= 0 for count in ledger.fates.waiting.values())
         assert account_of(self.pipeline.counters.truth) == {
             name: count for name, count in oracle.labels.items() if count
@@ -303,7 +304,7 @@ def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
     one.check_statistics()
     other.check_statistics()
     assert_same_state(state_of(one.pipeline), state_of(other.pipeline))
-    ours, theirs = (world.pipeline.ledger.fates.account.counts() for world in (one, other))
+    ours, theirs = (world.pipeline.ledger.fates.account for world in (one, other))
     assert {**ours, "retracted": 0} == {**theirs, "retracted": 0}
 
 
@@ -319,7 +320,7 @@ def test_a_partition_that_goes_while_a_frame_of_it_is_looked_for_is_not_counted_
     answer = world.pipeline.ledger.report(labels, found)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"too_late": 1}
-    assert world.pipeline.ledger.fates.account.waiting == world.pipeline.ledger.fates.pending == 0
+    assert fateless(world.pipeline.ledger.fates) == world.pipeline.ledger.fates.pending == 0
 
 
 def test_what_was_found_before_other_labels_came_is_looked_for_again():

@@ -9,7 +9,6 @@ labels to detections never happens here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,89 +18,44 @@ from monitor.frames.space import IntArray
 from monitor.matching.record import GateVerdict, LabelRecord, Outcome
 from monitor.pipeline.pending import Dropped, PendingFrame, PendingStore
 
-# Counts of a DetectionAccount, but for those of `dropped`.
-_NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
+# Fates that labels give, by their name in the account.
+_SETTLED = {"matched": Outcome.MATCHED, "ignored": Outcome.IGNORED, "unmatched": Outcome.UNMATCHED}
+_NAMES = ("predicted", *_SETTLED, "unlabelled", "retracted")
+
+# Counts of SliceShares.
+SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 
-@dataclass(slots=True)
-class DetectionAccount:
-    """Counts of all detections since the ledger began, by fate; those without a fate wait.
+def new_account() -> dict[str, int]:
+    """Makes the counts of all detections since the ledger began, by fate; `predicted` of them came.
 
     unlabelled  no label came before the partition expired
     retracted   a later revision took the fate back; the detection waits again, or has another
+    dropped_…   by reason
     """
-
-    predicted: int = 0
-    matched: int = 0
-    ignored: int = 0
-    unmatched: int = 0
-    unlabelled: int = 0
-    retracted: int = 0
-    dropped: dict[Dropped, int] = field(default_factory=lambda: dict.fromkeys(Dropped, 0))
-
-    def settle(self, outcome: IntArray, times: int = 1) -> None:
-        """Counts outcomes (u,) of Outcome; times = -1 takes them back."""
-        counts = np.bincount(outcome, minlength=len(Outcome))
-        self.matched += times * int(counts[Outcome.MATCHED])
-        self.ignored += times * int(counts[Outcome.IGNORED])
-        self.unmatched += times * int(counts[Outcome.UNMATCHED])
-
-    def retract(self, outcome: IntArray) -> None:
-        """Takes outcomes (u,) back."""
-        self.settle(outcome, -1)
-        self.retracted += outcome.size
-
-    def drop(self, why: Dropped, count: int) -> None:
-        """Counts detections that are gone."""
-        self.dropped[why] += count
-
-    @property
-    def settled(self) -> int:
-        """Counts the detections that no longer wait."""
-        fates = self.matched + self.ignored + self.unmatched + self.unlabelled
-        return fates + sum(self.dropped.values())
-
-    @property
-    def waiting(self) -> int:
-        """Counts the detections without a fate: predicted - settled."""
-        return self.predicted - self.settled
-
-    def counts(self) -> dict[str, int]:
-        """Returns the counts by name, as checkpoints and metrics have them."""
-        own = {name: getattr(self, name) for name in _NAMES}
-        return own | {f"dropped_{why}": count for why, count in self.dropped.items()}
-
-
-def account_from_counts(counts: Mapping[str, int]) -> DetectionAccount:
-    """Makes an account from its counts(); ignores unknown names."""
-    own = {name: counts.get(name, 0) for name in _NAMES}
-    dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
-    return DetectionAccount(**own, dropped=dropped)
+    return dict.fromkeys((*_NAMES, *(f"dropped_{why}" for why in Dropped)), 0)
 
 
 @dataclass(slots=True)
 class SliceShares:
     """Counts by slice index, since labels are not missing at random.
 
-    predicted  detections that came
-    labelled   detections that have a label
-    gated      matches that a gate decided
-    near_gate  matches that lay near the gate
+    counts  (S,) each: detections that came (predicted), those that have a label (labelled), matches
+            that a gate decided (gated), and those of them that lay near it (near_gate)
     """
 
-    predicted: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    gated: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    near_gate: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: dict[str, IntArray] = field(
+        default_factory=lambda: dict.fromkeys(SHARES, np.zeros(0, np.int64))
+    )
 
     def add(self, name: str, slices: IntArray, times: int = 1) -> None:
         """Counts detections by slice (n,); times = -1 takes them back."""
         if slices.size == 0:
             return
-        known: IntArray = getattr(self, name)
+        known = self.counts[name]
         counts = times * np.bincount(slices, minlength=known.size)
         counts[: known.size] += known
-        setattr(self, name, counts)
+        self.counts[name] = counts
 
     def put(self, name: str, index: int, count: int) -> None:
         """Sets the count of one slice, as read from a checkpoint."""
@@ -109,23 +63,24 @@ class SliceShares:
 
     def of(self, name: str, index: int) -> int:
         """Returns a count of one slice."""
-        known: IntArray = getattr(self, name)
+        known = self.counts[name]
         return int(known[index]) if index < known.size else 0
 
 
 @dataclass(slots=True)
 class Fates:
-    """Owns the fates of one pipeline's detections; account.waiting == pending after every call.
+    """Owns the fates of one pipeline's detections; those without one are pending after every call.
 
     Frames that came before the account began are stored, and never counted.
 
     store    pending frames in memory
+    account  as of new_account
     waiting  detections that wait in frames which the disk has, by partition
     """
 
     counters: Counters
     store: PendingStore
-    account: DetectionAccount = field(default_factory=DetectionAccount)
+    account: dict[str, int] = field(default_factory=new_account)
     shares: SliceShares = field(default_factory=SliceShares)
     waiting: Counter[int] = field(default_factory=Counter)
 
@@ -138,11 +93,11 @@ class Fates:
 
     def lose(self, received: int, why: Dropped) -> None:
         """Counts detections that no label can reach."""
-        self.account.predicted += received
+        self.account["predicted"] += received
         self._drop(why, received)
 
     def _drop(self, why: Dropped, count: int) -> None:
-        self.account.drop(why, count)
+        self.account[f"dropped_{why}"] += count
         if why not in (Dropped.REFUSED, Dropped.BARE):
             self.counters.dropped += count
 
@@ -177,7 +132,7 @@ class Fates:
         self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
     ) -> None:
         """Counts the detections of a frame, with the slices (n,) of the usable ones."""
-        self.account.predicted += received
+        self.account["predicted"] += received
         self._drop(Dropped.BARE, bare)
         self._drop(Dropped.REFUSED, received - slices.size - bare)
         self.shares.add("predicted", slices)
@@ -210,15 +165,13 @@ class Fates:
 
         slices  of at least `count` detections
         """
-        for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT):
-            some = min(count, self.account.dropped[why])
-            self.account.drop(why, -some)
+        lost = (f"dropped_{why}" for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT))
+        for fate in (*lost, "unlabelled"):
+            some = min(count, self.account[fate])
+            self.account[fate] -= some
             count -= some
-        some = min(count, self.account.unlabelled)
-        self.account.unlabelled -= some
-        count -= some
         # The others are in no count: the entry of their frame could not be done again at start.
-        self.account.predicted += count
+        self.account["predicted"] += count
         self.shares.add("predicted", slices[:count])
 
     def kept(self, frame: PendingFrame) -> None:
@@ -247,7 +200,7 @@ class Fates:
                 self._admit(-lost, frame.slices[~frame.resolved])
                 lost = 0
         if expired:
-            self.account.unlabelled += lost
+            self.account["unlabelled"] += lost
         else:
             self._drop(reason, lost)
 
@@ -273,15 +226,22 @@ class Fates:
                 # More detections waited on disk than this account knew.
                 self.waiting[frame.partition] = 0
                 self._admit(more, frame.slices[record.settled])
-        self.account.retract(back)
+        self._count(back, -1)
+        self.account["retracted"] += back.size
         self.shares.add("labelled", told, -1)
         self._settle(frame.slices, record)
         return int(back.size)
 
     def _settle(self, slices: IntArray, record: LabelRecord) -> None:
-        self.account.settle(record.outcome.astype(np.int64))
+        self._count(record.outcome.astype(np.int64))
         self.shares.add("labelled", slices[record.settled])
         self._gated(slices, record, 1)
+
+    def _count(self, outcome: IntArray, times: int = 1) -> None:
+        """Counts outcomes (u,) of Outcome; times = -1 takes them back."""
+        counts = np.bincount(outcome, minlength=len(Outcome))
+        for name, fate in _SETTLED.items():
+            self.account[name] += times * int(counts[fate])
 
     def _gated(self, slices: IntArray, record: LabelRecord, times: int) -> None:
         if record.gate is not None:

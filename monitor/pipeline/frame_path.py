@@ -271,13 +271,13 @@ class Pipeline:
         answered, self._answered = self._answered, None
         if answered is None:
             return
-        stream, predicted = answered.stream, self.ledger.fates.account.predicted
+        stream, predicted = answered.stream, self.ledger.fates.account["predicted"]
         matched, remembered = self.counters.truth.matched, False
         name = stream.header.stream
         with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
             self._remember(answered)
             remembered = True
-        if not remembered and self.ledger.fates.account.predicted == predicted:
+        if not remembered and self.ledger.fates.account["predicted"] == predicted:
             # It is in no account yet.
             self.ledger.fates.lose(answered.frame.detections.n, Dropped.FAILED)
         if answered.arrival_ns is not None:

@@ -17,14 +17,12 @@ from monitor.frames.frame import Header
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.stored import SliceKey
-from monitor.pipeline.accounts import account_from_counts
+from monitor.pipeline.accounts import SHARES
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.streams import EventTime
 from monitor.statistics.clusters import ALONE, ClusterArray, ClusterState
 from monitor.store.codec import Codec
-
-_SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,7 +149,7 @@ def run_state_of(pipeline: Pipeline) -> RunState:
         begins=ledger.begins,
         in_memory=fates.store.unkept,
         on_disk=tuple((+fates.waiting).items()),
-        account=fates.account.counts(),
+        account=dict(fates.account),
         labels=replace(pipeline.counters.truth),
         streams=tuple(
             KnownStream(
@@ -168,7 +166,7 @@ def run_state_of(pipeline: Pipeline) -> RunState:
                 entry.space,
                 SliceKey(entry.key, entry.overflow),
                 live.slices.chains[index],
-                *(fates.shares.of(name, index) for name in _SHARES),
+                *(fates.shares.of(name, index) for name in SHARES),
             )
             for index, entry in enumerate(live.slices.slices)
         ),
@@ -201,13 +199,14 @@ def restore_run(pipeline: Pipeline, state: RunState) -> None:
     for stream in state.streams:
         time = EventTime(stream.watermark_ns, stream.latest_ns)
         pipeline.restore_stream(stream.header, stream.number, time)
-    fates.account = account_from_counts(state.account)
+    for name in fates.account:
+        fates.account[name] = state.account.get(name, 0)
     for name, count in asdict(state.labels).items():
         setattr(pipeline.counters.truth, name, count)
     fates.waiting.update(dict(state.on_disk))
-    fates.account.drop(Dropped.RESTART, state.in_memory)
+    fates.account[f"dropped_{Dropped.RESTART}"] += state.in_memory
     for share in state.shares:
         index = live.slices.place(share.space, share.key.name, overflow=share.key.overflow)
         live.slices.chains[index] = share.chain
-        for name in _SHARES:
+        for name in SHARES:
             fates.shares.put(name, index, getattr(share, name))

@@ -112,7 +112,7 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
 
 def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
     """Yields the families of what became of detections and labels; delay is of the labels."""
-    counts, shares = ledger.fates.account.counts(), ledger.fates.shares
+    counts, shares = dict(ledger.fates.account), ledger.fates.shares
     retracted = counts.pop("retracted")
     counts.pop("predicted")
     counts["waiting"] = ledger.fates.pending
@@ -144,7 +144,7 @@ def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
             for index, entry in enumerate(ledger.counting.slices.slices)
         ),
     )
-    gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
+    gated, near = (int(shares.counts[name].sum()) for name in ("gated", "near_gate"))
     yield one_gauge("gated_matches", "Matches that the gate of [matching] decided.", gated)
     yield one_gauge(
         "near_gate_ratio",

@@ -12,7 +12,7 @@ from monitor.config import Config, Mode, TrackerKind
 from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.pipeline.accounts import DetectionAccount
+from monitor.pipeline.accounts import new_account
 from monitor.pipeline.forwarding import OUTPUT_NUMBER
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import Recalibrators
@@ -379,7 +379,7 @@ def test_label_values_come_from_closed_sets(samples):
         "lower": {"0", *edges},
         "upper": {*edges, "+Inf"},
         "le": {f"{bound:g}" for bound in (*FRAME_SECONDS, *TRUTH_DELAY)} | {"+Inf"},
-        "fate": {*DetectionAccount().counts(), "waiting"},
+        "fate": {*new_account(), "waiting"},
         "of": {"drift", "least", "most"},
         "level": {"info"},
         **{label: {text} for label, text in build().items() if label != "version"},

@@ -141,7 +141,7 @@ def test_a_fault_of_memory_ends_no_stream_and_its_detections_are_counted_as_lost
     found, service = answers(None)
     assert [len(result.detections) for result in found] == [2, 2, 2]
     assert service.pipeline.counters.internal_errors == 3
-    assert service.pipeline.ledger.fates.account.dropped[Dropped.FAILED] == 6
+    assert service.pipeline.ledger.fates.account[f"dropped_{Dropped.FAILED}"] == 6
 
 
 @pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
