@@ -20,7 +20,6 @@ from monitor.frames.frame import (
 from monitor.frames.space import FloatArray, plain_space
 from monitor.pipeline import stream_tracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.stream_tracker import SliceTracks
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
@@ -275,7 +274,7 @@ def test_a_sidecar_that_does_not_track_says_nothing_of_tracks_whoever_asks():
     stampless = frame(scene(4), 4, None)
     assert asked.process(streams[0], stampless).notices == ()
     reading = asked.tracks()
-    assert (reading.slices, sum(reading.orders.values())) == ((), 0)
+    assert (reading.names, sum(reading.orders.values())) == ((), 0)
 
 
 def test_tracks_come_only_to_those_who_ask():
@@ -448,12 +447,10 @@ def test_streams_have_tracks_of_their_own():
 # ---- what is read
 
 
-def read(pipeline: Pipeline) -> dict[str, SliceTracks]:
-    return {entry.name: entry for entry in pipeline.tracks().slices}
-
-
 def confirmed(pipeline: Pipeline) -> dict[str, int]:
-    return {name: entry.counts[TrackStatus.CONFIRMED] for name, entry in read(pipeline).items()}
+    reading = pipeline.tracks()
+    counts = reading.counts[TrackStatus.CONFIRMED - 1].tolist()
+    return dict(zip(reading.names, counts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -478,12 +475,12 @@ def test_tracks_are_read_by_the_slices_of_the_statistics(by, counts):
         for number in range(20):
             sent(pipeline, stream, scene(number, n), number)
     assert confirmed(pipeline) == counts
-    for entry in read(pipeline).values():
-        # The noise of the scene is 0.3 of what its covariances say.
-        assert 0 < entry.nis_ratio < 0.5
-        assert -1 <= entry.correlation <= 1
-        assert entry.reject_ratio == 0
-    assert pipeline.tracks().orders == {Order.IN_ORDER: 40}
+    reading = pipeline.tracks()
+    # The noise of the scene is 0.3 of what its covariances say.
+    assert ((reading.nis_ratio > 0) & (reading.nis_ratio < 0.5)).all()
+    assert (np.abs(reading.correlation) <= 1).all()
+    assert (reading.reject_ratio == 0).all()
+    assert reading.orders == {Order.IN_ORDER: 40}
 
 
 def test_spaces_that_share_a_class_are_read_apart():
@@ -505,7 +502,8 @@ def test_a_gate_that_keeps_a_detection_out_is_counted():
     (row,) = scene(10, 1)
     aside = replace(row, mean=(row.mean[0] + 2.0, *row.mean[1:]))
     sent(pipeline, stream, [aside], 10)
-    assert read(pipeline)["car"].reject_ratio > 0
+    reading = pipeline.tracks()
+    assert reading.reject_ratio[reading.names.index("car")] > 0
 
 
 def test_tracks_of_a_detector_that_sends_no_covariances_are_read_too():
@@ -542,7 +540,7 @@ def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
     def failing(*_):
         raise OverflowError
 
-    monkeypatch.setattr(stream_tracker, "stream_tracker", failing)
+    monkeypatch.setattr(stream_tracker, "tracker_model", failing)
     pipeline = tracking()
     stream = opened(pipeline)
     assert sent(pipeline, stream, scene(0), 0).tracks is None
@@ -559,9 +557,7 @@ def test_tracks_are_read_by_class_where_detections_are_told_apart_by_range_as_we
     stream = opened(pipeline)
     for number in range(6):
         sent(pipeline, stream, scene(number, n=6), number)
-    found = {entry.name: entry.counts for entry in pipeline.tracks().slices}
-    assert found.keys() == {"car", "truck", "bus"}
-    assert all(counts[TrackStatus.CONFIRMED] == 2 for counts in found.values())
+    assert confirmed(pipeline) == {"car": 2, "truck": 2, "bus": 2}
     assert {name.split("/")[1] for name in pipeline.slices.names} == {"<5", "5-15", ">=15"}
 
 

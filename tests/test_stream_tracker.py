@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Limits, Reason, examine
 from monitor.frames.frame import (
     EgoMotion,
@@ -17,7 +18,7 @@ from monitor.frames.frame import (
 )
 from monitor.frames.space import plain_space
 from monitor.pipeline import stream_tracker as stream_tracker_module
-from monitor.pipeline.stream_tracker import StreamTracker, Tracked, stream_tracker
+from monitor.pipeline.stream_tracker import StreamTracker, Tracked, tracker_of
 from monitor.tracking.kalman import Association, TrackerSettings
 from monitor.tracking.rewind import Order
 from tests import laws
@@ -32,7 +33,9 @@ AHEAD = EgoMotion(Pose(np.zeros(3), np.array([1.0, 0.0, 0.0, 0.0])), None)
 
 
 def tracking(**changes) -> StreamTracker:
-    return stream_tracker(HEADER, replace(SETTINGS, **changes))
+    made = tracker_of(HEADER, replace(SETTINGS, **changes), Counters())
+    assert made is not None
+    return made
 
 
 def at(id, x, y=0.0, covariance=VARIANCES, **changes) -> Sent:
@@ -49,10 +52,10 @@ def told(tracker: StreamTracker, sent: ReceivedFrame, factor=1.0) -> Tracked:
 
 
 def tracks_of(tracker: StreamTracker, rows, number=0, **changes) -> ReportedTracks:
-    found = told(tracker, replace(frame(rows, number, number * TENTH), **changes))
-    assert found.tracks is not None
-    assert found.notices == ()
-    return found.tracks
+    tracks, notices = told(tracker, replace(frame(rows, number, number * TENTH), **changes))
+    assert tracks is not None
+    assert notices == ()
+    return tracks
 
 
 def row_of(tracks: ReportedTracks) -> dict[int, int]:
@@ -67,13 +70,13 @@ def row_of(tracks: ReportedTracks) -> dict[int, int]:
 
 
 def test_a_track_begins_where_the_detection_is_as_uncertain_as_it_went_out():
-    tracked = told(tracking(), frame([at(1, 3.0), at(2, 13.0)]), factor=4.0)
-    assert tracked.tracks is not None
-    assert tracked.tracks.state.tolist() == [[3.0, 0.0, 0.0, 0.0], [13.0, 0.0, 0.0, 0.0]]
+    tracks, _ = told(tracking(), frame([at(1, 3.0), at(2, 13.0)]), factor=4.0)
+    assert tracks is not None
+    assert tracks.state.tolist() == [[3.0, 0.0, 0.0, 0.0], [13.0, 0.0, 0.0, 0.0]]
     speed = SETTINGS.initial_speed**2
     expected = np.diag([4 * 0.04, 4 * 0.09, speed, speed])
-    assert np.array_equal(tracked.tracks.covariance, [expected, expected])
-    assert tracked.tracks.detection.tolist() == [0, 1]
+    assert np.array_equal(tracks.covariance, [expected, expected])
+    assert tracks.detection.tolist() == [0, 1]
 
 
 def test_a_detection_without_covariance_is_tracked_with_the_configured_one():
@@ -193,9 +196,8 @@ def test_a_tracker_that_begins_anew_has_forgotten_all_but_the_numbers_and_the_co
 def test_a_frame_without_a_stamp_is_not_tracked_and_says_so():
     tracker = tracking()
     before = [tracks_of(tracker, [at(1, 0.1 * n)], n) for n in range(3)][-1]
-    without = told(tracker, frame([at(1, 5.0)], 3, None))
-    assert without.tracks is None
-    (notice,) = without.notices
+    tracks, (notice,) = told(tracker, frame([at(1, 5.0)], 3, None))
+    assert tracks is None
     assert (notice.reason, notice.field, notice.count) == (Reason.MISSING_STAMP, "stamp_ns", 0)
     assert "capture time" in notice.message
     assert tracker.orders == {Order.IN_ORDER: 3, Order.UNSTAMPED: 1}
@@ -222,11 +224,11 @@ def test_unusable_motion_is_told_by_field_and_tracks_are_not_moved_with_it(ego):
     moved, still = tracking(), tracking()
     for number in range(3):
         sent = frame([at(1, 0.2 * number)], number, number * TENTH)
-        found, wanted = told(moved, replace(sent, ego=ego)), told(still, sent)
-        assert found.tracks is not None
-        assert wanted.tracks is not None
-        laws.assert_same(found.tracks, wanted.tracks)
-        (notice,) = found.notices
+        found, (notice,) = told(moved, replace(sent, ego=ego))
+        wanted, _ = told(still, sent)
+        assert found is not None
+        assert wanted is not None
+        laws.assert_same(found, wanted)
         assert (notice.reason, notice.count) == (Reason.EGO_MOTION_INVALID, 0)
         assert notice.field.startswith(("ego_pose.", "ego_twist."))
         assert ":" not in notice.field
@@ -274,7 +276,7 @@ def test_a_frame_that_is_too_late_has_no_tracks():
     tracker = tracking()
     for number in range(10, 25):
         tracks_of(tracker, [at(1, 0.0)], number)
-    assert told(tracker, frame([at(1, 0.0)], 1, TENTH)).tracks is None
+    assert told(tracker, frame([at(1, 0.0)], 1, TENTH))[0] is None
 
 
 # ---- what is read

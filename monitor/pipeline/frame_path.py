@@ -317,9 +317,9 @@ class Pipeline:
                 examined, frame.detections, header.space, header.classes, self.limits
             )
             notices = in_words_of_logits(notices, examined, came, classes)
-        tracked, untracked = Tracked(None), None
+        tracks, said, untracked = None, tuple[Notice, ...](), None
         if not self.tracked_elsewhere:
-            tracked = self._track(stream, frame, examined, recalibrated.forwarded)
+            tracks, said = self._track(stream, frame, examined, recalibrated.forwarded)
         elif stream.tracker is not None:  # it stands by
             untracked = Untracked(examined, recalibrated.forwarded)
         left_out = self._left_out(header.stream, frame)
@@ -339,14 +339,14 @@ class Pipeline:
             shadow_rows=rows if observing else NO_ROWS,
             shadow=made if observing else None,
             versions=(recalibrated.selection.version,),
-            notices=notices + tracked.notices + more,
-            tracks=tracked.tracks if header.return_tracks else None,
+            notices=notices + said + more,
+            tracks=tracks if header.return_tracks else None,
             extras=extras,
             untracked=untracked,
         )
         why_left_out = None if left_out is None else left_out.reason
         self._answered = _Answered(
-            *(stream, frame, examined, recalibrated, tracked.tracks, why_left_out, arrival_ns)
+            *(stream, frame, examined, recalibrated, tracks, why_left_out, arrival_ns)
         )
         return answer
 
@@ -368,18 +368,18 @@ class Pipeline:
         """Tracks a frame; if the tracker fails, there are no tracks, and it begins anew."""
         name, tracker = stream.header.stream, stream.tracker
         if tracker is None:
-            return Tracked(None)
+            return None, ()
         with contained(self.counters, log, "the tracks of stream %s are lost", name):
             if not examined.clean:
                 # A class may come without covariances only: its tracks have a slice too.
                 bare = examined.reason == Reason.MISSING_COVARIANCE
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
-            tracked = tracker.track(frame, examined, forwarded)
-            for notice in tracked.notices:
+            tracks, notices = tracker.track(frame, examined, forwarded)
+            for notice in notices:
                 self.counters.note(notice.reason, 1)
-            return tracked
+            return tracks, notices
         tracker.reset()
-        return Tracked(None)
+        return None, ()
 
     def track_instead(self, stream: Stream, answer: FrameAnswer) -> FrameAnswer | None:
         """The answer with the tracks of our own tracker; None where that did not stand by."""
@@ -387,9 +387,8 @@ class Pipeline:
         if left is None or stream.tracker is None:
             return None
         frame = answer.received
-        tracked = self._track(stream, frame, left.examined, left.forwarded)
-        notices = answer.notices + tracked.notices
-        return replace(answer, tracks=tracked.tracks, notices=notices, untracked=None)
+        tracks, said = self._track(stream, frame, left.examined, left.forwarded)
+        return replace(answer, tracks=tracks, notices=answer.notices + said, untracked=None)
 
     def track_elsewhere(self, up: bool) -> None:
         """A tracker elsewhere came or went; what our own knew of the time before is over."""

@@ -17,7 +17,7 @@ from monitor.frames.detections import Estimates, Examined, Reason
 from monitor.frames.frame import EgoMotion, Header, ReceivedFrame, ReportedTracks, TrackStatus
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import StreamSlices
-from monitor.frames.space import Dimension, IntArray
+from monitor.frames.space import Dimension, FloatArray, IntArray
 from monitor.pipeline.housekeeping import contained
 from monitor.tracking.ego import InvalidEgoMotion, checked_motion
 from monitor.tracking.kalman import InnovationSums, TrackerSettings, no_innovations
@@ -38,16 +38,9 @@ _NO_STAMP = Notice(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
-    """The tracks of a frame.
-
-    tracks   at the stamp of the frame; None if it was not tracked
-    notices  why the frame was not tracked, or why ego motion was not used
-    """
-
-    tracks: ReportedTracks | None
-    notices: tuple[Notice, ...] = ()
+# The tracks of a frame at its stamp, None if it was not tracked; and why it was not, or why ego
+# motion was not used.
+Tracked = tuple[ReportedTracks | None, tuple[Notice, ...]]
 
 
 @dataclass(slots=True)
@@ -78,7 +71,7 @@ class StreamTracker:
         """
         if frame.stamp_ns is None:
             self.orders[Order.UNSTAMPED] += 1
-            return Tracked(None, (_NO_STAMP,))
+            return None, (_NO_STAMP,)
         ego, notices = None, tuple[Notice, ...]()
         try:
             ego = None if frame.ego is None else checked_motion(frame.ego)
@@ -89,9 +82,9 @@ class StreamTracker:
         self.tracker, step, order = follow(self.tracker, seen)
         self.orders[order] += 1
         if step is not None:
-            return Tracked(step.reported(), notices)
+            return step.reported(), notices
         message = _WHY_NOT[order].format(frame.stamp_ns)
-        return Tracked(None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message)))
+        return None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message))
 
     def counts(self) -> IntArray:
         """Counts tracks (3, C) by status and class, in the order of TrackStatus."""
@@ -107,12 +100,6 @@ class StreamTracker:
     def innovations(self) -> InnovationSums:
         """Sums of the innovations, by class."""
         return self.tracker.state.innovations
-
-
-def stream_tracker(header: Header, settings: TrackerSettings, numbered: int = 0) -> StreamTracker:
-    """Makes the tracker of a new stream."""
-    model = tracker_model(header.space, len(header.classes), settings)
-    return StreamTracker(Tracker(model), numbered)
 
 
 def _sightings(
@@ -166,35 +153,29 @@ def tracker_of(
         return None
     fault = "stream %s is not tracked: its tracker could not be made"
     with contained(counters, log, fault, header.stream):
-        return stream_tracker(header, settings, numbered)
+        model = tracker_model(header.space, len(header.classes), settings)
+        return StreamTracker(Tracker(model), numbered)
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class SliceTracks:
-    """The tracks of one slice.
-
-    counts        tracks by status, at the last frame of each stream
-    nis_ratio     mean NIS/J of confirmed tracks; NaN without any, as are the next two
-    correlation   lag-1 correlation of the whitened innovation
-    reject_ratio  share of confirmed tracks with a near detection outside the gate
-    """
-
-    name: str
-    counts: dict[TrackStatus, int]
-    nis_ratio: float
-    correlation: float
-    reject_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class TrackReading:
-    """The tracks of all streams.
+    """The tracks of all streams, by slice.
 
-    orders  frames by their order in time
+    names         of the S slices that have any
+    counts        (3, S) tracks by status, in the order of TrackStatus, at the last frame of each
+                  stream
+    nis_ratio     (S,) mean NIS/J of confirmed tracks; NaN without any, as are the next two
+    correlation   (S,) lag-1 correlation of the whitened innovation
+    reject_ratio  (S,) share of confirmed tracks with a near detection outside the gate
+    orders        frames by their order in time
     """
 
-    slices: tuple[SliceTracks, ...]
+    names: tuple[str, ...]
+    counts: IntArray
+    nis_ratio: FloatArray
+    correlation: FloatArray
+    reject_ratio: FloatArray
     orders: Counter[Order]
 
 
@@ -215,15 +196,12 @@ def read_tracks(
         np.add.at(counts.T, group[known], tracker.counts()[:, known].T)
         sums = sums + tracker.innovations.by_group(group, len(names))
         orders.update(tracker.orders)
-    nis, correlation, rejected = sums.nis_ratio, sums.correlation, sums.reject_ratio
-    found = tuple(
-        SliceTracks(
-            name=names[i],
-            counts={status: int(counts[status - 1, i]) for status in TrackStatus},
-            nis_ratio=float(nis[i]),
-            correlation=float(correlation[i]),
-            reject_ratio=float(rejected[i]),
-        )
-        for i in np.flatnonzero(seen).tolist()
+    there = np.flatnonzero(seen)
+    return TrackReading(
+        names=tuple(names[i] for i in there.tolist()),
+        counts=counts[:, there],
+        nis_ratio=sums.nis_ratio[there],
+        correlation=sums.correlation[there],
+        reject_ratio=sums.reject_ratio[there],
+        orders=orders,
     )
-    return TrackReading(found, orders)

@@ -406,9 +406,9 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
         "Tracks as of the last frame of each stream.",
         ("slice", "status"),
         (
-            ((entry.name, status.name.lower()), entry.counts[status])
-            for entry in reading.slices
-            for status in TrackStatus
+            ((name, status.name.lower()), count)
+            for name, counts in zip(reading.names, reading.counts.T.tolist(), strict=True)
+            for status, count in zip(TrackStatus, counts, strict=True)
         ),
     )
     for name, text, measure in (
@@ -429,5 +429,5 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
             "reject_ratio",
         ),
     ):
-        values = ((entry.name, getattr(entry, measure)) for entry in reading.slices)
+        values = zip(reading.names, getattr(reading, measure).tolist(), strict=True)
         yield gauge_by(name, text, "slice", values)
