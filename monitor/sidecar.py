@@ -83,7 +83,7 @@ class Sidecar:
         named = configured(pipeline.recalibrators, config)
         self.promotions = Promotions(pipeline)
         self.fits = FitRounds(self.promotions)
-        self.alarms = DriftAlarms(pipeline, config.drift, self.fits)
+        self.alarms = DriftAlarms(pipeline, self.fits)
         newer = NewerFields()
         self.checkpoints = Checkpoints(
             promotions=self.promotions,
@@ -92,7 +92,6 @@ class Sidecar:
             claim=self.claim,
             journal=self.journal,
             previous=previous_paths(config.old_keys),
-            every_seconds=config.state.every_seconds,
             soon=soon,
         )
         self.tracker: ExternalTracker | None = None
@@ -259,9 +258,6 @@ class Sidecar:
         self.config = config
         self.pipeline.adjust(config)
         self.wall_clock.step_seconds = config.server.clock_step_seconds
-        self.checkpoints.every_seconds = config.state.every_seconds
-        self.alarms.config = config.drift
-        self.alarms.enough = config.promotion.settings().fits.tracks
         if self.host.adjusted is not None:
             self.host.adjusted(config)
 

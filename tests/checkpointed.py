@@ -92,7 +92,6 @@ def begun(
         claim=claim,
         journal=cast(Journal, ledger),
         previous=previous,
-        every_seconds=3600.0,
     )
     found.load()
     return Run(found, ledger)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from monitor.config import DriftConfig, InvalidConfiguration
+from monitor.config import InvalidConfiguration
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin
 from monitor.drift.usual import ReferenceLearner
@@ -35,7 +35,7 @@ def fitted(version: str) -> SliceFitted:
 
 def watching(asked: Any = None, **drift: Any) -> DriftAlarms:
     fits = cast(FitRounds, SimpleNamespace(asked=asked))
-    return DriftAlarms(pipeline_of(), DriftConfig(**drift), fits)
+    return DriftAlarms(pipeline_of(drift=drift, promotion={"fit_tracks": 4}), fits)
 
 
 @dataclass
@@ -74,7 +74,6 @@ def asked(monkeypatch):
 
         async def run() -> None:
             watch = watching(drive.fit, refit_on_page=True)
-            watch.enough = 4
             watch.pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
             await asyncio.gather(*watch._running)
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from monitor.config import DriftConfig, InvalidConfiguration
+from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
 from monitor.frames.slices import TOTAL
@@ -21,7 +20,6 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import LabelledTracks
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
-from monitor.promotion.records import SliceFitted
 from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import read_references
 
@@ -36,9 +34,6 @@ _REFITS_PERIOD = 1.0
 # Seconds between two looks at what has come.
 _PERIOD = 0.25
 
-# Slices (none: all), a method ("": the configured one), and who asks.
-AskedFit = Callable[[Sequence[str], str, str], Awaitable[Sequence[SliceFitted]]]
-
 
 @dataclass(slots=True)
 class DriftAlarms:
@@ -46,30 +41,20 @@ class DriftAlarms:
 
     A page that was raised before a restart asks for no fit after it: the tracks to fit on are gone,
     and those to come are fitted in their turn.
-
-    enough  whole tracks for the first fit after a page
-    fit     fits slices
     """
 
     pipeline: Pipeline
-    config: DriftConfig
     fits: FitRounds
-    enough: int = field(init=False)
-    fit: AskedFit = field(init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
-        self.fit = self.fits.asked
-        self.enough = self.pipeline.learning.settings.fits.tracks
         self.pipeline.events.listen(AlarmChange, self._react)
-        if self.config.reference:
+        if reference := self.pipeline.config.drift.reference:
             try:
-                self.pipeline.drift.give(read_references(self.config.reference))
+                self.pipeline.drift.give(read_references(reference))
             except InvalidDocument as error:
-                raise InvalidConfiguration(
-                    f"[drift] reference = '{self.config.reference}': {error}"
-                ) from None
+                raise InvalidConfiguration(f"[drift] reference = '{reference}': {error}") from None
 
     async def keep_watching(self) -> None:
         """Takes in what comes, for ever."""
@@ -90,14 +75,15 @@ class DriftAlarms:
         # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
         log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
         page = change.why is AlarmReason.RAISED and change.alarm.severity is Severity.PAGE
-        if page and self.config.refit_on_page:
+        if page and self.pipeline.config.drift.refit_on_page:
             task = asyncio.get_running_loop().create_task(self._refit(change.alarm))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def _refit(self, alarm: Alarm) -> None:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
-        wanted, learning = self.enough, self.pipeline.learning
+        learning = self.pipeline.learning
+        wanted = learning.settings.fits.tracks
         with contained(self.pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while self.pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)
@@ -112,7 +98,7 @@ class DriftAlarms:
         """Says whether anything is on trial now; a fit that fails is recorded there already."""
         slices = () if alarm.slice == TOTAL else (alarm.slice,)
         try:
-            found = await self.fit(slices, "", ACTOR)
+            found = await self.fits.asked(slices, "", ACTOR)
         except (CannotFit, NoTracksYet) as error:
             log.warning("after a page, %s is not fitted: %s", alarm.slice, error)
             return False

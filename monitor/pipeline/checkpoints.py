@@ -133,7 +133,6 @@ class Checkpoints:
     journal        a checkpoint is never ahead of the ledger: entries that the disk lacks would have
                    their numbers given again
     previous       files of the version before, which are taken over where there is no state yet
-    every_seconds  s between two checkpoints
     soon           set by whoever cannot wait for the next one
     position       of what was loaded; 0: nothing was, None: it is not known
     continues      what was loaded, in words; '' where nothing was
@@ -148,7 +147,6 @@ class Checkpoints:
     claim: Claim | None
     journal: Journal
     previous: PreviousPaths
-    every_seconds: float
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     position: int | None = field(default=0, init=False)
     continues: str = field(default="", init=False)
@@ -359,10 +357,11 @@ class Checkpoints:
     async def keep(self) -> None:
         """Writes checkpoints, for ever."""
         while True:
-            await set_within(self.soon, self.every_seconds)
+            every_seconds = self.promotions.pipeline.config.state.every_seconds
+            await set_within(self.soon, every_seconds)
             await self.write()
             # At most one a second, however often one is asked for.
-            await asyncio.sleep(min(_APART, self.every_seconds))
+            await asyncio.sleep(min(_APART, every_seconds))
 
     async def write(self) -> None:
         """Writes a checkpoint now, after the one that is being written.
