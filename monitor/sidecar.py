@@ -10,12 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.pipeline.alarms import DriftAlarms
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.events import Events
-from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, TrackerClient
+from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
@@ -181,8 +182,7 @@ class Sidecar:
             self.alarms.keep_watching,
         ]
         if self.tracker is not None:
-            client = TrackerClient(self.config.tracker)
-            found.append(TrackerCalls(self.tracker, client.dial).run)
+            found.append(TrackerCalls(self.tracker, partial(dial, self.config.tracker)).run)
         return found
 
     async def _keep(self, housekeeping: Housekeeping) -> None:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from random import Random
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from monitor.pipeline.external_tracker import (
     ExternalTracker,
     ForwardedFrame,
     FrameLine,
+    Link,
     LinkLost,
     Outcome,
     TrackerCalls,
@@ -57,12 +59,12 @@ class PlayedTracker:
         self.dials: list[float] = []
 
     @contextlib.asynccontextmanager
-    async def dial(self) -> AsyncIterator["PlayedTracker"]:
+    async def dial(self) -> AsyncIterator[Link]:
         self.dials.append(asyncio.get_running_loop().time())
         if not self.there:
             raise LinkLost("not there")
         self.answers = asyncio.Queue()
-        yield self
+        yield cast(Link, self)
 
     async def write(self, data: bytes) -> None:
         await self.reading.wait()

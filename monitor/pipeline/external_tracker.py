@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -168,15 +168,14 @@ class FrameLine:
 # How it ended with a frame, and its tracks where it was answered.
 Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 
-# The answer with the tracks of the sidecar's own tracker; None where that does not stand by.
-StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
-
 
 @dataclass(slots=True)
 class ExternalTracker:
     """Forwards frames to the tracker while it is there.
 
     changed        told when it comes or goes
+    stand_in       returns the answer with the tracks of the sidecar's own tracker; None where that
+                   does not stand by
     trouble        how it was when it was last found not to serve; empty: never was
     heard          whether it has answered anything in this call
     unheard_since  when the first frame was sent after what it answered last; None: none was
@@ -187,7 +186,7 @@ class ExternalTracker:
     config: TrackerConfig
     counters: Counters
     changed: Callable[[bool], None]
-    stand_in: StandIn
+    stand_in: Callable[[Stream, FrameAnswer], FrameAnswer | None]
     up: bool = False
     trouble: str = ""
     heard: bool = False
@@ -313,28 +312,12 @@ class LinkLost(ConnectionError):
     """The call to the tracker is over, or could not be made; the message says why."""
 
 
-class Link(Protocol):
-    """A call to the tracker. All of it raises LinkLost."""
-
-    async def write(self, data: bytes) -> None:
-        """Returns when there is room for more."""
-
-    async def read(self) -> bytes:
-        """The next message."""
-
-    def health(self) -> AsyncIterator[bool]:
-        """Yields whether the tracker serves, each time that changes; ends if it does not tell."""
-
-
-Dial = Callable[[], AbstractAsyncContextManager[Link]]
-
-
 @dataclass(slots=True)
 class TrackerCalls:
     """Keeps a call to the tracker."""
 
     tracker: ExternalTracker
-    dial: Dial
+    dial: Callable[[], AbstractAsyncContextManager[Link]]
     random: Random = field(default_factory=Random)
     silence: float = SILENCE
     _state: tuple[str, str] | None = None  # as it is, and why
@@ -473,47 +456,42 @@ class TrackerCalls:
 # ---- the call
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerClient:
-    """Dials the external tracker."""
-
-    config: TrackerConfig
-
-    @contextlib.asynccontextmanager
-    async def dial(self) -> AsyncIterator[Link]:
-        """Opens a call on its own channel; both end with the block. Raises LinkLost."""
-        async with await self._channel() as channel:
-            try:
-                async with asyncio.timeout(CONNECTING):
-                    await _connect(channel, self.config.certificate_authority)
-            except TimeoutError:
-                raise LinkLost(f"no connection within {CONNECTING:g} s") from None
-            call = channel.stream_stream(UPDATE)()
-            try:
-                yield _Call(channel, call)
-            finally:
-                call.cancel()
-
-    async def _channel(self) -> grpc.aio.Channel:
-        options = [
-            ("grpc.max_receive_message_length", LONGEST_ANSWER),
-            ("grpc.max_send_message_length", -1),
-            # Each attempt is a new connection, and gRPC must not time the next one.
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_retries", 0),
-            # The tracker is in the vehicle: a proxy for the web does not apply.
-            ("grpc.enable_http_proxy", 0),
-        ]
-        path = self.config.certificate_authority
-        if not path:
-            return grpc.aio.insecure_channel(self.config.address, options=options)
+@contextlib.asynccontextmanager
+async def dial(config: TrackerConfig) -> AsyncIterator[Link]:
+    """Opens a call on its own channel; both end with the block. Raises LinkLost."""
+    async with await _channel(config) as channel:
         try:
-            authority = await asyncio.to_thread(Path(path).read_bytes)
-        except OSError as error:
-            text = f"[tracker] certificate_authority = '{path}': {error.strerror}"
-            raise LinkLost(text) from None
-        credentials = grpc.ssl_channel_credentials(authority)
-        return grpc.aio.secure_channel(self.config.address, credentials, options=options)
+            async with asyncio.timeout(CONNECTING):
+                await _connect(channel, config.certificate_authority)
+        except TimeoutError:
+            raise LinkLost(f"no connection within {CONNECTING:g} s") from None
+        call = channel.stream_stream(UPDATE)()
+        try:
+            yield Link(channel, call)
+        finally:
+            call.cancel()
+
+
+async def _channel(config: TrackerConfig) -> grpc.aio.Channel:
+    options = [
+        ("grpc.max_receive_message_length", LONGEST_ANSWER),
+        ("grpc.max_send_message_length", -1),
+        # Each attempt is a new connection, and gRPC must not time the next one.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        # The tracker is in the vehicle: a proxy for the web does not apply.
+        ("grpc.enable_http_proxy", 0),
+    ]
+    path = config.certificate_authority
+    if not path:
+        return grpc.aio.insecure_channel(config.address, options=options)
+    try:
+        authority = await asyncio.to_thread(Path(path).read_bytes)
+    except OSError as error:
+        text = f"[tracker] certificate_authority = '{path}': {error.strerror}"
+        raise LinkLost(text) from None
+    credentials = grpc.ssl_channel_credentials(authority)
+    return grpc.aio.secure_channel(config.address, credentials, options=options)
 
 
 async def _connect(channel: grpc.aio.Channel, authority: str) -> None:
@@ -527,19 +505,21 @@ async def _connect(channel: grpc.aio.Channel, authority: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the tracker, as a Link."""
+class Link:
+    """A call to the tracker. All of it raises LinkLost."""
 
     channel: grpc.aio.Channel
     call: grpc.aio.StreamStreamCall
 
     async def write(self, data: bytes) -> None:
+        """Returns when there is room for more."""
         try:
             await self.call.write(data)
         except _OVER as error:
             raise LinkLost(_why(error)) from None
 
     async def read(self) -> bytes:
+        """Returns the next message."""
         try:
             data = await self.call.read()
         except _OVER as error:
@@ -549,6 +529,7 @@ class _Call:
         return data
 
     async def health(self) -> AsyncIterator[bool]:
+        """Yields whether the tracker serves, each time that changes; ends if it does not tell."""
         request = health_pb2.HealthCheckRequest().SerializeToString()
         watch = self.channel.unary_stream(WATCH)(request)
         first = asyncio.ensure_future(watch.read())

@@ -2,13 +2,14 @@
 
 import asyncio
 import socket
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 import pytest
 
 from monitor.config import TrackerConfig, TrackerKind
 from monitor.pipeline import external_tracker
-from monitor.pipeline.external_tracker import Link, LinkLost, TrackerClient
+from monitor.pipeline.external_tracker import Link, LinkLost, dial
 from monitor.v1 import tracker_pb2
 from monitor.wire.tracker import encode_frame_update
 from tests.certificates import Authority
@@ -18,8 +19,8 @@ from tests.served import PATIENCE
 from tests.trackers import silent, tracking
 
 
-def client(address: str, **changes) -> TrackerClient:
-    return TrackerClient(TrackerConfig(kind=TrackerKind.GRPC, address=address, **changes))
+def dialled(address: str, **changes) -> AbstractAsyncContextManager[Link]:
+    return dial(TrackerConfig(kind=TrackerKind.GRPC, address=address, **changes))
 
 
 def request(sequence: int) -> bytes:
@@ -49,7 +50,7 @@ def free_address() -> str:
 
 def test_what_is_written_is_answered():
     async def talk(address):
-        async with client(address).dial() as link:
+        async with dialled(address) as link:
             for sequence in (1, 2, 3):
                 await link.write(request(sequence))
                 found = tracker_pb2.UpdateResponse.FromString(await link.read())
@@ -63,7 +64,7 @@ def test_what_is_written_is_answered():
 
 def test_a_tracker_that_is_not_there_is_a_lost_link_at_once():
     async def talk():
-        async with client(free_address()).dial():
+        async with dialled(free_address()):
             raise AssertionError("there is nobody")
 
     with pytest.raises(LinkLost, match="nobody takes the connection"):
@@ -74,7 +75,7 @@ def test_a_socket_that_takes_connections_and_says_nothing_is_a_lost_link(monkeyp
     monkeypatch.setattr(external_tracker, "CONNECTING", 0.2)
 
     async def talk(address):
-        async with client(address).dial():
+        async with dialled(address):
             raise AssertionError("there is nobody")
 
     mute = socket.create_server(("127.0.0.1", 0))
@@ -84,7 +85,7 @@ def test_a_socket_that_takes_connections_and_says_nothing_is_a_lost_link(monkeyp
 
 def test_a_server_that_is_no_tracker_is_a_lost_link_that_says_so(monkeypatch):
     async def talk(address):
-        async with client(address).dial() as link:
+        async with dialled(address) as link:
             await link.read()
 
     monkeypatch.setattr(external_tracker, "UPDATE", "/monitor.v1.Tracker/Other")
@@ -96,7 +97,7 @@ def test_a_server_that_is_no_tracker_is_a_lost_link_that_says_so(monkeypatch):
 @pytest.mark.parametrize("known", [True, False])
 def test_over_tls_the_tracker_is_who_the_authority_says(tmp_path, known):
     async def talk(address, path):
-        async with client(address, certificate_authority=str(path)).dial() as link:
+        async with dialled(address, certificate_authority=str(path)) as link:
             await link.write(request(1))
             return tracker_pb2.UpdateResponse.FromString(await link.read()).sequence
 
@@ -113,7 +114,7 @@ def test_over_tls_the_tracker_is_who_the_authority_says(tmp_path, known):
 
 def test_a_tracker_that_ends_is_a_lost_link_for_who_reads_and_for_who_writes():
     async def talk(tracker):
-        async with client(tracker.address).dial() as link:
+        async with dialled(tracker.address) as link:
             await link.write(request(1))
             await link.read()
             await asyncio.to_thread(tracker.stop)
@@ -128,7 +129,7 @@ def test_a_tracker_that_ends_is_a_lost_link_for_who_reads_and_for_who_writes():
 
 def test_a_tracker_that_tells_of_its_health_is_believed():
     async def talk(tracker):
-        async with client(tracker.address).dial() as link:
+        async with dialled(tracker.address) as link:
             said, found = iter((True, False)), []
             async for healthy in link.health():
                 found.append(healthy)
@@ -142,7 +143,7 @@ def test_a_tracker_that_tells_of_its_health_is_believed():
 
 def test_a_tracker_that_does_not_tell_of_its_health_is_well():
     async def talk(address):
-        async with client(address).dial() as link:
+        async with dialled(address) as link:
             return await verdicts(link, 1)
 
     with tracking() as tracker:
@@ -151,7 +152,7 @@ def test_a_tracker_that_does_not_tell_of_its_health_is_well():
 
 def test_a_write_that_nobody_reads_waits_and_can_be_given_up():
     async def talk(address):
-        async with client(address).dial() as link:
+        async with dialled(address) as link:
             written = 0
             big = bytes(tracker_pb2.UpdateRequest(stream="x" * 2**20).SerializeToString())
             while written < 64:
@@ -168,7 +169,7 @@ def test_a_write_that_nobody_reads_waits_and_can_be_given_up():
 
 def test_an_authority_that_cannot_be_read_is_a_lost_link_that_names_the_key(tmp_path):
     async def talk():
-        async with client("127.0.0.1:1", certificate_authority=str(tmp_path / "none")).dial():
+        async with dialled("127.0.0.1:1", certificate_authority=str(tmp_path / "none")):
             raise AssertionError("there is nobody")
 
     with pytest.raises(LinkLost, match=r"\[tracker\] certificate_authority"):
