@@ -83,7 +83,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
         )
         ledger.dropped(partition, why)
     for frame in opened.frames:
-        ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
+        ledger.known(*frame)
 
 
 def drift_of(pipeline: Pipeline) -> FamilyState:

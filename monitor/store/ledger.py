@@ -98,16 +98,6 @@ Run = Callable[..., sqlite3.Cursor]
 
 
 @dataclass(frozen=True, slots=True)
-class RecentFrame:
-    """A frame that is on the disk."""
-
-    stream: str
-    frame_id: int
-    stamp_ns: int | None
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
 class GonePartition:
     """A partition that is no longer there.
 
@@ -125,7 +115,8 @@ class Opened:
     """State of the ledger at start.
 
     sequence    of the last entry; 0 where there is none
-    frames      those that are on the disk, the newest last, at most 65536
+    frames      stream, frame id, stamp and partition of those that are on the disk, the newest
+                last, at most 65536
     partitions  numbers of those that have anything
     dropped     partitions that went, by number, until a checkpoint knows of it
     unknown     reason that is given for any other partition that is missing
@@ -133,7 +124,7 @@ class Opened:
     """
 
     sequence: int = 0
-    frames: tuple[RecentFrame, ...] = ()
+    frames: tuple[tuple[str, int, int | None, int], ...] = ()
     partitions: frozenset[int] = frozenset()
     dropped: Mapping[int, GonePartition] = field(default_factory=dict)
     unknown: str = "vanished"
@@ -220,7 +211,7 @@ class LedgerWriter:
             failed, rows = str(error), self._read_alone(error)
         self._aside_bytes = sum(map(size_of, self._aside()))
         self.bytes = self._counted()
-        frames = (RecentFrame(row[1], unsigned(row[2]), *row[3:]) for row in reversed(rows))
+        frames = ((row[1], unsigned(row[2]), row[3], row[4]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), dict(self._gone)
         self.told = dict.fromkeys(gone, self._last)
         return Opened(self._last, tuple(frames), there, gone, unknown, failed)
