@@ -18,7 +18,6 @@ from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
 
 SPACE = Space((Dimension("x"),))
-_NONE = np.zeros(0, np.int64)
 
 
 def frame(
@@ -47,12 +46,7 @@ def frame(
 
 def record(revision: int = 0) -> LabelRecord:
     """Labels of nothing."""
-    empty, truth = np.zeros(0, np.uint8), np.zeros((0, 1))
-    return LabelRecord(
-        revision,
-        *(False, _NONE, empty, _NONE, truth, None, None, _NONE, _NONE, None, None, 0, 0),
-        live=True,
-    )
+    return LabelRecord(revision=revision, truth=np.zeros((0, 1)))
 
 
 def labels(

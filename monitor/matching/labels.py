@@ -64,13 +64,10 @@ def inline_record(
     unusable = sent - refused - settled.size
     return LabelRecord(
         revision=INLINE,
-        replaces=False,
         settled=settled,
         outcome=np.full(settled.size, Outcome.MATCHED, np.uint8),
         rows=rows,
         truth=batch.truth[rows],
-        truth_covariance=None,
-        objects=None,
         class_rows=class_rows,
         true_class=batch.true_class[class_rows],
         stamp_ns=stamp_ns,
@@ -105,18 +102,9 @@ def match(
     """
     elsewhere = _foreign_frame(labels, frame.header)
     if elsewhere is not None:
-        nothing = np.zeros(0, np.int64)
         return LabelRecord(
             revision=labels.revision,
-            replaces=False,
-            settled=nothing,
-            outcome=np.zeros(0, np.uint8),
-            rows=nothing,
             truth=np.zeros((0, frame.header.space.k)),
-            truth_covariance=None,
-            objects=None,
-            class_rows=nothing,
-            true_class=nothing,
             account=TruthAccount(refused=labels_told(labels)),
             notices=(elsewhere,),
         )
@@ -200,12 +188,10 @@ def _by_id(
     with_class = counted[classified[counted]]
     record = LabelRecord(
         revision=labels.revision,
-        replaces=False,
         settled=rows[fresh],
         outcome=np.where(ignored[fresh], Outcome.IGNORED, Outcome.MATCHED).astype(np.uint8),
         rows=rows[with_truth],
         truth=truth[found[with_truth]],
-        truth_covariance=None,
         objects=None if labels.objects is None else labels.objects.take(found[with_truth]),
         class_rows=rows[with_class],
         true_class=labels.class_index[found[with_class]],

@@ -37,7 +37,11 @@ class GateVerdict(IntEnum):
     NEAR = 2  # the gate let it in, and the match lay near the gate
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+def _no_rows() -> IntArray:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LabelRecord:
     """Holds what labels told of one frame, and what was counted for it. All rows are of the frame.
 
@@ -61,15 +65,15 @@ class LabelRecord:
     """
 
     revision: int
-    replaces: bool
-    settled: IntArray
-    outcome: npt.NDArray[np.uint8]
-    rows: IntArray
+    replaces: bool = False
+    settled: IntArray = field(default_factory=_no_rows)
+    outcome: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    rows: IntArray = field(default_factory=_no_rows)
     truth: FloatArray
-    truth_covariance: FloatArray | None
-    objects: TrackIds | None
-    class_rows: IntArray
-    true_class: IntArray
+    truth_covariance: FloatArray | None = None
+    objects: TrackIds | None = None
+    class_rows: IntArray = field(default_factory=_no_rows)
+    true_class: IntArray = field(default_factory=_no_rows)
     stamp_ns: int | None = None
     clock_ns: int | None = None
     generation: int = 0
