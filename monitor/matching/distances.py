@@ -197,7 +197,7 @@ class Distance(Protocol):
     weighs  whether the distance depends on covariances
     """
 
-    weighs: ClassVar[bool]
+    weighs: ClassVar[bool] = False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks all pairs of m objects and n detections by nearness, quickly, (m, n).
@@ -213,7 +213,7 @@ class Distance(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CentreDistance:
+class CentreDistance(Distance):
     """Measures the Euclidean distance of the means over some dimensions; angles the shortest way.
 
     space    of all dimensions
@@ -222,8 +222,6 @@ class CentreDistance:
 
     space: Space
     columns: tuple[int, ...]
-
-    weighs: ClassVar[bool] = False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Returns the distances themselves, (m, n)."""
@@ -238,7 +236,7 @@ class CentreDistance:
 
 
 @dataclass(frozen=True, slots=True)
-class MahalanobisDistance:
+class MahalanobisDistance(Distance):
     """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over some dimensions.
 
     space    of all dimensions
@@ -270,52 +268,28 @@ class MahalanobisDistance:
 
 
 @dataclass(frozen=True, slots=True)
-class RotatedOverlap:
-    """Measures 1 − intersection over union of boxes seen from above.
+class BoxOverlap(Distance):
+    """Measures 1 − intersection over union of boxes, upright in an image or seen from above.
 
-    columns  positions of centre, length, width and heading, five of them
+    columns  positions of left, top, right and bottom of upright boxes; else of centre, length,
+             width and heading, five of them
     """
 
     columns: tuple[int, ...]
-
-    weighs: ClassVar[bool] = False
+    upright: bool
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the distance of the centres over the sum of the radii around both boxes."""
         a, b = (placed.mean[:, list(self.columns[:4])] for placed in (objects, detections))
+        if self.upright:
+            a, b = (_centre_and_size(box) for box in (a, b))
         return _rank_of_circles(a[:, :2], a[:, 2:], b[:, :2], b[:, 2:])
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
         """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
         a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
-        return _from_overlap(rotated_overlap(a, b))
-
-
-@dataclass(frozen=True, slots=True)
-class UprightOverlap:
-    """Measures 1 − intersection over union of upright boxes in an image.
-
-    columns  positions of left, top, right and bottom, four of them
-    """
-
-    columns: tuple[int, ...]
-
-    weighs: ClassVar[bool] = False
-
-    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """Ranks by the distance of the centres over the sum of the radii around both boxes."""
-        a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
-        return _rank_of_circles(
-            (a[:, :2] + a[:, 2:]) / 2,
-            a[:, 2:] - a[:, :2],
-            (b[:, :2] + b[:, 2:]) / 2,
-            b[:, 2:] - b[:, :2],
-        )
-
-    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
-        a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
-        return _from_overlap(upright_overlap(a, b))
+        overlap = upright_overlap(a, b) if self.upright else rotated_overlap(a, b)
+        return np.where(overlap > 0, 1 - overlap, np.inf)
 
 
 def _apart(
@@ -339,6 +313,12 @@ def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
     return variances
 
 
+def _centre_and_size(box: FloatArray) -> FloatArray:
+    """Turns left, top, right and bottom of boxes into centre and size, (n, 4)."""
+    low, high = box[:, :2], box[:, 2:]
+    return np.concatenate([(low + high) / 2, high - low], axis=1)
+
+
 def _rank_of_circles(
     centre_a: FloatArray, size_a: FloatArray, centre_b: FloatArray, size_b: FloatArray
 ) -> FloatArray:
@@ -349,7 +329,3 @@ def _rank_of_circles(
     reach = radius[0][:, None] + radius[1][None]
     rank = np.divide(distance, reach, out=np.full_like(distance, np.inf), where=reach > 0)
     return np.where(rank <= _SLACK, rank, np.inf)
-
-
-def _from_overlap(overlap: FloatArray) -> FloatArray:
-    return np.where(overlap > 0, 1 - overlap, np.inf)

@@ -20,6 +20,7 @@ from monitor.frames.frame import Header
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import (
+    BoxOverlap,
     CentreDistance,
     Distance,
     DistanceKind,
@@ -27,8 +28,6 @@ from monitor.matching.distances import (
     MatchingSettings,
     Pairs,
     Placed,
-    RotatedOverlap,
-    UprightOverlap,
     joined,
 )
 
@@ -295,7 +294,7 @@ def stream_gate(config: MatchingSettings, header: Header) -> Gate | Notice:
     distances: dict[DistanceKind, Distance] = {
         DistanceKind.CENTRE: CentreDistance(space, columns),
         DistanceKind.MAHALANOBIS: MahalanobisDistance(space, columns),
-        DistanceKind.BEV_IOU: RotatedOverlap(columns),
-        DistanceKind.IMAGE_IOU: UprightOverlap(columns),
+        DistanceKind.BEV_IOU: BoxOverlap(columns, upright=False),
+        DistanceKind.IMAGE_IOU: BoxOverlap(columns, upright=True),
     }
     return Gate(distances[config.distance], widths, config.near_gate)

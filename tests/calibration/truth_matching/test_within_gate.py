@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.matching import gate as gate_module
 from monitor.matching.distances import (
+    BoxOverlap,
     CentreDistance,
     Distance,
     MahalanobisDistance,
     Placed,
-    RotatedOverlap,
-    UprightOverlap,
 )
 from monitor.matching.gate import any_within, pairs_within
 from tests.calibration.truth_matching.polygons import overlap
@@ -35,8 +34,8 @@ DISTANCES: dict[str, Distance] = {
     "centre": CentreDistance(SPACE, (0, 1)),
     "centre with heading": CentreDistance(SPACE, (0, 4)),
     "mahalanobis": MahalanobisDistance(SPACE, (0, 1, 4)),
-    "rotated": RotatedOverlap((0, 1, 2, 3, 4)),
-    "upright": UprightOverlap((0, 1, 2, 3)),
+    "rotated": BoxOverlap((0, 1, 2, 3, 4), upright=False),
+    "upright": BoxOverlap((0, 1, 2, 3), upright=True),
 }
 seeds = st.integers(0, 2**32 - 1)
 
