@@ -7,7 +7,6 @@ is decided in gate.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -15,7 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from monitor.frames.cholesky import add_up, factorise, whiten
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 
 
 class DistanceKind(StrEnum):
@@ -30,22 +29,14 @@ class DistanceKind(StrEnum):
 class MatchingSettings(Protocol):
     """Reads the [matching] section; docs/labels.md says what each key means."""
 
-    @property
-    def distance(self) -> DistanceKind: ...
-    @property
-    def dimensions(self) -> tuple[str, ...]: ...
-    @property
-    def box(self) -> tuple[str, ...]: ...
-    @property
-    def near_gate(self) -> float: ...
-    @property
-    def class_map(self) -> Mapping[str, str]: ...
-    @property
-    def neighbours(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def max_gap_seconds(self) -> float: ...
-    @property
-    def max_offset_seconds(self) -> float: ...
+    distance: DistanceKind
+    dimensions: tuple[str, ...]
+    box: tuple[str, ...]
+    near_gate: float
+    class_map: dict[str, str]
+    neighbours: dict[str, tuple[str, ...]]
+    max_gap_seconds: float
+    max_offset_seconds: float
 
     def gate_of(self, name: str) -> float:
         """Returns the gate of one class, in the unit of the distance."""
@@ -75,7 +66,7 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pairs:
+class Pairs(Columns):
     """Lists p pairs of a detection and an object, each pair once.
 
     detection, object  (p,) positions
@@ -86,20 +77,8 @@ class Pairs:
     object: IntArray
     distance: FloatArray
 
-    def take(self, which: IntArray) -> Pairs:
-        """Returns some rows."""
-        return Pairs(self.detection[which], self.object[which], self.distance[which])
 
-
-def joined(parts: Sequence[Pairs]) -> Pairs:
-    """Joins lists of pairs in their order; no pairs if there are no lists."""
-    nothing = np.zeros(0, np.int64)
-    parts = [Pairs(nothing, nothing, np.zeros(0)), *parts]
-    return Pairs(
-        np.concatenate([part.detection for part in parts]),
-        np.concatenate([part.object for part in parts]),
-        np.concatenate([part.distance for part in parts]),
-    )
+NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from monitor.frames.frame import Header
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import (
+    NO_PAIRS,
     BoxOverlap,
     CentreDistance,
     Distance,
@@ -28,7 +29,6 @@ from monitor.matching.distances import (
     MatchingSettings,
     Pairs,
     Placed,
-    joined,
 )
 
 
@@ -82,7 +82,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
 
     objects, detections  m and n of them, compared all with all
     """
-    found = []
+    found = [NO_PAIRS]
     step = max(1, _BLOCK // max(1, detections.n))
     for begin in range(0, objects.n if detections.n else 0, step):
         part = objects.take(slice(begin, begin + step))
@@ -92,8 +92,8 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
             rank[crowded] = _nearest(rank[crowded])
         of, detection = np.nonzero(np.isfinite(rank))
         exact = distance.of_pairs(part.take(of), detections.take(detection))
-        found.append(Pairs(detection, of + begin, exact).take(np.flatnonzero(exact <= gate)))
-    return joined(found)
+        found.append(Pairs(detection, of + begin, exact).of(exact <= gate))
+    return Pairs.joined(found)
 
 
 def _nearest(rank: FloatArray) -> FloatArray:
@@ -136,13 +136,13 @@ def assigned(pairs: Pairs) -> IntArray:
     contested = np.flatnonzero(~lone)
     if contested.size:
         for one in _parts(pairs, contested):
-            chosen.append(one[_of_one_part(pairs.take(one))])
+            chosen.append(one[_of_one_part(pairs.of(one))])
     return np.sort(np.concatenate(chosen))
 
 
 def _parts(pairs: Pairs, contested: IntArray) -> list[IntArray]:
     """Splits positions of pairs into parts that share neither objects nor detections."""
-    some = pairs.take(contested)
+    some = pairs.of(contested)
     rows, row = np.unique(some.object, return_inverse=True)
     columns, column = np.unique(some.detection, return_inverse=True)
     if rows.size * columns.size <= _ONE_PART:
@@ -240,15 +240,15 @@ def matches(
     object_class, of  (m,) and (n,) the detector's class of each; objects of −1 match nothing
     returns           detections ascending
     """
-    found = []
+    found = [NO_PAIRS]
     for one in np.intersect1d(object_class, of).tolist():
         mine, theirs = np.flatnonzero(object_class == one), np.flatnonzero(of == one)
         width = float(gate.of_class[one])
         near = pairs_within(gate.distance, objects.take(mine), detections.take(theirs), width)
-        chosen = near.take(assigned(near))
+        chosen = near.of(assigned(near))
         found.append(Pairs(theirs[chosen.detection], mine[chosen.object], chosen.distance))
-    pairs = joined(found)
-    return pairs.take(np.argsort(pairs.detection, kind="stable"))
+    pairs = Pairs.joined(found)
+    return pairs.of(np.argsort(pairs.detection, kind="stable"))
 
 
 def ignored_detections(
