@@ -16,11 +16,11 @@ import numpy as np
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Examined, IdArray, Limits, Reason, ReceivedDetections
 from monitor.frames.frame import Header, Opinions, ReceivedTruth
-from monitor.frames.reasons import Notice, numbers
+from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, IntArray
 from monitor.frames.stored import StoredFrame
 from monitor.matching.distances import MatchingSettings
-from monitor.matching.objects import objects_told, with_objects
+from monitor.matching.objects import objects_told, padded_truth, truth_fault, with_objects
 from monitor.matching.record import INLINE, LabelRecord, Outcome
 
 
@@ -154,10 +154,7 @@ def _by_id(
              used may still get a better one
     """
     space, classes = frame.header.space, len(frame.header.classes)
-    truth = np.full((labels.named, space.k), np.nan)
-    truth[:, : labels.truth.shape[1]] = labels.truth[:, : space.k]
-    plausible = (np.abs(truth) <= limits.largest_mean).all(axis=1)
-    has_truth = (labels.truth_length == space.k) & plausible
+    truth, has_truth = padded_truth(labels.truth, labels.truth_length, space, limits)
     told = has_truth | (labels.truth_length == 0)
     has_class = (labels.class_index >= 0) & (labels.class_index < classes)
     usable = labels.has_id & (has_truth | (told & has_class) | labels.ignore)
@@ -235,11 +232,7 @@ def _notices(
         first = int(invalid[0])
         if labels.has_id[first]:
             field, sent = "ground_truth", int(labels.truth_length[first])
-            message = (
-                f"{numbers(labels.truth[first], sent)}: send {space.k} values "
-                f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
-                "([limits] largest_mean)."
-            )
+            message = truth_fault(labels.truth[first], sent, space, limits)
         else:
             field, message = "detection_id", "absent: name the detection that the label belongs to."
         found.append(Notice(Reason.GROUND_TRUTH_INVALID, field, message, invalid.size, first))

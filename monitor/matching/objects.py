@@ -33,6 +33,26 @@ from monitor.matching.record import GateVerdict, LabelRecord, Outcome
 _ROUNDING = 1e-9
 
 
+def padded_truth(
+    sent: FloatArray, length: IntArray, space: Space, limits: Limits
+) -> tuple[FloatArray, BoolArray]:
+    """Brings ground truth (n, ≥0) of some lengths (n,) to the dimensions of a space.
+
+    returns  (n, K), NaN where values are absent; and (n,) whether it can be used
+    """
+    truth = np.full((length.size, space.k), np.nan)
+    truth[:, : sent.shape[1]] = sent[:, : space.k]
+    return truth, (length == space.k) & (np.abs(truth) <= limits.largest_mean).all(axis=1)
+
+
+def truth_fault(sent: FloatArray, length: int, space: Space, limits: Limits) -> str:
+    """Puts into words why ground truth (≥0,) cannot be used."""
+    return (
+        f"{numbers(sent, length)}: send {space.k} values ({', '.join(space.names)}), finite and "
+        f"within ±{limits.largest_mean:g} ([limits] largest_mean)."
+    )
+
+
 def _usable(
     objects: ReceivedObjects, space: Space, classes: int, limits: Limits
 ) -> tuple[BoolArray, Placed, Notice | None]:
@@ -41,29 +61,20 @@ def _usable(
     returns  (m,) which can be placed, and are of a class that was named; all of them placed, with
              covariances of zero where none came; the fault of the first that cannot be used
     """
-    truth = np.full((objects.n, space.k), np.nan)
-    truth[:, : objects.truth.shape[1]] = objects.truth[:, : space.k]
-    truth_invalid = (objects.truth_length != space.k) | ~(np.abs(truth) <= limits.largest_mean).all(
-        axis=1
-    )
+    truth, has_truth = padded_truth(objects.truth, objects.truth_length, space, limits)
     covariance, covariance_invalid = _covariances(objects, space.k, limits)
     # An ignored object may be of any class, and need not name one.
     named = (objects.class_index >= 0) | objects.ignore
     class_invalid = ~named | (objects.class_index >= classes)
-    usable = ~(truth_invalid | covariance_invalid | class_invalid)
-    placed = Placed(np.where(truth_invalid[:, None], 0.0, truth), covariance)
+    usable = has_truth & ~(covariance_invalid | class_invalid)
+    placed = Placed(np.where(has_truth[:, None], truth, 0.0), covariance)
     invalid = np.flatnonzero(~usable)
     if invalid.size == 0:
         return usable, placed, None
     first = int(invalid[0])
-    if truth_invalid[first]:
-        sent = int(objects.truth_length[first])
-        field = "objects.ground_truth"
-        message = (
-            f"{numbers(objects.truth[first], sent)}: send {space.k} values "
-            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
-            "([limits] largest_mean)."
-        )
+    if not has_truth[first]:
+        field, sent = "objects.ground_truth", int(objects.truth_length[first])
+        message = truth_fault(objects.truth[first], sent, space, limits)
     elif class_invalid[first]:
         index = int(objects.class_index[first])
         field = "objects.class_index"
