@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -74,14 +73,6 @@ class Kept:
 
     entry: FrameEntry
     labels: tuple[LabelEntry, ...] = ()
-
-
-def kept(frame: FrameEntry | None, labels: Sequence[LabelEntry]) -> Kept | None:
-    """A frame with the labels that are of it: those of an earlier frame of its name are not."""
-    if frame is None:
-        return None
-    ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(frame.sequence)}
-    return Kept(frame, tuple(ours[sequence] for sequence in sorted(ours)))
 
 
 # ---- numbers

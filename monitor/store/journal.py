@@ -35,7 +35,6 @@ from monitor.store.entries import (
     Kept,
     Key,
     LabelEntry,
-    kept,
     signed,
     unkeyed,
 )
@@ -463,7 +462,11 @@ class Journal:
                 self._not_read(error)
             self._take_in()
         latest = max(frames, key=lambda frame: (abs(frame.sequence), frame.sequence), default=None)
-        return kept(latest, labels)
+        if latest is None:
+            return None
+        # Labels of an earlier frame of its name are not of it.
+        ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(latest.sequence)}
+        return Kept(latest, tuple(ours[sequence] for sequence in sorted(ours)))
 
     def covered(self, sequence: int, now: int | None = None) -> None:
         """Notes that a checkpoint has all up to a sequence: it may expire, and is not replayed.
