@@ -10,7 +10,6 @@ A detector that is always late by the same time is not found late: nothing here 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -22,9 +21,7 @@ from monitor.frames.frame import Header, Refusal
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import Space
 from monitor.pipeline.stream_tracker import StreamTracker
-
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+from monitor.store.state_definitions import LABEL, NAME
 
 # Every level adds K values to every detection of an answer.
 MOST_QUANTILES = 19
@@ -206,24 +203,24 @@ def _mistakes(
     """Yields a field and what is wrong with it, in the order of the checks."""
     limits, most_streams = config.limits, config.server.max_streams
     names, classes, levels = header.space.names, header.classes, header.quantile_levels
-    if not _NAME.fullmatch(header.stream):
+    if not NAME.fullmatch(header.stream):
         yield "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
     if not 1 <= len(names) <= limits.max_dimensions:
         most = f"{limits.max_dimensions} ([limits] max_dimensions)."
         yield "dimensions", f"{len(names)} of them: 1 to {most}"
     for name in names:
-        if not _NAME.fullmatch(name) or names.count(name) > 1:
+        if not NAME.fullmatch(name) or names.count(name) > 1:
             which = "unique, 1 to 64 characters of A-Z a-z 0-9 _ . -"
             yield "dimensions.name", f"'{name[:80]}': {which}"
     units = [("dimensions.unit", dimension.unit) for dimension in header.space.dimensions]
     for where, text in (*units, ("coordinate_frame", header.coordinate_frame)):
-        if text and not _LABEL.fullmatch(text):
+        if text and not LABEL.fullmatch(text):
             yield where, f"'{text[:80]}': at most 64 printable characters."
     if not 1 <= len(classes) <= limits.max_classes:
         most = f"{limits.max_classes} ([limits] max_classes)."
         yield "class_names", f"{len(classes)} of them: 1 to {most}"
     for name in classes:
-        if not _LABEL.fullmatch(name) or classes.count(name) > 1:
+        if not LABEL.fullmatch(name) or classes.count(name) > 1:
             yield "class_names", f"'{name[:80]}': unique, 1 to 64 printable characters."
     if len(levels) > MOST_QUANTILES:
         yield "quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}."

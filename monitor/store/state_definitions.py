@@ -148,11 +148,13 @@ MOST_PER_OCTAVE = 1024
 MOST_OCTAVES = 128
 MOST_RANGE_EDGES = 64
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+# Names of streams and dimensions, and what may be printed of anything else.
+NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
 # Stream and class, or what SliceTable makes of them; they become labels of metrics.
 _SLICE = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
-_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _SLICE_BY = {by.value for by in SliceBy}
 
 
@@ -241,7 +243,7 @@ def decode_slicing(message: pb.SliceDefinition) -> Slicing:
             "slicing.range_edges",
             f"{len(edges)} that are not up to {MOST_RANGE_EDGES} ascending finite numbers",
         )
-    if len(names) > MOST_DIMENSIONS or not all(map(_LABEL.fullmatch, names)):
+    if len(names) > MOST_DIMENSIONS or not all(map(LABEL.fullmatch, names)):
         raise invalid(
             "slicing.range_dimensions",
             f"{len(names)} that are not up to {MOST_DIMENSIONS} of 1 to 64 printable characters",
@@ -263,11 +265,11 @@ def decode_space(dimensions: Iterable[frame_pb2.Dimension], angles: bool, field:
     """The space of the dimensions of a slice. Raises InvalidState."""
     found = []
     for entry in dimensions:
-        if not _NAME.fullmatch(entry.name) or entry.kind not in _KINDS:
+        if not NAME.fullmatch(entry.name) or entry.kind not in _KINDS:
             raise invalid(
                 f"{field}.dimensions", f"'{entry.name[:80]}' of kind {entry.kind} is unknown"
             )
-        if entry.unit and not _LABEL.fullmatch(entry.unit):
+        if entry.unit and not LABEL.fullmatch(entry.unit):
             raise invalid(f"{field}.dimensions.unit", f"'{entry.unit[:80]}' is not printable")
         found.append(Dimension(entry.name, entry.unit, _KINDS[entry.kind]))
     names = {dimension.name for dimension in found}
@@ -291,6 +293,6 @@ def checked_class_names(names: Iterable[str], field: str) -> tuple[str, ...]:
     if not 1 <= len(found) <= MOST_CLASSES or len(set(found)) < len(found):
         raise invalid(f"{field}.class_names", f"{len(found)}: 1 to {MOST_CLASSES}, all different")
     for name in found:
-        if not _LABEL.fullmatch(name):
+        if not LABEL.fullmatch(name):
             raise invalid(f"{field}.class_names", f"'{name[:80]}': 1 to 64 printable characters")
     return found
