@@ -32,7 +32,6 @@ from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
 from monitor.store.journal import Journal
 from monitor.store.previous import previous_paths, take_over
-from monitor.store.statistics_state import NewerFields
 from monitor.wire.messages import Health
 from monitor.wire.requests import WireLimits
 
@@ -85,11 +84,9 @@ class Sidecar:
         self.promotions = Promotions(pipeline)
         self.fits = FitRounds(self.promotions)
         self.alarms = DriftAlarms(pipeline, self.fits)
-        newer = NewerFields()
         self.checkpoints = Checkpoints(
             promotions=self.promotions,
             named=named,
-            newer=newer,
             claim=self.claim,
             journal=self.journal,
             previous=previous_paths(config.old_keys),
@@ -109,7 +106,7 @@ class Sidecar:
             self.reloads,
         )
         admin = AdminService(self.promotions, self.fits.asked, self.checkpoints.settle)
-        self.server = Server(service, admin, StateService(pipeline, newer))
+        self.server = Server(service, admin, StateService(pipeline))
         self.resumed = Resumption(pipeline)
         self.exporting = Exporting(
             pipeline=pipeline,

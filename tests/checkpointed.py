@@ -16,7 +16,6 @@ from monitor.store.files import Claim
 from monitor.store.journal import Journal
 from monitor.store.previous import PreviousPaths
 from monitor.store.state import Contents, _read
-from monitor.store.statistics_state import NewerFields
 from tests.learnt import document, promotions_of
 
 ONE, OTHER = document(2.0), document(3.0)
@@ -88,7 +87,6 @@ def begun(
     found = Checkpoints(
         promotions=promotions,
         named=versions,
-        newer=NewerFields(),
         claim=claim,
         journal=cast(Journal, ledger),
         previous=previous,

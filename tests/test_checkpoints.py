@@ -79,7 +79,7 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     promoted(first.promotions, 4.0)
     begin(first.promotions, scaled(5.0))
     alarmed(first)
-    first.checkpoints.newer.data = b"\xc2\x3e\x05newer"
+    first.pipeline.newer = b"\xc2\x3e\x05newer"
     kept(first)
     second = begun(folder, "car")
     assert_same_statistics(second.pipeline, first.pipeline)
@@ -92,7 +92,7 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert active_version(second.promotions) == active_version(first.promotions) != IDENTITY.version
     assert second.promotions.records(100) == first.promotions.records(100)
     assert second.promotions.trials() == first.promotions.trials() != ()
-    assert second.checkpoints.newer.data == b"\xc2\x3e\x05newer"
+    assert second.pipeline.newer == b"\xc2\x3e\x05newer"
     assert warnings(caplog) == []
     # What it keeps is what it has found, to the last bit.
     before = on_disk(folder)

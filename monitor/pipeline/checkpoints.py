@@ -49,7 +49,7 @@ from monitor.store.recalibrator_documents import (
     any_selection_from_json,
 )
 from monitor.store.state import Checkpoint, Contents, StateFile, state_folder
-from monitor.store.statistics_state import NewerFields, PaneBytes, StoredState, parsed, serialised
+from monitor.store.statistics_state import PaneBytes, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -129,7 +129,6 @@ class Checkpoints:
 
     promotions     decide about the recalibrators of the pipeline
     named          versions that the configuration names, by its key
-    newer          shared with whoever exports and imports
     journal        a checkpoint is never ahead of the ledger: entries that the disk lacks would have
                    their numbers given again
     previous       files of the version before, which are taken over where there is no state yet
@@ -143,7 +142,6 @@ class Checkpoints:
 
     promotions: Promotions
     named: Mapping[str, str]
-    newer: NewerFields
     claim: Claim | None
     journal: Journal
     previous: PreviousPaths
@@ -325,7 +323,7 @@ class Checkpoints:
         pipeline = self.promotions.pipeline
         self.position = found.position
         if found.statistics is not None:
-            self.newer.data = found.statistics.unknown
+            pipeline.newer = found.statistics.unknown
         if found.run is not None:
             with contained(pipeline.counters, log, "streams of the last run cannot be used"):
                 restore_run(pipeline, found.run)
@@ -432,7 +430,7 @@ class Checkpoints:
             run = with_tracks(run, pipeline)
             # While drift is not watched, its stored part stays for a later run that watches.
             parts = {} if drift is None else {_DRIFT: await in_steps(family_text(drift))}
-        stored = StoredState(statistics, self.newer.data)
+        stored = StoredState(statistics, pipeline.newer)
         return Checkpoint(
             position=run.sequence,
             parts={

@@ -107,6 +107,9 @@ class Pipeline:
     _tracking: TrackerSettings | None = None
     _foreign: int = 0  # our track ids begin behind these; they are of the external tracker
     numbered: int = 0  # streams so far
+    # Fields that newer code had added to the states that were loaded or imported: they go out again
+    # with every state of ours, through the wire and onto the disk.
+    newer: bytes = b""
     # Streams of the last run that have not come again yet; they make room for others.
     _unclaimed: set[str] = field(default_factory=set)
     _answered: _Answered | None = None

@@ -32,7 +32,6 @@ from monitor.service.reload import Reloads
 from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import (
-    NewerFields,
     StoredState,
     decode,
     framed,
@@ -108,10 +107,9 @@ def _of_stream(name: str, seen: Seen, offset_ns: int) -> StreamStatus:
 
 @dataclass(slots=True)
 class StateService:
-    """Live state is the pipeline's; here is only what it does not understand."""
+    """Exports and imports the statistics, which are the pipeline's."""
 
     pipeline: Pipeline
-    newer: NewerFields
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def export_statistics(self, _: bytes, context: Context) -> None:
@@ -119,7 +117,7 @@ class StateService:
         self.pipeline.remember_answered()
         state = await in_steps(self.pipeline.live.state_in_steps())
         patience = self.pipeline.config.server.write_timeout_seconds
-        parts = serialised(StoredState(state, self.newer.data))
+        parts = serialised(StoredState(state, self.pipeline.newer))
         while (message := await asyncio.to_thread(_next_answer, parts)) is not None:
             try:
                 async with asyncio.timeout(patience):
@@ -133,10 +131,10 @@ class StateService:
         """PerceptionMonitor.ImportStatistics: all parts, or none of them."""
         async with self._one_at_a_time:
             stored = await asyncio.to_thread(_decoded, await _gathered(requests))
-            newer = joined_unknown(self.newer.data, stored.unknown)
+            newer = joined_unknown(self.pipeline.newer, stored.unknown)
             adding = self.pipeline.live.import_in_steps(stored.state)
             detections, new_slices = await in_steps(adding)
-            self.newer.data = newer
+            self.pipeline.newer = newer
         # A state of retractions alone takes some away.
         return perception_monitor_pb2.ImportStatisticsResponse(
             detections=max(detections, 0), new_slices=new_slices

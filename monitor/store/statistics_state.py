@@ -60,18 +60,6 @@ from monitor.v1 import statistics_state_pb2 as pb
 Identity = Mapping[str, frozenset[str]]
 
 
-@dataclass(slots=True)
-class NewerFields:
-    """Fields that newer code had added to the states that were loaded or imported.
-
-    They go out again with every state of ours, through the wire and onto the disk.
-
-    data  as in StoredState.unknown
-    """
-
-    data: bytes = b""
-
-
 def keep_unknown(message: Message, identity: Identity) -> bool:
     """Takes everything out of a message that we know; tells whether anything is left.
 

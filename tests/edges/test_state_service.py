@@ -19,7 +19,7 @@ from monitor.service.frames import Service
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.state import StatisticsState
 from monitor.store.state_definitions import InvalidState
-from monitor.store.statistics_state import NewerFields, StoredState, serialised
+from monitor.store.statistics_state import StoredState, serialised
 from monitor.v1 import frame_pb2, statistics_state_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.requests import WireLimits
@@ -212,7 +212,7 @@ class Reader:
 
 
 def empty_service(**server) -> StateService:
-    return StateService(pipeline_of(server=server), NewerFields())
+    return StateService(pipeline_of(server=server))
 
 
 async def sent(messages, then_wait=False):
