@@ -121,7 +121,7 @@ def test_every_method_fits_what_arrived_as_it_fits_what_was_sent(method):
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 9, 400, -8, -1])
 def test_a_job_that_was_cut_off_is_refused(cut):
     data = written(job_of("variance-scaling", {"car": rows_of(1)}))
-    with pytest.raises(ValueError, match="is no JSON|reshape|buffer size"):
+    with pytest.raises(ValueError, match=r"is no JSON|reshape|buffer size"):
         read_job(data[:cut])
 
 
