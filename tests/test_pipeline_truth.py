@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Reason
 from monitor.frames.frame import TruthAnswer
 from monitor.frames.slices import TOTAL
+from monitor.pipeline.truth import Search
 from monitor.statistics.stage import observe
 from tests import laws
 from tests.journals import ListJournal
@@ -386,3 +387,20 @@ def test_labels_count_for_no_frame_that_another_one_of_its_number_replaced():
     answer = pipeline.ledger.report(Message("lidar", 1, (Named(0),)).received(), found)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"too_late": 1}
+
+
+def test_no_disk_is_searched_for_a_frame_whose_partition_it_has_lost():
+    pipeline = pipeline_of(
+        journal=ListJournal(), pending={"max_bytes": 1}, tracker={"kind": "none"}
+    )
+    stream = opened(pipeline, HEADERS["lidar"])
+    pipeline.process(stream, Came("lidar", 1, 0).received())
+    told = Message("lidar", 1, (Named(0),)).received()
+    assert isinstance(pipeline.report(told), Search)
+    pipeline.ledger.dropped(0, "budget")
+    answer = pipeline.report(told)
+    assert isinstance(answer, TruthAnswer)
+    assert account_of(answer.account) == {"too_late": 1}
+    # Later frames are on the disk once more.
+    pipeline.process(stream, Came("lidar", 2, 0).received())
+    assert isinstance(pipeline.report(Message("lidar", 2, (Named(0),)).received()), Search)

@@ -190,7 +190,7 @@ def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...
 class DroppedFrame:
     """A frame that has left memory.
 
-    kept  True: the disk may have it
+    kept  True: the disk has it, unless it has lost its partition since
     last  its last entry, as far as this process knows
     """
 
@@ -243,9 +243,6 @@ class PendingStore:
         for frame in found:
             frame.kept = False
             self.unkept += frame.waiting
-        for key, gone in list(self._gone.items()):
-            if gone.kept and gone.partition == partition:
-                self._gone[key] = replace(gone, kept=False)
         return found
 
     def add(self, frame: PendingFrame, *, wanted: bool = False) -> list[PendingFrame]:
