@@ -13,7 +13,7 @@ from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
 from monitor.matching.record import INLINE, LabelRecord
-from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry, bodies_of
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
 
@@ -100,6 +100,11 @@ def writer(folder: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> LedgerW
     made = LedgerWriter(folder / FILE, disk_bytes, keep)
     made.open()
     return made
+
+
+def commit(made: LedgerWriter, entries: Iterable[Entry], durable: bool) -> set[int]:
+    """Commits entries; returns the sequences of those that are lost."""
+    return made.commit([one for entry in entries for one in bodies_of(entry)], durable)
 
 
 def replayed(folder: Path, after: int = 0) -> list[Entry]:

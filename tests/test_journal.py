@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from monitor.store import journal as journals
-from monitor.store.entries import Entry
+from monitor.store.entries import Entry, bodies_of
 from monitor.store.files import Claim
 from monitor.store.journal import MOST_LABEL_BYTES, Journal
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
@@ -325,13 +325,14 @@ def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path, monk
 
 def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
     (tmp_path / "file").touch()
-    large = frame(-1, size=1_000_000)
+    large = frame(-1, frame_id=1, size=1_000_000)
+    size = len(bodies_of(large)[0][2])
 
     async def work():
         journal = heard.journal(tmp_path / "file" / "pending")
         assert heard.opened(journal).sequence == 0
         taken = [journal.note(labels(n, n, brought=large)) for n in range(1, 10)]
-        assert 0 < sum(taken) <= MOST_LABEL_BYTES / large.frame.nbytes + 1
+        assert 0 < sum(taken) <= MOST_LABEL_BYTES / size + 1
         assert not taken[-1]
         await journal.close()
 

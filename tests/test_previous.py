@@ -10,7 +10,7 @@ import pytest
 from monitor.store.entries import LabelEntry
 from monitor.store.ledger import FILE
 from monitor.store.previous import PreviousPaths, take_over
-from tests.journalled import found, frame, replayed, told, writer
+from tests.journalled import commit, found, frame, replayed, told, writer
 
 WRITTEN = Path(__file__).parent / "previous"
 
@@ -43,7 +43,7 @@ def test_frames_and_labels_are_taken_over_once_with_their_positions(folder):
     assert kept is not None
     assert len(kept.labels) == 1
     assert set(one.partitions) == {1, -2}
-    one.commit([frame(6)], durable=True)
+    commit(one, [frame(6)], durable=True)
     taken_over(folder)
     assert len(replayed(folder)) == 5
     one.disconnect()

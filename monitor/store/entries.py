@@ -13,7 +13,7 @@ import struct
 import zlib
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -355,18 +355,27 @@ def unsigned(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
-def keyed(entry: Entry) -> list[tuple[Key, bytes]]:
-    """Returns key and body of all that one entry writes. Raises ValueError where it has none."""
+# Key, CRC and body of entries: what is written of them.
+Bodies: TypeAlias = list[tuple[Key, int, bytes]]
+
+
+def bodies_of(entry: Entry) -> Bodies:
+    """Returns all that one entry writes. Raises ValueError where it has no bytes."""
     if isinstance(entry, FrameEntry):
         frame, kind = entry.frame, FRAME if entry.sequence > 0 else BROUGHT
-        name = frame.header.stream, signed(frame.frame_id)
-        return [
-            (Key(entry.sequence, entry.partition, kind, *name, frame.stamp_ns), encode_frame(entry))
-        ]
-    record, brought = entry.record, [] if entry.frame is None else keyed(entry.frame)
-    name = entry.stream, signed(entry.frame_id)
-    key = Key(entry.sequence, entry.partition, LABELS, *name, record.revision)
-    return [*brought, (key, encode_labels(record))]
+        name, number = (frame.header.stream, signed(frame.frame_id)), frame.stamp_ns
+        before, body = Bodies(), encode_frame(entry)
+    else:
+        kind, name, number = LABELS, (entry.stream, signed(entry.frame_id)), entry.record.revision
+        before = Bodies() if entry.frame is None else bodies_of(entry.frame)
+        body = encode_labels(entry.record)
+    key = Key(entry.sequence, entry.partition, kind, *name, number)
+    return [*before, (key, key.crc(body), body)]
+
+
+def is_frame(bodies: Bodies) -> bool:
+    """Tells whether an entry is a frame, and not labels."""
+    return bodies[-1][0].kind != LABELS
 
 
 def unkeyed(key: Key, body: bytes) -> Entry:

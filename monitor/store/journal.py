@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -30,11 +30,14 @@ from monitor.store.databases import (
 from monitor.store.entries import (
     LABELS,
     NO_ENTRY,
+    Bodies,
     Entry,
     FrameEntry,
     Kept,
     Key,
     LabelEntry,
+    bodies_of,
+    is_frame,
     signed,
     unkeyed,
 )
@@ -55,8 +58,8 @@ Result = TypeVar("Result")
 _GATHER = 0.05  # s that frames gather before they are written together, where nobody waits for it
 _RETRY = 1.0  # s after a write that failed, where nobody waits for it
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
-_AT_ONCE = 256  # entries written at once: where that fails, so many are made into bytes again
-_AT_EASE = 16  # likewise where nobody waits: the loop has half of the interpreter meanwhile
+_AT_ONCE = 256  # entries written at once
+_AT_EASE = 16  # likewise where nobody waits: the writer is never busy for long
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
 # After a write the thread rests so many times the processor time that it took, unless somebody
@@ -184,7 +187,7 @@ class LedgerReader:
 
 @dataclass(slots=True)
 class JournalQueue:
-    """Entries in their order, and by their frame.
+    """Entries as bytes, in their order and by the name of their frame.
 
     most_frames  that may wait
     """
@@ -193,11 +196,11 @@ class JournalQueue:
     frames: int = 0
     frame_bytes: int = 0
     label_bytes: int = 0
-    _entries: deque[Entry] = field(default_factory=deque)
-    _by_name: dict[FrameName, list[Entry]] = field(default_factory=dict)
+    _waiting: deque[Bodies] = field(default_factory=deque)
+    _by_name: dict[FrameName, list[Bodies]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._waiting)
 
     @property
     def full(self) -> bool:
@@ -209,59 +212,44 @@ class JournalQueue:
         many = self.frames >= share * self.most_frames
         return many or self.frame_bytes >= share * MOST_FRAME_BYTES
 
-    def put(self, entry: Entry) -> bool:
-        """Lets an entry wait; False where there is no room."""
-        if self.crowded(1.0) if isinstance(entry, FrameEntry) else self.full:
-            return False
-        self._count(entry, 1)
-        self._entries.append(entry)
-        self._by_name.setdefault(_name(entry), []).append(entry)
-        return True
+    def put(self, bodies: Bodies) -> None:
+        """Lets an entry wait."""
+        self._count(bodies, 1)
+        self._waiting.append(bodies)
+        self._by_name.setdefault(_name(bodies), []).append(bodies)
 
-    def first(self, count: int) -> list[Entry]:
-        """Returns the first ones; they stay."""
-        return list(islice(self._entries, count))
+    def first(self, count: int) -> list[Bodies]:
+        """Returns the first entries; they stay."""
+        return list(islice(self._waiting, count))
 
     def remove_first(self, count: int) -> None:
-        """Lets the first ones wait no more."""
+        """Lets the first entries wait no more."""
         for _ in range(count):
-            entry = self._entries.popleft()
-            self._count(entry, -1)
-            name = _name(entry)
+            bodies = self._waiting.popleft()
+            self._count(bodies, -1)
+            name = _name(bodies)
             ours = self._by_name[name]
             ours.pop(0)
             if not ours:
                 del self._by_name[name]
 
-    def _count(self, entry: Entry, sign: int) -> None:
-        if isinstance(entry, FrameEntry):
+    def _count(self, bodies: Bodies, sign: int) -> None:
+        size = sign * sum(_ENTRY + len(body) for *_, body in bodies)
+        if is_frame(bodies):
             self.frames += sign
-            self.frame_bytes += sign * entry.frame.nbytes
+            self.frame_bytes += size
         else:
-            self.label_bytes += sign * _label_bytes(entry)
+            self.label_bytes += size
 
-    def of(
-        self, name: FrameName, partition: int | None
-    ) -> tuple[list[FrameEntry], list[LabelEntry]]:
-        """Lists what waits of one frame: frames, those that labels bring among them, and labels."""
-        ours = [one for one in self._by_name.get(name, ()) if partition in (None, one.partition)]
-        labels = [one for one in ours if isinstance(one, LabelEntry)]
-        frames = [one for one in ours if isinstance(one, FrameEntry)]
-        return frames + [one.frame for one in labels if one.frame is not None], labels
+    def of(self, name: FrameName, partition: int | None) -> list[Entry]:
+        """Returns what waits of one frame: frames, those that labels bring too, and labels."""
+        ours = [one for bodies in self._by_name.get(name, ()) for one in bodies]
+        return [unkeyed(key, body) for key, _, body in ours if partition in (None, key.partition)]
 
 
-def _name(entry: Entry) -> FrameName:
-    if isinstance(entry, FrameEntry):
-        return (entry.frame.header.stream, entry.frame.frame_id)
-    return (entry.stream, entry.frame_id)
-
-
-def _label_bytes(entry: LabelEntry) -> int:
-    record = entry.record
-    arrays = (record.settled, record.outcome, record.rows, record.truth, record.class_rows)
-    truth = 0 if record.truth_covariance is None else record.truth_covariance.nbytes
-    frame = 0 if entry.frame is None else entry.frame.frame.nbytes + _ENTRY
-    return _ENTRY + truth + frame + sum(array.nbytes for array in arrays)
+def _name(bodies: Bodies) -> FrameName:
+    key, *_ = bodies[-1]
+    return key.stream, key.frame_id
 
 
 class LedgerSettings(Protocol):
@@ -397,7 +385,16 @@ class Journal:
         Frames are refused where many wait; labels where the disk takes none for so long that
         memory runs out.
         """
-        if self._writer is None or not self._queue.put(entry):
+        frame = isinstance(entry, FrameEntry)
+        if self._writer is None or (self._queue.crowded(1.0) if frame else self._queue.full):
+            return False
+        try:
+            # Bytes are made here: a thread that makes them takes the interpreter from the loop,
+            # again and again, for as long as the system takes to wake a thread.
+            self._queue.put(bodies_of(entry))
+        except Exception as error:  # one entry must not stand in the way of all others
+            log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
+            self._lose({entry.sequence})
             return False
         self._noted = max(self._noted, entry.sequence)
         self._wake()
@@ -448,7 +445,9 @@ class Journal:
         if writer is None:
             return None
         # First what waits: it goes only when it is on the disk.
-        frames, labels = self._queue.of((stream, frame_id), partition)
+        waiting = self._queue.of((stream, signed(frame_id)), partition)
+        frames = [entry for entry in waiting if isinstance(entry, FrameEntry)]
+        labels = [entry for entry in waiting if isinstance(entry, LabelEntry)]
         if writer.partitions:
             where = stream, frame_id, partition, NEVER
             try:
@@ -561,18 +560,18 @@ class Journal:
         writer, loop = self._writer, asyncio.get_running_loop()
         assert writer is not None
         batch = self._queue.first(_AT_ONCE if self._waiters else _AT_EASE)
-        through = max((entry.sequence for entry in batch), default=self._noted)
+        through = max((bodies[-1][0].sequence for bodies in batch), default=self._noted)
         # Those who come while it is written wait for the next one.
         waiters, self._waiters = self._waiters, []
         since = self._unsynced_since
         durable = (
             self.settings.sync_frames
             or bool(waiters)
-            or any(isinstance(entry, LabelEntry) for entry in batch)
+            or not all(map(is_frame, batch))
             or (since is not None and time.monotonic() - since >= _SYNC)
         )
         try:
-            commit = partial(writer.commit, batch, durable)
+            commit = partial(writer.commit, list(chain(*batch)), durable)
             lost = await loop.run_in_executor(self._writing, self._timed, commit)
         except Exception as error:
             self._failed(error)

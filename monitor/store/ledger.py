@@ -14,7 +14,7 @@ import os
 import sqlite3
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -30,7 +30,7 @@ from monitor.store.databases import (
     set_aside,
     size_of,
 )
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Entry, Key, keyed, unsigned
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key, unsigned
 from monitor.store.files import Claim, private, sync_path
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,6 @@ NEVER = (1 << 63) - 1
 
 
 Row: TypeAlias = tuple[Any, ...]
-# Key, CRC and body of entries.
-Bodies: TypeAlias = list[tuple[Key, int, bytes]]
 Run = Callable[..., sqlite3.Cursor]
 
 
@@ -364,25 +362,19 @@ class LedgerWriter:
 
     # ---- entries
 
-    def commit(self, entries: Sequence[Entry], durable: bool) -> set[int]:
-        """Writes all entries, or none of them, behind what expiry and budget let go.
+    def commit(self, bodies: Bodies, durable: bool) -> set[int]:
+        """Writes all bodies, or none of them, behind what expiry and budget let go.
 
         durable  all that was ever committed is on the disk when it returns, not only in the hands
                  of the system
-        returns  sequences of those that are not written, and never will be: without bytes, labels
-                 of a frame that is not there, and what has the number of something else
+        returns  sequences of those that are not written, and never will be: labels of a frame that
+                 is not there, and what has the number of something else
         raises   LedgerFailed; to commit again does no harm
         """
-        lost, bodies = set[int](), Bodies()
-        for entry in entries:
-            try:
-                bodies += [(key, key.crc(body), body) for key, body in keyed(entry)]
-            except Exception as error:  # one entry must not stand in the way of all others
-                lost.add(entry.sequence)
-                log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
+        lost = set[int]()
         for again in (False, True):
             try:
-                lost |= self.write(bodies, durable)
+                lost = self.write(bodies, durable)
                 break
             except UnusableFile as error:
                 self.set_aside(error)

@@ -25,9 +25,9 @@ from monitor.store.databases import (
     connected,
     failures,
 )
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Key
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key
 from monitor.store.files import STATISTICS, CorruptFile, Kind, read_body, sync_path
-from monitor.store.ledger import FILE, Bodies, LedgerWriter
+from monitor.store.ledger import FILE, LedgerWriter
 from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb
 
