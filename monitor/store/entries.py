@@ -226,6 +226,7 @@ def encode_frame(entry: FrameEntry) -> bytes:
     ).SerializeToString()
 
 
+@lru_cache(maxsize=256)
 def encode_header(header: Header) -> frame_pb2.StreamHeader:
     """The message of a header, without what its connection asks for."""
     return frame_pb2.StreamHeader(
