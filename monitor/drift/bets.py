@@ -21,7 +21,6 @@ ratios of its detections is a likelihood ratio too, whatever the detections have
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -184,7 +183,7 @@ class StudentBets:
 
 @cache
 def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBets:
-    """Makes the bets on coverage of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on coverage of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
     f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
@@ -202,7 +201,7 @@ def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBet
 
 @cache
 def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
-    """Makes the bets on the scale of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on the scale of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     Gaussian of scale s · f against s, the edge of the band, with s and f as for coverage:
     ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
@@ -214,11 +213,10 @@ def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
 
 @cache
 def student_bets(k: int, tolerance: float) -> StudentBets:
-    """Makes the bets on heavy tails of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on heavy tails of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     Tails are a kind of overconfidence: there are no such bets for the other direction.
     """
-    _check(tolerance)
     degrees = np.array(STUDENT_DEGREES)
     constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
     if tolerance == 1:
@@ -240,13 +238,7 @@ def _beyond(
     direction: Direction, tolerance: float, factors: tuple[float, ...]
 ) -> tuple[float, FloatArray]:
     """Scale at the edge of the band, and factors on it that lead further out."""
-    _check(tolerance)
     return tolerance**direction.sign, np.array(factors) ** float(direction.sign)
-
-
-def _check(tolerance: float) -> None:
-    if not (math.isfinite(tolerance) and tolerance >= 1):
-        raise ValueError(f"tolerance is {tolerance}: give a finite factor on σ of at least 1.")
 
 
 def _log_survival(k: int, x: FloatArray) -> FloatArray:

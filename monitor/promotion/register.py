@@ -164,7 +164,9 @@ class Follower:
     too_late   why that is too much; '' where it is not
     """
 
-    scaling: Annotated[AdaptiveScaling, RecalibratorForm()]
+    scaling: Annotated[
+        AdaptiveScaling, RecalibratorForm({AdaptiveScaling.method: AdaptiveScaling})
+    ]
     active: tuple[FactorOnDeviation, ...]
     approved: tuple[FactorOnDeviation, ...]
     full: Annotated[float, Ge(1.0)]
@@ -172,11 +174,6 @@ class Follower:
     too_late: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scaling, AdaptiveScaling):
-            raise ValueError(
-                f"'scaling.method' is {self.scaling.method!r}: "
-                f"it must be {AdaptiveScaling.method!r}"
-            )
         if not len(self.active) == len(self.approved) == self.scaling.k:
             raise ValueError(
                 f"'active' and 'approved' have {len(self.active)} and {len(self.approved)} "

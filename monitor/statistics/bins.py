@@ -222,7 +222,8 @@ class InvalidExportEdges(ValueError):
 class ExportEdges:
     """Which export bin every micro-bin belongs to: bins 0 … E, the first and last open.
 
-    wanted   (E,) inner edges, ascending, unit of the stream; over σ, jointly over σ_G
+    wanted   (E,) inner edges, at least one, positive, finite and ascending, in the unit of the
+             stream; over σ, jointly over σ_G
     binning  whose micro-bins are put together
     raises   InvalidExportEdges where two edges are not ascending, or fall together
     """
@@ -231,10 +232,6 @@ class ExportEdges:
     binning: Binning
 
     def __post_init__(self) -> None:
-        if not self.wanted or self.wanted[0] <= 0 or not np.isfinite(self.wanted).all():
-            raise InvalidExportEdges(
-                f"export edges {list(self.wanted)}: give at least one, all positive and finite."
-            )
         for (low, i), (high, j) in pairwise(zip(self.wanted, self._position, strict=True)):
             if i >= j:
                 edges = self.binning.deviation.edges

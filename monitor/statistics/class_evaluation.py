@@ -418,7 +418,6 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     but for the grid of the sums, and AUSE lies within ause_bound of its own.
 
     bins     a divisor of 60
-    raises   EvaluationError for another number of bins
     """
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
@@ -564,12 +563,8 @@ def evaluate_class_rows(
     opinions       (N, M, C) whose mean the probabilities are
     binning        equal-width on [0, 1], or equal-count: cut at the quantiles of the rows, with
                    rows of equal value in one bin; ccqs and ucqs keep equal widths
-    raises         EvaluationError when no row is left, or the bins or shapes make no sense
+    raises         EvaluationError when no row is left
     """
-    if binning not in ("equal-count", "equal-width"):
-        raise EvaluationError(f"binning {binning!r} is unknown. Use equal-count or equal-width.")
-    if bins < 1:
-        raise EvaluationError(f"bins is {bins}. Use at least one.")
     rows = judge_rows(probabilities, label, opinions)
     if rows.n == 0:
         raise nothing_to_evaluate(label.size, rows.without_truth, rows.classes)

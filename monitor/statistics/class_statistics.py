@@ -20,7 +20,6 @@ from monitor.frames.cholesky import add_up
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics, digest
-from monitor.statistics.evaluation import EvaluationError
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums
 
 # The true class of a row without truth.
@@ -116,10 +115,8 @@ def judge_rows(
 
     probabilities  (N, C), C at least 2
     label          (N,) in 0 … C − 1, NO_TRUTH where there is none
-    opinions       (N, M, C) whose mean the probabilities are
-    raises         EvaluationError when shapes do not fit
+    opinions       (N, M, C) whose mean the probabilities are, M at least 1
     """
-    _check_shapes(probabilities, label, opinions)
     n, classes = probabilities.shape
     columns = np.ascontiguousarray(probabilities.T, np.float64)
     labelled = label != NO_TRUTH
@@ -153,26 +150,6 @@ def judge_rows(
         without_truth=n - int(np.count_nonzero(labelled)),
         refused=int(np.count_nonzero(labelled)) - label.size,
     )
-
-
-def _check_shapes(probabilities: FloatArray, label: IntArray, opinions: FloatArray | None) -> None:
-    shape = probabilities.shape
-    if len(shape) != 2 or shape[1] < 2:
-        raise EvaluationError(
-            f"probabilities have shape {shape}. Give [N, C], a probability for each of at least "
-            "two classes; a binary classifier has two."
-        )
-    if label.shape != shape[:1]:
-        raise EvaluationError(
-            f"label has shape {label.shape}, but probabilities {shape}. Give one label a row."
-        )
-    if opinions is not None and (
-        opinions.ndim != 3 or opinions.shape[::2] != shape or opinions.shape[1] == 0
-    ):
-        raise EvaluationError(
-            f"opinions have shape {opinions.shape}, but probabilities {shape}. "
-            f"Give [{shape[0]}, M, {shape[1]}], M at least 1."
-        )
 
 
 def _sound(columns: FloatArray) -> BoolArray:
@@ -298,13 +275,8 @@ class ClassBinning:
 def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
     """(count,) number of the bin of equal width on [0, 1] that each bin of an axis lies in.
 
-    Raises EvaluationError when bins of the axis would have to be cut.
+    bins  a divisor of 60, so that no bin of the axis is cut
     """
-    if bins not in DIVISORS:
-        raise EvaluationError(
-            f"bins is {bins}: class statistics are kept on sixtieths. Use one of "
-            f"{', '.join(map(str, DIVISORS))}, or evaluate the rows with the exact engine."
-        )
     return UncertaintyAxis(np.linspace(0.0, 1.0, bins + 1)).index(axis.lower)
 
 
@@ -390,7 +362,6 @@ def observe_classes(
     probabilities  (N, C)
     label          (N,) true class, −1 where there is none
     opinions       (N, M, C) whose mean the probabilities are
-    raises         EvaluationError when shapes do not fit
     """
     found = no_class_statistics(binning, probabilities.shape[-1])
     for start in range(0, max(label.shape[0], 1), _CHUNK):

@@ -16,7 +16,6 @@ from monitor.statistics.class_evaluation import (
     read_classes,
 )
 from monitor.statistics.class_statistics import ClassBinning, no_class_statistics, observe_classes
-from monitor.statistics.evaluation import EvaluationError
 
 BINNING = ClassBinning()
 # Of the sum over a bin, per row: half the unit of the grid.
@@ -141,8 +140,3 @@ def test_two_of_ten_classes_are_no_binary_problem():
     assert streamed.cece == pytest.approx(
         evaluate_class_rows(probabilities[two], label[two]).cece, rel=1e-9
     )
-
-
-def test_bins_that_cut_a_sixtieth_are_refused():
-    with pytest.raises(EvaluationError, match="bins is 25"):
-        read_classes(no_class_statistics(BINNING, 2), 25)
