@@ -16,7 +16,7 @@ import numpy.typing as npt
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Examined, IdArray, Reason, ReceivedDetections
 from monitor.frames.reasons import Notice
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 
 # Track ids of an external tracker lie below; our own tracker, when it stands in, begins here.
 FOREIGN_TRACKS = 2**62
@@ -104,7 +104,7 @@ class ReportedTracks:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TrackIds:
+class TrackIds(Columns):
     """Tracks of n detections.
 
     id     (n,) unique in the stream
@@ -113,10 +113,6 @@ class TrackIds:
 
     id: IdArray
     known: BoolArray
-
-    def take(self, rows: IntArray | slice) -> TrackIds:
-        """Returns the tracks of some rows."""
-        return TrackIds(self.id[rows], self.known[rows])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,7 +148,7 @@ class MatchedRows:
         """Counts the rows."""
         return int(self.slices.size)
 
-    def cut(self, part: slice) -> MatchedRows:
+    def take(self, part: slice) -> MatchedRows:
         """Returns some of the rows."""
         error, covariance = self.error[part], self.covariance[part]
         same = self.unchanged
@@ -450,7 +446,7 @@ def opinions_of(probabilities: FloatArray, index: int | None) -> Opinions:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MatchedClasses:
+class MatchedClasses(Columns):
     """n detections of one frame with their class probabilities and their true class.
 
     index     of the class slice
@@ -470,10 +466,6 @@ class MatchedClasses:
     def n(self) -> int:
         """Counts the rows."""
         return int(self.label.size)
-
-    def cut(self, part: slice) -> MatchedClasses:
-        """Returns some of the rows."""
-        return replace(self, opinions=self.opinions[part], label=self.label[part])
 
     def unstamped(self) -> MatchedClasses:
         """Returns the rows without a known time."""

@@ -42,14 +42,23 @@ MOST_DIMENSIONS: Final = 32
 
 
 class Columns:
-    """Arrays of equal length in the fields of a dataclass: a row of all is one thing."""
+    """Arrays of equal length in the fields of a dataclass: a row of all is one thing.
+
+    A field may hold columns itself; what is neither an array nor columns is said of all rows.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def of(self, rows: IntArray | BoolArray) -> Self:
+    def take(self, rows: IntArray | BoolArray | slice) -> Self:
         """Picks rows."""
-        return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+        def picked(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[rows]
+            return value.take(rows) if isinstance(value, Columns) else value
+
+        return type(self)(*(picked(getattr(self, name)) for name in self.__dataclass_fields__))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

@@ -7,7 +7,7 @@ is decided in gate.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from monitor.frames.cholesky import add_up, factorise, whiten
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 
 
 class DistanceKind(StrEnum):
@@ -53,7 +53,7 @@ class MatchingSettings(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Placed:
+class Placed(Columns):
     """Means of n detections or objects in one space, with their covariances.
 
     mean        (n, K)
@@ -68,14 +68,9 @@ class Placed:
         """Counts the means."""
         return int(self.mean.shape[0])
 
-    def take(self, rows: IntArray | slice) -> Placed:
-        """Returns some rows."""
-        covariance = None if self.covariance is None else self.covariance[rows]
-        return Placed(self.mean[rows], covariance)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pairs:
+class Pairs(Columns):
     """Lists p pairs of a detection and an object, each pair once.
 
     detection, object  (p,) positions
@@ -86,20 +81,8 @@ class Pairs:
     object: IntArray
     distance: FloatArray
 
-    def take(self, which: IntArray) -> Pairs:
-        """Returns some rows."""
-        return Pairs(self.detection[which], self.object[which], self.distance[which])
 
-
-def joined(parts: Sequence[Pairs]) -> Pairs:
-    """Joins lists of pairs in their order; no pairs if there are no lists."""
-    nothing = np.zeros(0, np.int64)
-    parts = [Pairs(nothing, nothing, np.zeros(0)), *parts]
-    return Pairs(
-        np.concatenate([part.detection for part in parts]),
-        np.concatenate([part.object for part in parts]),
-        np.concatenate([part.distance for part in parts]),
-    )
+NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from monitor.frames.frame import Header
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import (
+    NO_PAIRS,
     CentreDistance,
     Distance,
     DistanceKind,
@@ -29,7 +30,6 @@ from monitor.matching.distances import (
     Placed,
     RotatedOverlap,
     UprightOverlap,
-    joined,
 )
 
 
@@ -94,7 +94,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
         of, detection = np.nonzero(np.isfinite(rank))
         exact = distance.of_pairs(part.take(of), detections.take(detection))
         found.append(Pairs(detection, of + begin, exact).take(np.flatnonzero(exact <= gate)))
-    return joined(found)
+    return Pairs.joined([NO_PAIRS, *found])
 
 
 def _nearest(rank: FloatArray) -> FloatArray:
@@ -248,7 +248,7 @@ def matches(
         near = pairs_within(gate.distance, objects.take(mine), detections.take(theirs), width)
         chosen = near.take(assigned(near))
         found.append(Pairs(theirs[chosen.detection], mine[chosen.object], chosen.distance))
-    pairs = joined(found)
+    pairs = Pairs.joined([NO_PAIRS, *found])
     return pairs.take(np.argsort(pairs.detection, kind="stable"))
 
 

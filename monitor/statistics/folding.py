@@ -130,7 +130,7 @@ def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[tuple[Frame, in
     for i, frame in enumerate(frames):
         for start in range(0, frame.n, most):
             part = slice(start, start + most)
-            piece = frame if frame.n <= most else frame.cut(part)
+            piece = frame if frame.n <= most else frame.take(part)
             if n + piece.n > most:
                 yield gathered
                 gathered, n = [], 0

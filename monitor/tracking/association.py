@@ -107,7 +107,8 @@ def by_likelihood(
     # −2 log of the likelihood: a track of which little is known takes no detection from one
     # that expects it there.
     cost = pairs.nis + pairs.log_determinant
-    return pairs.of(assign(pairs.track, pairs.detection, cost, predicted.class_index[pairs.track]))
+    kind = predicted.class_index[pairs.track]
+    return pairs.take(assign(pairs.track, pairs.detection, cost, kind))
 
 
 def by_upstream_id(
@@ -135,7 +136,7 @@ def by_upstream_id(
     )
     told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
     others, rest = np.flatnonzero(~has_id), np.flatnonzero(~sent)
-    found = by_likelihood(predicted.of(others), measured.of(rest), space, settings)
+    found = by_likelihood(predicted.take(others), measured.take(rest), space, settings)
     return told.and_also(found.numbered(others, rest))
 
 
@@ -163,10 +164,14 @@ def rejected(
         return np.zeros(0, np.int64)
     limit = gate_limit(settings.gate_level, len(space.joint))
     near = gated_pairs(
-        predicted.of(track), measured.of(detection), space, limit * _NEAR**2, settings.max_distance
+        predicted.take(track),
+        measured.take(detection),
+        space,
+        limit * _NEAR**2,
+        settings.max_distance,
     )
     # A pair inside the gate is no refusal: an upstream id gave the detection away.
-    near = near.of(np.flatnonzero(near.nis > limit))
+    near = near.take(np.flatnonzero(near.nis > limit))
     kind = predicted.class_index[track]
     chosen = assign(near.track, near.detection, near.nis, kind[near.track])
     refused: IntArray = kind[near.track[chosen]]

@@ -236,7 +236,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     allowed = np.where(tracks.confirmed, settings.coast_frames, settings.tentative_misses - 1)
     alive = np.flatnonzero(tracks.missed <= allowed)
     if alive.size < tracks.n:
-        tracks, row, nis = tracks.of(alive), row[alive], nis[alive]
+        tracks, row, nis = tracks.take(alive), row[alive], nis[alive]
     room = min(settings.max_tracks, _MOST_STATE // motion.size**2) - tracks.n
     fresh, origin = _births(model, seen, noise, detection, room)
     after = TrackerState(
@@ -266,7 +266,7 @@ def _brought_forward(
     longest_ago = seen.stamp_ns - round(settings.coast_seconds * 1e9)
     alive = np.flatnonzero(tracks.updated_ns >= longest_ago)
     if alive.size < tracks.n:
-        tracks = tracks.of(alive)
+        tracks = tracks.take(alive)
     if tracks.n == 0:
         return tracks, innovations
     state, covariance = tracks.state, tracks.covariance

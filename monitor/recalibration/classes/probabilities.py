@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from monitor.frames.cholesky import add_up
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import Columns, FloatArray, IntArray
 from monitor.recalibration.documents import Document, Documented
 from monitor.recalibration.fit_rows import numbered_objects
 from monitor.statistics.clusters import design_effect_of_rows
@@ -114,7 +114,7 @@ def from_probabilities(probabilities: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class ClassRows:
+class ClassRows(Columns):
     """n usable detections with their true classes.
 
     log_probabilities  (n, M, C) of M ≥ 1 opinions, C ≥ 2, from from_logits or from_probabilities
@@ -161,11 +161,6 @@ class ClassRows:
         loss, _ = averaged_loss(self.columns, self.label)
         effect = design_effect_of_rows(loss[:, None], np.ones(1), self.track)
         return float(1 / effect[0])
-
-    def take(self, rows: IntArray) -> ClassRows:
-        """Returns some of the rows."""
-        track = None if self.track is None else self.track[rows]
-        return ClassRows(self.log_probabilities[rows], self.label[rows], track)
 
     def ordered(self) -> ClassRows:
         """Sorts the rows by their values alone, whatever order they came in.
