@@ -225,7 +225,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     frame_sums = innovation_sums(
         model.classes,
         tracks.class_index[track][was_confirmed],
-        pairs.whitened.T[was_confirmed],
+        pairs.whitened[was_confirmed],
         tracks.whitened[track][was_confirmed],
         refused,
     )
@@ -305,7 +305,7 @@ def _updated(
     missed = tracks.missed + 1
     if track.size == 0:
         return replace(tracks, missed=missed, whitened=whitened)
-    whitened[track] = pairs.whitened.T
+    whitened[track] = pairs.whitened
     missed[track] = 0
     innovation = motion.space.error(measured.mean[detection], tracks.state[track, : motion.k])
     votes, turned = tracks.heading_votes, np.zeros(track.size, bool)
