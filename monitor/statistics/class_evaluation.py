@@ -22,6 +22,7 @@ from scipy.special import digamma
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import (
+    CLASS_BINNING,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
@@ -421,8 +422,8 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     """
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
-        statistics = no_class_statistics(statistics.binning, statistics.classes)
-    binning, classes = statistics.binning, statistics.classes
+        statistics = no_class_statistics(statistics.classes)
+    binning, classes = CLASS_BINNING, statistics.classes
     sixtieths = binning.sixtieths
     all_rows, by_class, one_vs_rest = statistics.tables
     whole = [_cells(all_rows, i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)]
