@@ -192,23 +192,6 @@ def rank_rows(
     )
 
 
-def rank_outcomes(right: IntArray, wrong: IntArray) -> Ranked:
-    """Ranks rows whose errors are 0 or 1 by the oracle: all right rows before all wrong ones.
-
-    right, wrong  (S,) rows
-    """
-    n = np.stack([right, wrong], axis=1).ravel()
-    error = np.stack([np.zeros_like(wrong), wrong], axis=1).astype(np.float64).reshape(-1, 1)
-    held = n > 0
-    return Ranked(
-        segments=right.size,
-        segment=np.repeat(np.arange(right.size), 2)[held],
-        n=n[held],
-        error=error[held],
-        deviation=np.zeros((np.count_nonzero(held), 1)),
-    )
-
-
 def deviation_within(
     n: IntArray, error: FloatArray, lowest: FloatArray | float, highest: FloatArray | float
 ) -> FloatArray:
@@ -234,6 +217,17 @@ def areas(ranked: Ranked) -> FloatArray:
     mean = ranked.error / ranked.n[:, None]
     area = ranked.error + (within - kept[:, None] * mean) * step[:, None]
     return _mean_by_segment(ranked, area)
+
+
+def areas_of_outcomes(right: IntArray, wrong: IntArray) -> FloatArray:
+    """Returns `areas` of errors of 0 or 1 by the oracle: right rows before wrong ones; (S, 1).
+
+    right, wrong  (S,) rows
+    """
+    n = right + wrong
+    with np.errstate(invalid="ignore"):
+        area: FloatArray = (wrong - right * (digamma(n + 1) - digamma(right + 1))) / n
+    return area[:, None]
 
 
 def area_bounds(ranked: Ranked) -> FloatArray:
@@ -398,7 +392,7 @@ def _ause(
     source   Wolf et al. 2024, section 2.2.4
     """
     # The oracle sorts by the error itself: right before wrong, and by the Brier score.
-    oracle = np.concatenate([areas(rank_outcomes(right, wrong)), areas(ranked[3])[:, 1:]], axis=1)
+    oracle = np.concatenate([areas_of_outcomes(right, wrong), areas(ranked[3])[:, 1:]], axis=1)
     slack = area_bounds(ranked[3])
     slack[:, 0] = 0.0
     found = np.stack(
