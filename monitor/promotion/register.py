@@ -87,17 +87,6 @@ class Judgement:
     shrinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """Outcome of tracks of a slice.
-
-    rest  tracks after those that decided: to be taken again once the decisions are carried out
-    """
-
-    decisions: list[Decision]
-    rest: list[WholeTrack]
-
-
 def judge(
     fitted: Recalibrator,
     champion: Recalibrator,
@@ -302,7 +291,7 @@ class Register:
         champion_now: Callable[[], Recalibrator],
         tracks: Sequence[WholeTrack],
         later_now: Callable[[Sequence[WholeTrack]], list[WholeTrack]] = list,
-    ) -> Generator[None, None, Decided]:
+    ) -> Generator[None, None, tuple[list[Decision], list[WholeTrack]]]:
         """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
         A decision has changed the register already, so it is returned at once: an owner who ends
@@ -310,6 +299,8 @@ class Register:
 
         champion_now  returns the champion, which may be another one after each step
         later_now     returns the tracks that have a say, which may be fewer after each step
+        returns       the decisions, and the tracks after those that decided: to be taken again once
+                      the decisions are carried out
         """
         for i in range(0, len(tracks), _AT_ONCE):
             some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
@@ -326,8 +317,8 @@ class Register:
                 # The rest is newer than those that decided, and kept too.
                 kept = [one.keep if one.keep is None else one.keep + len(rest) for one in decisions]
                 found = [replace(one, keep=k) for one, k in zip(decisions, kept, strict=True)]
-                return Decided(found, rest)
-        return Decided([], [])
+                return found, rest
+        return [], []
 
     def _guarded(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
