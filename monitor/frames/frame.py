@@ -86,11 +86,6 @@ class ReportedTracks:
     covariance: FloatArray
 
     @property
-    def m(self) -> int:
-        """Counts the tracks."""
-        return int(self.id.size)
-
-    @property
     def updated(self) -> BoolArray:
         """Tells which tracks have a detection in the frame, (M,)."""
         has_one: BoolArray = self.detection >= 0
@@ -223,16 +218,8 @@ class ReceivedFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Notice):
     """Why a whole message cannot be used, in words."""
-
-    reason: Reason
-    field: str
-    message: str
-
-    def notice(self) -> Notice:
-        """Returns the refusal as part of an answer."""
-        return Notice(self.reason, self.field, self.message)
 
 
 class UncertainBy(IntEnum):
@@ -264,17 +251,6 @@ class AnswerExtras:
 
 
 @dataclass(frozen=True, slots=True)
-class Untracked:
-    """Input of our own tracker, which stands in when the external tracker does not answer.
-
-    forwarded  n estimates of examined.batch
-    """
-
-    examined: Examined
-    forwarded: Estimates
-
-
-@dataclass(frozen=True, slots=True)
 class FrameAnswer:
     """Answer to a frame.
 
@@ -283,7 +259,8 @@ class FrameAnswer:
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
     tracks     as of this frame; None if none were asked for
     extras     None if nothing was recalibrated, or extras could not be made
-    untracked  None unless our own tracker stands by
+    untracked  input of our own tracker, which stands in when the external tracker does not answer:
+               with n estimates of examined.batch; None unless it stands by
     """
 
     received: ReceivedFrame
@@ -296,7 +273,7 @@ class FrameAnswer:
     notices: tuple[Notice, ...] = ()
     tracks: ReportedTracks | None = None
     extras: AnswerExtras | None = None
-    untracked: Untracked | None = None
+    untracked: tuple[Examined, Estimates] | None = None
 
     @property
     def stale(self) -> bool:
