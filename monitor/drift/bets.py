@@ -31,7 +31,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, gammaincinv, gammaln
 
 from monitor.frames.marks import Schema, between
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 
 
 class Severity(StrEnum):
@@ -196,7 +196,7 @@ def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBet
     above = _log_survival(k, drifted) - _log_survival(k, allowed)
     exceeded = np.arange(4)[:, None, None] > np.arange(3)[:, None]
     log_likelihood = np.where(exceeded, above, within).reshape(4, -1)
-    return CoverageBets(_frozen(thresholds), _frozen(log_likelihood))
+    return CoverageBets(read_only(thresholds), read_only(log_likelihood))
 
 
 @cache
@@ -208,7 +208,7 @@ def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
     """
     edge, factors = _beyond(direction, tolerance, SCALE_FACTORS)
     slope = (1 - factors**-2) / (2 * edge**2)
-    return ScaleBets(_frozen(-k * np.log(factors)), _frozen(slope))
+    return ScaleBets(read_only(-k * np.log(factors)), read_only(slope))
 
 
 @cache
@@ -220,11 +220,11 @@ def student_bets(k: int, tolerance: float) -> StudentBets:
     degrees = np.array(STUDENT_DEGREES)
     constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
     if tolerance == 1:
-        return StudentBets(k, tolerance, _frozen(constant), lowest=0.0)
+        return StudentBets(k, tolerance, read_only(constant), lowest=0.0)
     cut = float(k + 2)
     lowest = np.exp(constant + _student_shape(k, np.array([cut])))
     mean = lowest * chdtr(k, cut) + fdtrc(k, degrees, cut / k * degrees / (degrees - 2))
-    return StudentBets(k, tolerance, _frozen(constant - np.log(mean)), cut)
+    return StudentBets(k, tolerance, read_only(constant - np.log(mean)), cut)
 
 
 def _student_shape(k: int, u: FloatArray) -> FloatArray:
@@ -251,12 +251,6 @@ def _log_survival(k: int, x: FloatArray) -> FloatArray:
     survival = chdtrc(k, np.minimum(x, 600.0))
     found: FloatArray = np.where(half > 300.0, beyond, np.log(survival))
     return found
-
-
-def _frozen(array: FloatArray) -> FloatArray:
-    """Read-only: it is shared by all who ask."""
-    array.setflags(write=False)
-    return array
 
 
 ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)

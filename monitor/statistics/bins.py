@@ -15,13 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, read_only
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.measures import chi_square_quantiles
 
@@ -34,7 +33,6 @@ LOWEST, OCTAVES = 2.0**-20, 40
 
 # A table of more steps than this leaves out those beyond the edges.
 _MOST_STEPS = 2**18
-Number = TypeVar("Number", bound=np.generic)
 
 
 class Column:
@@ -50,12 +48,6 @@ class Column:
 
     N, WITHIN = 0, slice(1, -4)
     VARIANCE, SQUARED_ERROR, ERROR, NEES = range(-4, 0)
-
-
-def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Marks an array that many share, so that none of them can write into it."""
-    array.setflags(write=False)
-    return array
 
 
 def digest(arrays: Iterable[FloatArray], units: str) -> str:

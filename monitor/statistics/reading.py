@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space, read_only
 from monitor.statistics import measures
-from monitor.statistics.bins import LogBins, chi_square, read_only
+from monitor.statistics.bins import LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
