@@ -115,11 +115,7 @@ class TrackRows:
 def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
     """Joins the rows of at least one track, all of one space."""
     counts = np.array([track.n for track in tracks])
-    sent = Estimates(
-        np.concatenate([track.sent.mean for track in tracks]),
-        np.concatenate([track.sent.covariance for track in tracks]),
-        np.concatenate([track.sent.diagonal for track in tracks]),
-    )
+    sent = Estimates.joined([track.sent for track in tracks])
     truth = np.concatenate([track.truth for track in tracks])
     return TrackRows(tracks[0].space, sent, truth, np.cumsum(counts) - counts)
 
