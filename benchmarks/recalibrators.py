@@ -24,7 +24,7 @@ from benchmarks.machine import machine, shortest
 from monitor.frames.cholesky import factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray, plain_space
-from monitor.recalibration.classes.class_selection import fit_classes
+from monitor.recalibration.classes.class_selection import CLASS_FITS
 from monitor.recalibration.classes.probabilities import ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
@@ -300,7 +300,7 @@ def distortions(number: int) -> Iterator[str]:
     found = []
     for seed in range(number):
         fit, judged = distorted([seed, 0], 10000), distorted([seed, 1], 10000)
-        found.append([evaluated(fit_classes(method, fit), judged).cece for method in CLASS_METHODS])
+        found.append([evaluated(CLASS_FITS[method](fit), judged).cece for method in CLASS_METHODS])
     values = np.array(found)
     for method, own, ratio in zip(CLASS_METHODS, values.T, (values / values[:, :1]).T, strict=True):
         yield f"{method:24}{own.mean():10.4f}{f'{ratio.mean():.3f} +- {ratio.std():.3f}':>20}"
@@ -320,7 +320,7 @@ def classes(sets: DataSets, number: int) -> Iterator[str]:
             fit, judged = order[:10000], order[10000:]
             opinions = from_probabilities(arrays["prob"][:, None])
             began = time.process_time()
-            recalibrator = fit_classes(method, ClassRows(opinions[fit], arrays["label"][fit]))
+            recalibrator = CLASS_FITS[method](ClassRows(opinions[fit], arrays["label"][fit]))
             took = time.process_time() - began
             made = recalibrator.apply(opinions[judged])[:, 0]
             found = evaluate_class_rows(made, arrays["label"][judged], bins=20)

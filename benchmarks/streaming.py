@@ -25,7 +25,7 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.service.host import keep_freed_memory
 from monitor.service.http import Endpoint
 from monitor.statistics.bins import Binning, ExportEdges
-from monitor.statistics.class_statistics import ClassBinning, observe_classes
+from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.reading import read
@@ -190,8 +190,8 @@ def class_case(rounds: int) -> str:
     random = np.random.default_rng(3)
     logits = 2 * random.normal(size=(8192, 10))
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels, binning = random.integers(0, 10, 8192), ClassBinning()
-    (seconds,) = shortest(rounds, lambda: observe_classes(binning, probabilities, labels))
+    labels = random.integers(0, 10, 8192)
+    (seconds,) = shortest(rounds, lambda: observe_classes(probabilities, labels))
     return f"update, class probabilities, C = 10: {seconds / 8192 * 1e6:.2f} us a row"
 
 

@@ -93,7 +93,7 @@ def association_case(rounds: int, n: int, reach: float) -> str:
     def ours() -> set[tuple[int, int]]:
         pairs = gated_pairs(tracks, detections, XYZ, LIMIT)
         cost = pairs.nis + pairs.log_determinant
-        chosen = pairs.of(assign(pairs.track, pairs.detection, cost, kind[pairs.track]))
+        chosen = pairs.take(assign(pairs.track, pairs.detection, cost, kind[pairs.track]))
         return set(zip(chosen.track.tolist(), chosen.detection.tolist(), strict=True))
 
     def naive() -> set[tuple[int, int]]:

@@ -19,7 +19,7 @@ from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, observe_classes
+from monitor.statistics.class_statistics import ClassStatistics, observe_classes
 from monitor.statistics.observations import finished
 from monitor.statistics.state import StatisticsState
 from tests.journals import unkept
@@ -30,7 +30,6 @@ XY = plain_space(("x", "y"), "m")
 CLASSES = ("car", "truck", "bus")
 HEADER = Header("lidar", XY, CLASSES)
 GOOD_TRUTH = (1.0, 2.0)
-BINNING = ClassBinning()
 HOUR = 3600 * SECOND
 WARM = ClassSelection(CLASSES, Temperature(2.0))
 quick = settings(max_examples=40)
@@ -114,7 +113,7 @@ def observed(rows, true_class, classes=3) -> ClassStatistics:
     opinions = np.array([row.class_probabilities for row in rows]).reshape(len(rows), -1, classes)
     mean = sum((opinions[:, i] for i in range(1, opinions.shape[1])), opinions[:, 0])
     several = opinions if opinions.shape[1] > 1 else None
-    return observe_classes(BINNING, mean / opinions.shape[1], np.array(true_class), several)
+    return observe_classes(mean / opinions.shape[1], np.array(true_class), several)
 
 
 def state_of(pipeline: Pipeline) -> StatisticsState:

@@ -35,7 +35,7 @@ def reported_tracks(draw, rows):
 def track_messages(tracks, detection_ids):
     """One field of one track after another; detection_ids of all detections of the frame."""
     found = []
-    for j in sorted(range(tracks.m), key=lambda j: bool(tracks.detection[j] < 0)):
+    for j in sorted(range(tracks.id.size), key=lambda j: bool(tracks.detection[j] < 0)):
         row, s = int(tracks.detection[j]), tracks.state.shape[1]
         track = frame_pb2.Track(
             id=int(tracks.id[j]),

@@ -14,7 +14,6 @@ from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_statistics import (
-    ClassBinning,
     ClassStatistics,
     no_class_statistics,
     observe_classes,
@@ -27,7 +26,6 @@ from monitor.v1 import statistics_state_pb2 as pb
 
 BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 OTHER_BINNING = Binning(LogBins(2.0**-4, 8, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
-CLASS_BINNING = ClassBinning()
 # Panes of 2, 6 and 12 ns.
 WINDOWS = Windows((6, 18, 36), 3)
 CLASSES = ("car", "bus", "person")
@@ -123,11 +121,10 @@ def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
     panes: dict[PaneKey, ClassStatistics] = {}
     for key, sign, held in _by_pane(rows, clock):
         more = observe_classes(
-            CLASS_BINNING,
             np.array([row.probabilities for row in held]),
             np.array([row.label for row in held]),
         )
-        zero = no_class_statistics(CLASS_BINNING, len(CLASSES))
+        zero = no_class_statistics(len(CLASSES))
         put(panes, key, more if sign > 0 else zero.merge(more.negated()))
     return ClassSliceState("lidar", CLASSES, panes)
 

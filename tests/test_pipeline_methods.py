@@ -9,7 +9,7 @@ from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.pipeline.forwarding import OUTPUT_NUMBER
-from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection, fit_classes
+from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS, ClassSelection
 from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
@@ -101,7 +101,7 @@ def test_what_a_method_makes_of_class_probabilities_goes_out(method):
     opinions = random.dirichlet(np.full(3, 0.5), size=(400, 2))
     label = np.array([random.choice(3, p=0.5 * row[0] + 0.5 / 3) for row in opinions])
     rows = ClassRows(from_probabilities(opinions), label)
-    classes = ClassSelection(("car", "truck", "bus"), fit_classes(method, rows))
+    classes = ClassSelection(("car", "truck", "bus"), CLASS_FITS[method](rows))
     pipeline = pipeline_of()
     pipeline.activate(pipeline.recalibrators.learn(classes.to_json()).version)
     sent = [

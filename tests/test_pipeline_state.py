@@ -9,7 +9,6 @@ from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.frames.space import plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.statistics.bins import IncompatibleStatistics
-from monitor.statistics.class_statistics import ClassBinning
 from monitor.statistics.observations import finished
 from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
 from tests.piped import SECOND, pipeline_of
@@ -80,13 +79,6 @@ def with_other_classes(state: StatisticsState) -> StatisticsState:
     return replace(state, class_slices=(*state.class_slices[:-1], wrong))
 
 
-def with_other_class_bins(state: StatisticsState) -> StatisticsState:
-    entry = state.class_slices[-1]
-    panes = {key: replace(held, binning=ClassBinning(12)) for key, held in entry.panes.items()}
-    wrong = replace(entry, panes=panes)
-    return replace(state, class_slices=(*state.class_slices[:-1], wrong))
-
-
 def with_another_space(state: StatisticsState) -> StatisticsState:
     entry = state.slices[-1]
     wrong = SliceState(entry.name, plain_space(("u",)), entry.overflow, entry.panes)
@@ -97,7 +89,6 @@ def with_another_space(state: StatisticsState) -> StatisticsState:
     ("spoil", "said"),
     [
         (with_other_classes, "Merge only slices of streams with equal class names"),
-        (with_other_class_bins, "the edges differ"),
         (with_another_space, "the dimensions differ"),
     ],
 )

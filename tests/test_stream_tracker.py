@@ -124,7 +124,7 @@ def test_a_refused_detection_is_never_tracked_and_its_neighbours_are(refused):
     for number in range(3):
         tracks = tracks_of(tracker, [at(1, 0.0), refused, at(2, 10.0)], number)
         assert sorted(row_of(tracks)) == [0, 2]
-        assert tracks.m == 2
+        assert tracks.id.size == 2
 
 
 def test_scores_and_upstream_ids_stay_with_their_detections():

@@ -44,7 +44,7 @@ from monitor.statistics.class_evaluation import (
     nothing_to_evaluate,
     read_classes,
 )
-from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, ClassBinning, observe_classes
+from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, observe_classes
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import (
     TAU,
@@ -339,7 +339,7 @@ def evaluate_classes(
             f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
             f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
         )
-    statistics = observe_classes(ClassBinning(), *rows, recording.opinions)
+    statistics = observe_classes(*rows, recording.opinions)
     without = int((recording.label == NO_TRUTH).sum())
     if statistics.n == 0:
         raise nothing_to_evaluate(recording.label.size, without, statistics.classes)

@@ -29,7 +29,7 @@ from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import IntArray
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
-from monitor.recalibration.classes.class_selection import ClassSelection, fit_classes
+from monitor.recalibration.classes.class_selection import CLASS_FITS, ClassSelection
 from monitor.recalibration.classes.probabilities import ClassRows
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
@@ -320,7 +320,7 @@ def fit_class_probabilities(
             f"{np.count_nonzero(recording.label < 0)} have none, and the others no usable "
             "probabilities. Widen the selection of rows."
         )
-    fitted = fit_classes(options.method, rows)
+    fitted = CLASS_FITS[options.method](rows)
     basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, *period_of(recording, kept))
     rejection = None
     if options.reject_above_error is not None:

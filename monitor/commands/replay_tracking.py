@@ -294,7 +294,7 @@ def measured(records: Sequence[TrackRecord], yardstick: TrackLabels) -> dict[str
 def _part(record: TrackRecord, index: int, name: str, yardstick: TrackLabels) -> _Part:
     axes = moving(record.dimensions)
     labels = yardstick.labels[record.sequence.header.stream][name]
-    tracks = [there.of(there.class_index == index) for there in record.frames]
+    tracks = [there.take(there.class_index == index) for there in record.frames]
     found = scenes(labels, tracks, axes, yardstick.match_distance[name])
     count = sum(scene.objects.size for scene in found)
     nis = np.concatenate([there.nis for there in tracks])

@@ -21,7 +21,6 @@ ratios of its detections is a likelihood ratio too, whatever the detections have
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -32,7 +31,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, gammaincinv, gammaln
 
 from monitor.frames.marks import Schema, between
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 
 
 class Severity(StrEnum):
@@ -184,7 +183,7 @@ class StudentBets:
 
 @cache
 def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBets:
-    """Makes the bets on coverage of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on coverage of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
     f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
@@ -197,36 +196,35 @@ def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBet
     above = _log_survival(k, drifted) - _log_survival(k, allowed)
     exceeded = np.arange(4)[:, None, None] > np.arange(3)[:, None]
     log_likelihood = np.where(exceeded, above, within).reshape(4, -1)
-    return CoverageBets(_frozen(thresholds), _frozen(log_likelihood))
+    return CoverageBets(read_only(thresholds), read_only(log_likelihood))
 
 
 @cache
 def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
-    """Makes the bets on the scale of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on the scale of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     Gaussian of scale s · f against s, the edge of the band, with s and f as for coverage:
     ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
     """
     edge, factors = _beyond(direction, tolerance, SCALE_FACTORS)
     slope = (1 - factors**-2) / (2 * edge**2)
-    return ScaleBets(_frozen(-k * np.log(factors)), _frozen(slope))
+    return ScaleBets(read_only(-k * np.log(factors)), read_only(slope))
 
 
 @cache
 def student_bets(k: int, tolerance: float) -> StudentBets:
-    """Makes the bets on heavy tails of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+    """Makes the bets on heavy tails of K dimensions; finite tolerance s0 ≥ 1 on σ.
 
     Tails are a kind of overconfidence: there are no such bets for the other direction.
     """
-    _check(tolerance)
     degrees = np.array(STUDENT_DEGREES)
     constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
     if tolerance == 1:
-        return StudentBets(k, tolerance, _frozen(constant), lowest=0.0)
+        return StudentBets(k, tolerance, read_only(constant), lowest=0.0)
     cut = float(k + 2)
     lowest = np.exp(constant + _student_shape(k, np.array([cut])))
     mean = lowest * chdtr(k, cut) + fdtrc(k, degrees, cut / k * degrees / (degrees - 2))
-    return StudentBets(k, tolerance, _frozen(constant - np.log(mean)), cut)
+    return StudentBets(k, tolerance, read_only(constant - np.log(mean)), cut)
 
 
 def _student_shape(k: int, u: FloatArray) -> FloatArray:
@@ -240,13 +238,7 @@ def _beyond(
     direction: Direction, tolerance: float, factors: tuple[float, ...]
 ) -> tuple[float, FloatArray]:
     """Scale at the edge of the band, and factors on it that lead further out."""
-    _check(tolerance)
     return tolerance**direction.sign, np.array(factors) ** float(direction.sign)
-
-
-def _check(tolerance: float) -> None:
-    if not (math.isfinite(tolerance) and tolerance >= 1):
-        raise ValueError(f"tolerance is {tolerance}: give a finite factor on σ of at least 1.")
 
 
 def _log_survival(k: int, x: FloatArray) -> FloatArray:
@@ -259,12 +251,6 @@ def _log_survival(k: int, x: FloatArray) -> FloatArray:
     survival = chdtrc(k, np.minimum(x, 600.0))
     found: FloatArray = np.where(half > 300.0, beyond, np.log(survival))
     return found
-
-
-def _frozen(array: FloatArray) -> FloatArray:
-    """Read-only: it is shared by all who ask."""
-    array.setflags(write=False)
-    return array
 
 
 ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)

@@ -31,7 +31,7 @@ from monitor.drift.bets import (
 )
 from monitor.drift.track_evidence import FACTORS, STATES
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class FrameStretch:
 
 
 @dataclass(slots=True)
-class Evidence:
+class Evidence(Columns):
     """Sums of all bets on G slices, 1,224 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
@@ -262,10 +262,6 @@ class Evidence:
             array = getattr(self, name)
             room = np.zeros((more, *array.shape[1:]), array.dtype)
             setattr(self, name, np.concatenate([array, room]))
-
-    def take(self, chosen: IntArray) -> Evidence:
-        """Copies some slices."""
-        return Evidence(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def put(self, chosen: IntArray, some: Evidence) -> None:
         """Puts back a copy that `take` made."""

@@ -21,7 +21,7 @@ from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
 from monitor.drift.correlation import LARGEST_NUMBER, LEAST, Sum
 from monitor.frames.marks import ArrayForm, Count, SparseCounts
-from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray
+from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray, read_only
 
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
@@ -32,17 +32,13 @@ _OUTMOST = 1e-4
 def knot_levels() -> FloatArray:
     """Returns the levels u of the knots, (KNOTS,), ascending."""
     edge = math.log(_OUTMOST / (1 - _OUTMOST))
-    levels: FloatArray = 1 / (1 + np.exp(-np.linspace(edge, -edge, KNOTS)))
-    levels.setflags(write=False)
-    return levels
+    return read_only(1 / (1 + np.exp(-np.linspace(edge, -edge, KNOTS))))
 
 
 @cache
 def chi_square_knots(k: int) -> FloatArray:
     """Returns the quantiles of χ²_K at the levels, (KNOTS,)."""
-    quantiles: FloatArray = 2 * gammaincinv(k / 2, knot_levels())
-    quantiles.setflags(write=False)
-    return quantiles
+    return read_only(2 * gammaincinv(k / 2, knot_levels()))
 
 
 class Origin(StrEnum):

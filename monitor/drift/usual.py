@@ -29,7 +29,7 @@ from monitor.drift.reference import (
     shipped,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
 # Event time of a block.
@@ -209,7 +209,7 @@ _NEARLY = 1.25
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class UsualArrays:
+class UsualArrays(Columns):
     """References of G slices at one stage, (G,) each; zeros where there are no levels.
 
     map              of their NEES
@@ -245,13 +245,6 @@ class UsualArrays:
         nearly = 1 / _NEARLY if over else _NEARLY
         to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
         return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
-
-    def take(self, chosen: IntArray) -> UsualArrays:
-        """Chooses some slices."""
-        return UsualArrays(
-            self.map,
-            *(getattr(self, name)[chosen] for name in self.__dataclass_fields__ if name != "map"),
-        )
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 
 # Values of one detection, at most; 16 KiB: 25 opinions on 80 classes, 204 on 10.
 MOST_VALUES = 2048
@@ -24,9 +24,7 @@ OFF_ONE = 1e-3
 @lru_cache(maxsize=256)
 def no_class(n: int) -> IntArray:
     """Returns (n,) of −1, read-only and shared: most frames come without a true class."""
-    array = np.full(n, -1, np.int64)
-    array.setflags(write=False)
-    return array
+    return read_only(np.full(n, -1, np.int64))
 
 
 def usable_opinions(

@@ -17,6 +17,7 @@ from monitor.frames.classes import no_class, usable_opinions
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
     BoolArray,
+    Columns,
     FloatArray,
     IntArray,
     Space,
@@ -28,7 +29,7 @@ IdArray = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(Columns):
     """n Gaussians.
 
     mean        (n, K)
@@ -50,10 +51,6 @@ class Estimates:
         """Returns σ of each dimension, (n, K)."""
         deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         return deviation
-
-    def take(self, rows: IntArray | BoolArray | slice) -> Estimates:
-        """Returns the Gaussians of some rows."""
-        return Estimates(self.mean[rows], self.covariance[rows], self.diagonal[rows])
 
     def rescaled(self, factor: FloatArray) -> Estimates:
         """Returns S Σ S with S = diag(factor), not s²Σ: correlations stay.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Examined, IdArray, Reason, ReceivedDetections
 from monitor.frames.reasons import Notice
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 
 # Track ids of an external tracker lie below; our own tracker, when it stands in, begins here.
 FOREIGN_TRACKS = 2**62
@@ -86,11 +86,6 @@ class ReportedTracks:
     covariance: FloatArray
 
     @property
-    def m(self) -> int:
-        """Counts the tracks."""
-        return int(self.id.size)
-
-    @property
     def updated(self) -> BoolArray:
         """Tells which tracks have a detection in the frame, (M,)."""
         has_one: BoolArray = self.detection >= 0
@@ -104,7 +99,7 @@ class ReportedTracks:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TrackIds:
+class TrackIds(Columns):
     """Tracks of n detections.
 
     id     (n,) unique in the stream
@@ -113,10 +108,6 @@ class TrackIds:
 
     id: IdArray
     known: BoolArray
-
-    def take(self, rows: IntArray | slice) -> TrackIds:
-        """Returns the tracks of some rows."""
-        return TrackIds(self.id[rows], self.known[rows])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,7 +143,7 @@ class MatchedRows:
         """Counts the rows."""
         return int(self.slices.size)
 
-    def cut(self, part: slice) -> MatchedRows:
+    def take(self, part: slice) -> MatchedRows:
         """Returns some of the rows."""
         error, covariance = self.error[part], self.covariance[part]
         same = self.unchanged
@@ -227,16 +218,8 @@ class ReceivedFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Notice):
     """Why a whole message cannot be used, in words."""
-
-    reason: Reason
-    field: str
-    message: str
-
-    def notice(self) -> Notice:
-        """Returns the refusal as part of an answer."""
-        return Notice(self.reason, self.field, self.message)
 
 
 class UncertainBy(IntEnum):
@@ -268,17 +251,6 @@ class AnswerExtras:
 
 
 @dataclass(frozen=True, slots=True)
-class Untracked:
-    """Input of our own tracker, which stands in when the external tracker does not answer.
-
-    forwarded  n estimates of examined.batch
-    """
-
-    examined: Examined
-    forwarded: Estimates
-
-
-@dataclass(frozen=True, slots=True)
 class FrameAnswer:
     """Answer to a frame.
 
@@ -287,7 +259,8 @@ class FrameAnswer:
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
     tracks     as of this frame; None if none were asked for
     extras     None if nothing was recalibrated, or extras could not be made
-    untracked  None unless our own tracker stands by
+    untracked  input of our own tracker, which stands in when the external tracker does not answer:
+               with n estimates of examined.batch; None unless it stands by
     """
 
     received: ReceivedFrame
@@ -300,7 +273,7 @@ class FrameAnswer:
     notices: tuple[Notice, ...] = ()
     tracks: ReportedTracks | None = None
     extras: AnswerExtras | None = None
-    untracked: Untracked | None = None
+    untracked: tuple[Examined, Estimates] | None = None
 
     @property
     def stale(self) -> bool:
@@ -450,7 +423,7 @@ def opinions_of(probabilities: FloatArray, index: int | None) -> Opinions:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MatchedClasses:
+class MatchedClasses(Columns):
     """n detections of one frame with their class probabilities and their true class.
 
     index     of the class slice
@@ -470,10 +443,6 @@ class MatchedClasses:
     def n(self) -> int:
         """Counts the rows."""
         return int(self.label.size)
-
-    def cut(self, part: slice) -> MatchedClasses:
-        """Returns some of the rows."""
-        return replace(self, opinions=self.opinions[part], label=self.label[part])
 
     def unstamped(self) -> MatchedClasses:
         """Returns the rows without a known time."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from monitor.frames.marks import Printable
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Number = TypeVar("Number", bound=np.generic)
 
 # The most that statistics may be asked to hold. A state is loaded whole before it is merged, and
 # a configuration may have a digit too many: both need bounds, whoever wrote them.
@@ -41,15 +42,30 @@ MOST_DIMENSIONS: Final = 32
 """Dimensions of one Gaussian: covariances and sums of products grow with their square."""
 
 
+def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Marks an array that many share, so that none of them can write into it."""
+    array.setflags(write=False)
+    return array
+
+
 class Columns:
-    """Arrays of equal length in the fields of a dataclass: a row of all is one thing."""
+    """Arrays of equal length in the fields of a dataclass: a row of all is one thing.
+
+    A field may hold columns itself; what is neither an array nor columns is said of all rows.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def of(self, rows: IntArray | BoolArray) -> Self:
+    def take(self, rows: IntArray | BoolArray | slice) -> Self:
         """Picks rows."""
-        return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+        def picked(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[rows]
+            return value.take(rows) if isinstance(value, Columns) else value
+
+        return type(self)(*(picked(getattr(self, name)) for name in self.__dataclass_fields__))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -85,9 +101,7 @@ def triangle_in_square(k: int) -> IntArray:
 @lru_cache(maxsize=256)
 def no_truth(n: int, k: int) -> FloatArray:
     """Returns (n, k) of NaN, read-only and shared: most frames come without ground truth."""
-    array = np.full((n, k), np.nan)
-    array.setflags(write=False)
-    return array
+    return read_only(np.full((n, k), np.nan))
 
 
 class DimensionKind(IntEnum):

@@ -44,7 +44,7 @@ class MatchingSettings(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Placed:
+class Placed(Columns):
     """Means of n detections or objects in one space, with their covariances.
 
     mean        (n, K)
@@ -58,11 +58,6 @@ class Placed:
     def n(self) -> int:
         """Counts the means."""
         return int(self.mean.shape[0])
-
-    def take(self, rows: IntArray | slice) -> Placed:
-        """Returns some rows."""
-        covariance = None if self.covariance is None else self.covariance[rows]
-        return Placed(self.mean[rows], covariance)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

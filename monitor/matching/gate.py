@@ -92,7 +92,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
             rank[crowded] = _nearest(rank[crowded])
         of, detection = np.nonzero(np.isfinite(rank))
         exact = distance.of_pairs(part.take(of), detections.take(detection))
-        found.append(Pairs(detection, of + begin, exact).of(exact <= gate))
+        found.append(Pairs(detection, of + begin, exact).take(exact <= gate))
     return Pairs.joined(found)
 
 
@@ -136,13 +136,13 @@ def assigned(pairs: Pairs) -> IntArray:
     contested = np.flatnonzero(~lone)
     if contested.size:
         for one in _parts(pairs, contested):
-            chosen.append(one[_of_one_part(pairs.of(one))])
+            chosen.append(one[_of_one_part(pairs.take(one))])
     return np.sort(np.concatenate(chosen))
 
 
 def _parts(pairs: Pairs, contested: IntArray) -> list[IntArray]:
     """Splits positions of pairs into parts that share neither objects nor detections."""
-    some = pairs.of(contested)
+    some = pairs.take(contested)
     rows, row = np.unique(some.object, return_inverse=True)
     columns, column = np.unique(some.detection, return_inverse=True)
     if rows.size * columns.size <= _ONE_PART:
@@ -245,10 +245,10 @@ def matches(
         mine, theirs = np.flatnonzero(object_class == one), np.flatnonzero(of == one)
         width = float(gate.of_class[one])
         near = pairs_within(gate.distance, objects.take(mine), detections.take(theirs), width)
-        chosen = near.of(assigned(near))
+        chosen = near.take(assigned(near))
         found.append(Pairs(theirs[chosen.detection], mine[chosen.object], chosen.distance))
     pairs = Pairs.joined(found)
-    return pairs.of(np.argsort(pairs.detection, kind="stable"))
+    return pairs.take(np.argsort(pairs.detection, kind="stable"))
 
 
 def ignored_detections(

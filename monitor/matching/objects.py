@@ -257,7 +257,7 @@ def with_objects(
     if not gate.distance.weighs:
         compared, detections = Placed(placed.mean), Placed(sent.mean)
     pairs = matches(compared, own, detections, frame.class_index, gate)
-    fresh = pairs.of(free[pairs.detection])
+    fresh = pairs.take(free[pairs.detection])
 
     rest = free.copy()
     rest[fresh.detection] = False

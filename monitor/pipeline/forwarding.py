@@ -21,7 +21,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.recalibrators import applied, in_use
 from monitor.recalibration.classes.class_selection import ClassSelection
@@ -122,9 +122,7 @@ class Recalibrated:
 @lru_cache(maxsize=256)
 def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
     """Returns (n,) filled with one number; read-only, since frames share it."""
-    array = np.full(n, number, np.uint8)
-    array.setflags(write=False)
-    return array
+    return read_only(np.full(n, number, np.uint8))
 
 
 def recalibrate(

@@ -26,7 +26,6 @@ from monitor.frames.frame import (
     Refusal,
     ReportedTracks,
     TruthAnswer,
-    Untracked,
     opinions_of,
 )
 from monitor.frames.logits import in_words_of_logits, with_softmax
@@ -324,7 +323,7 @@ class Pipeline:
         if not self.tracked_elsewhere:
             tracks, said = self._track(stream, frame, examined, recalibrated.forwarded)
         elif stream.tracker is not None:  # it stands by
-            untracked = Untracked(examined, recalibrated.forwarded)
+            untracked = examined, recalibrated.forwarded
         left_out = self._left_out(header.stream, frame)
         if left_out is not None:
             notices += (left_out,)
@@ -386,11 +385,9 @@ class Pipeline:
 
     def track_instead(self, stream: Stream, answer: FrameAnswer) -> FrameAnswer | None:
         """The answer with the tracks of our own tracker; None where that did not stand by."""
-        left = answer.untracked
-        if left is None or stream.tracker is None:
+        if answer.untracked is None or stream.tracker is None:
             return None
-        frame = answer.received
-        tracks, said = self._track(stream, frame, left.examined, left.forwarded)
+        tracks, said = self._track(stream, answer.received, *answer.untracked)
         return replace(answer, tracks=tracks, notices=answer.notices + said, untracked=None)
 
     def track_elsewhere(self, up: bool) -> None:

@@ -104,12 +104,12 @@ class LabelledTracks:
             chain = self.chain(slice)
             if chain is None:
                 continue
-            champion_now, later_now = partial(self.champion, chain), partial(self._later, chain)
-            taken = yield from self.register.take(chain, champion_now, of_slice, later_now)
-            if taken.rest:
-                tracks[slice] = taken.rest
-            if taken.decisions:
-                return taken.decisions
+            champion, later = partial(self.champion, chain), partial(self._later, chain)
+            decisions, rest = yield from self.register.take(chain, champion, of_slice, later)
+            if rest:
+                tracks[slice] = rest
+            if decisions:
+                return decisions
         return []
 
     def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:

@@ -15,7 +15,7 @@ from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
-from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
+from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.stage import SliceStatistics, no_statistics
@@ -305,7 +305,7 @@ class LiveStatistics:
             for held in entry.panes.values():
                 nothing.merge(held)
         for classes in state.class_slices:
-            none = no_class_statistics(self.classes.binning, len(classes.class_names))
+            none = no_class_statistics(len(classes.class_names))
             for found in classes.panes.values():
                 none.merge(found)
         check_sizes(state)
@@ -325,7 +325,7 @@ def live_statistics(config: Config) -> LiveStatistics:
         slices=SliceTable(frozenset(settings.slice_by), settings.max_slices, settings.ranges()),
         accumulator=SliceAccumulator(binning, windows, edges, settings.fold_rows),
         class_slices=ClassSliceTable(SliceBy.STREAM in settings.slice_by, settings.max_slices),
-        classes=ClassAccumulator(ClassBinning(), windows, settings.fold_rows),
+        classes=ClassAccumulator(windows, settings.fold_rows),
         max_spaces=config.limits.max_spaces,
         live_ns=int(settings.live_seconds * 1e9),
         # A window spans a pane more than its length.

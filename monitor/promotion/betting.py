@@ -163,18 +163,13 @@ class Bets:
         """Returns the bets after more tracks: (T,) differences, (T,) detections of each."""
         shares = clip.shares(counts)
         said, against = clip.said(difference, shares), clip.said(-difference, shares)
-        better = np.log(clip.multiples(said, shares, clip.loss)).sum(axis=0)
-        worse = np.log(clip.multiples(against, shares, clip.gain)).sum(axis=0)
-        total = float(clip.shown(said).sum())
-        return self.merged(Bets(said.size, total, tuple(better.tolist()), tuple(worse.tolist())))
-
-    def merged(self, other: Bets) -> Bets:
-        """Returns the bets after the tracks of both."""
+        better = np.log(clip.multiples(said, shares, clip.loss)).sum(axis=0).tolist()
+        worse = np.log(clip.multiples(against, shares, clip.gain)).sum(axis=0).tolist()
         return Bets(
-            self.tracks + other.tracks,
-            self.total + other.total,
-            tuple(a + b for a, b in zip(self.better, other.better, strict=True)),
-            tuple(a + b for a, b in zip(self.worse, other.worse, strict=True)),
+            self.tracks + said.size,
+            self.total + float(clip.shown(said).sum()),
+            tuple(a + b for a, b in zip(self.better, better, strict=True)),
+            tuple(a + b for a, b in zip(self.worse, worse, strict=True)),
         )
 
     @property

@@ -83,14 +83,9 @@ def fit_slices(job: FitJob) -> FitOutcome:
     """Fits a recalibrator for each slice, or says why there is none.
 
     A slice whose rows do not determine one, on which the method fails, or whose own rows it
-    would make unusable, is refused; the others are fitted. Raises ValueError for an
-    unknown method.
+    would make unusable, is refused; the others are fitted.
     """
-    fitting = FITTINGS.get(job.settings.method)
-    if fitting is None:
-        raise ValueError(
-            f"there is no method '{job.settings.method}': choose one of {', '.join(FITTINGS)}."
-        )
+    fitting = FITTINGS[job.settings.method]
     fitted: dict[str, Recalibrator] = {}
     refused: dict[str, str] = {}
     for name, rows in job.slices.items():

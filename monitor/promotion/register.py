@@ -87,17 +87,6 @@ class Judgement:
     shrinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """Outcome of tracks of a slice.
-
-    rest  tracks after those that decided: to be taken again once the decisions are carried out
-    """
-
-    decisions: list[Decision]
-    rest: list[WholeTrack]
-
-
 def judge(
     fitted: Recalibrator,
     champion: Recalibrator,
@@ -164,7 +153,7 @@ class Follower:
     too_late   why that is too much; '' where it is not
     """
 
-    scaling: Annotated[AdaptiveScaling, RecalibratorForm()]
+    scaling: Annotated[AdaptiveScaling, RecalibratorForm({AdaptiveScaling.method: AdaptiveScaling})]
     active: tuple[FactorOnDeviation, ...]
     approved: tuple[FactorOnDeviation, ...]
     full: Annotated[float, Ge(1.0)]
@@ -172,11 +161,6 @@ class Follower:
     too_late: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scaling, AdaptiveScaling):
-            raise ValueError(
-                f"'scaling.method' is {self.scaling.method!r}: "
-                f"it must be {AdaptiveScaling.method!r}"
-            )
         if not len(self.active) == len(self.approved) == self.scaling.k:
             raise ValueError(
                 f"'active' and 'approved' have {len(self.active)} and {len(self.approved)} "
@@ -305,7 +289,7 @@ class Register:
         champion_now: Callable[[], Recalibrator],
         tracks: Sequence[WholeTrack],
         later_now: Callable[[Sequence[WholeTrack]], list[WholeTrack]] = list,
-    ) -> Generator[None, None, Decided]:
+    ) -> Generator[None, None, tuple[list[Decision], list[WholeTrack]]]:
         """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
         A decision has changed the register already, so it is returned at once: an owner who ends
@@ -313,6 +297,8 @@ class Register:
 
         champion_now  returns the champion, which may be another one after each step
         later_now     returns the tracks that have a say, which may be fewer after each step
+        returns       the decisions, and the tracks after those that decided: to be taken again once
+                      the decisions are carried out
         """
         for i in range(0, len(tracks), _AT_ONCE):
             some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
@@ -329,8 +315,8 @@ class Register:
                 # The rest is newer than those that decided, and kept too.
                 kept = [one.keep if one.keep is None else one.keep + len(rest) for one in decisions]
                 found = [replace(one, keep=k) for one, k in zip(decisions, kept, strict=True)]
-                return Decided(found, rest)
-        return Decided([], [])
+                return found, rest
+        return [], []
 
     def _guarded(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]

@@ -7,7 +7,7 @@ time before it. Slices that look healthy are not fitted: beside a healthy detect
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -136,53 +136,39 @@ def _best_cut(window: FloatArray, fewest: int) -> int:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Tracks of one slice.
-
-    tracks  in the order in which they came
-    new     how many of them, at the end, came since the last fit
-    """
-
-    tracks: deque[WholeTrack] = field(default_factory=deque)
-    new: int = 0
-
-
-@dataclass(slots=True)
 class Reservoir:
     """Holds the newest tracks of each slice, at most most_tracks."""
 
     settings: TrackSettings
-    _kept: defaultdict[int, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
+    # By slice, in the order in which they came; and how many came since the last fit.
+    _kept: defaultdict[int, deque[WholeTrack]] = field(default_factory=lambda: defaultdict(deque))
+    _came: Counter[int] = field(default_factory=Counter)
 
     def add(self, tracks: Sequence[WholeTrack]) -> None:
         """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
-            kept = self._kept[track.slice]
-            kept.tracks.append(track)
-            kept.new += 1
-            self._trim(kept, self.settings.most_tracks)
+            self._kept[track.slice].append(track)
+            self._came[track.slice] += 1
+            self.keep_newest(track.slice, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
         """Lists the indices of slices with tracks, ascending."""
-        return tuple(sorted(index for index, kept in self._kept.items() if kept.tracks))
+        return tuple(sorted(index for index, kept in self._kept.items() if kept))
 
     def tracks(self, slice: int) -> tuple[WholeTrack, ...]:
         """Returns the tracks of a slice, in the order in which they came."""
-        return tuple(self._kept[slice].tracks)
+        return tuple(self._kept[slice])
 
     def new(self, slice: int) -> int:
-        """Counts the tracks of a slice that came since taken()."""
-        return self._kept[slice].new
+        """Counts the tracks of a slice that came since taken(), and are kept."""
+        return min(self._came[slice], len(self._kept[slice]))
 
     def taken(self, slice: int) -> None:
         """Marks the tracks of a slice as fitted on: none of them is new any more."""
-        self._kept[slice].new = 0
+        self._came[slice] = 0
 
     def keep_newest(self, slice: int, count: int) -> None:
         """Forgets all tracks of a slice but the newest: the others are of another time."""
-        self._trim(self._kept[slice], count)
-
-    def _trim(self, kept: _Kept, most: int) -> None:
-        while len(kept.tracks) > most:
-            kept.tracks.popleft()
-        kept.new = min(kept.new, len(kept.tracks))
+        kept = self._kept[slice]
+        while len(kept) > count:
+            kept.popleft()

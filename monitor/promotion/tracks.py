@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import Columns, FloatArray, IntArray, Space
 from monitor.promotion.records import TrackSettings
 from monitor.statistics.clusters import cluster_id
 from monitor.statistics.observations import finished
@@ -46,7 +46,7 @@ _WAITING = 1 << 17
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class WholeTrack:
+class WholeTrack(Columns):
     """The labelled detections of one object in one slice, thinned evenly where there are many.
 
     slice     index
@@ -84,12 +84,7 @@ class WholeTrack:
             return self
         if first == self.n:
             return None
-        return replace(
-            self,
-            sent=self.sent.take(slice(first, None)),
-            truth=self.truth[first:],
-            stamp_ns=self.stamp_ns[first:],
-        )
+        return self.take(slice(first, None))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,17 +115,13 @@ class TrackRows:
 def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
     """Joins the rows of at least one track, all of one space."""
     counts = np.array([track.n for track in tracks])
-    sent = Estimates(
-        np.concatenate([track.sent.mean for track in tracks]),
-        np.concatenate([track.sent.covariance for track in tracks]),
-        np.concatenate([track.sent.diagonal for track in tracks]),
-    )
+    sent = Estimates.joined([track.sent for track in tracks])
     truth = np.concatenate([track.truth for track in tracks])
     return TrackRows(tracks[0].space, sent, truth, np.cumsum(counts) - counts)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class LabelledRows:
+class LabelledRows(Columns):
     """Labelled detections of one frame, n ≥ 1: recalibrators are fitted and tried on them.
 
     slices    (n,) slice index
@@ -458,14 +449,7 @@ class OpenTracks:
 
 def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
     for start in range(0, frame.n, _ROWS):
-        part = slice(start, start + _ROWS)
-        yield replace(
-            frame,
-            slices=frame.slices[part],
-            sent=frame.sent.take(part),
-            truth=frame.truth[part],
-            tracks=None if frame.tracks is None else frame.tracks.take(part),
-        )
+        yield frame.take(slice(start, start + _ROWS))
 
 
 def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:

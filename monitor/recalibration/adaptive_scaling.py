@@ -18,7 +18,7 @@ from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import check_entries
 from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.recalibration.scaling import WIDE, Prior, Scaled, WideFactor, check_prior
+from monitor.recalibration.scaling import WIDE, Prior, Scaled, WideFactor
 from monitor.statistics.clusters import LARGEST
 
 # In time constants: a track that ended so long before the newest, while labels come less than one
@@ -41,16 +41,12 @@ _DELAY_LEVEL = 0.95
 _LARGEST_ERROR = 1e100
 
 
-class LabelsTooLate(UnfitData):
-    """Labels come so late that what they say is forgotten before it could serve."""
-
-
 @dataclass(frozen=True, slots=True)
 class AdaptiveScaling(Scaled):
     """Scaled, with the memory that the next tracks are added to.
 
     time_constant_s  τ, s of event time in which the weight of a track falls to 1/e
-    delay_s          how late the labels came, s; below τ
+    delay_s          how late the labels came, s; below τ, else UnfitData
     ended_s          event time of the end of the newest track, s
     tracks           W = Σ exp(−age/τ): how many tracks are remembered
     nees             K sums Σ exp(−age/τ) × mean z² of a track, z = error/σ as sent
@@ -68,17 +64,13 @@ class AdaptiveScaling(Scaled):
 
     def __post_init__(self) -> None:
         check_entries(self, ("nees", "prior_scale"), self.k, "scale")
-        check_delay(self.time_constant_s, self.delay_s)
-
-
-def check_delay(time_constant_s: float, delay_s: float) -> None:
-    """Raises LabelsTooLate unless the time constant exceeds the delay, both in s."""
-    if not delay_s < time_constant_s:
-        raise LabelsTooLate(
-            f"labels come {delay_s:g} s late, and the time constant is {time_constant_s:g} s: what "
-            "they say would be forgotten before it could serve. Choose a time constant that is "
-            "long against the delay, bring labels earlier, or use variance-scaling."
-        )
+        if not self.delay_s < self.time_constant_s:
+            raise UnfitData(
+                f"labels come {self.delay_s:g} s late, and the time constant is "
+                f"{self.time_constant_s:g} s: what they say would be forgotten before it could "
+                "serve. Choose a time constant that is long against the delay, bring labels "
+                "earlier, or use variance-scaling."
+            )
 
 
 def followed(
@@ -98,21 +90,12 @@ def followed(
     ended more than ten time constants before says that the clock was set back: what is remembered
     is then as old as that track.
 
-    nees     (T, K) mean of the squared normalised errors of each dimension, as sent
-    ended_s  (T,) event time of the last detection of each
-    delay_s  how late their labels came, at most
+    nees     (T, K) mean of the squared normalised errors of each dimension, as sent; no NaN
+    ended_s  (T,) event time of the last detection of each; finite
+    delay_s  how late their labels came, at most; from 0 on
     votes    (T,) what each counts for, in [0, 1]; None: one each
-    raises   LabelsTooLate where that is not below the time constant; ValueError where an argument
-             is no such number
+    raises   UnfitData where the delay is not below the time constant
     """
-    if not (nees >= 0).all() or not np.isfinite(ended_s).all():
-        raise ValueError(
-            "there are tracks whose mean squared error or end is no number: leave them out, since "
-            "one would spoil the sums for good."
-        )
-    if not 0 <= delay_s < inf:
-        raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")
-    check_delay(scaling.time_constant_s, delay_s)
     if ended_s.size == 0:
         return scaling
     time_constant_s, newest_s = scaling.time_constant_s, scaling.ended_s
@@ -153,33 +136,23 @@ def fit_adaptive_scaling(
     """Returns the scaling after it has followed all tracks of the rows.
 
     rows    with event times and delays of their truth; the delay seen is the 95 % quantile
-    prior   what few tracks are drawn towards, its strength in tracks; None: factors of 1 that
-            count for three
-    raises  UnfitData without rows, times or delays, where a dimension has no error, or the prior
-            has other dimensions; LabelsTooLate, which is one, unless the time constant exceeds
-            the delay
+    prior   what few tracks are drawn towards, over the same dimensions, its strength in tracks;
+            None: factors of 1 that count for three
+    raises  UnfitData without rows or times, where a dimension has no error, and unless the time
+            constant exceeds the delay
     """
     rows.check()
-    if not 0 < time_constant_s < inf:
-        raise UnfitData(
-            f"a time constant of {time_constant_s:g} s is none: give a positive, finite one."
-        )
     time_s, delay_s = rows.time_s, rows.delay_s
     if time_s is None or not np.isfinite(time_s).all():
         raise UnfitData(
             "adaptive scaling weighs tracks by their age, and there are rows without a time: give "
             "every row its t or stamp_ns, or use variance-scaling."
         )
-    if delay_s is None or not np.isfinite(delay_s).all():
-        raise UnfitData(
-            "adaptive scaling must be slower than labels are late, and there are rows of which "
-            "nobody knows how late their truth came: give the delay, or use variance-scaling."
-        )
+    assert delay_s is not None, "rows with times have delays"
     # A clock that is a little ahead makes no label early.
     delay = max(0.0, float(np.quantile(delay_s, _DELAY_LEVEL)))
     k = rows.space.k
     before = np.ones(k) if prior is None else WIDE.of(np.array(prior.previous.scale))
-    check_prior(before.size, k)
     nees, ended_s = track_means(rows, time_constant_s)
     prior_scale = tuple(before.tolist())
     start = AdaptiveScaling(

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import LARGEST, design_effect_of_rows
 
@@ -24,7 +24,7 @@ _LARGEST = 1e100
 
 
 @dataclass(frozen=True)
-class FitRows:
+class FitRows(Columns):
     """Usable detections with ground truth, n of them.
 
     error  (n, K) truth − mean, angles wrapped
@@ -86,17 +86,6 @@ class FitRows:
     @property
     def _normalised(self) -> FloatArray:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
-
-    def take(self, rows: IntArray) -> FitRows:
-        """Returns some of the rows."""
-        return FitRows(
-            self.space,
-            self.estimates.take(rows),
-            self.error[rows],
-            self.track[rows],
-            None if self.time_s is None else self.time_s[rows],
-            None if self.delay_s is None else self.delay_s[rows],
-        )
 
     def check(self) -> None:
         """Raises UnfitData without rows, or where a dimension has no error at all."""

@@ -91,18 +91,12 @@ Previous = TypeVar("Previous", bound=Scaled, covariant=True)
 class Prior(Generic[Previous]):
     """An earlier fit, or that of a wider slice, and how many rows it counts for.
 
-    strength  effective rows n₀: with as many of its own, a fit lies halfway
+    previous  over the same dimensions as the rows
+    strength  effective rows n₀ > 0: with as many of its own, a fit lies halfway
     """
 
     previous: Previous
     strength: float = 30.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.strength < float("inf"):
-            raise ValueError(
-                f"a prior of strength {self.strength} counts for no number of rows: "
-                "give a positive one, or leave the prior out."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +267,6 @@ def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
     return rows / (rows + strength)
 
 
-def check_prior(k: int, rows_k: int) -> None:
-    """Raises UnfitData where a prior of k dimensions is given for rows of another number."""
-    if k != rows_k:
-        raise UnfitData(
-            f"the prior has {k} dimensions and the rows have {rows_k}: "
-            "give a fit over the same ones."
-        )
-
-
 def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
     """log s ← (n log s + n₀ log s₀) / (n + n₀), dimension by dimension; (K,).
 
@@ -289,9 +274,7 @@ def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray
     Gaussian about the prior that n₀ such rows would have made.
 
     share  (K,) from own_share
-    raises UnfitData where the prior has other dimensions
     """
-    check_prior(len(before), scale.size)
     return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
 
 

@@ -151,11 +151,7 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
         return estimates
     back = np.empty_like(shares.order)
     back[shares.order] = np.arange(shares.order.size)
-    return Estimates(
-        np.concatenate([outcome.mean for outcome in made])[back],
-        np.concatenate([outcome.covariance for outcome in made])[back],
-        np.concatenate([outcome.diagonal for outcome in made])[back],
-    )
+    return Estimates.joined(made).take(back)
 
 
 def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:

@@ -116,14 +116,14 @@ class TruthStream:
         """Answers a message; if that fails, the answer says so, and the stream lives."""
         with contained(self.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
-        notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
+        notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
         return self._answered("", None, TruthAnswer(TruthAccount(), (notice,)))
 
     async def _answer(self, data: bytes) -> _Answered:
         labels = decode_truth_request(data, self.limits)
         if isinstance(labels, Refusal):
             self.pipeline.counters.refuse_frame(labels.reason)
-            refused = TruthAnswer(TruthAccount(), (labels.notice(),))
+            refused = TruthAnswer(TruthAccount(), (labels,))
             return self._answered("", None, refused)
         answer = await self._reported(labels)
         stream = self.pipeline.streams.get(labels.stream)

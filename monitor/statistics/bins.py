@@ -15,13 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, read_only
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.measures import chi_square_quantiles
 
@@ -34,7 +33,6 @@ LOWEST, OCTAVES = 2.0**-20, 40
 
 # A table of more steps than this leaves out those beyond the edges.
 _MOST_STEPS = 2**18
-Number = TypeVar("Number", bound=np.generic)
 
 
 class Column:
@@ -50,12 +48,6 @@ class Column:
 
     N, WITHIN = 0, slice(1, -4)
     VARIANCE, SQUARED_ERROR, ERROR, NEES = range(-4, 0)
-
-
-def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Marks an array that many share, so that none of them can write into it."""
-    array.setflags(write=False)
-    return array
 
 
 def digest(arrays: Iterable[FloatArray], units: str) -> str:
@@ -222,7 +214,8 @@ class InvalidExportEdges(ValueError):
 class ExportEdges:
     """Which export bin every micro-bin belongs to: bins 0 … E, the first and last open.
 
-    wanted   (E,) inner edges, ascending, unit of the stream; over σ, jointly over σ_G
+    wanted   (E,) inner edges, at least one, positive, finite and ascending, in the unit of the
+             stream; over σ, jointly over σ_G
     binning  whose micro-bins are put together
     raises   InvalidExportEdges where two edges are not ascending, or fall together
     """
@@ -231,10 +224,6 @@ class ExportEdges:
     binning: Binning
 
     def __post_init__(self) -> None:
-        if not self.wanted or self.wanted[0] <= 0 or not np.isfinite(self.wanted).all():
-            raise InvalidExportEdges(
-                f"export edges {list(self.wanted)}: give at least one, all positive and finite."
-            )
         for (low, i), (high, j) in pairwise(zip(self.wanted, self._position, strict=True)):
             if i >= j:
                 edges = self.binning.deviation.edges

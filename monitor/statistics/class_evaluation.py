@@ -22,6 +22,7 @@ from scipy.special import digamma
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import (
+    CLASS_BINNING,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
@@ -191,23 +192,6 @@ def rank_rows(
     )
 
 
-def rank_outcomes(right: IntArray, wrong: IntArray) -> Ranked:
-    """Ranks rows whose errors are 0 or 1 by the oracle: all right rows before all wrong ones.
-
-    right, wrong  (S,) rows
-    """
-    n = np.stack([right, wrong], axis=1).ravel()
-    error = np.stack([np.zeros_like(wrong), wrong], axis=1).astype(np.float64).reshape(-1, 1)
-    held = n > 0
-    return Ranked(
-        segments=right.size,
-        segment=np.repeat(np.arange(right.size), 2)[held],
-        n=n[held],
-        error=error[held],
-        deviation=np.zeros((np.count_nonzero(held), 1)),
-    )
-
-
 def deviation_within(
     n: IntArray, error: FloatArray, lowest: FloatArray | float, highest: FloatArray | float
 ) -> FloatArray:
@@ -233,6 +217,17 @@ def areas(ranked: Ranked) -> FloatArray:
     mean = ranked.error / ranked.n[:, None]
     area = ranked.error + (within - kept[:, None] * mean) * step[:, None]
     return _mean_by_segment(ranked, area)
+
+
+def areas_of_outcomes(right: IntArray, wrong: IntArray) -> FloatArray:
+    """Returns `areas` of errors of 0 or 1 by the oracle: right rows before wrong ones; (S, 1).
+
+    right, wrong  (S,) rows
+    """
+    n = right + wrong
+    with np.errstate(invalid="ignore"):
+        area: FloatArray = (wrong - right * (digamma(n + 1) - digamma(right + 1))) / n
+    return area[:, None]
 
 
 def area_bounds(ranked: Ranked) -> FloatArray:
@@ -397,7 +392,7 @@ def _ause(
     source   Wolf et al. 2024, section 2.2.4
     """
     # The oracle sorts by the error itself: right before wrong, and by the Brier score.
-    oracle = np.concatenate([areas(rank_outcomes(right, wrong)), areas(ranked[3])[:, 1:]], axis=1)
+    oracle = np.concatenate([areas_of_outcomes(right, wrong), areas(ranked[3])[:, 1:]], axis=1)
     slack = area_bounds(ranked[3])
     slack[:, 0] = 0.0
     found = np.stack(
@@ -418,12 +413,11 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     but for the grid of the sums, and AUSE lies within ause_bound of its own.
 
     bins     a divisor of 60
-    raises   EvaluationError for another number of bins
     """
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
-        statistics = no_class_statistics(statistics.binning, statistics.classes)
-    binning, classes = statistics.binning, statistics.classes
+        statistics = no_class_statistics(statistics.classes)
+    binning, classes = CLASS_BINNING, statistics.classes
     sixtieths = binning.sixtieths
     all_rows, by_class, one_vs_rest = statistics.tables
     whole = [_cells(all_rows, i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)]
@@ -564,12 +558,8 @@ def evaluate_class_rows(
     opinions       (N, M, C) whose mean the probabilities are
     binning        equal-width on [0, 1], or equal-count: cut at the quantiles of the rows, with
                    rows of equal value in one bin; ccqs and ucqs keep equal widths
-    raises         EvaluationError when no row is left, or the bins or shapes make no sense
+    raises         EvaluationError when no row is left
     """
-    if binning not in ("equal-count", "equal-width"):
-        raise EvaluationError(f"binning {binning!r} is unknown. Use equal-count or equal-width.")
-    if bins < 1:
-        raise EvaluationError(f"bins is {bins}. Use at least one.")
     rows = judge_rows(probabilities, label, opinions)
     if rows.n == 0:
         raise nothing_to_evaluate(label.size, rows.without_truth, rows.classes)

@@ -20,7 +20,6 @@ from monitor.frames.cholesky import add_up
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics, digest
-from monitor.statistics.evaluation import EvaluationError
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums
 
 # The true class of a row without truth.
@@ -39,6 +38,9 @@ DIVISORS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 
 # Steps on [0, 1] where uncertainty is ordinary, four to a sixtieth.
 _STEPS = 240
+
+# Steps an octave where it is small.
+_PER_OCTAVE = 8
 
 # Position of an axis in ClassBinning.axes.
 CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
@@ -116,10 +118,8 @@ def judge_rows(
 
     probabilities  (N, C), C at least 2
     label          (N,) in 0 … C − 1, NO_TRUTH where there is none
-    opinions       (N, M, C) whose mean the probabilities are
-    raises         EvaluationError when shapes do not fit
+    opinions       (N, M, C) whose mean the probabilities are, M at least 1
     """
-    _check_shapes(probabilities, label, opinions)
     n, classes = probabilities.shape
     columns = np.ascontiguousarray(probabilities.T, np.float64)
     labelled = label != NO_TRUTH
@@ -153,26 +153,6 @@ def judge_rows(
         without_truth=n - int(np.count_nonzero(labelled)),
         refused=int(np.count_nonzero(labelled)) - label.size,
     )
-
-
-def _check_shapes(probabilities: FloatArray, label: IntArray, opinions: FloatArray | None) -> None:
-    shape = probabilities.shape
-    if len(shape) != 2 or shape[1] < 2:
-        raise EvaluationError(
-            f"probabilities have shape {shape}. Give [N, C], a probability for each of at least "
-            "two classes; a binary classifier has two."
-        )
-    if label.shape != shape[:1]:
-        raise EvaluationError(
-            f"label has shape {label.shape}, but probabilities {shape}. Give one label a row."
-        )
-    if opinions is not None and (
-        opinions.ndim != 3 or opinions.shape[::2] != shape or opinions.shape[1] == 0
-    ):
-        raise EvaluationError(
-            f"opinions have shape {opinions.shape}, but probabilities {shape}. "
-            f"Give [{shape[0]}, M, {shape[1]}], M at least 1."
-        )
 
 
 def _sound(columns: FloatArray) -> BoolArray:
@@ -239,33 +219,21 @@ class UncertaintyAxis:
         return self.count - 1 - index if self.falling else index
 
 
-@dataclass(frozen=True)
 class ClassBinning:
-    """All that two class statistics must share, beside the number of classes, to be added.
-
-    per_octave  steps of uncertainty an octave where it is small; a multiple of 4
-    """
-
-    per_octave: int = 8
-
-    def __post_init__(self) -> None:
-        if self.per_octave < 4 or self.per_octave % 4:
-            raise ValueError(f"per_octave is {self.per_octave}. Use a multiple of 4, such as 8.")
+    """The micro-bins of class probabilities; there is one such value, CLASS_BINNING."""
 
     @cached_property
     def axes(self) -> tuple[UncertaintyAxis, ...]:
         """Confidence, entropy over log C, cross-entropy in nats, half the Brier score."""
         # No float32 lies between 1 − 2^-24 and 1: a finer confidence is not reported.
         steps = np.arange(_STEPS // 16, _STEPS)
-        doubt = np.append(_octaves(-24, -4, self.per_octave), steps[steps % 4 > 0] / _STEPS)
-        return _axes(doubt, _octaves(-24, 7, 4 * self.per_octave))
+        doubt = np.append(_octaves(-24, -4, _PER_OCTAVE), steps[steps % 4 > 0] / _STEPS)
+        return _axes(doubt, _octaves(-24, 7, 4 * _PER_OCTAVE))
 
     @cached_property
     def coarse_axes(self) -> tuple[UncertaintyAxis, ...]:
         """Fewer bins along each axis, for the sums of every class; their edges are edges too."""
-        return _axes(
-            _octaves(-16, -6, self.per_octave // 4), _octaves(-16, 7, self.per_octave // 2)
-        )
+        return _axes(_octaves(-16, -6, _PER_OCTAVE // 4), _octaves(-16, 7, _PER_OCTAVE // 2))
 
     @cached_property
     def coarse_of(self) -> tuple[IntArray, ...]:
@@ -295,16 +263,14 @@ class ClassBinning:
         return digest((axis.edges for axis in axes), f"{EXPONENT} {COMPANION_EXPONENT}")
 
 
+CLASS_BINNING = ClassBinning()
+
+
 def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
     """(count,) number of the bin of equal width on [0, 1] that each bin of an axis lies in.
 
-    Raises EvaluationError when bins of the axis would have to be cut.
+    bins  a divisor of 60, so that no bin of the axis is cut
     """
-    if bins not in DIVISORS:
-        raise EvaluationError(
-            f"bins is {bins}: class statistics are kept on sixtieths. Use one of "
-            f"{', '.join(map(str, DIVISORS))}, or evaluate the rows with the exact engine."
-        )
     return UncertaintyAxis(np.linspace(0.0, 1.0, bins + 1)).index(axis.lower)
 
 
@@ -340,20 +306,14 @@ class ClassStatistics(ExactStatistics):
     companions  (9,) sums of COMPANIONS, in units of 2^COMPANION_EXPONENT
     """
 
-    binning: ClassBinning
     classes: int
 
     def check_same(self, other: ClassStatistics) -> None:
-        """Raises IncompatibleStatistics unless classes and binning are the same."""
+        """Raises IncompatibleStatistics unless there are as many classes."""
         if self.classes != other.classes:
             raise IncompatibleStatistics(
                 f"cannot merge statistics of {self.classes} classes with those of "
                 f"{other.classes}. Merge only slices of streams with equal class names."
-            )
-        if self.binning != other.binning:
-            raise IncompatibleStatistics(
-                f"cannot merge class statistics on bins {self.binning.hash} with bins "
-                f"{other.binning.hash}: the edges differ. Start every replica with equal settings."
             )
 
     @property
@@ -362,48 +322,45 @@ class ClassStatistics(ExactStatistics):
         return dict(zip(COMPANIONS, self.companions.value.tolist(), strict=True))
 
 
-def table_shapes(binning: ClassBinning, classes: int) -> tuple[tuple[int, int], ...]:
+def table_shapes(classes: int) -> tuple[tuple[int, int], ...]:
     """Columns, and the first key beyond the bins, of each table."""
-    axes = len(binning.axes)
+    axes = len(CLASS_BINNING.axes)
     return (
-        (SQUARES + 1, axes * binning.stride),
-        (SQUARES + 1, axes * classes * binning.coarse_stride),
-        (VALUE + 1, classes * binning.sixtieths.count),
+        (SQUARES + 1, axes * CLASS_BINNING.stride),
+        (SQUARES + 1, axes * classes * CLASS_BINNING.coarse_stride),
+        (VALUE + 1, classes * CLASS_BINNING.sixtieths.count),
     )
 
 
-def no_class_statistics(binning: ClassBinning, classes: int) -> ClassStatistics:
+def no_class_statistics(classes: int) -> ClassStatistics:
     """The statistics of no rows: the zero of merge."""
-    tables = tuple(SparseSums.zero(width) for width, _ in table_shapes(binning, classes))
+    tables = tuple(SparseSums.zero(width) for width, _ in table_shapes(classes))
     companions = ExactSum.zero((len(COMPANIONS),), COMPANION_EXPONENT)
-    return ClassStatistics(0, tables, companions, binning, classes)
+    return ClassStatistics(0, tables, companions, classes)
 
 
 def observe_classes(
-    binning: ClassBinning,
-    probabilities: FloatArray,
-    label: IntArray,
-    opinions: FloatArray | None = None,
+    probabilities: FloatArray, label: IntArray, opinions: FloatArray | None = None
 ) -> ClassStatistics:
     """Adds up a batch of rows, but for those that judge_rows leaves out.
 
     probabilities  (N, C)
     label          (N,) true class, −1 where there is none
     opinions       (N, M, C) whose mean the probabilities are
-    raises         EvaluationError when shapes do not fit
     """
-    found = no_class_statistics(binning, probabilities.shape[-1])
+    found = no_class_statistics(probabilities.shape[-1])
     for start in range(0, max(label.shape[0], 1), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         rows = judge_rows(
             probabilities[chunk], label[chunk], None if opinions is None else opinions[chunk]
         )
         if rows.n:
-            found = found.merge(_observed(binning, rows))
+            found = found.merge(_observed(rows))
     return found
 
 
-def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
+def _observed(rows: ClassRows) -> ClassStatistics:
+    binning = CLASS_BINNING
     value = np.stack([rows.confidence, rows.entropy, rows.cross_entropy, rows.brier / 2])
     index = np.stack([axis.index(v) for axis, v in zip(binning.axes, value, strict=True)])
     value[2:] = 0.0
@@ -426,7 +383,7 @@ def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
     of_class = np.zeros(cell.shape, bool)
     of_class[rows.label, np.arange(rows.n)] = True
     tables = all_rows, by_class, _table(cell, (of_class, rows.probabilities))
-    return ClassStatistics(rows.n, tables, _companions(rows), binning, rows.classes)
+    return ClassStatistics(rows.n, tables, _companions(rows), rows.classes)
 
 
 def _table(key: IntArray, columns: tuple[np.ndarray, ...]) -> SparseSums:

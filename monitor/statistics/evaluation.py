@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from monitor.frames.space import FloatArray
-from monitor.statistics.bins import read_only
+from monitor.frames.space import FloatArray, read_only
 from monitor.statistics.measures import ReliabilityBins, calibration_area, nees_interval
 
 # 0.05, 0.10, … 0.95; read-only, since it is a default.

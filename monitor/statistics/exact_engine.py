@@ -137,8 +137,9 @@ def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
 class BinCut:
     """A way to cut the axes into bins.
 
-    ends         of equal-width bins, in σ (squared for UCE); None = lowest to highest
-    frozen       the edges of frozen bins: freeze_edges
+    count        at least one
+    ends         0 ≤ lo < hi of equal-width bins, in σ (squared for UCE); None = lowest to highest
+    frozen       the edges of frozen bins, and of these only: freeze_edges
     fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
     """
 
@@ -147,31 +148,6 @@ class BinCut:
     ends: tuple[float, float] | None = None
     frozen: tuple[FloatArray, ...] | None = None
     fewest_rows: int = 1
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("equal-count", "equal-width", "frozen"):
-            raise EvaluationError(
-                f"binning {self.kind!r} is unknown. Use equal-count, equal-width or frozen."
-            )
-        if self.count < 1:
-            raise EvaluationError(f"bins is {self.count}. Use at least one.")
-        if (self.frozen is not None) != (self.kind == "frozen"):
-            raise EvaluationError(
-                f"binning {self.kind} goes {'with' if self.kind == 'frozen' else 'without'} "
-                "edges. Freeze the edges of a reference for frozen bins, and for these only."
-            )
-        if self.ends is None:
-            return
-        if self.kind != "equal-width":
-            raise EvaluationError(
-                f"range {self.ends[0]:g}:{self.ends[1]:g} has no meaning for bins of "
-                f"{self.kind.replace('-', ' ')}. Use the range of the data, or equal-width bins."
-            )
-        if not 0 <= self.ends[0] < self.ends[1] < np.inf:
-            raise EvaluationError(
-                f"range {self.ends[0]:g}:{self.ends[1]:g} is not a range of deviations. "
-                "Give 0 <= lo < hi."
-            )
 
     def between_edges(
         self, i: int, rows: BinSums, axis: FloatArray
@@ -299,15 +275,13 @@ def evaluate_rows(
 
     mean, truth  (N, K); a row of truth that is not finite means no truth
     covariance   (N, K, K); rows that are not positive definite are refused and counted
-    tau          (T,) confidence levels in (0, 1)
+    tau          (T,) confidence levels in (0, 1), at least one
     cut          of its ends: ENCE and QCE leave out the rows beyond them, UCE keeps these in
                  its N, and all other measures take every row, as netcal does
     cluster      (N,) number of the track, along which errors may be correlated; −1 = no track
     shaped       distributions of which the Gaussians are forwarded only; None: these themselves
-    raises       EvaluationError when no row is left, or a level makes no sense
+    raises       EvaluationError when no row is left
     """
-    if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
-        raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
     labelled = np.isfinite(truth).all(axis=1)
     order = np.array(space.order)
     factor = factorise(covariance[labelled][:, order[:, None], order])

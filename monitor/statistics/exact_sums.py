@@ -28,9 +28,6 @@ _MASK = (1 << LIMB_BITS) - 1
 # Gross outliers: 2^80 is 2.8e14 times what a bin is about.
 UTMOST = 2.0**80
 
-# Below this magnitude a float64 holds every integer, so sums of integers are exact in any order.
-_EXACT = 2.0**53
-
 # A column of SparseSums is one int64 as long as it stays below this; what does not fit spills.
 SPILL_BITS = 61
 _HALF = np.int64(1) << SPILL_BITS
@@ -67,19 +64,11 @@ class ExactSum:
 
     @classmethod
     def over_columns(cls, values: FloatArray, exponent: int) -> ExactSum:
-        """Adds up the last axis, at most 2^12 long; values (M, N) finite, overwritten."""
-        units = np.multiply(values, 2.0**-exponent, out=values)
-        np.rint(units, out=units)
-        zeros = np.zeros(units.shape[0], np.int64)
-        extreme = np.maximum(units.max(axis=1, initial=0.0), -units.min(axis=1, initial=0.0))
-        large = extreme * units.shape[1] >= _EXACT
-        low, high = carry(units.sum(axis=1, where=~large[:, None]).astype(np.int64), zeros)
-        if large.any():
-            low_part, high_part = split(units[large])
-            low[large], high[large] = carry(
-                low_part.sum(axis=1).astype(np.int64), high_part.sum(axis=1).astype(np.int64)
-            )
-        return cls(low, high, exponent)
+        """Adds up the last axis, at most 2^12 long; values (M, N) finite."""
+        low, high = split(np.rint(values * 2.0**-exponent))
+        # 2^12 limbs of 2^40: a float64 holds every integer up to 2^53.
+        low_sum, high_sum = low.sum(axis=1).astype(np.int64), high.sum(axis=1).astype(np.int64)
+        return cls(*carry(low_sum, high_sum), exponent)
 
     def __add__(self, other: ExactSum) -> ExactSum:
         assert self.exponent == other.exponent

@@ -17,7 +17,6 @@ from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import (
-    ClassBinning,
     ClassStatistics,
     no_class_statistics,
     observe_classes,
@@ -130,7 +129,7 @@ def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[tuple[Frame, in
     for i, frame in enumerate(frames):
         for start in range(0, frame.n, most):
             part = slice(start, start + most)
-            piece = frame if frame.n <= most else frame.cut(part)
+            piece = frame if frame.n <= most else frame.take(part)
             if n + piece.n > most:
                 yield gathered
                 gathered, n = [], 0
@@ -292,10 +291,6 @@ def _groups(waiting: list[MatchedRows]) -> Iterator[list[MatchedRows]]:
 class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
     """Brings matched class probabilities into the class statistics."""
 
-    def __init__(self, binning: ClassBinning, windows: Windows, fold_rows: int) -> None:
-        super().__init__(windows, fold_rows)
-        self.binning = binning
-
     def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
         """Folds a chunk in a step."""
         by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
@@ -306,7 +301,7 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
         changes = PaneChanges(self)
         for (index, key, _, retracts), group in by_place.items():
             _, opinions, classes = group[0].opinions.shape
-            found = no_class_statistics(self.binning, classes)
+            found = no_class_statistics(classes)
             for pieces in _pieces(
                 group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
             ):
@@ -321,6 +316,6 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
         label = np.concatenate([rows.label for rows in chunk])
         count = opinions.shape[1]
         if count == 1:
-            return observe_classes(self.binning, opinions[:, 0], label)
+            return observe_classes(opinions[:, 0], label)
         mean = add_up(opinions.transpose(1, 0, 2)) / count
-        return observe_classes(self.binning, mean, label, opinions)
+        return observe_classes(mean, label, opinions)

@@ -8,17 +8,17 @@ cumulative probability and quantiles, one dimension at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import gammaincinv, ndtr, ndtri
 
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class BinSums:
+class BinSums(Columns):
     """Sums over the detections of each of B bins along one axis; a row may be a bin by itself.
 
     lower, upper   (B,) edges on the axis, in its unit; equal for a row
@@ -36,11 +36,6 @@ class BinSums:
     squared_error: FloatArray
     nees: FloatArray
     within: IntArray | BoolArray
-
-    def of(self, chosen: slice | BoolArray) -> Self:
-        """Selects some of the bins."""
-        columns = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
-        return replace(self, **{n: a[chosen] for n, a in columns if isinstance(a, np.ndarray)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ class ReliabilityBins(BinSums):
     def with_rows(self, fewest: int) -> ReliabilityBins:
         """Selects the bins that hold at least so many."""
         kept = self.n >= fewest
-        return self if kept.all() else self.of(kept)
+        return self if kept.all() else self.take(kept)
 
 
 def bins_between(rows: BinSums, axis: FloatArray, edges: FloatArray) -> ReliabilityBins:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space, read_only
 from monitor.statistics import measures
-from monitor.statistics.bins import LogBins, chi_square, read_only
+from monitor.statistics.bins import LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
@@ -64,14 +64,14 @@ class OccupiedCells:
         kept = (cells.n > 0) & (cells.variance > 0)
         cut = cells.squared_error, cells.nees, cells.within
         if not kept.all() or min(column.min(initial=0) for column in cut) < 0:
-            cells, axis = cells.of(kept), axis[kept]
+            cells, axis = cells.take(kept), axis[kept]
             for column in (cells.squared_error, cells.nees, cells.within):
                 np.maximum(column, 0, out=column)
         return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
 
     def axis(self, i: int) -> AxisCells:
         """Selects the micro-bins of one axis."""
-        return self.cells.of(slice(self.start[i], self.start[i + 1]))
+        return self.cells.take(slice(self.start[i], self.start[i + 1]))
 
     def totals(self, values: FloatArray) -> FloatArray:
         """Adds up a column of the cells over each axis, (A,)."""

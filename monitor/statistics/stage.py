@@ -14,8 +14,8 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray, Space, triangle
-from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics, read_only
+from monitor.frames.space import FloatArray, IntArray, Space, read_only, triangle
+from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums

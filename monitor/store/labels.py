@@ -61,7 +61,7 @@ def labels_of(
     _check_once(columns, labels, rows, of_sequence[rows])
     return {
         sequence: {
-            name: labels.of(np.flatnonzero((of_sequence[rows] == s) & (of_class[rows] == c)))
+            name: labels.take(np.flatnonzero((of_sequence[rows] == s) & (of_class[rows] == c)))
             for c, name in enumerate(classes)
         }
         for s, sequence in enumerate(sequences)

@@ -20,7 +20,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
-    ClassBinning,
+    CLASS_BINNING,
     ClassStatistics,
     no_class_statistics,
     table_shapes,
@@ -261,14 +261,10 @@ def checked_count(n: int, field: str) -> int:
     return n
 
 
-# There is one, so its hash is all that is sent.
-_BINNING = ClassBinning()
-
-
 def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Iterator[bytes]:
     """A slice as at least one ClassSliceState, none of them large."""
     names = ("name", "class_names", "overflow")
-    head = pb.ClassSliceState(**values_of(entry, names), bin_hash=_BINNING.hash)
+    head = pb.ClassSliceState(**values_of(entry, names), bin_hash=CLASS_BINNING.hash)
     return _parts(head, entry.panes, _encode_class_pane, known)
 
 
@@ -285,15 +281,15 @@ def decode_class_slice(
     message: pb.ClassSliceState, windows: Windows, field: str
 ) -> ClassSliceState:
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
-    if message.bin_hash != _BINNING.hash:
+    if message.bin_hash != CLASS_BINNING.hash:
         raise IncompatibleStatistics(
             f"{field}.bin_hash: the state's class probabilities are kept on bins of hash "
-            f"{message.bin_hash[:64]}, here on those of {_BINNING.hash}: they cannot be added. "
-            "Use the same version of the monitor for both."
+            f"{message.bin_hash[:64]}, here on those of {CLASS_BINNING.hash}: they cannot be "
+            "added. Use the same version of the monitor for both."
         )
     names = checked_class_names(message.class_names, field)
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
-    zero = no_class_statistics(_BINNING, len(names))
+    zero = no_class_statistics(len(names))
     panes = _panes(message.panes, windows, field, partial(_decode_class_pane, zero))
     return ClassSliceState(name, names, panes, message.overflow)
 
@@ -308,7 +304,7 @@ def _decode_class_pane(
         return zero
     if len(pane.tables) != len(zero.tables):
         raise invalid(f"{field}.tables", f"{len(pane.tables)}, not {len(zero.tables)}")
-    shapes = table_shapes(zero.binning, zero.classes)
+    shapes = table_shapes(zero.classes)
     return replace(
         zero,
         n=checked_count(pane.n, field),

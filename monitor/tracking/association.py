@@ -10,7 +10,7 @@ Matching of labels with detections never lives here: see monitor/matching/.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -65,11 +65,11 @@ class Gaussians(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class GatedPairs:
+class GatedPairs(Columns):
     """M pairs of a track and a detection within the gate.
 
     track, detection  (M,)
-    whitened          (J, M) L⁻¹ν of the joint dimensions, S = L Lᵀ
+    whitened          (M, J) L⁻¹ν of the joint dimensions, S = L Lᵀ
     nis               (M,) νᵀ S⁻¹ ν over the joint dimensions
     log_determinant   (M,) log det S
     """
@@ -79,19 +79,6 @@ class GatedPairs:
     whitened: FloatArray
     nis: FloatArray
     log_determinant: FloatArray
-
-    def of(self, pairs: IntArray) -> GatedPairs:
-        """Picks pairs."""
-        return GatedPairs(*(getattr(self, f.name)[..., pairs] for f in fields(self)))
-
-    def and_also(self, others: GatedPairs) -> GatedPairs:
-        """Appends the others to these pairs."""
-        return GatedPairs(
-            *(
-                np.concatenate([getattr(self, f.name), getattr(others, f.name)], axis=-1)
-                for f in fields(self)
-            )
-        )
 
     def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
         """Renumbers pairs of picked rows: row i of each side becomes tracks[i] or detections[i]."""
@@ -107,7 +94,8 @@ def by_likelihood(
     # −2 log of the likelihood: a track of which little is known takes no detection from one
     # that expects it there.
     cost = pairs.nis + pairs.log_determinant
-    return pairs.of(assign(pairs.track, pairs.detection, cost, predicted.class_index[pairs.track]))
+    kind = predicted.class_index[pairs.track]
+    return pairs.take(assign(pairs.track, pairs.detection, cost, kind))
 
 
 def by_upstream_id(
@@ -135,8 +123,8 @@ def by_upstream_id(
     )
     told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
     others, rest = np.flatnonzero(~has_id), np.flatnonzero(~sent)
-    found = by_likelihood(predicted.of(others), measured.of(rest), space, settings)
-    return told.and_also(found.numbered(others, rest))
+    found = by_likelihood(predicted.take(others), measured.take(rest), space, settings)
+    return GatedPairs.joined([told, found.numbered(others, rest)])
 
 
 def rejected(
@@ -163,10 +151,14 @@ def rejected(
         return np.zeros(0, np.int64)
     limit = gate_limit(settings.gate_level, len(space.joint))
     near = gated_pairs(
-        predicted.of(track), measured.of(detection), space, limit * _NEAR**2, settings.max_distance
+        predicted.take(track),
+        measured.take(detection),
+        space,
+        limit * _NEAR**2,
+        settings.max_distance,
     )
     # A pair inside the gate is no refusal: an upstream id gave the detection away.
-    near = near.of(np.flatnonzero(near.nis > limit))
+    near = near.take(np.flatnonzero(near.nis > limit))
     kind = predicted.class_index[track]
     chosen = assign(near.track, near.detection, near.nis, kind[near.track])
     refused: IntArray = kind[near.track[chosen]]
@@ -242,7 +234,7 @@ def measured_pairs(
     return GatedPairs(
         track[kept],
         detection[kept],
-        whitened[:, kept],
+        whitened.T[kept],
         nis[kept],
         log_determinant(factor[:, :, kept], joint.size),
     )

@@ -126,7 +126,7 @@ def scenes(
 
     match_distance  in the unit of the stream; a track farther away is never a match
     """
-    labels = labels.of(np.lexsort((labels.id, labels.frame)))
+    labels = labels.take(np.lexsort((labels.id, labels.frame)))
     bounds = np.searchsorted(labels.frame, np.arange(len(tracks) + 1))
     plane = axes.position[:_PLANE]
     found = []

@@ -225,7 +225,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     frame_sums = innovation_sums(
         model.classes,
         tracks.class_index[track][was_confirmed],
-        pairs.whitened.T[was_confirmed],
+        pairs.whitened[was_confirmed],
         tracks.whitened[track][was_confirmed],
         refused,
     )
@@ -236,7 +236,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     allowed = np.where(tracks.confirmed, settings.coast_frames, settings.tentative_misses - 1)
     alive = np.flatnonzero(tracks.missed <= allowed)
     if alive.size < tracks.n:
-        tracks, row, nis = tracks.of(alive), row[alive], nis[alive]
+        tracks, row, nis = tracks.take(alive), row[alive], nis[alive]
     room = min(settings.max_tracks, _MOST_STATE // motion.size**2) - tracks.n
     fresh, origin = _births(model, seen, noise, detection, room)
     after = TrackerState(
@@ -266,7 +266,7 @@ def _brought_forward(
     longest_ago = seen.stamp_ns - round(settings.coast_seconds * 1e9)
     alive = np.flatnonzero(tracks.updated_ns >= longest_ago)
     if alive.size < tracks.n:
-        tracks = tracks.of(alive)
+        tracks = tracks.take(alive)
     if tracks.n == 0:
         return tracks, innovations
     state, covariance = tracks.state, tracks.covariance
@@ -305,7 +305,7 @@ def _updated(
     missed = tracks.missed + 1
     if track.size == 0:
         return replace(tracks, missed=missed, whitened=whitened)
-    whitened[track] = pairs.whitened.T
+    whitened[track] = pairs.whitened
     missed[track] = 0
     innovation = motion.space.error(measured.mean[detection], tracks.state[track, : motion.k])
     votes, turned = tracks.heading_votes, np.zeros(track.size, bool)

@@ -59,7 +59,7 @@ def encode_header_answer(
     result = perception_monitor_pb2.HeaderResult(
         stream=stream,
         accepted=refusal is None,
-        notice=None if refusal is None else _notice(refusal.notice()),
+        notice=None if refusal is None else _notice(refusal),
         track_dimensions=[message_of(frame_pb2.Dimension, one) for one in track_dimensions],
     )
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
@@ -82,7 +82,7 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
             message_index=message_index,
             status=frame_pb2.STATUS_REFUSED,
             reason=_wire_reason(answer.reason),
-            notices=[_notice(answer.notice())],
+            notices=[_notice(answer)],
         )
         return (refused.SerializeToString(),)
     received = answer.received

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from monitor.frames.frame import MatchedClasses
-from monitor.statistics.class_statistics import ClassBinning
 from monitor.statistics.folding import ClassAccumulator
 from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, put
 from tests.calibration.matched_frames import (
@@ -177,7 +176,7 @@ class ClassRaces(Races):
     """The same with class probabilities."""
 
     def made(self) -> PaneAccumulator[Any, Any]:
-        return ClassAccumulator(ClassBinning(), WINDOWS, 6)
+        return ClassAccumulator(WINDOWS, 6)
 
     def row(self, number: int, stamp: int | None) -> Any:
         random = np.random.default_rng(number)

@@ -119,7 +119,7 @@ def test_where_all_is_taken_back_nothing_is_left(fold_rows, tracks):
 
 def test_some_rows_of_a_frame_may_be_taken_back_by_themselves():
     frames = [matched([2, i], 20, tracks=20, stamp_ns=5 + i) for i in range(3)]
-    parts = [frames[1].cut(part) for part in (slice(0, 7), slice(7, 20))]
+    parts = [frames[1].take(part) for part in (slice(0, 7), slice(7, 20))]
     assert_same_panes(
         accumulated([*frames, back(parts[0])], 1, 7).panes,
         accumulated([frames[0], parts[1], frames[2]], 1, 7).panes,

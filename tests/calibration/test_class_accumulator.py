@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from monitor.frames.frame import MatchedClasses, opinions_of
 from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable
 from monitor.statistics.class_statistics import (
-    ClassBinning,
     ClassStatistics,
     no_class_statistics,
     observe_classes,
@@ -23,7 +22,6 @@ from tests import laws
 from tests.calibration.matched_frames import fold, fold_some, unfinished
 from tests.states import bits
 
-BINNING = ClassBinning()
 # Panes of 20, 60 and 120 ns.
 WINDOWS = Windows((60, 180, 360), 3)
 OLDER = (WINDOWS.older, 0)
@@ -57,7 +55,7 @@ def observed(rows: MatchedClasses, row: int) -> ClassStatistics:
     opinions = rows.opinions[row]
     mean = sum(opinions[1:], opinions[0]) / len(opinions)
     several = rows.opinions[row : row + 1] if len(opinions) > 1 else None
-    return observe_classes(BINNING, mean[None], rows.label[row : row + 1], several)
+    return observe_classes(mean[None], rows.label[row : row + 1], several)
 
 
 def expected_panes(frames: Sequence[MatchedClasses], clock_ns: int) -> Expected:
@@ -67,7 +65,7 @@ def expected_panes(frames: Sequence[MatchedClasses], clock_ns: int) -> Expected:
         key = WINDOWS.place(rows.stamp_ns, clock_ns)
         for row in range(rows.n):
             panes = found.setdefault(rows.index, {})
-            zero = no_class_statistics(BINNING, CLASSES[rows.index])
+            zero = no_class_statistics(CLASSES[rows.index])
             panes[key] = panes.get(key, zero).merge(observed(rows, row))
     return found
 
@@ -83,7 +81,7 @@ def finished(accumulator: ClassAccumulator, clock_ns: int | None = None) -> Clas
 @pytest.mark.parametrize("seed", range(3))
 def test_panes_are_the_statistics_of_their_rows_however_many_are_folded_at_once(seed, fold_rows):
     frames = drive(seed, 60)
-    accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    accumulator = ClassAccumulator(WINDOWS, fold_rows)
     for rows in frames:
         accumulator.add(rows)
         fold_some(accumulator)
@@ -95,10 +93,10 @@ def test_panes_are_the_statistics_of_their_rows_however_many_are_folded_at_once(
 @given(seeds, st.sets(st.integers(0, 29)), st.integers(1, 60))
 def test_neither_the_order_of_frames_nor_the_moment_of_folding_matters(seed, fold_after, fold_rows):
     frames = drive(seed, 30)
-    whole = ClassAccumulator(BINNING, WINDOWS, 8192)
+    whole = ClassAccumulator(WINDOWS, 8192)
     for rows in frames:
         whole.add(rows)
-    stepwise = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    stepwise = ClassAccumulator(WINDOWS, fold_rows)
     random = np.random.default_rng(seed)
     for i, number in enumerate(random.permutation(30).tolist()):
         stepwise.add(frames[number])
@@ -116,7 +114,7 @@ def test_neither_the_order_of_frames_nor_the_moment_of_folding_matters(seed, fol
 def test_a_frame_larger_than_a_step_is_cut_and_no_row_is_lost(opinions):
     n = 2 * CHUNK_ROWS + 3
     frames = [matched(1, n, 2, opinions), matched(2, 5, 2, opinions), matched(3, n, 2, opinions)]
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    accumulator = ClassAccumulator(WINDOWS, 10)
     for rows in frames:
         accumulator.add(rows)
     steps = 0
@@ -129,19 +127,19 @@ def test_a_frame_larger_than_a_step_is_cut_and_no_row_is_lost(opinions):
     label = np.concatenate([rows.label for rows in frames])
     one_by_one = sum(mean[:, i] for i in range(opinions)) / opinions
     several = mean if opinions > 1 else None
-    laws.assert_same(found, observe_classes(BINNING, one_by_one, label, several))
+    laws.assert_same(found, observe_classes(one_by_one, label, several))
 
 
 def test_a_single_row_may_be_larger_than_a_step():
     wide = np.full((2, 400, 50), 0.02)
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 1)
+    accumulator = ClassAccumulator(WINDOWS, 1)
     accumulator.add(MatchedClasses(0, wide, np.array([3, 4])))
     fold(accumulator)
     assert accumulator.panes[0][OLDER].n == 2
 
 
 def test_frames_without_rows_leave_nothing_to_do():
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 1)
+    accumulator = ClassAccumulator(WINDOWS, 1)
     accumulator.add(matched(1, 0))
     assert not unfinished(accumulator)
     assert not accumulator.busy
@@ -149,7 +147,7 @@ def test_frames_without_rows_leave_nothing_to_do():
 
 
 def test_after_a_jump_all_that_came_before_it_is_older_than_every_window():
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    accumulator = ClassAccumulator(WINDOWS, 10)
     accumulator.add(matched(1, 8, stamp_ns=10_000))
     finished(accumulator, 10_000)
     accumulator.add(matched(2, 20, stamp_ns=10_001))
@@ -182,7 +180,7 @@ def test_what_is_taken_back_leaves_the_statistics_of_the_rest(seed, chosen, fold
             other = replace(frames[i], label=(frames[i].label + 1) % CLASSES[frames[i].index])
             stream.append((place, other))
             rest.append(other)
-    accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    accumulator = ClassAccumulator(WINDOWS, fold_rows)
     for number, (_, rows) in enumerate(sorted(stream, key=lambda one: one[0])):
         accumulator.add(rows)
         fold_some(accumulator)
@@ -198,7 +196,7 @@ def test_what_is_taken_back_leaves_the_statistics_of_the_rest(seed, chosen, fold
 @pytest.mark.parametrize("fold_rows", [1, 50, 8192])
 def test_where_all_is_taken_back_nothing_is_left(fold_rows):
     frames = drive(2, 40)
-    accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    accumulator = ClassAccumulator(WINDOWS, fold_rows)
     for rows in [*frames, *map(back, frames)]:
         accumulator.add(rows)
         fold_some(accumulator)
@@ -209,14 +207,14 @@ def test_where_all_is_taken_back_nothing_is_left(fold_rows):
 def test_a_retraction_larger_than_a_step_is_cut_and_takes_every_row(opinions):
     large = matched(1, 2 * CHUNK_ROWS + 3, 2, opinions)
     small = matched(2, 5, 2, opinions)
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    accumulator = ClassAccumulator(WINDOWS, 10)
     for rows in (large, small, back(large)):
         accumulator.add(rows)
     assert bits(finished(accumulator, 9).panes) == bits(expected_panes([small], 9))
 
 
 def test_what_was_counted_before_time_began_anew_is_taken_from_what_is_older():
-    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    accumulator = ClassAccumulator(WINDOWS, 10)
     frames = [matched(i, 8, stamp_ns=10_000 + i) for i in range(3)]
     accumulator.add(frames[0])
     finished(accumulator, 10_000)

@@ -5,11 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.statistics.class_statistics import CONFIDENCE, DIVISORS, ClassBinning, equal_width_bins
-from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.class_statistics import (
+    CLASS_BINNING,
+    CONFIDENCE,
+    DIVISORS,
+    equal_width_bins,
+)
 from tests.calibration.class_oracle import bin_of
 
-BINNING = ClassBinning()
+BINNING = CLASS_BINNING
 unit = st.one_of(
     st.floats(0, 1),
     st.integers(0, 60).map(lambda k: k / 60),
@@ -51,14 +55,3 @@ def test_what_rounding_puts_beyond_an_end_stays_in_the_last_bin():
     assert [axis.index(np.array([-0.0]))[0] for axis in axes[1:]] == [0, 0, 0]
     assert axes[3].index(np.array([1.001]))[0] == axes[3].count - 1
     assert axes[2].upper[axes[2].index(np.array([149 * np.log(2)]))] < 128
-
-
-def test_bins_that_cut_a_sixtieth_are_refused():
-    with pytest.raises(EvaluationError, match="sixtieths"):
-        equal_width_bins(BINNING.axes[0], 7)
-
-
-def test_the_hash_tells_binnings_apart():
-    assert BINNING.hash == ClassBinning().hash != ClassBinning(per_octave=4).hash
-    with pytest.raises(ValueError, match="multiple of 4"):
-        ClassBinning(per_octave=6)

@@ -214,11 +214,3 @@ def test_all_right_and_certain_is_without_fault(classes):
 def test_nothing_to_evaluate_says_what_was_left_out():
     with pytest.raises(EvaluationError, match="of 3 rows, 2 have no true class and 1 are no"):
         evaluate_class_rows(np.full((3, 2), [0.5, 0.5]), np.array([-1, 2, -1]))
-
-
-@pytest.mark.parametrize(
-    ("options", "named"), [({"bins": 0}, "bins is 0"), ({"binning": "frozen"}, "'frozen'")]
-)
-def test_bins_that_make_no_sense_are_refused(options, named):
-    with pytest.raises(EvaluationError, match=named):
-        evaluate_class_rows(np.full((1, 2), 0.5), np.array([0]), **options)

@@ -15,10 +15,8 @@ from monitor.statistics.class_evaluation import (
     evaluate_class_rows,
     read_classes,
 )
-from monitor.statistics.class_statistics import ClassBinning, no_class_statistics, observe_classes
-from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.class_statistics import no_class_statistics, observe_classes
 
-BINNING = ClassBinning()
 # Of the sum over a bin, per row: half the unit of the grid.
 GRID = 2.0**-41
 # What sorting decides; the rest is a matter of sums.
@@ -41,7 +39,7 @@ def simulated(seed, n, classes, sharp):
 def both(rows, bins) -> tuple[ClassEvaluation, ClassEvaluation]:
     probabilities, label, opinions = rows
     return (
-        read_classes(observe_classes(BINNING, *rows), bins),
+        read_classes(observe_classes(*rows), bins),
         evaluate_class_rows(probabilities, label, opinions=opinions, bins=bins),
     )
 
@@ -106,24 +104,24 @@ def test_values_on_the_edges_of_bins_are_counted_alike():
     for bins in (10, 15, 20):
         label = np.zeros(confidence.size, np.int64)
         exact = evaluate_class_rows(probabilities, label, bins=bins)
-        streamed = read_classes(observe_classes(BINNING, probabilities, label), bins)
+        streamed = read_classes(observe_classes(probabilities, label), bins)
         assert streamed.counts_confidence.tolist() == exact.counts_confidence.tolist()
         np.testing.assert_allclose(streamed.ece_by_class, exact.ece_by_class, atol=GRID)
 
 
 def test_of_replicas_only_those_with_opinions_tell_of_them():
     probabilities, label, opinions = simulated(2, 50, 4, 2.0)
-    with_opinions = observe_classes(BINNING, probabilities, label, opinions)
+    with_opinions = observe_classes(probabilities, label, opinions)
     alone = read_classes(with_opinions)
-    found = read_classes(with_opinions.merge(observe_classes(BINNING, probabilities, label)))
+    found = read_classes(with_opinions.merge(observe_classes(probabilities, label)))
     assert (found.n, found.opinions) == (100, 50)
     assert (found.aleatoric, found.epistemic) == (alone.aleatoric, alone.epistemic)
     assert found.aleatoric + found.epistemic == pytest.approx(alone.entropy, rel=1e-9)
 
 
 def test_a_slice_without_rows_has_no_measures():
-    zero = no_class_statistics(BINNING, 10)
-    early = zero.merge(observe_classes(BINNING, *simulated(1, 20, 10, 1.0)).negated())
+    zero = no_class_statistics(10)
+    early = zero.merge(observe_classes(*simulated(1, 20, 10, 1.0)).negated())
     for statistics in (zero, early):
         found = read_classes(statistics)
         assert (found.n, found.classes) == (0, 10)
@@ -136,13 +134,8 @@ def test_a_slice_without_rows_has_no_measures():
 def test_two_of_ten_classes_are_no_binary_problem():
     probabilities, label, _ = simulated(5, 400, 10, 1.0)
     two = np.isin(label, (3, 8))
-    streamed = read_classes(observe_classes(BINNING, probabilities[two], label[two]))
+    streamed = read_classes(observe_classes(probabilities[two], label[two]))
     assert streamed.classes == 10 and np.isfinite(streamed.ece_by_class).all()
     assert streamed.cece == pytest.approx(
         evaluate_class_rows(probabilities[two], label[two]).cece, rel=1e-9
     )
-
-
-def test_bins_that_cut_a_sixtieth_are_refused():
-    with pytest.raises(EvaluationError, match="bins is 25"):
-        read_classes(no_class_statistics(BINNING, 2), 25)

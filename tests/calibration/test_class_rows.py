@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.statistics.class_statistics import judge_rows
-from monitor.statistics.evaluation import EvaluationError
 from tests.calibration import class_oracle as oracle
 
 THIRD = [0.2, 0.3, 0.5]
@@ -90,24 +89,3 @@ def test_entropy_is_its_aleatoric_and_its_epistemic_part(seed, opinions, classes
 def test_a_row_with_one_bad_opinion_is_refused():
     rows = judged([THIRD, THIRD], [0, 0], [[THIRD, THIRD], [THIRD, [0.9, 0.9, 0.9]]])
     assert (rows.n, rows.refused) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "label", "opinions", "named"),
-    [
-        ((4,), (4,), None, "(4,)"),
-        ((4, 1), (4,), None, "at least two classes"),
-        ((4, 3), (3,), None, "one label a row"),
-        ((4, 3), (4,), (4, 3), "opinions have shape"),
-        ((4, 3), (4,), (4, 2, 2), "opinions have shape"),
-        ((4, 3), (4,), (4, 0, 3), "M at least 1"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(probabilities, label, opinions, named):
-    with pytest.raises(EvaluationError) as caught:
-        judge_rows(
-            np.full(probabilities, 0.5),
-            np.zeros(label, np.int64),
-            None if opinions is None else np.full(opinions, 0.5),
-        )
-    assert named in str(caught.value)

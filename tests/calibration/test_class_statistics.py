@@ -14,7 +14,6 @@ from monitor.statistics.class_statistics import (
     ALL_ROWS,
     BY_CLASS,
     ONE_VS_REST,
-    ClassBinning,
     ClassStatistics,
     N,
     no_class_statistics,
@@ -24,7 +23,6 @@ from monitor.statistics.class_statistics import (
 from monitor.statistics.exact_sums import ExactSum, SparseSums
 from tests import laws
 
-BINNING = ClassBinning()
 quick = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 widths = st.sampled_from([2, 3, 10, 80])
@@ -34,7 +32,6 @@ widths = st.sampled_from([2, 3, 10, 80])
 class Unpacked:
     """Class statistics with each table in a field of its own, so that the laws see every bit."""
 
-    binning: ClassBinning
     classes: int
     n: int
     all_rows: SparseSums
@@ -45,13 +42,12 @@ class Unpacked:
     @property
     def packed(self) -> ClassStatistics:
         tables = (self.all_rows, self.by_class, self.one_vs_rest)
-        return ClassStatistics(self.n, tables, self.companions, self.binning, self.classes)
+        return ClassStatistics(self.n, tables, self.companions, self.classes)
 
 
 def unpacked(statistics: ClassStatistics) -> Unpacked:
     all_rows, by_class, one_vs_rest = statistics.tables
     return Unpacked(
-        binning=statistics.binning,
         classes=statistics.classes,
         n=statistics.n,
         all_rows=all_rows,
@@ -85,7 +81,7 @@ def simulated(seed, n, classes, concentration=0.3):
 
 def seen(rows, with_opinions=True) -> ClassStatistics:
     probabilities, label, opinions = rows
-    return observe_classes(BINNING, probabilities, label, opinions if with_opinions else None)
+    return observe_classes(probabilities, label, opinions if with_opinions else None)
 
 
 def some(seed, n, classes, with_opinions=True) -> ClassStatistics:
@@ -98,7 +94,7 @@ def test_class_statistics_obey_the_laws_of_merging(seed, classes, with_opinions)
     a, b, c = (
         unpacked(some(seed + i, 9 * i + 1, classes, with_opinions ^ (i == 1))) for i in range(3)
     )
-    zero = unpacked(no_class_statistics(BINNING, classes))
+    zero = unpacked(no_class_statistics(classes))
     laws.merge_is_associative(merge, a, b, c)
     laws.merge_is_commutative(merge, a, b)
     laws.zero_changes_nothing(merge, zero, a)
@@ -122,7 +118,7 @@ def test_any_split_in_any_order_with_retractions_gives_the_same_bits(seed):
         steps.append(partial(ClassStatistics.merge, other=wrong))
         steps.append(partial(ClassStatistics.merge, other=wrong.negated()))
     random.shuffle(steps)
-    total = reduce(lambda sums, step: step(sums), steps, no_class_statistics(BINNING, classes))
+    total = reduce(lambda sums, step: step(sums), steps, no_class_statistics(classes))
     assert_same(total, seen(rows))
 
 
@@ -145,9 +141,9 @@ def test_more_rows_than_fit_a_chunk_equal_their_halves():
 def test_bad_rows_and_those_without_truth_are_not_in_the_sums():
     probabilities, label, _ = simulated(3, 200, 5)
     good = np.isfinite(probabilities).all(axis=1) & (label >= 0)
-    found = observe_classes(BINNING, probabilities, label)
+    found = observe_classes(probabilities, label)
     assert found.n == np.count_nonzero(good) < 200
-    assert_same(found, observe_classes(BINNING, probabilities[good], label[good]))
+    assert_same(found, observe_classes(probabilities[good], label[good]))
     assert np.isfinite(found.companions.value).all()
 
 
@@ -156,19 +152,17 @@ def test_every_row_is_once_on_each_axis_and_once_against_each_class():
     counts = [table.values[:, N].sum() for table in found.tables]
     assert counts[ALL_ROWS] == counts[BY_CLASS] == 4 * found.n
     assert counts[ONE_VS_REST] == 6 * found.n
-    for table, (width, end) in zip(found.tables, table_shapes(BINNING, 6), strict=True):
+    for table, (width, end) in zip(found.tables, table_shapes(6), strict=True):
         assert table.width == width and table.keys[0] >= 0 and table.keys[-1] < end
 
 
 @pytest.mark.parametrize(("classes", "most"), [(10, 250_000), (256, 1_500_000)])
 def test_a_slice_stays_small_however_many_rows_it_saw(classes, most):
     rows = simulated(1, 20_000, classes, concentration=0.1)
-    tables = observe_classes(BINNING, rows[0], rows[1]).tables
+    tables = observe_classes(rows[0], rows[1]).tables
     assert sum(table.nbytes for table in tables) < most
 
 
-def test_other_classes_and_other_bins_are_refused():
+def test_other_classes_are_refused():
     with pytest.raises(IncompatibleStatistics, match="of 3 classes with those of 4"):
         some(1, 5, 3).merge(some(1, 5, 4))
-    with pytest.raises(IncompatibleStatistics, match="edges differ"):
-        some(1, 5, 3).merge(no_class_statistics(ClassBinning(per_octave=4), 3).negated())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
+from monitor.statistics.evaluation import TAU, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
     BinCut,
     bins_equal_count,
@@ -358,32 +358,6 @@ def test_a_range_that_holds_no_row_leaves_binned_measures_unsaid():
     assert math.isnan(found.joint.qce)
     assert math.isfinite(found.joint.nll)
     json.dumps(as_json(found), allow_nan=False)
-
-
-def evaluate(tau=TAU, **settings) -> Evaluation:
-    return evaluate_rows(XYZ, *simulated(1, n=20), tau=tau, cut=BinCut(**settings))
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"count": 0}, r"bins is 0\. Use at least one"),
-        (
-            {"kind": "equal"},
-            r"binning 'equal' is unknown\. Use equal-count, equal-width or frozen",
-        ),
-        ({"kind": "frozen"}, r"binning frozen goes with edges"),
-        ({"frozen": freeze_edges(XYZ, simulated(1)[1], 5)}, r"equal-count goes without edges"),
-        ({"ends": (0.0, 1.0)}, r"range 0:1 has no meaning for bins of equal count"),
-        ({"kind": "equal-width", "ends": (2.0, 1.0)}, r"range 2:1 .* Give 0 <= lo < hi"),
-        ({"kind": "equal-width", "ends": (-1.0, 1.0)}, r"range -1:1 is not a range"),
-        ({"tau": np.array([0.5, 1.0])}, r"tau \[0\.5, 1\.0\] must be levels between 0 and 1"),
-        ({"tau": np.array([])}, r"tau \[\] must be"),
-    ],
-)
-def test_settings_without_meaning_are_refused(settings, sentence):
-    with pytest.raises(EvaluationError, match=sentence):
-        evaluate(**settings)
 
 
 def test_nothing_to_evaluate_is_an_error_that_says_why():

@@ -166,9 +166,6 @@ def test_an_edge_moves_to_the_edge_of_a_micro_bin_that_is_nearest_by_ratio(wante
 @pytest.mark.parametrize(
     ("wanted", "shown"),
     [
-        ((), r"export edges \[\]"),
-        ((-1.0, 2.0), r"\[-1\.0, 2\.0\]"),
-        ((1.0, float("inf")), r"\[1\.0, inf\]"),
         ((2.0, 1.0), "2 and 1 are not ascending"),
         ((1.0, 1.001), "1 and 1.001 .* at least 1/32 of an octave apart"),
         ((2e6, 3e6), r"2e\+06 and 3e\+06 .* within \[9\.53674e-07, 1\.04858e\+06\]"),

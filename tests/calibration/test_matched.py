@@ -18,7 +18,7 @@ def test_a_frame_knows_how_many_rows_it_has(space):
 @pytest.mark.parametrize("tracks", [0, 5])
 def test_a_part_holds_the_rows_that_were_asked_for(tracks):
     rows = matched(2, 20, tracks=tracks, stamp_ns=7, live=False, source=3)
-    part = rows.cut(slice(5, 12))
+    part = rows.take(slice(5, 12))
     assert part.n == 7
     assert (part.space, part.stamp_ns, part.live, part.source) == (XY, 7, False, 3)
     names = ["slices", "error", "covariance", "recalibrated_error", "recalibrated_covariance"]
@@ -32,7 +32,7 @@ def test_a_part_holds_the_rows_that_were_asked_for(tracks):
 def test_a_part_of_what_was_left_unchanged_is_unchanged(changed):
     rows = matched(3, 9, changed=changed)
     assert rows.unchanged is not changed
-    assert rows.cut(slice(0, 4)).unchanged is not changed
+    assert rows.take(slice(0, 4)).unchanged is not changed
 
 
 def test_an_equal_copy_counts_as_a_change():

@@ -19,7 +19,7 @@ from monitor.statistics.reading import OccupiedCells, read
 from monitor.statistics.stage import StageStatistics, no_statistics, observe
 from tests.calibration.matched_frames import BINNING as TRACKED
 from tests.calibration.matched_frames import XY, accumulated, matched
-from tests.states import BINNING, BOX, CLASS_BINNING, CLASSES, counted, random_rows
+from tests.states import BINNING, BOX, CLASSES, counted, random_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
 quick = settings(max_examples=60)
@@ -125,7 +125,7 @@ def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():
 def test_any_class_statistics_can_be_read(seed, n):
     random = np.random.default_rng(seed)
     (state,) = counted(random_rows(seed, n)).class_slices
-    found = no_class_statistics(CLASS_BINNING, len(CLASSES))
+    found = no_class_statistics(len(CLASSES))
     for statistics in state.panes.values():
         found = (
             found.merge(statistics.negated()) if random.random() < 0.4 else found.merge(statistics)

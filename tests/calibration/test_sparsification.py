@@ -12,9 +12,9 @@ from monitor.statistics.class_evaluation import (
     Ranked,
     area_bounds,
     areas,
+    areas_of_outcomes,
     deviation_within,
     error_of_kept,
-    rank_outcomes,
     rank_rows,
 )
 
@@ -79,7 +79,7 @@ def test_sorting_within_a_group_moves_the_area_by_its_bound_at_most(data):
 
 
 def test_the_oracle_of_outcomes_keeps_the_right_rows_longest():
-    found = areas(rank_outcomes(np.array([3, 0, 2, 0]), np.array([1, 2, 0, 0])))
+    found = areas_of_outcomes(np.array([3, 0, 2, 0]), np.array([1, 2, 0, 0]))
     # Of three right and one wrong row only the whole has an error: 1/4 at one of four steps.
     np.testing.assert_allclose(found[:3, 0], [1 / 16, 1.0, 0.0])
     assert math.isnan(found[3, 0])

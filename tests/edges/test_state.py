@@ -33,7 +33,6 @@ from monitor.store.statistics_state import (
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import (
     BINNING,
-    CLASS_BINNING,
     WINDOWS,
     assert_same_state,
     bits,
@@ -204,7 +203,7 @@ def test_what_the_largest_configuration_counts_can_be_read_again():
         random.normal(size=(9, space.k)),
         np.eye(space.k)[None] + 0 * random.normal(size=(9, 1, 1)),
     )
-    more = observe_classes(CLASS_BINNING, random.dirichlet(np.ones(len(classes)), 2), np.arange(2))
+    more = observe_classes(random.dirichlet(np.ones(len(classes)), 2), np.arange(2))
     name = f"{'s' * 64}/{'c' * 64}/{ranges.labels(plain_space((space.names[0],)))[1]}"
     state = StatisticsState(
         binning,

@@ -15,7 +15,7 @@ from monitor.statistics.stage import SliceStatistics, observe
 from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
 from monitor.store.statistics_state import StoredState
 from monitor.v1 import statistics_state_pb2 as pb
-from tests.states import CLASS_BINNING, WINDOWS, joined
+from tests.states import WINDOWS, joined
 
 BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 QUANTILES = (0.0, 1.2815515655446004)  # of the standard normal distribution
@@ -114,7 +114,7 @@ def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order(
     opinions = np.array([[[0.75, 0.125, 0.125], [0.25, 0.5, 0.25]]])
     mean = opinions.mean(axis=1)
     label = 1
-    held = observe_classes(CLASS_BINNING, mean, np.array([label]), opinions)
+    held = observe_classes(mean, np.array([label]), opinions)
     panes = {(WINDOWS.older, 0): held}
     entry = ClassSliceState("lidar", ("car", "bus", "person"), panes)
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (), (entry,)))

@@ -272,7 +272,7 @@ def test_fields_of_a_newer_tracker_are_passed_over():
     inner = response.tracks[0].SerializeToString() + b"\xf8\x07\x01"  # field 127
     data = b"\x09" + (3).to_bytes(8, "little") + b"\x12" + bytes([len(inner)]) + inner
     answer = decode_update(data)
-    assert reported_tracks(answer, detections(ROWS), len(CLASSES), 10).m == 1
+    assert reported_tracks(answer, detections(ROWS), len(CLASSES), 10).id.size == 1
 
 
 @given(st.binary(max_size=300))

@@ -543,7 +543,7 @@ def test_a_refused_message_is_answered_as_protobuf_would_write_it(reason):
         message_index=7,
         status=frame_pb2.STATUS_REFUSED,
         reason=on_wire(reason),
-        notices=[wire_notice(refusal.notice())],
+        notices=[wire_notice(refusal)],
     )
     response = perception_monitor_pb2.ProcessResponse(frame=result)
     data = encode_process_response(refusal, 7)
@@ -554,7 +554,7 @@ def test_a_refused_message_is_answered_as_protobuf_would_write_it(reason):
 def test_the_answer_to_a_header_is_what_protobuf_would_write():
     refusal = Refusal(Reason.INVALID_HEADER, "stream", "no name.")
     accepted = perception_monitor_pb2.HeaderResult(stream="lidar", accepted=True)
-    denied = perception_monitor_pb2.HeaderResult(stream="", notice=wire_notice(refusal.notice()))
+    denied = perception_monitor_pb2.HeaderResult(stream="", notice=wire_notice(refusal))
     for result, why in ((accepted, None), (denied, refusal)):
         response = perception_monitor_pb2.ProcessResponse(header=result)
         data = encode_header_answer(result.stream, why)

@@ -91,10 +91,9 @@ class Owner:
         self.latest_ns = max([self.latest_ns, *(track.ended_ns for track in some)])
         decisions, rest = [], list(some)
         while rest:
-            taken = finished(self.register.take(chain, lambda: self.champion(chain), rest))
-            decisions += taken.decisions
-            rest = taken.rest
-            for decision in taken.decisions:
+            taken, rest = finished(self.register.take(chain, lambda: self.champion(chain), rest))
+            decisions += taken
+            for decision in taken:
                 if decision.what in SWAPS:
                     self.carry_out(decision)
                     return decisions

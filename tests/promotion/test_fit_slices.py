@@ -135,11 +135,6 @@ def test_the_deviations_that_are_sound_are_those_of_the_job():
     assert "deviations beyond [limits] largest_deviation = 0.1" in reason
 
 
-def test_a_method_that_there_is_not_is_told_with_those_that_there_are():
-    with pytest.raises(ValueError, match="no method 'magic': choose one of identity, variance-"):
-        fit_slices(job_of("magic", {"car": rows_of(1)}))
-
-
 def test_a_job_without_slices_comes_to_nothing():
     outcome = fit_slices(job_of("variance-scaling", {}))
     assert (outcome.fitted, outcome.refused) == ({}, {})

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from monitor.promotion.betting import Bets
 from monitor.promotion.records import Happened, PromotionMode, TrialSettings, Verdict
-from monitor.promotion.register import Decided, judge
+from monitor.promotion.register import judge
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.statistics.observations import finished
 from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
@@ -272,13 +272,12 @@ def test_one_take_changes_what_is_in_force_at_most_once():
 def test_any_decision_ends_the_take_and_gives_back_the_tracks_that_had_no_say():
     owner, some = Owner(settings(ADVISE)), tracks(0, 100, scale=4.0)
     owner.begin(scaled(4.0))
-    taken = finished(owner.register.take(CAR, owner.champion, some))
-    assert whats(taken.decisions) == [PROVEN]
+    decisions, rest = finished(owner.register.take(CAR, owner.champion, some))
+    assert whats(decisions) == [PROVEN]
     said = owner.register.on_trial["car"].trial.bets.tracks
     assert said % 16 == 0
-    assert taken.rest == some[said:]
-    rest = finished(owner.register.take(CAR, owner.champion, taken.rest))
-    assert rest == Decided([], [])
+    assert rest == some[said:]
+    assert finished(owner.register.take(CAR, owner.champion, rest)) == ([], [])
     assert owner.register.on_trial["car"].trial.bets.tracks == 100
 
 
@@ -293,7 +292,8 @@ def test_what_is_decided_is_returned_before_anybody_could_end_the_take():
             try:
                 next(taking)
             except StopIteration as end:
-                assert whats(end.value.decisions) == [PROVEN]
+                decisions, _ = end.value
+                assert whats(decisions) == [PROVEN]
                 break
         else:
             assert not owner.register.on_trial["car"].proven

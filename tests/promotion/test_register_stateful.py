@@ -58,10 +58,9 @@ class Lives(RuleBasedStateMachine):
         before = dict(self.owner.champions)
         served = self.owner.champion(chain)
         steps = self.register.take(chain, lambda: self.owner.champion(chain), some)
-        taken = finished(steps)
-        decisions = taken.decisions
-        assert taken.rest == some[len(some) - len(taken.rest) :]
-        assert decisions or not taken.rest
+        decisions, rest = finished(steps)
+        assert rest == some[len(some) - len(rest) :]
+        assert decisions or not rest
         assert self.owner.champions == before
         swaps = [decision for decision in decisions if decision.what in SWAPS]
         assert swaps in ([], decisions[-1:])

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling, LabelsTooLate, followed
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
+from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import WIDE
 from monitor.store.codec import InvalidDocument
 from tests.recalibration.rows import as_read
@@ -165,24 +166,9 @@ def test_whatever_is_followed_factors_stay_bounded_and_the_document_readable(err
 @pytest.mark.parametrize("delay_s", [60.0, 61.0, 1000.0])
 def test_labels_that_come_after_the_time_constant_are_too_late(delay_s):
     said = rf"labels come {delay_s:g} s late, and the time constant is 60 s: .*Choose a time const"
-    with pytest.raises(LabelsTooLate, match=said):
+    with pytest.raises(UnfitData, match=said):
         followed(beginning(), *tracks(1, 3), delay_s)
     assert followed(beginning(), *tracks(1, 3), 59.9).delay_s == 59.9
-
-
-@pytest.mark.parametrize(
-    ("nees", "ended_s", "delay_s", "said"),
-    [
-        (np.array([[1.0, np.nan]]), np.zeros(1), 0.0, "is no number: leave them out"),
-        (np.array([[1.0, -1.0]]), np.zeros(1), 0.0, "is no number: leave them out"),
-        (np.ones((1, 2)), np.array([np.nan]), 0.0, "is no number: leave them out"),
-        (np.ones((1, 2)), np.zeros(1), -1.0, r"labels come -1.0 s late: give a delay"),
-        (np.ones((1, 2)), np.zeros(1), float("nan"), r"labels come nan s late: give a delay"),
-    ],
-)
-def test_what_is_no_track_is_refused(nees, ended_s, delay_s, said):
-    with pytest.raises(ValueError, match=said):
-        followed(beginning(), nees, ended_s, delay_s)
 
 
 @pytest.mark.parametrize(

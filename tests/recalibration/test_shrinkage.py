@@ -173,27 +173,12 @@ def test_a_dimension_without_errors_is_named_even_with_a_prior(fit):
         fit(observe(XYZ, BINNING, error, covariance), prior=Prior(PREVIOUS))
 
 
-@every_fit
-def test_a_prior_of_other_dimensions_is_refused(fit):
-    narrow = CovarianceScaling(
-        (1.0, 2.0), ((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (0.0, 1.0)), (0, 1)
-    )
-    with pytest.raises(UnfitData, match="prior has 2 dimensions and the rows have 3"):
-        fit(seen(6)[0], prior=Prior(narrow))
-
-
 def test_a_prior_that_whitens_in_another_order_is_refused():
     other = CovarianceScaling(PREVIOUS.scale, PREVIOUS.correlation, PREVIOUS.whitened, (2, 0, 1))
     with pytest.raises(UnfitData, match=r"order \(2, 0, 1\).*order \(0, 1, 2\)"):
         scaling.fit_covariance_scaling(seen(7)[0], prior=Prior(other))
     # Factors on σ do not depend on it.
     assert scaling.fit_variance_scaling(seen(7)[0], prior=Prior(other)).k == 3
-
-
-@pytest.mark.parametrize("strength", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_prior_counts_for_a_positive_number_of_rows(strength):
-    with pytest.raises(ValueError, match="counts for no number of rows: give a positive one"):
-        Prior(PREVIOUS, strength)
 
 
 # ---- clamps

@@ -92,7 +92,7 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
 
         kept = np.flatnonzero(random.random(tracks.n) > 0.02)
         found.deaths += tracks.n - kept.size
-        tracks, references = tracks.of(kept), [references[row] for row in kept.tolist()]
+        tracks, references = tracks.take(kept), [references[row] for row in kept.tolist()]
         fresh = min(int(random.integers(0, 3)), MOST_TRACKS - tracks.n)
         mean, noise = random.uniform(-3, 3, (fresh, k)), covariances(random, fresh, k)
         born_now = born(

@@ -79,7 +79,7 @@ def assert_gated(found, nis, log_determinant, close):
     at = found.track, found.detection
     np.testing.assert_allclose(found.nis, nis[at], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found.log_determinant, log_determinant[at], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose((found.whitened**2).sum(axis=0), found.nis, rtol=1e-12)
+    np.testing.assert_allclose((found.whitened**2).sum(axis=1), found.nis, rtol=1e-12)
 
 
 @pytest.mark.parametrize("space", SPACES, ids=named)

@@ -84,7 +84,6 @@ def fit_temperature(rows: ClassRows) -> Temperature:
 
     Raises UnfitData where the rows do not determine it: the loss then falls to one end.
     """
-    rows.check()
     return Temperature(1.0 / inverse_temperature(rows.ordered()))
 
 
@@ -189,7 +188,6 @@ def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
     Raises UnfitData where the temperature is not determined, with rows of a single class, and
     with too few to leave some out.
     """
-    rows.check()
     first = int(rows.label[0])
     if np.all(rows.label == first):
         raise UnfitData(

@@ -15,7 +15,6 @@ from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, Temper
 from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
 from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRecalibrator, ClassRows
 from monitor.recalibration.documents import Document
-from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.selection import Selection, text_of, version_of
 
@@ -93,13 +92,5 @@ class ClassSelection:
 
 
 CLASS_IDENTITY = ClassSelection((), ClassIdentity())
-
-
-def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
-    """Fits a method of CLASS_FITS to the rows, with its defaults. Raises UnfitData."""
-    if method not in CLASS_FITS:
-        raise UnfitData(f"method {method!r} is unknown: use one of {', '.join(CLASS_FITS)}.")
-    return CLASS_FITS[method](rows)
-
 
 AnySelection = Selection | ClassSelection

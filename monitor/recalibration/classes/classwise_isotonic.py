@@ -90,7 +90,6 @@ def fit_classwise_isotonic(rows: ClassRows) -> ClasswiseIsotonic:
 
     Raises UnfitData where no class has FEWEST independent rows of it and as many of others.
     """
-    rows.check()
     ordered = rows.ordered()
     label = np.repeat(ordered.label, rows.opinions)
     share = (np.bincount(ordered.label, minlength=rows.classes) + 1.0) / (rows.n + rows.classes)

@@ -18,10 +18,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from monitor.frames.cholesky import add_up
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import Columns, FloatArray, IntArray
 from monitor.recalibration.documents import Document, Documented
 from monitor.recalibration.fit_rows import numbered_objects
-from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
 
 # The least probability that is told from none; log-probabilities are bounded by its log.
@@ -29,9 +28,6 @@ LEAST = 1e-12
 
 # Beyond this no parameter makes sense, and products of a few of them still are finite.
 LARGEST = 1e6
-
-# How far log-probabilities may lie outside their range.
-_ROUNDING = 1e-6
 
 
 def as_columns(log_probabilities: FloatArray) -> FloatArray:
@@ -118,10 +114,10 @@ def from_probabilities(probabilities: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class ClassRows:
+class ClassRows(Columns):
     """n usable detections with their true classes.
 
-    log_probabilities  (n, M, C) of M opinions, from from_logits or from_probabilities
+    log_probabilities  (n, M, C) of M ≥ 1 opinions, C ≥ 2, from from_logits or from_probabilities
     label              (n,) true class, in 0 … C − 1
     track              (n,) number of the object each is of, −1 where it is of none; None where
                        no row is of any. Rows of one object are alike, so that they are worth
@@ -166,11 +162,6 @@ class ClassRows:
         effect = design_effect_of_rows(loss[:, None], np.ones(1), self.track)
         return float(1 / effect[0])
 
-    def take(self, rows: IntArray) -> ClassRows:
-        """Returns some of the rows."""
-        track = None if self.track is None else self.track[rows]
-        return ClassRows(self.log_probabilities[rows], self.label[rows], track)
-
     def ordered(self) -> ClassRows:
         """Sorts the rows by their values alone, whatever order they came in.
 
@@ -194,30 +185,6 @@ class ClassRows:
         alone = np.full(self.n, -1)
         unit, units = numbered_objects(alone if self.track is None else self.track)
         return np.random.default_rng(0).permutation(units)[unit] % folds
-
-    def check(self) -> None:
-        """Raises UnfitData without rows, and where labels or values make no sense."""
-        if self.log_probabilities.ndim != 3 or self.n == 0 or self.opinions == 0:
-            raise UnfitData(
-                f"cannot fit on log-probabilities of shape {self.log_probabilities.shape}: give "
-                "(n, M, C) with at least one row that has a true class, and one opinion."
-            )
-        if self.classes < 2:
-            raise UnfitData("cannot fit on 1 class: a binary classifier has two.")
-        if self.label.min() < 0 or self.label.max() >= self.classes:
-            raise UnfitData(
-                f"labels are {self.label.min()} to {self.label.max()}: leave out rows whose true "
-                f"class is none of 0 to {self.classes - 1}."
-            )
-        lowest, highest = np.log(LEAST) - _ROUNDING, _ROUNDING
-        # NaN fails the comparison.
-        within = (self.log_probabilities >= lowest) & (self.log_probabilities <= highest)
-        if not within.all():
-            unusable = np.count_nonzero(~within.all(axis=(1, 2)))
-            raise UnfitData(
-                f"{unusable} of {self.n} rows have log-probabilities that are not from "
-                f"{lowest:.1f} to 0: leave NaN out, and take from_logits or from_probabilities."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,15 +183,11 @@ def fit_gp_cauchy(
 ) -> GpCauchy:
     """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
-    surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
-    raises           UnfitData without rows, where half of a dimension's errors or more are
-                     exactly 0, and for a level that no surrogate is made of
+    surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree,
+                     within LEVELS
+    raises           UnfitData without rows, and where half of a dimension's errors or more are
+                     exactly 0
     """
-    if not LEVELS[0] <= surrogate_level <= LEVELS[1]:
-        raise UnfitData(
-            f"surrogate_level is {surrogate_level}: choose a share between {LEVELS[0]} and "
-            f"{LEVELS[1]}."
-        )
     rows = prepared(rows)
     fitted = []
     for i, name in enumerate(rows.space.names):

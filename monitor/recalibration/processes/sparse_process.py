@@ -18,7 +18,7 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
-from monitor.frames.space import FloatArray
+from monitor.frames.space import FloatArray, read_only
 from monitor.recalibration.documents import (
     Document,
     Documented,
@@ -100,9 +100,7 @@ def gauss_hermite(count: int) -> tuple[FloatArray, FloatArray]:
     node = 0.5 * (node - node[::-1])
     weight = weight + weight[::-1]
     weight /= weight.sum()
-    node.setflags(write=False)
-    weight.setflags(write=False)
-    return node, weight
+    return read_only(node), read_only(weight)
 
 
 def latent_nodes(mean: FloatArray, variance: FloatArray, count: int = NODES) -> FloatArray:

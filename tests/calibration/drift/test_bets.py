@@ -236,14 +236,3 @@ def test_bets_are_made_once_and_cannot_be_changed():
     ):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
-
-
-@pytest.mark.parametrize("tolerance", (0.9, 0.0, -1.0, float("nan"), float("inf")))
-def test_a_band_that_is_none_is_refused_by_name(tolerance):
-    for ask in (
-        lambda: coverage_bets(3, OVER, tolerance),
-        lambda: scale_bets(3, UNDER, tolerance),
-        lambda: student_bets(3, tolerance),
-    ):
-        with pytest.raises(ValueError, match="tolerance is"):
-            ask()

@@ -59,7 +59,7 @@ def is_one_to_one(pairs: Pairs) -> bool:
 )
 def test_as_many_as_there_can_be_are_chosen_and_then_the_nearest(seed, m, n, share, scale, ties):
     pairs = drawn(seed, m, n, share, scale, ties)
-    chosen = pairs.of(assigned(pairs))
+    chosen = pairs.take(assigned(pairs))
     assert is_one_to_one(chosen)
     count, total = best(pairs, m, n)
     assert chosen.distance.size == count
@@ -74,7 +74,7 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs_objects_or_detections(
     new_object, new_detection = random.permutation(m), random.permutation(n)
     order = random.permutation(pairs.distance.size)
     other = Pairs(new_detection[pairs.detection], new_object[pairs.object], pairs.distance)
-    chosen, shuffled = assigned(pairs), assigned(other.of(order))
+    chosen, shuffled = assigned(pairs), assigned(other.take(order))
     assert set(chosen.tolist()) == set(order[shuffled].tolist())
 
 
@@ -84,7 +84,7 @@ def test_what_hangs_together_too_far_is_chosen_nearest_first(seed, m, n, share):
     pairs = drawn(seed, m, n, share)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(gate, "MOST_TOGETHER", 0)
-        chosen = pairs.of(assigned(pairs))
+        chosen = pairs.take(assigned(pairs))
     assert is_one_to_one(chosen)
     # Whatever was left out would have met a nearer choice on one side.
     for i in range(pairs.distance.size):
