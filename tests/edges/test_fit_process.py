@@ -145,8 +145,8 @@ def test_a_process_that_leaves_another_behind_with_its_pipes_is_ended_with_it(tm
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("read()", "is no JSON"),
-        ("", "is no JSON"),
+        ("read()", "has 0 slices"),
+        ("", "has 0 slices"),
         ("read(); say(b'Segmentation fault (core dumped)')", "is no JSON"),
         ("say(os.urandom(100_000))", "is no JSON"),
         (f"read(); say({GOOD!r}[:-40])", "is no JSON"),
