@@ -284,7 +284,7 @@ def test_a_sidecar_that_does_not_track_says_nothing_of_tracks_whoever_asks():
 def test_tracks_come_only_to_those_who_ask():
     pipeline = tracking()
     assert sent(pipeline, opened(pipeline, SILENT), scene(0), 0).tracks is None
-    assert tracks_of(sent(pipeline, opened(pipeline, HEADER), scene(1), 1)).m == 4
+    assert tracks_of(sent(pipeline, opened(pipeline, HEADER), scene(1), 1)).id.size == 4
 
 
 def test_detections_are_answered_alike_with_tracks_and_without():
@@ -365,7 +365,7 @@ def test_a_tracker_that_fails_costs_its_tracks_and_nothing_else(break_it, monkey
     assert without.counters.internal_errors == 0
     # It begins anew: every track is of this frame, and has a number of its own.
     anew = tracks_of(sent(pipeline, streams[0], any_rows(5), 5))
-    assert anew.m > 0
+    assert anew.id.size > 0
     assert (anew.detections == 1).all()
     assert not set(anew.id.tolist()) & seen
     assert pipeline.counters.internal_errors == 1
@@ -516,7 +516,7 @@ def test_tracks_of_a_detector_that_sends_no_covariances_are_read_too():
     stream = opened(pipeline)
     for number in range(4):
         rows = [replace(row, covariance=()) for row in scene(number)]
-        assert tracks_of(sent(pipeline, stream, rows, number)).m == 4
+        assert tracks_of(sent(pipeline, stream, rows, number)).id.size == 4
     assert confirmed(pipeline) == {"car": 2, "truck": 1, "bus": 1}
 
 

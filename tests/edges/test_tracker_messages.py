@@ -212,7 +212,7 @@ def test_the_largest_id_that_a_tracker_elsewhere_may_give_is_taken():
 
 
 def test_no_tracks_are_no_tracks():
-    assert read([]).m == 0
+    assert read([]).id.size == 0
 
 
 def test_tracks_reach_the_detector_as_the_tracker_told_them():
@@ -262,7 +262,7 @@ def test_more_tracks_than_there_may_be_are_refused():
 
 
 def test_states_of_another_length_than_promised_are_refused():
-    assert read(TRACKS, state_length=2).m == 2
+    assert read(TRACKS, state_length=2).id.size == 2
     with pytest.raises(UnusableAnswer, match="as was promised"):
         read(TRACKS, state_length=6)
 
@@ -272,7 +272,7 @@ def test_fields_of_a_newer_tracker_are_passed_over():
     inner = response.tracks[0].SerializeToString() + b"\xf8\x07\x01"  # field 127
     data = b"\x09" + (3).to_bytes(8, "little") + b"\x12" + bytes([len(inner)]) + inner
     answer = decode_update(data)
-    assert reported_tracks(answer, detections(ROWS), len(CLASSES), 10).m == 1
+    assert reported_tracks(answer, detections(ROWS), len(CLASSES), 10).id.size == 1
 
 
 @given(st.binary(max_size=300))

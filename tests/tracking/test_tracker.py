@@ -249,7 +249,7 @@ def test_a_report_holds_every_track_with_its_status():
     spots = [[0.0, 0.0], [50.0, 0.0], [100.0, 0.0]]
     steps = run(model_of(XY), frames(spots, spots, spots, [spots[0], [150.0, 0.0]]))
     report = steps[-1].reported()
-    assert report.m == 4
+    assert report.id.size == 4
     assert report.id.tolist() == [1, 2, 3, 3002]
     assert report.status.tolist() == [CONFIRMED, COASTING, COASTING, TENTATIVE]
     assert report.detection.tolist() == [0, -1, -1, 1]
