@@ -13,7 +13,7 @@ from monitor.frames.detections import Reason
 from monitor.frames.slices import TOTAL, RangeBuckets
 from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests import laws

@@ -31,7 +31,6 @@ from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.classes.class_selection import CLASS_FITS, ClassSelection
 from monitor.recalibration.classes.probabilities import ClassRows
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
     FITTINGS,
@@ -46,6 +45,7 @@ from monitor.recalibration.recalibrator import (
     Basis,
     Clock,
     Identity,
+    InvalidRecalibrator,
     Period,
     Recalibrator,
     UnfitData,

@@ -9,8 +9,7 @@ from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.recalibrator_documents import any_selection_from_json

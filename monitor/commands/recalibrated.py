@@ -16,9 +16,8 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.classes.probabilities import from_logits, from_probabilities
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.recalibrator import Output, Shares, weakest
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, Shares, weakest
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation

@@ -32,7 +32,7 @@ from monitor.pipeline.restart import (
 from monitor.pipeline.run_state import RUN_STATE, RunState, restore_run, run_state_of, with_tracks
 from monitor.promotion.records import Record
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished

@@ -25,9 +25,9 @@ from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.recalibrator import (
     Identity,
+    InvalidRecalibrator,
     Recalibrator,
     sent_where_unsound,
     sound_rows,

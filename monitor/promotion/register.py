@@ -45,8 +45,7 @@ from monitor.promotion.trial import (
     ratios_made,
 )
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
-from monitor.recalibration.documents import FactorOnDeviation
-from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.recalibrator import FactorOnDeviation, Identity, Recalibrator
 from monitor.recalibration.selection import Chain, RecalibratorForm
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.

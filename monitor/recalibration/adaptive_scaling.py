@@ -15,9 +15,8 @@ from annotated_types import Interval
 
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import check_entries
 from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import UnfitData, check_entries
 from monitor.recalibration.scaling import WIDE, Prior, Scaled, WideFactor
 from monitor.statistics.clusters import LARGEST
 

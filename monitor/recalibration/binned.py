@@ -25,13 +25,13 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.documents import (
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import (
+    FittedMethod,
     InvalidRecalibrator,
     check_ascending,
     check_lengths,
 )
-from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import FittedMethod
 from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
 

@@ -31,14 +31,15 @@ from scipy.special import ndtr, ndtri
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import (
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import (
+    FittedMethod,
     InvalidRecalibrator,
+    Output,
     check_ascending,
     check_entries,
     check_lengths,
 )
-from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6

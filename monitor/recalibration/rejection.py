@@ -15,9 +15,8 @@ from scipy.special import betaincinv, stdtrit
 
 from monitor.frames.marks import CountFrom1, Share
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import effect_on_mean_square
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
 from monitor.statistics.class_evaluation import rank_rows
 from monitor.statistics.class_statistics import entropy_of_columns
 

@@ -26,15 +26,16 @@ from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray
-from monitor.recalibration.documents import (
+from monitor.recalibration.fit_rows import check_errors
+from monitor.recalibration.recalibrator import (
     Factors,
+    FittedMethod,
     Moments,
+    UnfitData,
     as_matrix,
     check_positive_definite,
     checked_order,
 )
-from monitor.recalibration.fit_rows import check_errors
-from monitor.recalibration.recalibrator import FittedMethod, UnfitData
 from monitor.statistics.bins import chi_square
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import quantile_of_histogram, read

@@ -26,7 +26,6 @@ from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
-from monitor.recalibration.documents import Document
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.multivariate import GpNormalMultivariate
@@ -34,6 +33,7 @@ from monitor.recalibration.processes.normal import GpNormal
 from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import (
     Basis,
+    Document,
     Identity,
     Output,
     Recalibrator,

@@ -25,7 +25,7 @@ from monitor.recalibration.classes.class_selection import (
     AnySelection,
     ClassSelection,
 )
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
 from monitor.service.reload import Reloads

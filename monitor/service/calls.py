@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, Message
 
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 

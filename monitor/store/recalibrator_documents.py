@@ -26,8 +26,7 @@ from monitor.recalibration.classes.class_selection import (
 )
 from monitor.recalibration.classes.class_selection import FORMAT as CLASS_FORMAT
 from monitor.recalibration.classes.probabilities import ClassRecalibrator
-from monitor.recalibration.documents import InvalidRecalibrator
-from monitor.recalibration.recalibrator import Basis, Recalibrator
+from monitor.recalibration.recalibrator import Basis, InvalidRecalibrator, Recalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import (
     FORMAT,

@@ -16,7 +16,7 @@ from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import Happened
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of

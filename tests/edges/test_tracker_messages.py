@@ -212,7 +212,7 @@ def test_the_largest_id_that_a_tracker_elsewhere_may_give_is_taken():
 
 
 def test_no_tracks_are_no_tracks():
-    assert read([]).m == 0
+    assert read([]).id.size == 0
 
 
 def test_tracks_reach_the_detector_as_the_tracker_told_them():
@@ -262,7 +262,7 @@ def test_more_tracks_than_there_may_be_are_refused():
 
 
 def test_states_of_another_length_than_promised_are_refused():
-    assert read(TRACKS, state_length=2).m == 2
+    assert read(TRACKS, state_length=2).id.size == 2
     with pytest.raises(UnusableAnswer, match="as was promised"):
         read(TRACKS, state_length=6)
 

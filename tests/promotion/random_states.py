@@ -11,8 +11,7 @@ from monitor.promotion.records import Factor
 from monitor.promotion.register import Follower
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.documents import as_matrix
-from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.recalibrator import Identity, Recalibrator, as_matrix
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.store.recalibrator_documents import ConfiguredVersions, RegisterState

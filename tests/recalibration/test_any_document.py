@@ -19,9 +19,8 @@ from monitor.recalibration.classes.class_selection import (
     ClassSelection,
 )
 from monitor.recalibration.classes.probabilities import from_probabilities
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.recalibrator import Basis, Clock, Identity
+from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import METHODS, Selection
 from monitor.store.recalibrator_documents import any_selection_from_json

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from monitor.recalibration.classes.class_scaling import AuxiliaryScaling
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING, SparseProcess
-from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.recalibrator import Identity, InvalidRecalibrator
 from monitor.recalibration.selection import MOST_SLICES, Selection
 from monitor.store.codec import InvalidDocument
 from tests.recalibration.classes.class_sets import made

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.frames.slices import RangeBuckets
-from monitor.recalibration.documents import InvalidRecalibrator
-from monitor.recalibration.recalibrator import Basis, Clock, Identity
+from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, FullInput, Objective, VarianceScaling
 from monitor.recalibration.selection import FORMAT, IDENTITY, Selection

@@ -25,8 +25,13 @@ from monitor.recalibration.classes.probabilities import (
     averaged_loss,
     opinions_of,
 )
-from monitor.recalibration.documents import Documented, as_matrix, check_entries, check_lengths
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import (
+    Documented,
+    UnfitData,
+    as_matrix,
+    check_entries,
+    check_lengths,
+)
 
 # No temperature that is fitted is beyond these.
 COLDEST, HOTTEST = 0.01, 100.0

@@ -14,7 +14,7 @@ from monitor.recalibration.classes import class_scaling, classwise_isotonic
 from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
 from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRecalibrator, ClassRows
-from monitor.recalibration.documents import Document
+from monitor.recalibration.recalibrator import Document
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.selection import Selection, text_of, version_of
 

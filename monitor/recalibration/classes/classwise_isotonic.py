@@ -20,8 +20,12 @@ from monitor.recalibration.classes.probabilities import (
     as_columns,
     opinions_of,
 )
-from monitor.recalibration.documents import Documented, InvalidRecalibrator, check_entries
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import (
+    Documented,
+    InvalidRecalibrator,
+    UnfitData,
+    check_entries,
+)
 
 # Knots of a class at most.
 MOST_KNOTS = 64

@@ -19,8 +19,8 @@ from scipy.special import logsumexp
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.space import Columns, FloatArray, IntArray
-from monitor.recalibration.documents import Document, Documented
 from monitor.recalibration.fit_rows import numbered_objects
+from monitor.recalibration.recalibrator import Document, Documented
 from monitor.statistics.clusters import design_effect_of_rows
 
 # The least probability that is told from none; log-probabilities are bounded by its log.

@@ -21,7 +21,6 @@ from scipy.special import ndtri
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Factors, InvalidRecalibrator, check_entries
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.beta_map import (
     BOUNDS,
@@ -45,7 +44,13 @@ from monitor.recalibration.processes.process_fit import (
     fit_process,
 )
 from monitor.recalibration.processes.sparse_process import LatentStack, SparseProcess, latent_nodes
-from monitor.recalibration.recalibrator import FittedMethod, Output
+from monitor.recalibration.recalibrator import (
+    Factors,
+    FittedMethod,
+    InvalidRecalibrator,
+    Output,
+    check_entries,
+)
 
 # Tables of quantiles, one for each set of levels that is asked for.
 KEPT = 8

@@ -28,13 +28,13 @@ from annotated_types import Len
 from scipy.special import erfcx, expit, log_ndtr
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Documented
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     expected_under_normal,
     gauss_hermite,
     node_groups,
 )
+from monitor.recalibration.recalibrator import Documented
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 

@@ -14,8 +14,8 @@ import numpy as np
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
-from monitor.recalibration.documents import Documented, InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator
 
 # A feature whose spread is this small against its size does not vary.
 CONSTANT = 1e-9

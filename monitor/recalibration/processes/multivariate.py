@@ -25,17 +25,6 @@ from scipy.linalg import solve_triangular
 from monitor.frames.cholesky import factorise, positive_definite, whiten
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import (
-    Documented,
-    Factors,
-    InvalidRecalibrator,
-    Moments,
-    as_matrix,
-    check_entries,
-    check_lengths,
-    check_positive_definite,
-    checked_order,
-)
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
@@ -44,7 +33,19 @@ from monitor.recalibration.processes.sparse_process import (
     SparseProcess,
     stack_of,
 )
-from monitor.recalibration.recalibrator import FittedMethod, UnfitData
+from monitor.recalibration.recalibrator import (
+    Documented,
+    Factors,
+    FittedMethod,
+    InvalidRecalibrator,
+    Moments,
+    UnfitData,
+    as_matrix,
+    check_entries,
+    check_lengths,
+    check_positive_definite,
+    checked_order,
+)
 from monitor.recalibration.scaling import by_form
 
 # Above this determinant no rounding can make a covariance indefinite: the smallest eigenvalue of

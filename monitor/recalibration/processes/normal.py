@@ -16,11 +16,10 @@ from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import CountFrom1
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
 from monitor.recalibration.processes.sparse_process import MARGIN, Expected, LatentStack, stack_of
-from monitor.recalibration.recalibrator import FittedMethod
+from monitor.recalibration.recalibrator import FittedMethod, InvalidRecalibrator
 
 
 @dataclass(frozen=True, slots=True)

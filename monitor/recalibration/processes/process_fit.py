@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.inputs import Feature, Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
@@ -35,7 +34,7 @@ from monitor.recalibration.processes.variational import (
     design_of,
     optimise,
 )
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import UnfitData, as_matrix
 
 # Inducing points, at most, unless another number is asked for.
 INDUCING = 12

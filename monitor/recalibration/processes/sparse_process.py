@@ -19,7 +19,8 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
 from monitor.frames.space import FloatArray, read_only
-from monitor.recalibration.documents import (
+from monitor.recalibration.processes.inputs import Feature, Inputs
+from monitor.recalibration.recalibrator import (
     Document,
     Documented,
     InvalidRecalibrator,
@@ -27,7 +28,6 @@ from monitor.recalibration.documents import (
     check_entries,
     check_lengths,
 )
-from monitor.recalibration.processes.inputs import Feature, Inputs
 
 # Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
 NODES = 20

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.classes.probabilities import ClassIdentity
-from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, made, overconfident

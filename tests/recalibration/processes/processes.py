@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.processes.sparse_process import JITTER, Kernel, SparseProcess
+from monitor.recalibration.recalibrator import as_matrix
 
 
 def random_points(seed, n, width=2):
