@@ -106,8 +106,8 @@ def slice_bins(counts: Counts, k) -> tuple[SliceBins, ...]:
 
 
 def snapshot(
-    bins: tuple[SliceBins, ...],
-    edges: ExportEdges | None,
+    bins: tuple[SliceBins, ...] = (),
+    edges: ExportEdges = EDGES,
     pipeline: Pipeline | None = None,
     **others,
 ) -> Snapshot:

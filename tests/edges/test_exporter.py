@@ -31,6 +31,7 @@ from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.exposition import build
+from monitor.service.help_texts import HELP
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
 from monitor.service.readings import RecalibrationReading
@@ -325,10 +326,21 @@ def test_there_are_these_families_with_these_labels_and_no_others(mode):
             assert ("le" in sample.labels) == sample.name.endswith("_bucket")
 
 
+def test_every_help_text_is_that_of_a_family():
+    elsewhere = {
+        "tracker_up",
+        "tracker_sent",
+        "tracker_forwarded",
+        "tracker_unusable_answers",
+        "tracker_seconds",
+    }
+    assert HELP.keys() == LABELS.keys() | elsewhere
+
+
 def test_jumps_of_event_time_are_counted():
     pipeline = Pipeline(Config())
     pipeline.live.clock.jumps = 3
-    text = exported.text_of(exported.snapshot((), None, pipeline))
+    text = exported.text_of(exported.snapshot(pipeline=pipeline))
     assert "\ncalibration_event_time_jumps_total 3" in text
 
 
