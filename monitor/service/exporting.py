@@ -21,7 +21,7 @@ from monitor.pipeline.restart import Resumption
 from monitor.service.exposition import build, process
 from monitor.service.http import Published, page
 from monitor.service.log import LogCounts
-from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
+from monitor.service.metrics import Snapshot, render
 from monitor.service.readings import RecalibrationReader, stamp_lag
 from monitor.service.reload import Reloads
 from monitor.statistics.exact_engine import BinCut
@@ -116,7 +116,6 @@ class Exporting:
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))
-        self.published.content_type = CONTENT_TYPE
         self.published.metrics = text + process()
         self.published.page = page(snapshot)
         pipeline.counters.loop_lag_seconds = 0.0
