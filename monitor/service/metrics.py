@@ -16,9 +16,11 @@ from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
 from monitor.pipeline.stream_tracker import TrackReading
 from monitor.pipeline.truth import TruthLedger
+from monitor.promotion.records import Factor
 from monitor.service.exposition import (
     bins,
     counter_by,
@@ -30,7 +32,6 @@ from monitor.service.exposition import (
     outcomes,
 )
 from monitor.service.log import LogCounts
-from monitor.service.readings import RecalibrationReading
 from monitor.service.reload import Reloads
 from monitor.service.slice_metrics import classes, drift, measures, recalibrators, windows
 from monitor.statistics.bins import ExportEdges, SliceBins
@@ -111,17 +112,18 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
 class Snapshot:
     """The exported state of a sidecar: its live parts, and readings that took several steps.
 
-    pipeline, journal, resumed, reloads, logs, tracker  are live, and read family by family
+    promotions, journal, resumed, reloads, logs, tracker  are live, and read family by family
     counters             of the pipeline, as of one moment
+    edges                of the export bins; known without any slice, so that labels are complete
     readings             measures of every slice since epoch
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
-    edges                of the export bins; known without any slice, so that labels are complete
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often the write failed
-    recalibration        swaps, fits and trials of recalibrators
+    factors              of recalibration on the variances, one a dimension: recalibrated over raw,
+                         as last forwarded; by slice
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
     refused              files that could not be used, by what they hold
@@ -129,25 +131,30 @@ class Snapshot:
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
-    pipeline: Pipeline
+    promotions: Promotions
     counters: Counters
     edges: ExportEdges
     journal: Journal
     resumed: Resumption
     reloads: Reloads
     logs: LogCounts
+    tracker: ExternalTracker | None = None
+    build: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[SliceReading, ...] = ()
     bins: tuple[SliceBins, ...] = ()
     windows: tuple[WindowReading, ...] = ()
     classes: tuple[ClassReading, ...] = ()
     checkpoint_age: float = float("nan")
     checkpoint_failures: int = 0
-    recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
+    factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
-    tracker: ExternalTracker | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
-    build: Mapping[str, str] = field(default_factory=dict)
     lag: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline, which is live too."""
+        return self.promotions.pipeline
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -230,7 +237,7 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
     yield counter_by("class_recalibrations", "outcome", outcomes(counters.class_recalibrations))
     pipeline = snapshot.pipeline
     mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.active()
-    yield from recalibrators(active, mode, snapshot.recalibration)
+    yield from recalibrators(active, mode, snapshot.promotions, snapshot.factors)
 
 
 def _refused(counters: Counters, reason: Reason) -> int:

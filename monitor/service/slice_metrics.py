@@ -1,18 +1,19 @@
 """Metric families that have a series for each slice.
 
-Measures, windows, class probabilities, drift and recalibrators are written from readings; nothing
-here touches live state.
+Measures, windows, class probabilities and drift are written from readings, recalibrators from the
+live decisions about them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import ActiveRecalibrator
-from monitor.promotion.records import TrialStanding, TrialState
+from monitor.promotion.records import Factor, TrialStanding, TrialState
 from monitor.service.exposition import (
     JOINT,
     Row,
@@ -23,7 +24,6 @@ from monitor.service.exposition import (
     one_counter,
     one_gauge,
 )
-from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
 _BY_DIMENSION = ("slice", "stage", "dimension")
@@ -190,15 +190,21 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 
 
 def recalibrators(
-    active: Iterable[ActiveRecalibrator], mode: str, reading: RecalibrationReading
+    active: Iterable[ActiveRecalibrator],
+    mode: str,
+    promotions: Promotions,
+    factors: Mapping[str, tuple[Factor, ...]],
 ) -> Iterator[str]:
-    """Yields the families of recalibrators; `mode` is that of [recalibration]."""
+    """Yields the families of recalibrators; `mode` is that of [recalibration].
+
+    factors  on the variances, one a dimension: recalibrated over raw, as last forwarded; by slice
+    """
     yield gauge(
         "recalibrator_info",
         ("version", "method", "mode", "output"),
         (((entry.version, entry.method, mode, entry.output), 1) for entry in active),
     )
-    counters = reading.counters
+    counters = promotions.counters
     yield counter_by("recalibrator_swaps", "outcome", counters.swaps.items())
     yield counter_by("recalibrator_fits", "outcome", counters.fits.items())
     yield counter_by("recalibrator_trials", "outcome", counters.trials.items())
@@ -207,13 +213,13 @@ def recalibrators(
         ("slice", "dimension"),
         (
             ((slice, factor.dimension), factor.typical)
-            for slice, of_slice in reading.factors.items()
+            for slice, of_slice in factors.items()
             for factor in of_slice
         ),
     )
-    yield from _trials(reading.trials)
-    yield one_gauge("recalibrator_pinned", reading.pinned)
-    yield one_counter("learning_left_out", reading.left_out)
+    yield from _trials(promotions.trials())
+    yield one_gauge("recalibrator_pinned", promotions.pinned)
+    yield one_counter("learning_left_out", promotions.learning.left_out)
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:

@@ -34,7 +34,6 @@ from monitor.service.exposition import build
 from monitor.service.help_texts import HELP
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
-from monitor.service.readings import RecalibrationReading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
@@ -258,17 +257,18 @@ def text_of(pipeline: Pipeline) -> str:
         refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
-        recalibration=RecalibrationReading(
-            factors={
-                reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
-                for reading in single
-            },
-            trials=tuple(
+        promotions=exported.LaidDown(
+            pipeline,
+            standing=tuple(
                 TrialStanding(reading.name, "v", state, EVIDENCE, ())
                 for reading in single
                 for state in (TrialState.RUNNING, TrialState.GUARD)
             ),
         ),
+        factors={
+            reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
+            for reading in single
+        },
         drift=at_once(pipeline.drift.reading()),
         build=build(),
         lag={"least": 0.1, "most": 0.2},
