@@ -245,17 +245,18 @@ class Sidecar:
     async def _reconfigure(self) -> None:
         """Applies what may change in a running sidecar; a refused file changes nothing."""
         try:
-            found = reloaded(self.config, await read_again(self.host.reread))
+            read = await read_again(self.host.reread)
+            config, changed, waiting = reloaded(self.config, read)
         except InvalidConfiguration as error:
             self.reloads.refuse(str(error))
             log.error("configuration: refused, all stays as it is: %s", error)
             return
-        self._adjust(found.config)
-        self.reloads.take(found)
+        self._adjust(config)
+        self.reloads.take(changed, waiting)
         log.info(
             "configuration: read again; new: %s; for a restart: %s",
-            ", ".join(found.changed) or "nothing",
-            ", ".join(found.waiting) or "nothing",
+            ", ".join(changed) or "nothing",
+            ", ".join(waiting) or "nothing",
         )
 
     def _adjust(self, config: Config) -> None:
