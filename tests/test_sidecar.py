@@ -182,7 +182,6 @@ def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp
                 telling.cancel()
 
     assert asyncio.run(heard()) == b"READY=1\nSTATUS=serving"
-    manager.close()
 
 
 # Every key that a reload takes, at another value than the default.
