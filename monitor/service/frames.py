@@ -339,7 +339,7 @@ class Service:
         clocks = time.time_ns(), time.monotonic_ns()
         streams = self.pipeline.streams.values()
         found = status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
-        return messages.status_response(found).SerializeToString()
+        return found.SerializeToString()
 
     async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.AcknowledgeDrift."""
