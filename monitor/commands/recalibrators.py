@@ -148,10 +148,10 @@ async def _fit(client: Client, options: argparse.Namespace) -> None:
 
 async def _promote(client: Client, options: argparse.Namespace) -> None:
     if options.file is None:
-        change = await client.promote_known(options.version, options.actor)
+        change = await client.promote(options.actor, version=options.version)
     else:
         document = document_of(read_any_model(options.file))
-        change = await client.promote(document, options.actor)
+        change = await client.promote(options.actor, document=document)
     print(swap_line(*change))
 
 

@@ -232,7 +232,7 @@ async def _replay(
 ) -> _Found:
     async with client:
         if selection is not None:
-            await client.promote(selection.to_json(), "replay")
+            await client.promote("replay", document=selection.to_json())
         async with listening_for_alarms(client) as heard:
             progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
             await play(client, played, manner, tally)
