@@ -9,7 +9,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -145,11 +145,17 @@ def add_action(
     actions: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     text: str,
+    act: Callable[..., Awaitable[None]],
     *parents: argparse.ArgumentParser,
 ) -> argparse.ArgumentParser:
-    """Adds an action of a verb, which takes the options of its parents, too."""
+    """Adds an action of a verb, which takes the options of its parents, too.
+
+    act  what it does, with a client and the options; it is `options.act`
+    """
     described = f"{text[0].upper()}{text[1:]}."
-    return actions.add_parser(name, help=text, description=described, parents=parents)
+    parser = actions.add_parser(name, help=text, description=described, parents=parents)
+    parser.set_defaults(act=act)
+    return parser
 
 
 def flag(name: str) -> str:
