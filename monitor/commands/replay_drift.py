@@ -184,8 +184,7 @@ def learning_settings(options: argparse.Namespace) -> DriftSettings:
 
 def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
     """Writes [drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    # What is played is over with the sidecar: nothing of it is kept.
-    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
+    section = drift_config(options).model_dump(mode="json", exclude_none=True)
     if reference is not None:
         section["reference"] = str(reference)
     return toml_section("drift", section)
