@@ -9,7 +9,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -163,9 +163,14 @@ def flag(name: str) -> str:
     return "--class" if name == "classes" else f"--{name.replace('_', '-')}"
 
 
-def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Lists the options, among these destinations, that were given; None says that one was not."""
-    return [flag(name) for name in names if getattr(options, name) is not None]
+def allow(options: argparse.Namespace, of_use: object, why: str, *names: str) -> None:
+    """Raises ValueError if one of these options, by destination, was given and is of no use.
+
+    why  it is of no use, and what to do
+    """
+    found = [flag(name) for name in names if getattr(options, name) is not None]
+    if found and not of_use:
+        raise ValueError(f"{', '.join(found)}: {why}")
 
 
 def plain(value: object) -> object:

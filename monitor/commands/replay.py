@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
-from monitor.commands.options import add_value, checked, finite, number_of, plain, seconds
+from monitor.commands.options import add_value, allow, checked, finite, number_of, plain, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -131,11 +131,8 @@ def run(options: argparse.Namespace) -> int:
             f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
             "Leave them out, or leave --address out."
         )
-    if options.address and options.config is not None:
-        raise ValueError(
-            f"--address {options.address}: --config is for a sidecar that is started here. "
-            "Leave it out, or leave --address out."
-        )
+    why = "it is for a sidecar that is started here. Leave it out, or leave --address out."
+    allow(options, not options.address, why, "config")
     access = access_of(options)
     if not options.address and access != PLAIN:
         raise ValueError(

@@ -277,9 +277,9 @@ def test_without_a_reference_the_sidecar_learns_its_own():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--reference", "usual.json"), "--reference would be a setting of that sidecar"),
-        (("--reference-where", "role=fit"), "--reference-where would be a setting"),
-        (("--config", "sidecar.toml"), "--config is for a sidecar that is started here"),
+        (("--reference", "usual.json"), "--reference: it would be a setting of the sidecar"),
+        (("--reference-where", "role=fit"), "--reference-where: it would be a setting"),
+        (("--config", "sidecar.toml"), "--config: it is for a sidecar that is started here"),
     ],
 )
 def test_a_sidecar_of_somebody_else_takes_no_settings(refused, drive, words, sentence):
