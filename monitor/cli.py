@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Protocol, cast
+from types import ModuleType
 
 from monitor import __version__
 
@@ -28,18 +28,6 @@ VERBS = {
 }
 
 
-class Verb(Protocol):
-    """The interface of every file in monitor/commands that is named after a verb."""
-
-    EXAMPLE: str
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Adds the options of the verb."""
-
-    def run(self, options: argparse.Namespace) -> int:
-        """Runs the verb; returns the exit code. What it raises is shown as a line, with code 1."""
-
-
 class _VerbsHelp(argparse.HelpFormatter):
     """Leaves room for the longest verb, which argparse measures before it indents it."""
 
@@ -48,11 +36,15 @@ class _VerbsHelp(argparse.HelpFormatter):
         self._action_max_length = 2 * self._indent_increment + max(map(len, VERBS))
 
 
-def _verb(name: str) -> Verb:
+def _verb(name: str) -> ModuleType:
+    """Imports a verb when it is asked for: the sidecar starts without the simulation.
+
+    returns  a module with EXAMPLE, `add_options(parser)` and `run(options)`, which returns the exit
+             code; what it raises is shown as a line, with code 1
+    """
     # Before gRPC is imported: its line for every handshake that fails would know no limit.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # Imported when asked for: the sidecar starts without the simulation, and the other way round.
-    return cast("Verb", importlib.import_module(f"monitor.commands.{name}"))
+    return importlib.import_module(f"monitor.commands.{name}")
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
@@ -89,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = build_parser(chosen).parse_args(arguments)
     try:
-        code = _verb(options.verb).run(options)
+        code: int = _verb(options.verb).run(options)
         if sys.stdout is not None:  # closed by whoever started us
             sys.stdout.flush()
         return code

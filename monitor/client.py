@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -225,16 +225,11 @@ class DetectorStream:
             self.call.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(NamedTuple):
     """The reason why there is no stream."""
 
     why: Why
     text: str
-
-    def error(self) -> Unusable:
-        """Makes an exception to be raised once."""
-        return Unusable(self.why, self.text)
 
 
 class MonitorClient:
@@ -357,7 +352,7 @@ class MonitorClient:
                 self._renew = True
                 self._lose(stream, Trouble(Why.DOWN, text))
             if stream is None or stream is not self._stream or not stream.opened:
-                raise self._trouble.error()
+                raise Unusable(*self._trouble)
             waiting = len(stream.unanswered)
             if waiting >= self._max_in_flight:
                 raise Unusable(Why.FULL, f"{waiting} frames without an answer")
@@ -370,7 +365,7 @@ class MonitorClient:
             if reply is not None:
                 return reply
             if self._stream is not stream:
-                raise self._trouble.error()
+                raise Unusable(*self._trouble)
         raise Unusable(Why.SLOW, f"no answer within {self._timeout * 1e3:g} ms")
 
     def _lose(self, stream: DetectorStream | None, trouble: Trouble) -> None:

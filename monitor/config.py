@@ -913,12 +913,12 @@ def load(path: str | Path) -> Config:
     return checked(settings, str(path))
 
 
-def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
-    """Replaces the addresses that are given. Raises InvalidConfiguration."""
+def replaced(config: Config, changes: Mapping[tuple[str, str], object]) -> Config:
+    """Replaces values by section and key; None leaves one as it is. Raises InvalidConfiguration."""
     settings = config.model_dump()
-    for key, address in (("grpc_address", grpc_address), ("http_address", http_address)):
-        if address is not None:
-            settings["server"][key] = address
+    for (section, key), value in changes.items():
+        if value is not None:
+            settings[section][key] = value
     found = checked(settings, "command line")
     found._old.update(config.old_keys)
     return found

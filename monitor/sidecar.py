@@ -25,9 +25,11 @@ from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.service.admin import AdminService, StateService
 from monitor.service.exporting import Exporting
+from monitor.service.exposition import build
 from monitor.service.frames import Service
 from monitor.service.host import Host, keep_freed_memory
 from monitor.service.http import Endpoint
+from monitor.service.metrics import Snapshot
 from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
 from monitor.store.journal import Journal
@@ -108,17 +110,18 @@ class Sidecar:
         admin = AdminService(self.promotions, self.fits.asked, self.checkpoints.settle)
         self.server = Server(service, admin, StateService(pipeline))
         self.resumed = Resumption(pipeline)
-        self.exporting = Exporting(
-            pipeline=pipeline,
+        live = Snapshot(
             promotions=self.promotions,
-            checkpoints=self.checkpoints,
+            counters=pipeline.counters,
+            edges=pipeline.live.accumulator.edges,
             journal=self.journal,
-            tracker=self.tracker,
+            resumed=self.resumed,
             reloads=self.reloads,
             logs=self.host.logs,
-            published=self.endpoint.published,
-            resumed=self.resumed,
+            tracker=self.tracker,
+            build=build(),
         )
+        self.exporting = Exporting(live, self.checkpoints, self.endpoint.published)
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
         """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.
@@ -237,17 +240,18 @@ class Sidecar:
     async def _reconfigure(self) -> None:
         """Applies what may change in a running sidecar; a refused file changes nothing."""
         try:
-            found = reloaded(self.config, await read_again(self.host.reread))
+            read = await read_again(self.host.reread)
+            config, changed, waiting = reloaded(self.config, read)
         except InvalidConfiguration as error:
             self.reloads.refuse(str(error))
             log.error("configuration: refused, all stays as it is: %s", error)
             return
-        self._adjust(found.config)
-        self.reloads.take(found)
+        self._adjust(config)
+        self.reloads.take(changed, waiting)
         log.info(
             "configuration: read again; new: %s; for a restart: %s",
-            ", ".join(found.changed) or "nothing",
-            ", ".join(found.waiting) or "nothing",
+            ", ".join(changed) or "nothing",
+            ", ".join(waiting) or "nothing",
         )
 
     def _adjust(self, config: Config) -> None:

@@ -4,7 +4,7 @@ tests.
 The measures are written from the papers, bin by bin, over sums of any number of vehicles.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
+from monitor.promotion.records import TrialStanding
 from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.service.reload import Reloads
@@ -105,9 +107,19 @@ def slice_bins(counts: Counts, k) -> tuple[SliceBins, ...]:
     )
 
 
+@dataclass
+class LaidDown(Promotions):
+    """Promotions with trials that a test lays down."""
+
+    standing: tuple[TrialStanding, ...] = ()
+
+    def trials(self) -> tuple[TrialStanding, ...]:
+        return self.standing
+
+
 def snapshot(
-    bins: tuple[SliceBins, ...],
-    edges: ExportEdges | None,
+    bins: tuple[SliceBins, ...] = (),
+    edges: ExportEdges = EDGES,
     pipeline: Pipeline | None = None,
     **others,
 ) -> Snapshot:
@@ -115,14 +127,14 @@ def snapshot(
     pipeline = pipeline or pipeline_of()
     return Snapshot(
         **{
-            "pipeline": pipeline,
+            "promotions": Promotions(pipeline),
             "counters": pipeline.counters,
+            "edges": edges,
             "journal": unkept(),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),
             "bins": bins,
-            "edges": edges,
             **others,
         }
     )

@@ -14,6 +14,7 @@ from monitor.store.statistics_state import StoredState
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.served import PATIENCE, Conversation, Sidecar
+from tests.states import in_parts
 
 SECOND = 10**9
 
@@ -135,8 +136,7 @@ def exported(sidecar: Sidecar) -> StoredState:
 
 
 def imported(sidecar: Sidecar, stored: StoredState) -> tuple[int, int]:
-    async def add() -> tuple[int, int]:
-        async with Client(sidecar.grpc) as client:
-            return await client.import_statistics(stored)
-
-    return asyncio.run(add())
+    """Adds to what the sidecar has counted; the detections and the new slices."""
+    requests = (pb.ImportStatisticsRequest(part=part) for part in in_parts(stored))
+    answer = sidecar.monitor.ImportStatistics(requests, timeout=PATIENCE)
+    return answer.detections, answer.new_slices

@@ -17,7 +17,7 @@ from monitor.config import (
     TrackerConfig,
     checked,
     load,
-    with_addresses,
+    replaced,
 )
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -493,7 +493,7 @@ def test_keys_of_the_version_before_are_understood(old, new):
         if key in ("path", "folder", "every_seconds") and section != "state"
     }
     assert expected.old_keys == {}
-    assert with_addresses(found, "127.0.0.1:0", None).old_keys == found.old_keys
+    assert replaced(found, {("server", "grpc_address"): "127.0.0.1:0"}).old_keys == found.old_keys
 
 
 @pytest.mark.parametrize(

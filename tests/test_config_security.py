@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.config import Config, InvalidConfiguration, is_loopback, load, with_addresses
+from monitor.config import Config, InvalidConfiguration, is_loopback, load, replaced
 
 TLS = 'certificate = "c.pem"\nkey = "k.pem"\n'
 TOKEN = 'data_token_file = "t"\n'
@@ -92,6 +92,6 @@ def test_what_others_could_listen_to_or_what_is_half_said_is_refused(tmp_path, t
 
 def test_addresses_of_the_command_line_are_held_to_the_same():
     with pytest.raises(InvalidConfiguration, match=r"command line: .*without TLS"):
-        with_addresses(Config(), "0.0.0.0:1", None)
+        replaced(Config(), {("server", "grpc_address"): "0.0.0.0:1"})
     with pytest.raises(InvalidConfiguration, match="allow_plain_metrics"):
-        with_addresses(Config(), None, "0.0.0.0:1")
+        replaced(Config(), {("server", "http_address"): "0.0.0.0:1"})

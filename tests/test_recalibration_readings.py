@@ -1,27 +1,30 @@
-"""What is exported of recalibrators: what was forwarded last by slice, and how trials stand."""
+"""What is exported of recalibrators: the factors that were forwarded last, by slice."""
+
+from collections.abc import Mapping
 
 import pytest
 
 from monitor.config import Config
 from monitor.pipeline.promotions import Promotions
+from monitor.promotion.records import Factor
 from monitor.recalibration.selection import Selection
-from monitor.service.readings import RecalibrationReader, RecalibrationReading
+from monitor.service.readings import FactorReader
 from monitor.statistics.observations import finished
-from tests.learnt import begin, document, known, promoted, promotions_of
+from tests.learnt import document, known, promoted, promotions_of
 from tests.piped import BAD, HEADER, opened, sent
-from tests.promotion.owned_registers import scaled
 from tests.received import frame
 
+Factors = Mapping[str, tuple[Factor, ...]]
 
-def reading(promotions: Promotions) -> RecalibrationReading:
+
+def reading(promotions: Promotions) -> Factors:
     """By somebody who has read nothing before."""
-    return finished(RecalibrationReader(promotions).read())
+    return finished(FactorReader(promotions.pipeline).read())
 
 
-def typical(found: RecalibrationReading) -> dict[str, list[float]]:
+def typical(found: Factors) -> dict[str, list[float]]:
     return {
-        slice: [round(factor.typical, 9) for factor in factors]
-        for slice, factors in found.factors.items()
+        slice: [round(factor.typical, 9) for factor in factors] for slice, factors in found.items()
     }
 
 
@@ -34,8 +37,8 @@ def send(promotions, *classes: int, number: int = 1) -> None:
     promotions.pipeline.process(stream, received)
 
 
-def test_before_any_frame_there_is_nothing_but_counts():
-    assert reading(promotions_of("car")) == RecalibrationReading()
+def test_before_any_frame_there_is_nothing():
+    assert reading(promotions_of("car")) == {}
 
 
 def test_factors_are_those_that_were_applied_by_slice():
@@ -45,7 +48,7 @@ def test_factors_are_those_that_were_applied_by_slice():
     send(promotions, 0, 1, 1)
     found = reading(promotions)
     assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
-    for factors in found.factors.values():
+    for factors in found.values():
         assert [factor.dimension for factor in factors] == ["x", "y", "z"]
         for factor in factors:
             assert factor.lowest == pytest.approx(factor.highest)
@@ -64,7 +67,7 @@ def test_a_promotion_is_seen_with_the_next_frame():
 def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
     promotions = promotions_of("car")
     promoted(promotions, 4.0)
-    readings = RecalibrationReader(promotions)
+    readings = FactorReader(promotions.pipeline)
     send(promotions, 0, 1)
     finished(readings.read())
     send(promotions, 0, number=2)
@@ -74,7 +77,7 @@ def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
 
 def test_what_another_recalibrator_made_is_forgotten_with_it():
     promotions = promotions_of("car")
-    readings = RecalibrationReader(promotions)
+    readings = FactorReader(promotions.pipeline)
     promoted(promotions, 4.0)
     send(promotions, 0, 1)
     assert typical(finished(readings.read()))["car"] == [4.0] * 3
@@ -93,11 +96,11 @@ def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
 
 def test_a_frame_without_usable_detections_takes_nothing_away():
     promotions = promotions_of("car")
-    readings = RecalibrationReader(promotions)
+    readings = FactorReader(promotions.pipeline)
     send(promotions, 0)
-    before = finished(readings.read()).factors
+    before = finished(readings.read())
     promotions.pipeline.process(opened(promotions.pipeline, HEADER), frame([BAD]))
-    assert finished(readings.read()).factors == before != {}
+    assert finished(readings.read()) == before != {}
 
 
 def test_every_stream_is_a_step_of_its_own():
@@ -105,22 +108,4 @@ def test_every_stream_is_a_step_of_its_own():
     send(promotions, 0)
     (recalibrated,) = promotions.pipeline.latest.values()
     promotions.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
-    assert len(list(RecalibrationReader(promotions).read())) == 3
-
-
-def test_it_is_as_of_its_moment():
-    promotions = promotions_of("car")
-    begin(promotions, scaled(4.0))
-    found = reading(promotions)
-    assert found.trials == promotions.trials()
-    assert found.counters.trials["began"] == 1
-    assert not found.pinned
-    begin(promotions, scaled(5.0))
-    promotions.pin(pinned=True, actor="anna")
-    promoted(promotions, 9.0)
-    promotions.rollback(Selection, "", "anna")
-    assert found.counters.trials["began"] == 1
-    assert found.counters.swaps["promoted"] == 0
-    later = reading(promotions)
-    assert later.pinned
-    assert (later.counters.trials["began"], later.counters.swaps["rolled_back"]) == (3, 1)
+    assert len(list(FactorReader(promotions.pipeline).read())) == 3

@@ -312,7 +312,7 @@ def test_our_client_talks_to_the_sidecar(start):
 
     async def talk():
         async with Client(sidecar.grpc) as client:
-            before, after = await client.promote(scaling(2.0, 2.0), "client")
+            before, after = await client.promote("client", document=scaling(2.0, 2.0))
             assert (before[:8], after[:16]) == ("identity", "variance-scaling")
             conversation = await client.open(Header("client", SPACE, ("car",)))
             await conversation.send(encode_frame(outgoing(1, mean, covariance)))
@@ -341,7 +341,7 @@ def test_our_client_passes_on_what_the_sidecar_refuses(shared):
             with pytest.raises(SidecarRefused, match=r"^stream: 'no spaces'"):
                 await client.open(Header("no spaces", SPACE, ("car",)))
             with pytest.raises(SidecarRefused, match="JSON"):
-                await client.promote("not json", "client")
+                await client.promote("client", document="not json")
 
     asyncio.run(asyncio.wait_for(talk(), PATIENCE))
 

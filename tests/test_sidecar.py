@@ -183,7 +183,6 @@ def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp
                 telling.cancel()
 
     assert asyncio.run(heard()) == b"READY=1\nSTATUS=serving"
-    manager.close()
 
 
 # Every key that a reload takes, at another value than the default.
@@ -226,19 +225,19 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     sidecar.host = Host(adjusted=heard.append)
     settings = {section: dict(values) for section, values in TAKEN.items()}
     settings["state"]["folder"] = ""
-    found = reloaded(sidecar.config, checked(settings, "test"))
-    assert set(found.changed) == {
+    config, changed, waiting = reloaded(sidecar.config, checked(settings, "test"))
+    assert set(changed) == {
         f"{section}.{key}" for section, keys in RELOADABLE.items() for key in keys
     } - {"promotion.objective"}
-    assert found.waiting == ()
-    sidecar._adjust(found.config)
-    assert sidecar.config is sidecar.pipeline.config is found.config
-    assert heard == [found.config]
+    assert waiting == []
+    sidecar._adjust(config)
+    assert sidecar.config is sidecar.pipeline.config is config
+    assert heard == [config]
     assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
         0.7,
         77,
     )
     assert sidecar.wall_clock.step_seconds == 0.7
-    learning, wanted = sidecar.pipeline.learning, found.config.promotion.settings()
+    learning, wanted = sidecar.pipeline.learning, config.promotion.settings()
     assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)
     assert learning.register.settings == learning.settings

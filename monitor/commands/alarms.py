@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from monitor.commands.options import add_action, add_actor, add_json, plain, shown, table
 from monitor.commands.sidecar_client import (
@@ -70,13 +70,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     text = "how the evidence of drift stands, and what it rests on"
-    add_json(add_action(actions, "list", text, shared))
+    add_json(add_action(actions, "list", text, _list, shared))
     text = "end alarms; what is watched goes on, and may raise them again"
-    acknowledge = add_action(actions, "acknowledge", text, shared)
+    acknowledge = add_action(actions, "acknowledge", text, _acknowledge, shared)
     add_json(acknowledge)
     add_actor(acknowledge, "who says so, for the log")
     text = "a line when an alarm is raised or over, until interrupted"
-    add_json(add_action(actions, "watch", text, shared), "JSON, an object a line")
+    add_json(add_action(actions, "watch", text, _watch, shared), "JSON, an object a line")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
     client = Client(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    asyncio.run(ask(client, lambda client: options.act(client, options)))
     return 0
 
 
@@ -119,13 +119,6 @@ async def _watch(client: Client, options: argparse.Namespace) -> None:
 def concerns(change: AlarmChange, slices: list[str]) -> bool:
     """Tells if a change concerns one of these slices; without slices, every change does."""
     return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
-
-
-ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
-    "list": _list,
-    "acknowledge": _acknowledge,
-    "watch": _watch,
-}
 
 
 def listing(found: DriftStandings) -> str:

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from monitor.commands.models import check_kind, read_any_model
-from monitor.commands.options import add_number, add_value, checked, confidence_levels, given, pair
+from monitor.commands.options import add_number, add_value, allow, checked, confidence_levels, pair
 from monitor.commands.recalibrated import (
     RecalibratedRecording,
     measured_under,
@@ -196,14 +196,12 @@ def _check(options: argparse.Namespace) -> None:
 
 def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
     """Refuses what was given and would change nothing, since the file has no such thing."""
-    if recording is None:
-        in_vain = given(options, _OF_CLASSES)
-        if in_vain:
-            raise ValueError(
-                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
-                "Leave it out, or give a file with prob and label, without --class and --where."
-            )
-    elif not recording.gaussians:
+    why = (
+        f"no class probabilities of {options.file} are evaluated. Leave it out, or give a file "
+        "with prob and label, without --class and --where."
+    )
+    allow(options, recording is not None, why, *_OF_CLASSES)
+    if recording is not None and not recording.gaussians:
         refuse_options_of_gaussians(
             options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
         )

@@ -18,8 +18,8 @@ from monitor.commands.options import (
     add_choice,
     add_number,
     add_value,
+    allow,
     checked,
-    flag,
     pair,
     seconds,
     seconds_above_zero,
@@ -179,32 +179,21 @@ def _check(options: argparse.Namespace) -> None:
     """Refuses what was given and would change nothing."""
     fitting = FITTINGS.get(options.method)
     uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
+    no_use = f"{options.method} has no use for it; it is for"
+    by = options.by or ()
     for name in _OF_METHODS:
-        if getattr(options, name) is not None and name not in uses:
-            users = [method for method, other in FITTINGS.items() if name in other.uses]
-            raise ValueError(
-                f"{flag(name)}: {options.method} has no use for it; it is for "
-                f"{', '.join(users)}. Leave it out."
-            )
+        users = ", ".join(method for method, other in FITTINGS.items() if name in other.uses)
+        allow(options, name in uses, f"{no_use} {users}. Leave it out.", name)
     borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)
-    if options.previous is not None and not borrows:
-        raise ValueError(
-            f"--previous: {options.method} is not drawn towards an earlier fit; {borrowers} are. "
-            "Leave it out."
-        )
-    if options.prior_strength is not None and not (borrows and (options.previous or options.by)):
-        raise ValueError(
-            f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
-        )
-    if options.label_delay is not None and "time_constant" not in uses:
-        raise ValueError(
-            f"--label-delay: {options.method} has no use for it; it is for adaptive-scaling. "
-            "Leave it out."
-        )
-    if options.range_edges is not None and SliceBy.RANGE not in (options.by or ()):
-        raise ValueError("--range-edges is for --by range; leave it out, or add range to --by.")
-    if options.fewest_tracks is not None and not options.by:
-        raise ValueError("--fewest-tracks is for --by; leave it out, or add --by.")
+    why = f"{options.method} is not drawn towards an earlier fit; {borrowers} are. Leave it out."
+    allow(options, borrows, why, "previous")
+    why = f"it is for {borrowers} with --previous or --by. Leave it out."
+    allow(options, borrows and (options.previous or by), why, "prior_strength")
+    why = f"{no_use} adaptive-scaling. Leave it out."
+    allow(options, "time_constant" in uses, why, "label_delay")
+    why = "it is for --by range; leave it out, or add range to --by."
+    allow(options, SliceBy.RANGE in by, why, "range_edges")
+    allow(options, by, "it is for --by; leave it out, or add --by.", "fewest_tracks")
 
 
 def _parts(text: str) -> tuple[SliceBy, ...]:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -145,11 +145,17 @@ def add_action(
     actions: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     text: str,
+    act: Callable[..., Awaitable[None]],
     *parents: argparse.ArgumentParser,
 ) -> argparse.ArgumentParser:
-    """Adds an action of a verb, which takes the options of its parents, too."""
+    """Adds an action of a verb, which takes the options of its parents, too.
+
+    act  what it does, with a client and the options; it is `options.act`
+    """
     described = f"{text[0].upper()}{text[1:]}."
-    return actions.add_parser(name, help=text, description=described, parents=parents)
+    parser = actions.add_parser(name, help=text, description=described, parents=parents)
+    parser.set_defaults(act=act)
+    return parser
 
 
 def flag(name: str) -> str:
@@ -157,9 +163,14 @@ def flag(name: str) -> str:
     return "--class" if name == "classes" else f"--{name.replace('_', '-')}"
 
 
-def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Lists the options, among these destinations, that were given; None says that one was not."""
-    return [flag(name) for name in names if getattr(options, name) is not None]
+def allow(options: argparse.Namespace, of_use: object, why: str, *names: str) -> None:
+    """Raises ValueError if one of these options, by destination, was given and is of no use.
+
+    why  it is of no use, and what to do
+    """
+    found = [flag(name) for name in names if getattr(options, name) is not None]
+    if found and not of_use:
+        raise ValueError(f"{', '.join(found)}: {why}")
 
 
 def plain(value: object) -> object:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from monitor.commands.models import document_of, read_any_model
@@ -68,20 +69,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     where = argparse.ArgumentParser(add_help=False)
     add_sidecar(where)
-    told = argparse.ArgumentParser(add_help=False)
+    told = argparse.ArgumentParser(add_help=False, parents=[where])
     add_json(told)
-    asked = argparse.ArgumentParser(add_help=False)
+    asked = argparse.ArgumentParser(add_help=False, parents=[where])
     add_actor(asked, "who asks, for the audit log")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-    def action(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return add_action(actions, name, text, where, *parents)
-
-    action("list", "all that are known, all trials, and who promotes", told)
-    show = action("show", "one of them: its document, and what happened to it", told)
+    action = functools.partial(add_action, actions)
+    action("list", "all that are known, all trials, and who promotes", _list, told)
+    show = action("show", "one of them: its document, and what happened to it", _show, told)
     show.add_argument("version", metavar="VERSION", help="as list shows it")
     show.add_argument("-o", "--output", metavar="F", help="file to write the document to")
-    fit = action("fit", "fit candidates now, and put them on trial", asked)
+    fit = action("fit", "fit candidates now, and put them on trial", _fit, asked)
     fit.add_argument(
         "--slice",
         metavar="S",
@@ -90,17 +88,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a slice to fit; may be given several times (default: all)",
     )
     add_value(fit, "--method", "M", "as in `fit --method` (default: as configured)", default="")
-    promote = action("promote", "put one in force, from the next frame on", asked)
+    promote = action("promote", "put one in force, from the next frame on", _promote, asked)
     which = promote.add_mutually_exclusive_group(required=True)
     which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
     which.add_argument("--file", metavar="F", help="a recalibrator that `fit --output` wrote")
-    rollback = action("rollback", "put in force again what was before the last change", asked)
+    text = "put in force again what was before the last change"
+    rollback = action("rollback", text, _rollback, asked)
     scope = rollback.add_mutually_exclusive_group()
     scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
     add_flag(scope, "--classes", "that of class probabilities, not of estimates")
-    action("pin", "from now on nothing happens by itself", asked)
-    action("unpin", "things may happen by themselves again, as configured", asked)
-    history = action("history", "what happened last, latest at the end", told)
+    action("pin", "from now on nothing happens by itself", _pin, asked)
+    action("unpin", "things may happen by themselves again, as configured", _pin, asked)
+    history = action("history", "what happened last, latest at the end", _history, told)
     text = f"records to show, at most {MOST_RECORDS:,} (default 20)"
     add_number(history, "-n", "records", MOST_RECORDS, 20, text)
 
@@ -111,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
     client = Client(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    asyncio.run(ask(client, lambda client: options.act(client, options)))
     return 0
 
 
@@ -148,10 +147,10 @@ async def _fit(client: Client, options: argparse.Namespace) -> None:
 
 async def _promote(client: Client, options: argparse.Namespace) -> None:
     if options.file is None:
-        change = await client.promote_known(options.version, options.actor)
+        change = await client.promote(options.actor, version=options.version)
     else:
         document = document_of(read_any_model(options.file))
-        change = await client.promote(document, options.actor)
+        change = await client.promote(options.actor, document=document)
     print(swap_line(*change))
 
 
@@ -176,18 +175,6 @@ async def _history(client: Client, options: argparse.Namespace) -> None:
 
 def _print_json(**content: object) -> None:
     print(json.dumps({name: plain(value) for name, value in content.items()}))
-
-
-ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
-    "list": _list,
-    "show": _show,
-    "fit": _fit,
-    "promote": _promote,
-    "rollback": _rollback,
-    "pin": _pin,
-    "unpin": _pin,
-    "history": _history,
-}
 
 
 def listing_lines(listing: Listing) -> str:

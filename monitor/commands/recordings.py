@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_value, checked, given
+from monitor.commands.options import add_value, allow, checked
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -97,12 +97,8 @@ def refuse_options_of_gaussians(
     more     such options of the verb, by destination, beside those that choose rows
     instead  what there is in place of Gaussians
     """
-    in_vain = given(options, (*_OF_GAUSSIANS, *more))
-    if in_vain:
-        raise ValueError(
-            f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
-            "--rows."
-        )
+    why = f"for Gaussians, and {instead}. Leave it out; choose rows by --rows."
+    allow(options, False, why, *_OF_GAUSSIANS, *more)
 
 
 def _names(text: str) -> tuple[str, ...]:

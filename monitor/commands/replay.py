@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
-from monitor.commands.options import add_value, checked, finite, number_of, seconds
+from monitor.commands.options import add_value, allow, checked, finite, number_of, plain, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -91,6 +91,7 @@ of the frames played count. Tracks confirmed and updated in a frame are matched,
 # The sidecar cuts no more.
 MOST_BINS = 512
 _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+_BIN = ("lower", "upper", "n", "variance", "squared_error", "nees")
 
 _STAGES = {
     calibration_pb2.STAGE_RAW: "raw",
@@ -130,11 +131,8 @@ def run(options: argparse.Namespace) -> int:
             f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
             "Leave them out, or leave --address out."
         )
-    if options.address and options.config is not None:
-        raise ValueError(
-            f"--address {options.address}: --config is for a sidecar that is started here. "
-            "Leave it out, or leave --address out."
-        )
+    why = "it is for a sidecar that is started here. Leave it out, or leave --address out."
+    allow(options, not options.address, why, "config")
     access = access_of(options)
     if not options.address and access != PLAIN:
         raise ValueError(
@@ -232,7 +230,7 @@ async def _replay(
 ) -> _Found:
     async with client:
         if selection is not None:
-            await client.promote(selection.to_json(), "replay")
+            await client.promote("replay", document=selection.to_json())
         async with listening_for_alarms(client) as heard:
             progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
             await play(client, played, manner, tally)
@@ -344,15 +342,7 @@ def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
 
 def _bins(bins: Any) -> list[dict[str, Any]]:
     return [
-        {
-            "lower": bin.lower,
-            "upper": finite(bin.upper),
-            "n": bin.n,
-            "variance": bin.variance,
-            "squared_error": bin.squared_error,
-            "nees": bin.nees,
-            "within": list(bin.within),
-        }
+        {name: plain(getattr(bin, name)) for name in _BIN} | {"within": list(bin.within)}
         for bin in bins
     ]
 

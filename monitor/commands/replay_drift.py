@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.alarms import STATES
-from monitor.commands.options import add_value, finite, shown, table, toml_section
+from monitor.commands.options import add_value, allow, finite, shown, table, toml_section
 from monitor.commands.recalibrated import recalibrate_gaussians
 from monitor.commands.recordings import (
     add_condition,
@@ -151,19 +151,15 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
 
 def check_drift(options: argparse.Namespace) -> None:
     """Raises ValueError where a reference has no sidecar or no slices to act on."""
-    given = "--reference" if options.reference is not None else "--reference-where"
-    if options.reference is None and options.reference_where is None:
-        return
-    if options.address:
-        raise ValueError(
-            f"--address {options.address}: {given} would be a setting of that sidecar ([drift] "
-            "reference). Leave it out, or leave --address out."
-        )
-    if options.slice_by != (SliceBy.CLASS,):
-        raise ValueError(
-            f"--slice-by {','.join(options.slice_by)}: {given} says what is usual of classes. "
-            "Leave one of them out."
-        )
+    names = ("reference", "reference_where")
+    why = (
+        f"it would be a setting of the sidecar at {options.address} ([drift] reference). Leave it "
+        "out, or leave --address out."
+    )
+    allow(options, not options.address, why, *names)
+    by = ",".join(options.slice_by)
+    why = f"it says what is usual of classes, not of --slice-by {by}. Leave one of them out."
+    allow(options, options.slice_by == (SliceBy.CLASS,), why, *names)
 
 
 def drift_config(options: argparse.Namespace) -> DriftConfig:
@@ -184,8 +180,7 @@ def learning_settings(options: argparse.Namespace) -> DriftSettings:
 
 def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
     """Writes [drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    # What is played is over with the sidecar: nothing of it is kept.
-    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
+    section = drift_config(options).model_dump(mode="json", exclude_none=True)
     if reference is not None:
         section["reference"] = str(reference)
     return toml_section("drift", section)

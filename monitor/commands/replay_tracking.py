@@ -18,9 +18,9 @@ from monitor.commands.options import (
     above_zero,
     add_choice,
     add_value,
+    allow,
     checked,
     finite,
-    given,
     toml_section,
 )
 from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
@@ -110,18 +110,14 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
 
 def check_tracking(options: argparse.Namespace) -> None:
     """Raises ValueError where options of the tracker have nothing to act on."""
-    named = given(options, ("measurement_noise", "birth_score"))
-    if options.address and named:
-        raise ValueError(
-            f"--address {options.address}: {' and '.join(named)} would be settings of that "
-            "sidecar's tracker. Leave them out, or leave --address out."
-        )
-    named += given(options, ("match_distance",))
-    if named and options.ground_truth is None:
-        raise ValueError(
-            f"{' and '.join(named)}: there is nothing to hold tracks against. "
-            "Give --ground-truth LABELS as well."
-        )
+    settings = ("measurement_noise", "birth_score")
+    why = (
+        f"it would be a setting of the tracker of the sidecar at {options.address}. Leave it out, "
+        "or leave --address out."
+    )
+    allow(options, not options.address, why, *settings)
+    why = "there is nothing to hold tracks against. Give --ground-truth LABELS as well."
+    allow(options, options.ground_truth is not None, why, *settings, "match_distance")
 
 
 def tracker_section(options: argparse.Namespace) -> str:

@@ -23,8 +23,8 @@ from monitor.config import (
     LogLevel,
     is_loopback,
     load,
+    replaced,
     split_address,
-    with_addresses,
 )
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
@@ -117,24 +117,17 @@ def _configured_again(options: argparse.Namespace) -> Config:
 
 def _configured(options: argparse.Namespace) -> Config:
     """Reads the file as it is now, then the options. Raises InvalidConfiguration."""
-    config = with_addresses(
-        load(options.config) if options.config else Config(),
-        options.grpc_address,
-        options.http_address,
-    )
-    changes: dict[str, dict[str, object]] = {}
-    if options.no_state:
-        changes["state"] = {"folder": ""}
-    if options.never_shed:
-        changes["server"] = {"shed_lag_seconds": 0.0, "shed_rows": 0}
-    if options.log_level is not None:
-        changes["log"] = {"level": LogLevel(options.log_level)}
-    return config.model_copy(
-        update={
-            section: getattr(config, section).model_copy(update=keys)
-            for section, keys in changes.items()
-        }
-    )
+    config = load(options.config) if options.config else Config()
+    shed = 0 if options.never_shed else None
+    changes = {
+        ("server", "grpc_address"): options.grpc_address,
+        ("server", "http_address"): options.http_address,
+        ("server", "shed_lag_seconds"): shed,
+        ("server", "shed_rows"): shed,
+        ("state", "folder"): "" if options.no_state else None,
+        ("log", "level"): options.log_level,
+    }
+    return replaced(config, changes)
 
 
 def _at_start(config: Config) -> str:

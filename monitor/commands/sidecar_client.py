@@ -31,7 +31,7 @@ from monitor.frames.frame import Header
 from monitor.frames.status import Status
 from monitor.promotion.records import Record, SliceFitted
 from monitor.service.calls import ADMIN, MONITOR
-from monitor.store.statistics_state import StoredState, decode, framed, serialised
+from monitor.store.statistics_state import StoredState, decode
 from monitor.v1 import event_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
@@ -49,15 +49,13 @@ T = TypeVar("T")
 class SidecarUnavailable(ConnectionError):
     """The sidecar cannot be reached, or ended the call."""
 
+    code = grpc.StatusCode.UNAVAILABLE
+
 
 class SidecarRefused(ValueError):
-    """The sidecar says no; the message is its own."""
+    """The call came to nothing; the message is that of the sidecar, or of gRPC."""
 
-
-class NotAnswered(ConnectionError):
-    """A call ended without an answer; the message is that of the server, or of gRPC."""
-
-    def __init__(self, code: grpc.StatusCode, words: str) -> None:
+    def __init__(self, words: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
         super().__init__(words)
         self.code = code
 
@@ -154,10 +152,14 @@ class Client:
 
     Every method raises SidecarUnavailable, and SidecarRefused with the words of the sidecar; those
     that read words, such as the state of a trial, raise UnknownWord, too.
+
+    patience  s for each call; the first one opens the connection. None: the context waits for the
+              connection, and raises SidecarUnavailable if there is none
     """
 
     address: str
     access: Access = PLAIN
+    patience: float | None = None
     _metadata: tuple[tuple[str, str], ...] = field(init=False, default=())
     _channel: grpc.aio.Channel = field(init=False)
 
@@ -171,6 +173,11 @@ class Client:
                 ("grpc.max_reconnect_backoff_ms", 200),
             ],
         )
+        if self.patience is None:
+            await self._opened()
+        return self
+
+    async def _opened(self) -> None:
         try:
             await asyncio.wait_for(self._channel.channel_ready(), PATIENCE)
         except TimeoutError:
@@ -181,7 +188,6 @@ class Client:
                 "`calibration-monitor serve`, or check the address"
                 f"{tls if self.access.certificate_authority else ''}."
             ) from None
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._channel.close()
@@ -210,21 +216,14 @@ class Client:
         request = monitor_pb.GetCalibrationRequest(include_bins=include_bins, bins=bins)
         return await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
 
-    async def promote(self, document: str, actor: str) -> tuple[str, str]:
-        """Promotes a recalibrator given as its document; returns the versions before and after."""
-        request = admin_pb.PromoteRequest(document=document, actor=actor)
+    async def promote(self, actor: str, **candidate: str) -> tuple[str, str]:
+        """Promotes a recalibrator; returns the versions before and after.
+
+        candidate  its `document`, or the `version` of one that the sidecar knows
+        """
+        request = admin_pb.PromoteRequest(actor=actor, **candidate)
         answer = await self._ask(ADMIN, request, admin_pb.PromoteResponse)
         return answer.before, answer.after
-
-    async def happenings(self) -> AsyncIterator[Record]:
-        """Yields what happens to recalibrators from now on, as long as the sidecar serves.
-
-        Raises SidecarUnavailable, UnknownWord.
-        """
-        async with contextlib.aclosing(self.events()) as events:
-            async for event in events:
-                if (record := happening(event)) is not None:
-                    yield record
 
     async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
         """Yields all events from now on, as long as the sidecar serves.
@@ -257,12 +256,6 @@ class Client:
         answer = await self._ask(ADMIN, request, admin_pb.GetResponse)
         records = tuple(value_of(Record, one) for one in answer.records)
         return value_of(Summary, answer.summary), answer.document, records
-
-    async def promote_known(self, version: str, actor: str) -> tuple[str, str]:
-        """Promotes a recalibrator that the sidecar knows; returns the versions before and after."""
-        request = admin_pb.PromoteRequest(version=version, actor=actor)
-        answer = await self._ask(ADMIN, request, admin_pb.PromoteResponse)
-        return answer.before, answer.after
 
     async def fit(self, slices: Sequence[str], method: str, actor: str) -> tuple[SliceFitted, ...]:
         """Fits candidates now; returns what came of each slice. Takes seconds to minutes."""
@@ -325,30 +318,31 @@ class Client:
             ]
         return decode(parts)
 
-    async def import_statistics(self, stored: StoredState) -> tuple[int, int]:
-        """Adds to what the sidecar has counted; returns the detections and the new slices.
+    async def status(self) -> Status:
+        """Asks the sidecar what it is, and what it has seen since it started."""
+        request = status_pb2.GetStatusRequest()
+        return value_of(Status, await self._ask(MONITOR, request, status_pb2.GetStatusResponse))
 
-        Raises SidecarUnavailable, SidecarRefused.
-        """
+    async def serving(self) -> bool:
+        """Asks grpc.health.v1 if the sidecar serves; no right is needed."""
+        request, answer = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse
+        found = await self._ask(health.SERVICE_NAME, request, answer, "Check")
+        return bool(found.status == answer.SERVING)
 
-        async def requests() -> AsyncIterator[bytes]:
-            number = monitor_pb.ImportStatisticsRequest.PART_FIELD_NUMBER
-            for part in serialised(stored):
-                yield framed(number, part)
-
-        method = self._channel.stream_unary(f"/{MONITOR}/ImportStatistics")
-        call = method(requests(), metadata=self._metadata)
-        with self._told():
-            answer = monitor_pb.ImportStatisticsResponse.FromString(await call)
-        return answer.detections, answer.new_slices
-
-    async def _ask(self, service: str, request: Message, answer: type[MessageT]) -> MessageT:
-        """Calls the method that the request is named after."""
-        method = request.DESCRIPTOR.name.removesuffix("Request")
+    async def _ask(
+        self, service: str, request: Message, answer: type[MessageT], method: str = ""
+    ) -> MessageT:
+        """Calls a method, by default the one that the request is named after."""
+        method = method or request.DESCRIPTOR.name.removesuffix("Request")
         call = self._channel.unary_unary(f"/{service}/{method}")
+        message = request.SerializeToString()
         with self._told():
-            data = await call(request.SerializeToString(), metadata=self._metadata)
-        return answer.FromString(data)
+            data = await call(message, metadata=self._metadata, timeout=self.patience)
+        try:
+            return answer.FromString(data)
+        except DecodeError:
+            words = f"{len(data)} bytes that are not a {answer.DESCRIPTOR.name}"
+            raise SidecarRefused(words) from None
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -356,9 +350,10 @@ class Client:
         try:
             yield
         except grpc.aio.AioRpcError as error:
+            words = error.details() or error.code().name.lower()
             if error.code() == grpc.StatusCode.UNAVAILABLE:
-                raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
-            raise SidecarRefused(error.details()) from None
+                raise SidecarUnavailable(f"{self.address}: {words}") from None
+            raise SidecarRefused(words, error.code()) from None
 
 
 def happening(event: event_pb2.Event) -> Record | None:
@@ -375,46 +370,3 @@ async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
     """Opens a connection for one question. Raises what the question raises, too."""
     async with client:
         return await question(client)
-
-
-@dataclass(slots=True)
-class StatusClient(Client):
-    """A connection that can tell why it got no answer; it is opened with the first call.
-
-    Use as an asynchronous context, which raises InvalidAccess. Its methods raise NotAnswered.
-
-    patience  seconds for each call, the opening included
-    """
-
-    patience: float = 5.0
-
-    async def __aenter__(self) -> StatusClient:
-        self._metadata = self.access.metadata(self.address)
-        self._channel = self.access.channel(self.address, [_UNLIMITED])
-        return self
-
-    async def status(self) -> Status:
-        """Asks the sidecar what it is, and what it has seen since it started."""
-        request = status_pb2.GetStatusRequest()
-        answer = await self._await(f"/{MONITOR}/GetStatus", request, status_pb2.GetStatusResponse)
-        return value_of(Status, answer)
-
-    async def serving(self) -> bool:
-        """Asks grpc.health.v1 if the sidecar serves; no right is needed."""
-        path, request = f"/{health.SERVICE_NAME}/Check", health_pb2.HealthCheckRequest()
-        answer = await self._await(path, request, health_pb2.HealthCheckResponse)
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-    async def _await(self, path: str, request: Message, answer: type[MessageT]) -> MessageT:
-        data = b""
-        try:
-            call = self._channel.unary_unary(path)
-            message = request.SerializeToString()
-            data = await call(message, metadata=self._metadata, timeout=self.patience)
-            return answer.FromString(data)
-        except grpc.aio.AioRpcError as error:
-            words = error.details() or error.code().name.lower()
-            raise NotAnswered(error.code(), words) from None
-        except DecodeError:
-            words = f"{len(data)} bytes that are not a {answer.DESCRIPTOR.name}"
-            raise NotAnswered(grpc.StatusCode.UNKNOWN, words) from None

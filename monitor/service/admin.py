@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from monitor import __version__
-from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
-from monitor.pipeline.streams import Seen, Stream
+from monitor.pipeline.streams import Stream
 from monitor.promotion.records import KnownRecalibrator, SliceFitted
 from monitor.recalibration.classes.class_selection import (
     AnySelection,
@@ -38,7 +37,7 @@ from monitor.store.statistics_state import (
     joined_unknown,
     serialised,
 )
-from monitor.v1 import perception_monitor_pb2
+from monitor.v1 import perception_monitor_pb2, status_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
 from monitor.wire.fields import message_of
@@ -68,41 +67,43 @@ def status(
     started_ns: int,
     wall_ns: int,
     monotonic_ns: int,
-) -> Status:
+) -> status_pb2.GetStatusResponse:
     """Describes the sidecar as of now: wall_ns by the wall clock, monotonic_ns by the other."""
-    return Status(
+    found = status_pb2.GetStatusResponse(
         version=__version__,
         started_ns=started_ns,
         now_ns=wall_ns,
-        streams=tuple(
-            _of_stream(stream.header.stream, stream.seen, wall_ns - monotonic_ns)
-            for stream in streams
-        ),
-        tracker=None
-        if tracker is None
-        else TrackerStatus(tracker.config.address, tracker.up, tracker.trouble),
-        configuration=reloads.path,
+        streams=[_of_stream(stream, wall_ns - monotonic_ns) for stream in streams],
+        configuration=_text(reloads.path),
         waiting_keys=reloads.waiting,
-        configuration_refused=reloads.refused,
+        configuration_refused=_text(reloads.refused),
     )
+    if tracker is not None:
+        found.tracker.address, found.tracker.up = tracker.config.address, tracker.up
+        found.tracker.trouble = tracker.trouble
+    return found
 
 
-def _of_stream(name: str, seen: Seen, offset_ns: int) -> StreamStatus:
+def _of_stream(stream: Stream, offset_ns: int) -> status_pb2.StreamStatus:
     """offset_ns: what the wall clock is ahead of the one that never moves back."""
+    seen = stream.seen
 
     def wall(monotonic_ns: int | None) -> int | None:
         return None if monotonic_ns is None else monotonic_ns + offset_ns
 
-    return StreamStatus(
-        stream=name,
-        frames=seen.frames,
-        detections=seen.detections,
-        stamp_ns=seen.stamp_ns,
+    return message_of(
+        status_pb2.StreamStatus,
+        seen,
+        stream=stream.header.stream,
         stamped_received_ns=None if seen.stamp_ns is None else wall(seen.stamped_ns),
         received_ns=wall(seen.received_ns),
-        matched=seen.matched,
         matched_received_ns=wall(seen.matched_ns),
     )
+
+
+def _text(path: str) -> str:
+    """Makes text of a file name, whose bytes need not be text."""
+    return path.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(slots=True)

@@ -9,24 +9,17 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from monitor.pipeline.checkpoints import Checkpoints
-from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.restart import Resumption
-from monitor.service.exposition import build, process
+from monitor.service.exposition import process
 from monitor.service.http import Published, page
-from monitor.service.log import LogCounts
-from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
-from monitor.service.readings import RecalibrationReader, stamp_lag
-from monitor.service.reload import Reloads
+from monitor.service.metrics import Snapshot, render
+from monitor.service.readings import FactorReader, stamp_lag
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
-from monitor.store.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -38,30 +31,24 @@ WINDOW_SECONDS = 10.0
 class Exporting:
     """Keeps the exported text of one sidecar fresh.
 
-    resumed    what was done again at the start
-    logs       lines of the log
+    live       the live parts; each refresh adds what it has read
     published  what the HTTP endpoint serves
     """
 
-    pipeline: Pipeline
-    promotions: Promotions
+    live: Snapshot
     checkpoints: Checkpoints
-    journal: Journal
-    tracker: ExternalTracker | None
-    reloads: Reloads
-    logs: LogCounts
     published: Published
-    resumed: Resumption
-    _build: Mapping[str, str] = field(default_factory=build)
+    pipeline: Pipeline = field(init=False)
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
-    _recalibration: RecalibrationReader = field(init=False)
+    _factors: FactorReader = field(init=False)
     _windows: tuple[WindowReading, ...] = ()
     _windows_read: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._recalibration = RecalibrationReader(self.promotions)
+        self.pipeline = self.live.pipeline
+        self._factors = FactorReader(self.pipeline)
         settings = self.pipeline.config.statistics
         cut = BinCut(settings.bins)
         self._cache = ReadingCache(cut)
@@ -94,29 +81,21 @@ class Exporting:
         drift = None
         if pipeline.config.drift.watch:
             drift = await in_steps(pipeline.drift.reading())
-        snapshot = Snapshot(
-            pipeline=pipeline,
+        snapshot = replace(
+            self.live,
             counters=counters,
-            journal=self.journal,
-            resumed=self.resumed,
-            reloads=self.reloads,
-            logs=self.logs,
             readings=readings,
             bins=tuple(pipeline.live.export_bins()),
-            edges=pipeline.live.accumulator.edges,
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
             checkpoint_age=checkpoints.age_seconds,
             checkpoint_failures=checkpoints.failures,
-            recalibration=await in_steps(self._recalibration.read()),
+            factors=await in_steps(self._factors.read()),
             drift=drift,
-            tracker=self.tracker,
-            refused={"state": checkpoints.refused, "ledger": self.journal.refused},
-            build=self._build,
+            refused={"state": checkpoints.refused, "ledger": self.live.journal.refused},
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))
-        self.published.content_type = CONTENT_TYPE
         self.published.metrics = text + process()
         self.published.page = page(snapshot)
         pipeline.counters.loop_lag_seconds = 0.0

@@ -29,6 +29,7 @@ from prometheus_client.core import (
 
 from monitor import __version__
 from monitor.frames.counters import Histogram
+from monitor.service.help_texts import HELP
 from monitor.statistics.bins import ExportEdges, SliceBins
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ REVISION_VARIABLE = "CALIBRATION_MONITOR_REVISION"
 # By label, the distributions that the behaviour of the sidecar depends on most.
 _BUILT_ON = {"numpy": "numpy", "grpc": "grpcio", "protobuf": "protobuf"}
 JOINT = "joint"
-_WITHIN = "nees_within"
+_WITHIN = "bin_nees_within"
 
 
 def build() -> Mapping[str, str]:
@@ -64,45 +65,45 @@ def _text(family: Metric) -> str:
     return generate_latest(cast("CollectorRegistry", registry)).decode()
 
 
-def gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
+def gauge(name: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
     """Writes a family of gauges."""
-    family = GaugeMetricFamily(f"calibration_{name}", text, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return _text(family)
+    return _written(GaugeMetricFamily(f"calibration_{name}", HELP[name], labels=labels), rows)
 
 
-def counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
+def counter(name: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
     """Writes a family of counters; the name is given without `_total`."""
-    family = CounterMetricFamily(f"calibration_{name}", text, labels=labels)
+    return _written(CounterMetricFamily(f"calibration_{name}", HELP[name], labels=labels), rows)
+
+
+def _written(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> str:
     for values, value in rows:
         family.add_metric(values, value)
     return _text(family)
 
 
-def gauge_by(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> str:
+def gauge_by(name: str, label: str, values: Iterable[tuple[str, float]]) -> str:
     """Writes a family of gauges with one label, from pairs of its value and the number."""
-    return gauge(name, text, (label,), (((of,), value) for of, value in values))
+    return gauge(name, (label,), (((of,), value) for of, value in values))
 
 
-def counter_by(name: str, text: str, label: str, counts: Iterable[tuple[str, float]]) -> str:
+def counter_by(name: str, label: str, counts: Iterable[tuple[str, float]]) -> str:
     """Writes a family of counters with one label, named without `_total`, as gauge_by does."""
-    return counter(name, text, (label,), (((of,), count) for of, count in counts))
+    return counter(name, (label,), (((of,), count) for of, count in counts))
 
 
-def one_gauge(name: str, text: str, value: float) -> str:
+def one_gauge(name: str, value: float) -> str:
     """Writes a gauge without labels."""
-    return gauge(name, text, (), [((), value)])
+    return gauge(name, (), [((), value)])
 
 
-def one_counter(name: str, text: str, value: float) -> str:
+def one_counter(name: str, value: float) -> str:
     """Writes a counter without labels; the name is given without `_total`."""
-    return counter(name, text, (), [((), value)])
+    return counter(name, (), [((), value)])
 
 
-def histogram(name: str, text: str, counted: Histogram) -> str:
+def histogram(name: str, counted: Histogram) -> str:
     """Writes a histogram."""
-    family = HistogramMetricFamily(f"calibration_{name}", text)
+    family = HistogramMetricFamily(f"calibration_{name}", HELP[name])
     bounds = [*(f"{bound:g}" for bound in counted.bounds), "+Inf"]
     family.add_metric((), list(zip(bounds, accumulate(counted.counts), strict=True)), counted.sum)
     return _text(family)
@@ -122,9 +123,10 @@ def process() -> bytes:
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
-def head(name: str, kind: str, text: str) -> str:
-    """Writes the first two lines of a family; its samples must follow."""
-    return f"# HELP calibration_{name} {text}\n# TYPE calibration_{name} {kind}\n"
+def head(name: str) -> str:
+    """Writes the first two lines of a family of counters; its samples must follow."""
+    family = f"calibration_{name}_total"
+    return f"# HELP {family} {HELP[name]}\n# TYPE {family} counter\n"
 
 
 def form(name: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -145,31 +147,31 @@ def _escaped(value: str) -> str:
     return value.replace("%", "%%")
 
 
-# By family: the array of StageBins that it shows, and its meaning.
-_FAMILIES = {
-    "detections": ("n", "Detections with ground truth"),
-    "variance": ("variance", "Sum of predicted variances, unit squared,"),
-    "squared_error": ("squared_error", "Sum of squared errors, unit squared,"),
-    "nees": ("nees", "Sum of normalised estimation errors squared"),
-    _WITHIN: ("within", "Detections within the chi-square region of level tau"),
+# By family: the array of StageBins that it shows.
+_ARRAYS = {
+    "bin_detections": "n",
+    "bin_variance": "variance",
+    "bin_squared_error": "squared_error",
+    "bin_nees": "nees",
+    _WITHIN: "within",
 }
 
 
-def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[str]:
-    """Yields all families of export bins, in pieces; only their heads if there are no edges.
+def bins(slices: tuple[SliceBins, ...], edges: ExportEdges) -> Iterator[str]:
+    """Yields all families of export bins, in pieces.
 
     An empty bin is written as 0, because PromQL sees no increase in the first value of a series.
     """
-    tau = () if edges is None else tuple(f"{level!r}" for level in edges.binning.tau)
-    yield gauge_by("tau", "The level itself, for queries.", "tau", ((t, float(t)) for t in tau))
+    tau = tuple(f"{level!r}" for level in edges.binning.tau)
+    yield gauge_by("tau", "tau", ((t, float(t)) for t in tau))
+    bounds = pairwise(("0", *(f"{edge:g}" for edge in edges.edges), "+Inf"))
     yield gauge(
         "bin_info",
-        "Edges of each bin of the predicted deviation; 1.",
         ("bin", "lower", "upper"),
-        ((bounds, 1.0) for bounds in _bounds(edges)),
+        (((str(i), lower, upper), 1.0) for i, (lower, upper) in enumerate(bounds)),
     )
-    for family, (array, text) in _FAMILIES.items():
-        yield head(f"bin_{family}_total", "counter", f"{text} by bin of the predicted deviation.")
+    for family, array in _ARRAYS.items():
+        yield head(family)
         for entry in slices:
             counted = np.array([getattr(totals, array) for _, totals in entry.stages])
             yield _form(
@@ -182,20 +184,12 @@ def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[s
             ) % tuple(counted.ravel().tolist())
 
 
-def _bounds(edges: ExportEdges | None) -> Iterator[tuple[str, str, str]]:
-    """Yields number, lower and upper edge of every bin."""
-    if edges is not None:
-        inner = [f"{edge:g}" for edge in edges.edges]
-        for i, (lower, upper) in enumerate(pairwise(("0", *inner, "+Inf"))):
-            yield str(i), lower, upper
-
-
 def _axes(family: str, dimensions: tuple[str, ...]) -> tuple[str, ...]:
     """Names the dimensions of a family: squares have units, NEES belongs to the joint block."""
     match family:
-        case "detections":
+        case "bin_detections":
             return (*dimensions, JOINT)
-        case "variance" | "squared_error":
+        case "bin_variance" | "bin_squared_error":
             return dimensions
     return (JOINT,)
 
@@ -213,5 +207,5 @@ def _form(
     labels = ("slice", "stage", "dimension", "bin")
     rows = product((name,), stages, axes, map(str, range(count)))
     if tau is None:
-        return form(f"bin_{family}_total", labels, rows)
-    return form(f"bin_{family}_total", (*labels, "tau"), ((*row, t) for row in rows for t in tau))
+        return form(f"{family}_total", labels, rows)
+    return form(f"{family}_total", (*labels, "tau"), ((*row, t) for row in rows for t in tau))

@@ -52,7 +52,6 @@ from monitor.wire.answers import (
 )
 from monitor.wire.fields import message_of
 from monitor.wire.requests import (
-    UnaryFrame,
     WireLimits,
     decode_process_frame_request,
     decode_process_request,
@@ -140,12 +139,13 @@ class Service:
         message = decode_process_frame_request(data, self.limits)
         if isinstance(message, Refusal):
             await self._abort(context, message)
-        stream = self._stream_of(message)
+        name, header, frame = message
+        stream = self._stream_of(name, header)
         if isinstance(stream, Refusal):
             await self._abort(context, stream)
         # The reply is handed over in this pass of the loop; the frame is remembered in the next.
         asyncio.get_running_loop().call_soon(self._remember)
-        result = encode_process_frame_response(await self._answered(stream, message.frame, context))
+        result = encode_process_frame_response(await self._answered(stream, frame, context))
         self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
         return result
 
@@ -167,18 +167,17 @@ class Service:
             forwarded = self.tracker.forward(stream, answer, context.time_remaining())
         return forwarded if isinstance(forwarded, FrameAnswer) else await forwarded
 
-    def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
-        if message.header is not None:
-            if message.stream not in ("", message.header.stream):
+    def _stream_of(self, name: str, header: Header | None) -> Stream | Refusal:
+        if header is not None:
+            if name not in ("", header.stream):
                 return Refusal(
                     Reason.INVALID_HEADER,
                     "stream",
-                    f"'{message.stream[:64]}', but the header is of "
-                    f"'{message.header.stream[:64]}': send the same name twice, or one of them.",
+                    f"'{name[:64]}', but the header is of '{header.stream[:64]}': send the same "
+                    "name twice, or one of them.",
                 )
-            return self.pipeline.register(message.header)
-        known = self.pipeline.streams.get(message.stream)
-        return known or _no_header(f"stream '{message.stream[:64]}'")
+            return self.pipeline.register(header)
+        return self.pipeline.streams.get(name) or _no_header(f"stream '{name[:64]}'")
 
     async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
         self.pipeline.counters.refuse_frame(refusal.reason)
@@ -338,7 +337,7 @@ class Service:
         clocks = time.time_ns(), time.monotonic_ns()
         streams = self.pipeline.streams.values()
         found = status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
-        return messages.status_response(found).SerializeToString()
+        return found.SerializeToString()
 
     async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.AcknowledgeDrift."""

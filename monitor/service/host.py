@@ -80,13 +80,6 @@ class ServiceManager:
         if not self._owed:
             self._send("WATCHDOG=1")
 
-    def close(self) -> None:
-        """Closes the socket; nothing more is told."""
-        self._address = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
     def _change(self, message: str) -> None:
         # Only the newest state counts: an older one that was not sent is forgotten.
         self._owed = ""

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO, cast
 
 from monitor import __version__
-from monitor.service.metrics import Snapshot
+from monitor.service.metrics import CONTENT_TYPE, Snapshot
 
 # s of one request, from the end of the request before to the last byte of its answer.
 REQUEST_SECONDS = 10.0
@@ -41,7 +41,6 @@ class Published:
     """The bytes that the endpoint serves; each attribute is replaced whole."""
 
     metrics: bytes = b""
-    content_type: str = "text/plain; charset=utf-8"
     page: bytes = b""
     ready: bool = False
     turned: float | None = None  # monotonic s at which the loop turned last; None: not running
@@ -93,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.split("?", 1)[0]
         match path:
             case "/metrics":
-                self._send(200, published.metrics, published.content_type)
+                self._send(200, published.metrics, CONTENT_TYPE)
             case "/healthz":
                 turned = published.turned
                 stands = turned is not None and time.monotonic() - turned > STANDS_SECONDS

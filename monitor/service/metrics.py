@@ -16,9 +16,11 @@ from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
 from monitor.pipeline.stream_tracker import TrackReading
 from monitor.pipeline.truth import TruthLedger
+from monitor.promotion.records import Factor
 from monitor.service.exposition import (
     bins,
     counter_by,
@@ -30,7 +32,6 @@ from monitor.service.exposition import (
     outcomes,
 )
 from monitor.service.log import LogCounts
-from monitor.service.readings import RecalibrationReading
 from monitor.service.reload import Reloads
 from monitor.service.slice_metrics import classes, drift, measures, recalibrators, windows
 from monitor.statistics.bins import ExportEdges, SliceBins
@@ -49,65 +50,22 @@ _REFUSING = tuple(
 def operation(snapshot: Snapshot) -> Iterator[str]:
     """Yields the families of the sidecar as a program: build, configuration, log and clock."""
     build, reloads, logs = snapshot.build, snapshot.reloads, snapshot.logs
-    yield gauge(
-        "build_info",
-        "Which build this is; always 1.",
-        tuple(build),
-        [(tuple(build.values()), 1.0)] if build else [],
-    )
-    yield counter_by(
-        "configuration_reloads",
-        "Configurations that were read again (SIGHUP), by outcome.",
-        "outcome",
-        reloads.outcomes.items(),
-    )
-    yield one_gauge(
-        "configuration_waiting_keys",
-        "Keys of the configuration, as last read again, that only a restart brings in force.",
-        len(reloads.waiting),
-    )
-    yield gauge_by(
-        "stamp_lag_seconds",
-        "Wall clock at arrival minus capture stamp of the streams of the last minute.",
-        "of",
-        snapshot.lag.items(),
-    )
-    yield counter_by("log_lines", "Lines of the log, by level.", "level", logs.lines.items())
-    yield one_counter(
-        "log_lines_left_out",
-        "Lines that were left out of the log, being too many of their kind.",
-        logs.left_out,
-    )
+    rows = [(tuple(build.values()), 1.0)] if build else []
+    yield gauge("build_info", tuple(build), rows)
+    yield counter_by("configuration_reloads", "outcome", reloads.outcomes.items())
+    yield one_gauge("configuration_waiting_keys", len(reloads.waiting))
+    yield gauge_by("stamp_lag_seconds", "of", snapshot.lag.items())
+    yield counter_by("log_lines", "level", logs.lines.items())
+    yield one_counter("log_lines_left_out", logs.left_out)
 
 
 def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     """Yields the families of frames forwarded to a tracker elsewhere."""
-    yield one_gauge(
-        "tracker_up",
-        "Whether the tracker elsewhere is there and says that it serves.",
-        tracker.up,
-    )
-    yield one_counter(
-        "tracker_sent",
-        "Frames that were written to the tracker elsewhere, whatever became of them then.",
-        tracker.line.sent,
-    )
-    yield counter_by(
-        "tracker_forwarded",
-        "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
-        "outcome",
-        tracker.line.ended.items(),
-    )
-    yield one_counter(
-        "tracker_unusable_answers",
-        "Answers of the tracker elsewhere that were none; the log says what was wrong.",
-        tracker.unusable,
-    )
-    yield histogram(
-        "tracker_seconds",
-        "Time from a frame to the tracker's answer, of those answered in time.",
-        tracker.seconds,
-    )
+    yield one_gauge("tracker_up", tracker.up)
+    yield one_counter("tracker_sent", tracker.line.sent)
+    yield counter_by("tracker_forwarded", "outcome", tracker.line.ended.items())
+    yield one_counter("tracker_unusable_answers", tracker.unusable)
+    yield histogram("tracker_seconds", tracker.seconds)
 
 
 def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
@@ -116,28 +74,13 @@ def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
     retracted = counts.pop("retracted")
     counts.pop("predicted")
     counts["waiting"] = ledger.fates.pending
-    yield gauge_by(
-        "detection_fates",
-        "Detections that came since the ledger began, by what became of them: they add up to all. "
-        "A later revision of a label may change one.",
-        "fate",
-        counts.items(),
-    )
+    yield gauge_by("detection_fates", "fate", counts.items())
     unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
     known = sum(count for fate, count in counts.items() if fate not in unusable)
-    yield one_gauge(
-        "match_ratio",
-        "Matched detections among the usable ones whose fate is known.",
-        _ratio(counts.get("matched", 0), known),
-    )
-    yield one_counter(
-        "retracted_detections",
-        "Detections whose labels a later revision took back.",
-        retracted,
-    )
+    yield one_gauge("match_ratio", _ratio(counts.get("matched", 0), known))
+    yield one_counter("retracted_detections", retracted)
     yield gauge_by(
         "labelled_ratio",
-        "Share of a slice's detections of which labels told anything.",
         "slice",
         (
             (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
@@ -145,17 +88,9 @@ def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
         ),
     )
     gated, near = (int(shares.counts[name].sum()) for name in ("gated", "near_gate"))
-    yield one_gauge("gated_matches", "Matches that the gate of [matching] decided.", gated)
-    yield one_gauge(
-        "near_gate_ratio",
-        "Share of them near the gate: it cuts the tail of the errors off.",
-        _ratio(near, gated),
-    )
-    yield histogram(
-        "ground_truth_delay_seconds",
-        "Event time from a frame to its labels, by message.",
-        delay,
-    )
+    yield one_gauge("gated_matches", gated)
+    yield one_gauge("near_gate_ratio", _ratio(near, gated))
+    yield histogram("ground_truth_delay_seconds", delay)
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -164,50 +99,31 @@ def _ratio(part: int, whole: int) -> float:
 
 def _disk(snapshot: Snapshot) -> Iterator[str]:
     journal, resumed = snapshot.journal, snapshot.resumed
-    for name, text, value in (
-        ("ledger_bytes", "Bytes of frames and labels on disk.", journal.bytes),
-        ("ledger_partitions", "Partitions of event time they are in.", journal.partitions),
-        ("ledger_waiting", "Entries that wait for the disk.", journal.waiting),
-        (
-            "ledger_replayed_entries",
-            "Entries that were done again at the start.",
-            resumed.entries,
-        ),
-        (
-            "ledger_lost_entries",
-            "Entries that could not be done again at the start.",
-            resumed.failed,
-        ),
-    ):
-        yield one_gauge(name, text, value)
-    yield one_counter(
-        "ledger_failures",
-        "Writes to the disk that came to nothing; the log says why.",
-        journal.failures,
-    )
-    yield counter_by(
-        "files_refused",
-        "Files that could not be used, by what they hold; the log says why.",
-        "of",
-        snapshot.refused.items(),
-    )
+    yield one_gauge("ledger_bytes", journal.bytes)
+    yield one_gauge("ledger_partitions", journal.partitions)
+    yield one_gauge("ledger_waiting", journal.waiting)
+    yield one_gauge("ledger_replayed_entries", resumed.entries)
+    yield one_gauge("ledger_lost_entries", resumed.failed)
+    yield one_counter("ledger_failures", journal.failures)
+    yield counter_by("files_refused", "of", snapshot.refused.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The exported state of a sidecar: its live parts, and readings that took several steps.
 
-    pipeline, journal, resumed, reloads, logs, tracker  are live, and read family by family
+    promotions, journal, resumed, reloads, logs, tracker  are live, and read family by family
     counters             of the pipeline, as of one moment
+    edges                of the export bins; known without any slice, so that labels are complete
     readings             measures of every slice since epoch
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
-    edges                of the export bins; known without any slice, so that labels are complete
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often the write failed
-    recalibration        swaps, fits and trials of recalibrators
+    factors              of recalibration on the variances, one a dimension: recalibrated over raw,
+                         as last forwarded; by slice
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
     refused              files that could not be used, by what they hold
@@ -215,25 +131,30 @@ class Snapshot:
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
-    pipeline: Pipeline
+    promotions: Promotions
     counters: Counters
+    edges: ExportEdges
     journal: Journal
     resumed: Resumption
     reloads: Reloads
     logs: LogCounts
+    tracker: ExternalTracker | None = None
+    build: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[SliceReading, ...] = ()
     bins: tuple[SliceBins, ...] = ()
-    edges: ExportEdges | None = None
     windows: tuple[WindowReading, ...] = ()
     classes: tuple[ClassReading, ...] = ()
     checkpoint_age: float = float("nan")
     checkpoint_failures: int = 0
-    recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
+    factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
-    tracker: ExternalTracker | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
-    build: Mapping[str, str] = field(default_factory=dict)
     lag: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline, which is live too."""
+        return self.promotions.pipeline
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -262,99 +183,50 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
 def _service(snapshot: Snapshot) -> Iterator[str]:
     counters, pipeline = snapshot.counters, snapshot.pipeline
     pending = pipeline.ledger.fates
-    yield one_counter("frames", "Frames answered.", counters.frames)
+    yield one_counter("frames", counters.frames)
     made = ("recalibrated", "passed_through", "refused")
     yield counter_by(
-        "detections",
-        "Detections by what became of them; each time their frame comes.",
-        "outcome",
-        ((outcome, getattr(counters, outcome)) for outcome in made),
+        "detections", "outcome", ((outcome, getattr(counters, outcome)) for outcome in made)
     )
     yield counter_by(
         "passed_through",
-        "Valid detections returned as they came.",
         "reason",
         ((reason.label, counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
     )
     yield counter_by(
         "rejected",
-        "Detections, messages and further fields that were refused.",
         "reason",
         ((reason.label, _refused(counters, reason)) for reason in _REFUSING),
     )
-    yield counter_by(
-        "calls_refused",
-        "Calls that showed no token that is known, or one of another right.",
-        "why",
-        counters.calls_refused.items(),
-    )
-    yield histogram(
-        "frame_seconds",
-        "Time from a frame's bytes to its answer's bytes.",
-        counters.frame_seconds,
-    )
+    yield counter_by("calls_refused", "why", counters.calls_refused.items())
+    yield histogram("frame_seconds", counters.frame_seconds)
     handled = counters.fast_frames + counters.slow_frames
-    for name, text, value in (
-        (
-            "fast_decode_ratio",
-            "Share of frames whose detections all have one layout.",
-            counters.fast_frames / handled if handled else 1.0,
-        ),
-        (
-            "loop_lag_seconds",
-            "Longest delay of the event loop since the last refresh.",
-            counters.loop_lag_seconds,
-        ),
-        (
-            "overload",
-            "1 while frames are answered and forwarded, but not monitored.",
-            counters.shedding,
-        ),
-        (
-            "clock_epoch",
-            "Of the wall clock; goes up by one when it is set.",
-            counters.clock_epoch,
-        ),
-        ("pending_bytes", "Bytes of frames that wait for their truth.", pending.store.bytes),
-        ("pending_detections", "Detections that wait for their truth.", pending.pending),
-        ("streams", "Streams registered.", len(pipeline.streams)),
-        (
-            "checkpoint_age_seconds",
-            "Since the last checkpoint; NaN: not yet, or never.",
-            snapshot.checkpoint_age,
-        ),
+    yield one_gauge("fast_decode_ratio", counters.fast_frames / handled if handled else 1.0)
+    yield one_gauge("loop_lag_seconds", counters.loop_lag_seconds)
+    yield one_gauge("overload", counters.shedding)
+    yield one_gauge("clock_epoch", counters.clock_epoch)
+    yield one_gauge("pending_bytes", pending.store.bytes)
+    yield one_gauge("pending_detections", pending.pending)
+    yield one_gauge("streams", len(pipeline.streams))
+    yield one_gauge("checkpoint_age_seconds", snapshot.checkpoint_age)
+    yield one_counter("checkpoint_failures", snapshot.checkpoint_failures)
+    yield one_counter("event_time_jumps", pipeline.live.clock.jumps)
+    for name in (
+        "late_frames",
+        "overloads",
+        "clock_steps",
+        "internal_errors",
+        "overflow_detections",
+        "overflow_classified",
+        "streams_dropped",
     ):
-        yield one_gauge(name, text, value)
-    yield one_counter(
-        "checkpoint_failures",
-        "Checkpoints that could not be written to disk; the log says why.",
-        snapshot.checkpoint_failures,
-    )
-    yield one_counter(
-        "event_time_jumps",
-        "How often event time began anew or jumped ahead.",
-        pipeline.live.clock.jumps,
-    )
-    for name, text in (
-        ("late_frames", "Frames that came behind their stream's watermark."),
-        ("overloads", "How often monitoring gave way to forwarding."),
-        ("clock_steps", "How often the wall clock was set."),
-        ("internal_errors", "Faults of the sidecar itself; its log says which."),
-        ("overflow_detections", "Matched detections in overflow slices."),
-        (
-            "overflow_classified",
-            "Matched class probabilities in overflow slices, or for which there was none.",
-        ),
-        ("streams_dropped", "Streams ended because the client read no answers."),
-    ):
-        yield one_counter(name, text, getattr(counters, name))
+        yield one_counter(name, getattr(counters, name))
 
 
 def _recalibration(snapshot: Snapshot) -> Iterator[str]:
     counters = snapshot.counters
     yield counter_by(
         "uncertain_detections",
-        "Detections flagged as too uncertain, by what shows it; each time their frame comes.",
         "by",
         (
             (by.name.lower(), counters.uncertain[by - 1])
@@ -362,16 +234,10 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
             if by is not UncertainBy.NEITHER
         ),
     )
-    yield counter_by(
-        "class_recalibrations",
-        "Detections by what the recalibrator of class probabilities in force made of theirs; "
-        "each time their frame comes.",
-        "outcome",
-        outcomes(counters.class_recalibrations),
-    )
+    yield counter_by("class_recalibrations", "outcome", outcomes(counters.class_recalibrations))
     pipeline = snapshot.pipeline
     mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.active()
-    yield from recalibrators(active, mode, snapshot.recalibration)
+    yield from recalibrators(active, mode, snapshot.promotions, snapshot.factors)
 
 
 def _refused(counters: Counters, reason: Reason) -> int:
@@ -380,30 +246,15 @@ def _refused(counters: Counters, reason: Reason) -> int:
 
 
 def _labels(counters: Counters) -> Iterator[str]:
-    labels = outcomes(counters.truth)
-    yield counter_by("ground_truth", "Labels by what became of them.", "outcome", labels)
-    yield one_counter(
-        "unmatched_detections",
-        "Detections of completely labelled frames without a label.",
-        counters.unmatched,
-    )
-    yield one_counter(
-        "dropped_detections",
-        "Detections that left the store before their truth came.",
-        counters.dropped,
-    )
+    yield counter_by("ground_truth", "outcome", outcomes(counters.truth))
+    yield one_counter("unmatched_detections", counters.unmatched)
+    yield one_counter("dropped_detections", counters.dropped)
 
 
 def _tracks(reading: TrackReading) -> Iterator[str]:
-    yield counter_by(
-        "tracker_frames",
-        "Frames by how they came to the tracker.",
-        "order",
-        ((order, reading.orders[order]) for order in Order),
-    )
+    yield counter_by("tracker_frames", "order", ((order, reading.orders[order]) for order in Order))
     yield gauge(
         "tracks",
-        "Tracks as of the last frame of each stream.",
         ("slice", "status"),
         (
             ((name, status.name.lower()), count)
@@ -411,23 +262,10 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
             for status, count in zip(TrackStatus, counts, strict=True)
         ),
     )
-    for name, text, measure in (
-        (
-            "track_nis_ratio",
-            "Mean normalised innovation squared per dimension that is no angle; far above 1: "
-            "overconfident.",
-            "nis_ratio",
-        ),
-        (
-            "track_innovation_correlation",
-            "Correlation of the whitened innovation with the one of the frame before.",
-            "correlation",
-        ),
-        (
-            "gate_reject_ratio",
-            "Of confirmed tracks with a detection near, the share whose gate let none in.",
-            "reject_ratio",
-        ),
+    for name, measure in (
+        ("track_nis_ratio", "nis_ratio"),
+        ("track_innovation_correlation", "correlation"),
+        ("gate_reject_ratio", "reject_ratio"),
     ):
         values = zip(reading.names, getattr(reading, measure).tolist(), strict=True)
-        yield gauge_by(name, text, "slice", values)
+        yield gauge_by(name, "slice", values)

@@ -5,16 +5,15 @@ A value that its owner has at hand is read by the family that shows it, in `metr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from monitor.pipeline.forwarding import Recalibrated
-from monitor.pipeline.promotions import Promotions, RecalibrationCounters
+from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.promotion.records import Factor, TrialStanding
+from monitor.promotion.records import Factor
 from monitor.promotion.trial import factors_made
 
 # ns after which a silent stream says nothing of clocks any more.
@@ -35,35 +34,21 @@ def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dic
     return {"least": min(lags), "most": max(lags)} if lags else {}
 
 
-@dataclass(frozen=True, slots=True)
-class RecalibrationReading:
-    """The recalibrators of a sidecar.
-
-    factors   on the variances, one a dimension: recalibrated over raw, as last forwarded; by slice
-    trials    trials that run, and guards
-    left_out  tracks, and labelled frames, for which the fit had no room
-    """
-
-    counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
-    factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
-    trials: tuple[TrialStanding, ...] = ()
-    pinned: bool = False
-    left_out: int = 0
-
-
 @dataclass(slots=True)
-class RecalibrationReader:
-    """Reads the recalibrators of a sidecar; remembers the factors of slices that fell silent."""
+class FactorReader:
+    """Reads what recalibration makes of variances; remembers slices that fell silent."""
 
-    promotions: Promotions
+    pipeline: Pipeline
     # The version whose factors are remembered: the factors of another version are unknown.
     _version: str = ""
     _known: dict[str, tuple[Factor, ...]] = field(default_factory=dict)
 
-    def read(self) -> Generator[None, None, RecalibrationReading]:
-        """Reads the state of now, in steps of one stream each."""
-        promotions = self.promotions
-        pipeline, version = promotions.pipeline, promotions.recalibrators.selection.version
+    def read(self) -> Generator[None, None, Mapping[str, tuple[Factor, ...]]]:
+        """Reads the factors of now by slice, one a dimension, in steps of one stream each.
+
+        A factor is the variance as last forwarded over the variance as sent.
+        """
+        pipeline, version = self.pipeline, self.pipeline.recalibrators.selection.version
         if version != self._version:
             self._version, self._known = version, {}
         for recalibrated in list(pipeline.latest.values()):
@@ -71,17 +56,11 @@ class RecalibrationReader:
             if recalibrated.selection.version == version:
                 self._known |= self._forwarded(recalibrated)
             yield
-        return RecalibrationReading(
-            counters=copy.deepcopy(promotions.counters),
-            factors=dict(self._known),
-            trials=promotions.trials(),
-            pinned=promotions.pinned,
-            left_out=promotions.learning.left_out,
-        )
+        return dict(self._known)
 
     def _forwarded(self, recalibrated: Recalibrated) -> dict[str, tuple[Factor, ...]]:
         """Returns the factors of one frame, by slice."""
-        slices, forwarded = self.promotions.pipeline.slices.slices, recalibrated.forwarded
+        slices, forwarded = self.pipeline.slices.slices, recalibrated.forwarded
         found = {}
         for slice in np.unique(recalibrated.slices).tolist():
             rows = np.flatnonzero(recalibrated.slices == slice)

@@ -7,12 +7,11 @@ folders and addresses stay those of the start. Certificates and tokens are read 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from monitor.config import Config, InvalidConfiguration, checked
 
@@ -31,25 +30,6 @@ class Outcome(StrEnum):
     APPLIED = "applied"  # a key has changed, and is active
     UNCHANGED = "unchanged"  # no key has changed that can be taken while the sidecar runs
     REFUSED = "refused"  # the configuration cannot be used; all is as it was
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """A configuration that was read again, compared with the one before.
-
-    config   to be active from now on
-    changed  keys whose values are new and active, as section.key
-    waiting  keys whose new values wait for a restart
-    """
-
-    config: Config
-    changed: tuple[str, ...]
-    waiting: tuple[str, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        """APPLIED or UNCHANGED."""
-        return Outcome.APPLIED if self.changed else Outcome.UNCHANGED
 
 
 @dataclass(slots=True)
@@ -71,14 +51,17 @@ class Reloads:
         self.outcomes[Outcome.REFUSED] += 1
         self.refused = why
 
-    def take(self, reloaded: Reloaded) -> None:
-        """Counts a reload that could be used."""
-        self.outcomes[reloaded.outcome] += 1
-        self.waiting, self.refused = reloaded.waiting, ""
+    def take(self, changed: Sequence[str], waiting: Sequence[str]) -> None:
+        """Counts a reload that could be used; the keys are those of reloaded()."""
+        self.outcomes[Outcome.APPLIED if changed else Outcome.UNCHANGED] += 1
+        self.waiting, self.refused = tuple(waiting), ""
 
 
-def reloaded(running: Config, read: Config) -> Reloaded:
+def reloaded(running: Config, read: Config) -> tuple[Config, list[str], list[str]]:
     """Takes the reloadable keys of a configuration that was read again.
+
+    returns  the configuration to be active from now on; as section.key, the keys whose values are
+             new and active, and those whose new values wait for a restart
 
     Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
     """
@@ -95,7 +78,7 @@ def reloaded(running: Config, read: Config) -> Reloaded:
             if value != old:
                 waiting.append(f"{section}.{key}")
     source = "read again, with what only a restart would change"
-    return Reloaded(checked(merged, source), tuple(changed), tuple(waiting))
+    return checked(merged, source), changed, waiting
 
 
 async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
@@ -105,22 +88,15 @@ async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) 
 
     Raises what `read` raises, and InvalidConfiguration after so many seconds.
     """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[Config] = loop.create_future()
-
-    def settle(finish: Callable[[Any], None], outcome: object) -> None:
-        if not found.done():
-            finish(outcome)
+    found: Future[Config] = Future()
+    # The thread cannot be stopped: a wait that is given up leaves it to finish.
+    found.set_running_or_notify_cancel()
 
     def work() -> None:
-        finish: Callable[[Any], None] = found.set_result
-        outcome: object
         try:
-            outcome = read()
+            found.set_result(read())
         except Exception as error:
-            finish, outcome = found.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, finish, outcome)
+            found.set_exception(error)
 
     # Not the executor's thread: the end of the loop would wait for it.
     threading.Thread(target=work, name="configuration", daemon=True).start()
@@ -128,7 +104,7 @@ async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) 
         # Not wait_for, which forgets a cancellation that comes together with the result: the
         # sidecar would never end.
         async with asyncio.timeout(seconds):
-            return await found
+            return await asyncio.wrap_future(found)
     except TimeoutError:
         raise InvalidConfiguration(
             f"the configuration could not be read within {seconds:g} s: does the disk that it "

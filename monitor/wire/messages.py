@@ -1,4 +1,4 @@
-"""Messages of what operators watch and manage: status, calibration, drift, events, recalibrators.
+"""Messages of what operators watch and manage: calibration, drift, events, recalibrators.
 
 Nothing here is on the frame path.
 """
@@ -6,7 +6,7 @@ Nothing here is on the frame path.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -16,13 +16,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from monitor.drift.alarms import AlarmChange, DriftReading
 from monitor.frames.counters import Counters
 from monitor.frames.space import Space
-from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.measures import ReliabilityBins
 from monitor.statistics.reading import RAW, ClassReading, SliceReading
-from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2, status_pb2
+from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.fields import message_of
@@ -93,21 +92,6 @@ class Listing:
 
 
 # ---- to messages
-
-
-def status_response(status: Status) -> status_pb2.GetStatusResponse:
-    """Makes the answer of GetStatus."""
-    readable = replace(
-        status,
-        configuration=_text(status.configuration),
-        configuration_refused=_text(status.configuration_refused),
-    )
-    return message_of(status_pb2.GetStatusResponse, readable)
-
-
-def _text(path: str) -> str:
-    """Makes text of a file name, whose bytes need not be text."""
-    return path.encode("utf-8", "replace").decode("utf-8")
 
 
 def calibration(

@@ -63,15 +63,6 @@ class WireLimits:
     max_detections: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnaryFrame:
-    """A ProcessFrame request: the stream it names, its header if one came, the frame."""
-
-    stream: str
-    header: Header | None
-    frame: ReceivedFrame
-
-
 def detection_tail() -> TailReader:
     """Makes a reader for the frames of one stream, which remembers their layout alone."""
     return TailReader(DETECTIONS, DETECTION)
@@ -141,8 +132,10 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
     return data[begin : begin + length], begin + length
 
 
-def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
-    """Decodes a message of ProcessFrame."""
+def decode_process_frame_request(
+    data: bytes, limits: WireLimits
+) -> tuple[str, Header | None, ReceivedFrame] | Refusal:
+    """Decodes a message of ProcessFrame: the stream it names, its header if one came, the frame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
     if refusal := parse(request, data, limits) or too_many(request.frame, limits):
         return refusal
@@ -151,7 +144,7 @@ def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame 
     header = _header(request.header) if request.HasField("header") else None
     if isinstance(header, Refusal):
         return header
-    return UnaryFrame(request.stream, header, _frame(request.frame, detection_tail()))
+    return request.stream, header, _frame(request.frame, detection_tail())
 
 
 def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:

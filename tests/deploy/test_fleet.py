@@ -15,7 +15,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.service.http import Endpoint
-from monitor.service.metrics import CONTENT_TYPE
 from tests.deploy.remote_writing import FLEET, VEHICLE, Agent, Document, Receiver, Series
 from tests.deploy.scraping import FOLDER, promtool, until
 from tests.edges.test_exporter import busy_pipeline, text_of
@@ -153,7 +152,6 @@ def fleet(tmp_path_factory, agent, exposition):
     """An agent that scrapes an endpoint of that exposition, and the Prometheus it writes to."""
     folder = tmp_path_factory.mktemp("fleet")
     endpoint = Endpoint()
-    endpoint.published.content_type = CONTENT_TYPE
     endpoint.published.metrics = exposition.encode()
     target = endpoint.start("127.0.0.1", 0)
     with contextlib.ExitStack() as started:

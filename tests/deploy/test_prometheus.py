@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.service.metrics import CONTENT_TYPE
 from tests.deploy.scraping import (
     ROOT,
     Prometheus,
@@ -45,7 +44,6 @@ from pathlib import Path
 from monitor.service.http import Endpoint
 
 endpoint = Endpoint()
-endpoint.published.content_type = sys.argv[3]
 endpoint.published.metrics = Path(sys.argv[2]).read_bytes()
 endpoint.start("127.0.0.1", int(sys.argv[1]))
 print("listening", flush=True)
@@ -66,7 +64,7 @@ class Vehicle:
     def start(self) -> None:
         self.counts: Counts = {key: nothing(K, EDGES) for key in KEYS}
         # Nothing heavy is imported there.
-        options = str(self.port), str(self.written()), CONTENT_TYPE
+        options = str(self.port), str(self.written())
         self.process = subprocess.Popen(
             [sys.executable, "-c", EXPORTER, *options],
             cwd=ROOT,

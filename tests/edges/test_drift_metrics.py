@@ -186,13 +186,13 @@ def test_a_slice_has_eight_series_and_all_of_them_together_have_four(name, serie
 
 @pytest.mark.components
 def test_promtool_finds_nothing_to_complain_about():
-    text = exported.text_of(exported.snapshot((), None, drift=FULL))
+    text = exported.text_of(exported.snapshot(drift=FULL))
     assert "calibration_drift_" in text
     assert promtool("check", "metrics", given=text) == ""
 
 
 def test_where_nobody_watches_there_are_no_families_of_drift():
-    assert "calibration_drift_" not in exported.text_of(exported.snapshot((), None))
+    assert "calibration_drift_" not in exported.text_of(exported.snapshot())
 
 
 @pytest.mark.parametrize("watch", ["true", "false"])
@@ -206,5 +206,5 @@ def test_a_sidecar_exports_drift_where_it_watches(tmp_path, watch):
 
 
 def test_a_watch_that_has_seen_nothing_has_its_families_nevertheless():
-    text = exported.text_of(exported.snapshot((), None, drift=DriftReading()))
+    text = exported.text_of(exported.snapshot(drift=DriftReading()))
     assert "\ncalibration_drift_driving_seconds_total 0.0" in text

@@ -24,9 +24,9 @@ from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.exposition import build
+from monitor.service.help_texts import HELP
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
-from monitor.service.readings import RecalibrationReading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
@@ -249,17 +249,18 @@ def text_of(pipeline: Pipeline) -> str:
         refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
-        recalibration=RecalibrationReading(
-            factors={
-                reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
-                for reading in single
-            },
-            trials=tuple(
+        promotions=exported.LaidDown(
+            pipeline,
+            standing=tuple(
                 TrialStanding(reading.name, "v", state, EVIDENCE, ())
                 for reading in single
                 for state in (TrialState.RUNNING, TrialState.GUARD)
             ),
         ),
+        factors={
+            reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
+            for reading in single
+        },
         drift=at_once(pipeline.drift.reading()),
         build=build(),
         lag={"least": 0.1, "most": 0.2},
@@ -317,10 +318,21 @@ def test_there_are_these_families_with_these_labels_and_no_others(mode):
             assert ("le" in sample.labels) == sample.name.endswith("_bucket")
 
 
+def test_every_help_text_is_that_of_a_family():
+    elsewhere = {
+        "tracker_up",
+        "tracker_sent",
+        "tracker_forwarded",
+        "tracker_unusable_answers",
+        "tracker_seconds",
+    }
+    assert HELP.keys() == LABELS.keys() | elsewhere
+
+
 def test_jumps_of_event_time_are_counted():
     pipeline = pipeline_of()
     pipeline.live.clock.jumps = 3
-    text = exported.text_of(exported.snapshot((), None, pipeline))
+    text = exported.text_of(exported.snapshot(pipeline=pipeline))
     assert "\ncalibration_event_time_jumps_total 3" in text
 
 

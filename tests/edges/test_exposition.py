@@ -2,6 +2,7 @@
 
 import math
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.service.exposition import bins, gauge
+from monitor.service.help_texts import HELP
 from monitor.statistics.bins import SliceBins
 from tests.exported import EDGES, STAGES, drawn, slice_bins
 
@@ -69,7 +71,8 @@ def families(draw):
 @given(families())
 def test_every_label_and_number_reads_back_as_it_was(family):
     text, labels, rows = family
-    (found,) = text_string_to_metric_families(gauge("thing", text, labels, rows))
+    with patch.dict(HELP, thing=text):
+        (found,) = text_string_to_metric_families(gauge("thing", labels, rows))
     assert [s.labels for s in found.samples] == [
         dict(zip(labels, values, strict=True)) for values, _ in rows
     ]

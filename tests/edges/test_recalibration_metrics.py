@@ -1,5 +1,6 @@
 """What Prometheus sees of recalibrators: closed labels, and no series twice."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ from monitor.pipeline.promotions import (
     FIT_OUTCOMES,
     SWAP_OUTCOMES,
     TRIAL_OUTCOMES,
+    Promotions,
     RecalibrationCounters,
 )
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
-from monitor.service.readings import RecalibrationReading
 from monitor.service.slice_metrics import recalibrators
+from tests import exported
 from tests.administered import EVIDENCE, FACTORS
+from tests.piped import pipeline_of
 
 IN_FORCE = (ActiveRecalibrator("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
 OUTCOMES = {
@@ -28,9 +31,15 @@ OUTCOMES = {
 }
 
 
-def samples(reading: RecalibrationReading) -> dict[tuple[str, tuple[str, ...]], float]:
+def promotions(**laid_down) -> exported.LaidDown:
+    return exported.LaidDown(pipeline_of(), **laid_down)
+
+
+def samples(
+    promotions: Promotions, factors: Mapping[str, tuple[Factor, ...]] | None = None
+) -> dict[tuple[str, tuple[str, ...]], float]:
     """By name, without the prefix, and the values of the labels, in the order of their names."""
-    text = "".join(recalibrators(IN_FORCE, "apply", reading))
+    text = "".join(recalibrators(IN_FORCE, "apply", promotions, factors or {}))
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -46,7 +55,7 @@ def standing(state=TrialState.RUNNING, slice="car", **changes) -> TrialStanding:
 
 
 def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slice_is():
-    found = samples(RecalibrationReading())
+    found = samples(promotions())
     expected = {
         (f"{name}_total", (outcome,)): 0.0
         for name, outcomes in OUTCOMES.items()
@@ -71,8 +80,7 @@ def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slic
 def test_every_outcome_is_counted_under_its_own_name(name, outcomes):
     counts = {outcome: number for number, outcome in enumerate(outcomes, 1)}
     field = name.removeprefix("recalibrator_")
-    reading = RecalibrationReading(RecalibrationCounters(**{field: counts}))
-    found = samples(reading)
+    found = samples(promotions(counters=RecalibrationCounters(**{field: counts})))
     for number, outcome in enumerate(OUTCOMES[name], 1):
         assert found[f"{name}_total", (outcome,)] == number
 
@@ -83,7 +91,7 @@ def test_whatever_puts_another_recalibrator_in_force_has_an_outcome():
 
 def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
     factors = {"car": FACTORS, "bus": (Factor("x", 1, 1, 1),)}
-    found = samples(RecalibrationReading(factors=factors))
+    found = samples(promotions(), factors)
     shown = {key: value for key, value in found.items() if key[0] == "recalibration_factor"}
     assert shown == {
         ("recalibration_factor", ("x", "car")): 4.0,
@@ -94,7 +102,7 @@ def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
 
 def test_a_trial_shows_evidence_both_ways_its_threshold_and_its_tracks():
     trials = (standing(), standing(TrialState.GUARD, tracks=5), standing(slice="bus"))
-    found = samples(RecalibrationReading(trials=trials))
+    found = samples(promotions(standing=trials))
     assert found["trial_log10_evidence", ("better", "car", "running")] == EVIDENCE.log10_better
     assert found["trial_log10_evidence", ("worse", "car", "running")] == EVIDENCE.log10_worse
     assert found["trial_log10_threshold", ("bus", "running")] == EVIDENCE.log10_threshold
@@ -106,11 +114,14 @@ def test_a_trial_shows_evidence_both_ways_its_threshold_and_its_tracks():
 
 
 def test_evidence_that_is_infinite_is_exported_as_such():
-    found = samples(RecalibrationReading(trials=(standing(log10_worse=float("-inf")),)))
+    found = samples(promotions(standing=(standing(log10_worse=float("-inf")),)))
     assert found["trial_log10_evidence", ("worse", "car", "running")] == float("-inf")
 
 
 def test_a_pin_and_what_was_not_learned_from_are_shown():
-    found = samples(RecalibrationReading(pinned=True, left_out=4))
+    given = promotions()
+    given.learning.register.pinned = True
+    given.learning._open.left_out = 4
+    found = samples(given)
     assert found["recalibrator_pinned", ()] == 1.0
     assert found["learning_left_out_total", ()] == 4.0

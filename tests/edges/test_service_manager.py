@@ -66,7 +66,6 @@ def test_every_state_is_one_datagram(listener):
         "RELOADING=1\nMONOTONIC_USEC=123456\nSTATUS=reloading",
         "STOPPING=1\nSTATUS=stopping",
     ]
-    manager.close()
 
 
 @pytest.mark.parametrize("name", ["", "/", "@", "relative/path", "vsock:2:1234"])
@@ -76,7 +75,6 @@ def test_without_a_socket_nothing_happens(name, caplog):
     manager.ready("ready")
     manager.alive()
     manager.stopping()
-    manager.close()
     assert not caplog.records
 
 
@@ -122,7 +120,6 @@ def test_a_missing_path_is_said_once_and_told_when_it_is_there(tmp_path, caplog)
         bound.setblocking(False)
         manager.alive()
         assert heard(bound) == ["READY=1\nSTATUS=ready", "WATCHDOG=1"]
-    manager.close()
 
 
 def test_a_manager_that_begins_anew_at_the_same_path_is_found_again(tmp_path):
@@ -136,7 +133,6 @@ def test_a_manager_that_begins_anew_at_the_same_path_is_found_again(tmp_path):
             assert heard(bound) == ["WATCHDOG=1"]
         Path(name).unlink()
         manager.alive()
-    manager.close()
 
 
 def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_later(
@@ -154,7 +150,6 @@ def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_la
             assert "READY=1" not in "".join(heard(bound))
         manager.alive()
         assert heard(bound) == ["READY=1\nSTATUS=ready", "WATCHDOG=1"]
-        manager.close()
 
 
 def test_of_states_that_were_not_heard_the_newest_alone_is_told(tmp_path):
@@ -167,7 +162,6 @@ def test_of_states_that_were_not_heard_the_newest_alone_is_told(tmp_path):
         bound.setblocking(False)
         manager.alive()
         assert heard(bound) == ["STOPPING=1\nSTATUS=stopping", "WATCHDOG=1"]
-    manager.close()
 
 
 def test_a_path_longer_than_a_socket_may_have_is_no_reason_to_fail(caplog):
@@ -177,16 +171,6 @@ def test_a_path_longer_than_a_socket_may_have_is_no_reason_to_fail(caplog):
     assert len(caplog.records) == 1
 
 
-def test_after_the_end_nothing_is_told(listener):
-    bound, name = listener
-    manager = told_of(name)
-    manager.alive()
-    manager.close()
-    manager.alive()
-    manager.stopping()
-    assert heard(bound) == ["WATCHDOG=1"]
-
-
 @given(text=st.text(max_size=3000))
 def test_no_text_becomes_an_assignment_or_is_too_long_for_systemd(text):
     name = f"@calibration-monitor-any-{os.getpid()}"
@@ -194,7 +178,6 @@ def test_no_text_becomes_an_assignment_or_is_too_long_for_systemd(text):
         bound.bind("\0" + name[1:])
         manager = told_of(name)
         manager.ready(text)
-        manager.close()
         bound.settimeout(5)
         message = bound.recv(10_000)
         assert len(message) <= 4096

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from monitor.cli import main
-from monitor.commands.sidecar_client import SidecarRefused
 from monitor.pipeline.events import Events
 from monitor.service import admin
 from monitor.service.admin import StateService
@@ -140,8 +139,7 @@ def test_statistics_on_other_bins_are_refused_with_both_definitions_named(start)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert other.state.binning.describe() in said
     assert exported(ours).state.binning.describe() in said
-    with pytest.raises(SidecarRefused, match="the bins differ"):
-        imported(ours, other)
+    assert "the bins differ" in said
 
 
 def test_a_state_of_which_one_part_is_damaged_is_refused_as_a_whole(start):

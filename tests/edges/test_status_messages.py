@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
+from monitor.service.admin import status
+from monitor.service.reload import Reloads
 from monitor.v1 import status_pb2
-from monitor.wire.fields import value_of
-from monitor.wire.messages import status_response
+from monitor.wire.fields import message_of, value_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 COUNT = st.integers(0, 2**64 - 1)
@@ -36,16 +37,17 @@ STATUS = st.builds(
 
 
 @given(STATUS)
-def test_a_status_comes_back_as_it_was(status):
-    data = status_response(status).SerializeToString()
-    assert value_of(Status, status_pb2.GetStatusResponse.FromString(data)) == status
+def test_a_status_comes_back_as_it_was(sent):
+    data = message_of(status_pb2.GetStatusResponse, sent).SerializeToString()
+    assert value_of(Status, status_pb2.GetStatusResponse.FromString(data)) == sent
 
 
 def test_a_stamp_of_nought_is_one_and_no_stamp_is_none():
     bare = Status("1", 0, 0, (StreamStatus("a"), StreamStatus("b", stamp_ns=0)))
-    assert [each.stamp_ns for each in value_of(Status, status_response(bare)).streams] == [None, 0]
+    sent = message_of(status_pb2.GetStatusResponse, bare)
+    assert [each.stamp_ns for each in value_of(Status, sent).streams] == [None, 0]
 
 
 def test_a_path_that_is_no_utf8_is_told_all_the_same():
-    status = Status("1", 0, 0, configuration="/etc/\udcff.toml")
-    assert value_of(Status, status_response(status)).configuration == "/etc/?.toml"
+    told = status((), None, Reloads("/etc/\udcff.toml"), 0, 0, 0)
+    assert told.configuration == "/etc/?.toml"

@@ -164,12 +164,13 @@ def test_a_unary_frame_is_decoded_as_protobuf_reads_it(data):
     if isinstance(decoded, Refusal):
         assert decoded.field == "dimensions.kind"
         return
-    assert decoded.stream == request.stream
-    assert_same_frame(decoded.frame, request.frame)
+    stream, header, found = decoded
+    assert stream == request.stream
+    assert_same_frame(found, request.frame)
     if request.HasField("header"):
-        assert_same_header(decoded.header, request.header)
+        assert_same_header(header, request.header)
     else:
-        assert decoded.header is None
+        assert header is None
 
 
 headers = st.builds(

@@ -36,7 +36,6 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
-from monitor.service.readings import RecalibrationReading
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
@@ -62,7 +61,7 @@ from monitor.wire.requests import (
     detection_tail,
 )
 from tests.administered import FACTORS, TRIALS
-from tests.exported import snapshot, watched
+from tests.exported import LaidDown, snapshot, watched
 from tests.piped import pipeline_of, statistics_of
 
 FOLDER = Path(__file__).parent
@@ -299,11 +298,12 @@ def exposition() -> str:
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),
         classes=(ClassReading("car", class_evaluation()),),
-        recalibration=RecalibrationReading(
+        promotions=LaidDown(
+            pipeline,
             counters=RecalibrationCounters({"promoted": 1, "rolled_back": 0, "adapted": 0}),
-            factors={"car": FACTORS},
-            trials=TRIALS,
+            standing=TRIALS,
         ),
+        factors={"car": FACTORS},
         drift=watched("car"),
     )
     return at_once(render(found)).decode()

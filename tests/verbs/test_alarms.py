@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from monitor.cli import main
-from monitor.commands import alarms
 from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
 from monitor.drift.evidence import Scale
@@ -171,7 +170,7 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
     assert "usage: calibration-monitor" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", alarms.ACTIONS)
+@pytest.mark.parametrize("action", ["list", "acknowledge", "watch"])
 def test_every_action_explains_itself(capsys, action):
     with pytest.raises(SystemExit) as end:
         main(["alarms", action, "--help"])

@@ -17,8 +17,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 @given(TEXT, TEXT, st.floats())
 def test_labels_come_back_as_they_were_exported(one, other, value):
-    text = gauge("fate", "Text.", ("slice", "stage"), [((one, other), value)])
-    ((labels, found),) = samples_of(text).rows("fate")
+    text = gauge("coverage", ("slice", "stage"), [((one, other), value)])
+    ((labels, found),) = samples_of(text).rows("coverage")
     assert labels == {"slice": one, "stage": other}
     assert repr(found) == repr(value)
 

@@ -264,10 +264,13 @@ def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--range-edges", "20,40"), "--range-edges is for --by range"),
-        (("--by", "class", "--range-edges", "20"), "--range-edges is for --by range"),
-        (("--fewest-tracks", "5"), "--fewest-tracks is for --by"),
-        (("--prior-strength", "5"), "--prior-strength is for variance-scaling, covariance-scaling"),
+        (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
+        (("--by", "class", "--range-edges", "20"), "--range-edges: it is for --by range"),
+        (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
+        (
+            ("--prior-strength", "5"),
+            "--prior-strength: it is for variance-scaling, covariance-scaling",
+        ),
         (
             ("--inducing", "9"),
             "--inducing: variance-scaling has no use for it; it is for gp-normal",

@@ -239,7 +239,9 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
     assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", recalibrators.ACTIONS)
+@pytest.mark.parametrize(
+    "action", ["list", "show", "fit", "promote", "rollback", "pin", "unpin", "history"]
+)
 def test_every_action_explains_itself(capsys, action):
     with pytest.raises(SystemExit) as end:
         main(["recalibrators", action, "--help"])

@@ -446,8 +446,8 @@ def test_one_class_has_no_line_for_all(words):
     ("more", "named"),
     [
         (("--measurement-noise", "unit"), "--measurement-noise: there is nothing to hold"),
-        (("--birth-score", "2", "--match-distance", "2"), "--birth-score and --match-distance:"),
-        (("--address", "127.0.0.1:1", "--birth-score", "2"), "would be settings of that sidecar"),
+        (("--birth-score", "2", "--match-distance", "2"), "--birth-score, --match-distance:"),
+        (("--address", "127.0.0.1:1", "--birth-score", "2"), "would be a setting of the tracker"),
     ],
 )
 def test_options_without_labels_to_act_on_are_refused(refusal, drive, more, named):

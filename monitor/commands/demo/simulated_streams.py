@@ -26,7 +26,7 @@ from monitor.commands.demo.scene import (
     with_variance_factor,
 )
 from monitor.commands.sending import first_error
-from monitor.commands.sidecar_client import Client, Conversation
+from monitor.commands.sidecar_client import Client, Conversation, happening
 from monitor.frames.frame import Header
 from monitor.wire.client_messages import (
     OutgoingFrame,
@@ -72,8 +72,10 @@ async def watched(client: Client, record: Record) -> AsyncIterator[None]:
     """
 
     async def listen() -> None:
-        async for happening in client.happenings():
-            record.hear(happening)
+        async with contextlib.aclosing(client.events()) as events:
+            async for event in events:
+                if (happened := happening(event)) is not None:
+                    record.hear(happened)
 
     listening = asyncio.create_task(listen())
     try:

@@ -29,7 +29,7 @@ from monitor.commands.doctor.observation import (
     Samples,
 )
 from monitor.commands.sending import SidecarFailed
-from monitor.commands.sidecar_client import Client, NotAnswered, SidecarRefused, StatusClient, ask
+from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable, ask
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.frames.status import Status
 
@@ -178,26 +178,26 @@ async def _grpc(
     address: str, access: Access, clock_ns: Callable[[], int]
 ) -> tuple[Asked, bool, Asked, Status | None, int, float]:
     """How it went with gRPC, its health, how it went with GetStatus, the status, and when."""
-    async with StatusClient(address, access, PATIENCE) as client:
+    async with Client(address, access, PATIENCE) as client:
         try:
             serving = await client.serving()
-        except NotAnswered as error:
+        except (SidecarUnavailable, SidecarRefused) as error:
             if error.code is not grpc.StatusCode.UNIMPLEMENTED:
-                reached = await or_http(_reached(error, access), address, PATIENCE)
+                reached = await or_http(_reached(error, address, access), address, PATIENCE)
                 return reached, False, reached, None, 0, 0.0
             serving = True  # a server without health: what it says of itself tells more
         asked_ns, began = clock_ns(), time.monotonic()
         try:
             status = await client.status()
-        except NotAnswered as error:
-            return GIVEN, serving, _reached(error, access), None, 0, 0.0
+        except (SidecarUnavailable, SidecarRefused) as error:
+            return GIVEN, serving, _reached(error, address, access), None, 0, 0.0
         trip = time.monotonic() - began
     return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
 
 
-def _reached(error: NotAnswered, access: Access) -> Asked:
+def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: Access) -> Asked:
     """Reads the words of gRPC, which alone tell one failure from another."""
-    words = _BEFORE.sub("", str(error))
+    words = _BEFORE.sub("", str(error).removeprefix(f"{address}: "))
     if error.code is not grpc.StatusCode.UNAVAILABLE:
         return Asked(_ANSWERS.get(error.code, Answer.FAILED), words)
     if "refused" in words:
