@@ -139,8 +139,6 @@ class Family:
               by chart, tracks that say that something is wrong, by second
     seen      tracks that any alarm may be of, by frame
     frames    that ever came
-    thresholds
-              (2,) T by severity
     given     references from recorded drives, as in Usual
     """
 
@@ -305,8 +303,20 @@ class Family:
             clock=self.clock,
             supporters=self.supporters,
         )
-        others = by_severity(everything).sum(axis=0)
-        judging = Judging(self, chosen, chunk.board, others)
+        judging = Judging(
+            names=self.names,
+            epochs=self.epochs,
+            labelled=self.labelled,
+            thresholds=self.thresholds,
+            usual=self.usual,
+            evidence=self.evidence,
+            chosen=chosen,
+            board=chunk.board,
+            supporters=self.supporters,
+            fewest=self.settings.fewest_tracks,
+            seen=self.seen,
+            others=by_severity(everything).sum(axis=0),
+        )
         changes: list[AlarmChange] = []
         fed, begin = self.fed.copy(), 0
         for stretch in chunk.stretches(lambda: judging.enough):

@@ -7,22 +7,19 @@ that say that something is wrong. What becomes of an alarm afterwards is said in
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from monitor.drift.alarms import Alarm
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
 from monitor.drift.evidence import HOUR, Evidence, FrameStretch, by_severity, scale_of
-from monitor.drift.usual import BLOCK_NS
+from monitor.drift.usual import BLOCK_NS, Usual
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
-
-if TYPE_CHECKING:
-    from monitor.drift.family import Family
 
 # Tracks that spoke for a chart of a slice and are remembered; nobody asks for more.
 MOST = 256
@@ -77,22 +74,35 @@ Crossing: TypeAlias = tuple[Alarm, int | None, tuple[str, ...]]
 class Judging:
     """Judges G slices, while P of them take in some frames.
 
-    family  of all slices; what it counts is as of the frame that is judged, but its evidence of
-            the P as it was before
-    chosen  (P,) which they are
-    board   evidence of the P
-    others  (2,) M of all other slices together, by severity
+    names, epochs  of all slices
+    labelled       (G,) detections with truth of each, in its epoch; counted on meanwhile
+    thresholds     (2,) T by severity
+    evidence       of all slices; of the P as it was before
+    chosen         (P,) which they are
+    board          evidence of the P
+    others         (2,) M of all other slices together, by severity
+    supporters     by chart, tracks that say so, by second
+    fewest         of them that there must be, where tracks are known
+    seen           all tracks, by frame, up to the frame that is judged
     """
 
-    family: Family
+    names: Sequence[str]
+    epochs: Sequence[int]
+    labelled: IntArray
+    thresholds: FloatArray
+    usual: Usual
+    evidence: Evidence
     chosen: IntArray
     board: Evidence
     others: FloatArray
+    supporters: Sequence[RecentTracks]
+    fewest: int
+    seen: RecentTracks
 
     @property
     def enough(self) -> float:
         """Returns M over the P slices, below which there is no alarm for sure."""
-        return float((self.family.thresholds - self.others).min())
+        return float((self.thresholds - self.others).min())
 
     def totals(self, stretch: FrameStretch) -> FloatArray:
         """Returns M of all slices together after each frame, by severity: (F, 2)."""
@@ -105,10 +115,9 @@ class Judging:
         Evidence that has raised one begins anew.
         """
         evidence, total = by_severity(stretch.evidence[-1]), self.totals(stretch)[-1]
-        for severity in np.flatnonzero(total >= self.family.thresholds).tolist():
-            alone = np.flatnonzero(evidence[:, severity] >= self.family.thresholds[severity])
-            everything = self.family.evidence
-            by_slice = by_severity(everything.by_chart(everything.weights))[:, severity]
+        for severity in np.flatnonzero(total >= self.thresholds).tolist():
+            alone = np.flatnonzero(evidence[:, severity] >= self.thresholds[severity])
+            by_slice = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
             by_slice[self.chosen] = evidence[:, severity]
             concerned = self._concerned(by_slice, severity)
             for slice in self.chosen[alone].tolist():
@@ -122,7 +131,7 @@ class Judging:
                 alarm = self._alarm(stretch, TOTAL, slice, severity, float(total[severity]))
                 # It is told by the slice with most of it; all begin anew.
                 charts = np.equal(_SEVERITY_OF, severity)
-                for board in (self.board, everything):
+                for board in (self.board, self.evidence):
                     for slice in range(board.slices):
                         board.begin_anew(slice, charts)
                 self.others[severity] = 0.0
@@ -131,7 +140,7 @@ class Judging:
     def _at(self, slice: int) -> tuple[Evidence, int]:
         """Where the evidence of a slice is, and its place there."""
         at = np.flatnonzero(self.chosen == slice)
-        return (self.board, int(at[0])) if at.size else (self.family.evidence, slice)
+        return (self.board, int(at[0])) if at.size else (self.evidence, slice)
 
     def _leading(self, slice: int, severity: int) -> tuple[int, int]:
         """Finds the chart and the detector with most evidence of a slice and severity; numbers."""
@@ -148,40 +157,39 @@ class Judging:
         """
         board, place = self._at(slice)
         chart, _ = self._leading(slice, severity)
-        levels = self.family.usual.references[slice][CHARTS[chart].stage].levels
+        levels = self.usual.references[slice][CHARTS[chart].stage].levels
         # Who says so is known of seconds of tracks alone.
-        tracked = levels is not None and not self.family.usual.frame_size[slice]
-        fewest = self.family.settings.fewest_tracks
-        if fewest <= 1 or not tracked:
+        tracked = levels is not None and not self.usual.frame_size[slice]
+        if self.fewest <= 1 or not tracked:
             return False
         since = int(board.since[place, chart])
-        if self.family.supporters[chart].count(slice, since // BLOCK_NS) >= fewest:
+        if self.supporters[chart].count(slice, since // BLOCK_NS) >= self.fewest:
             return False
         charts = np.equal(_SEVERITY_OF, severity)
         evidence = by_severity(board.by_chart(board.weights))[place, severity]
-        share = self.family.thresholds[severity] / (2 * evidence)
+        share = self.thresholds[severity] / (2 * evidence)
         board.sums[place, charts] *= min(1.0, float(share))
         return True
 
     def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
         """Names the slices of which the k-th largest M is at least T/k, for the largest such k."""
         order = np.argsort(-by_slice, kind="stable")
-        enough = by_slice[order] * np.arange(1, order.size + 1) >= self.family.thresholds[severity]
+        enough = by_slice[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
         last = int(np.flatnonzero(enough).max(initial=-1))
-        return tuple(self.family.names[slice] for slice in order[: last + 1].tolist())
+        return tuple(self.names[slice] for slice in order[: last + 1].tolist())
 
     def _of_one(self, stretch: FrameStretch, slice: int, severity: int, evidence: float) -> Alarm:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
-        alarm = self._alarm(stretch, self.family.names[slice], slice, severity, evidence)
+        alarm = self._alarm(stretch, self.names[slice], slice, severity, evidence)
         board, place = self._at(slice)
         # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(slice, severity)
         board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
         rest = float(by_severity(board.by_chart(board.weights))[place, severity])
-        left = evidence - float(self.family.thresholds[severity])
+        left = evidence - float(self.thresholds[severity])
         if rest > left:
             board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
         return alarm
@@ -200,13 +208,13 @@ class Judging:
             detector=DETECTORS[detector],
             direction=chart.direction,
             evidence=evidence,
-            threshold=float(self.family.thresholds[severity]),
+            threshold=float(self.thresholds[severity]),
             event_ns=int(stretch.stamp_ns[-1]),
             since_ns=int(board.since[place, number]),
             detections=int(board.run[place, number, 0]),
-            tracks=self.family.seen.count(slice, int(board.begun[place, number])),
-            labelled=int(self.family.labelled[slice]),
-            scale=scale_of(board.run[place, number], self.family.usual.worth(slice, chart.stage)),
-            epoch=self.family.epochs[slice],
+            tracks=self.seen.count(slice, int(board.begun[place, number])),
+            labelled=int(self.labelled[slice]),
+            scale=scale_of(board.run[place, number], self.usual.worth(slice, chart.stage)),
+            epoch=self.epochs[slice],
             driven=stretch.driven / HOUR,
         )
