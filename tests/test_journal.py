@@ -466,6 +466,20 @@ def test_what_no_one_thought_of_is_a_failure_like_others(heard, path, monkeypatc
     assert len(heard) == 2
 
 
+def test_a_frame_without_bytes_is_lost_alone(heard, path, caplog):
+    async def work():
+        journal = begin(heard, path)
+        entries = [frame(1), frame(2, stream="\ud800"), frame(3)]
+        assert [journal.note(entry) for entry in entries] == [True, False, True]
+        assert [await journal.durable(n) for n in (1, 2, 3)] == [True, False, True]
+        assert journal.failures == 1
+        await journal.close()
+
+    run(work())
+    assert [entry.sequence for entry in left(path)] == [1, 3]
+    assert "entry 2 cannot be written" in caplog.text
+
+
 def test_labels_without_bytes_are_not_durable_and_stop_nothing(heard, path):
     async def work():
         journal = begin(heard, path)

@@ -365,9 +365,7 @@ def test_an_entry_that_is_not_as_it_was_written_is_left_out_alone(path, change):
     ("kind", "cut", "said"),
     [(9, 0, "kind: 9, where 1 to 3"), (3, 0, "Error parsing"), (1, 9, "Error parsing")],
 )
-def test_an_entry_that_nobody_here_has_written_is_left_out_alone_though_its_checksum_is_right(
-    path, kind, cut, said
-):
+def test_an_undecodable_entry_with_a_right_checksum_is_left_out_alone(path, kind, cut, said):
     file = kept_ledger(path)
     with sqlite3.connect(file) as other:
         where = "FROM entries JOIN blobs ON blob = id WHERE sequence = 28"

@@ -212,7 +212,7 @@ _NEARLY = 1.25
 class UsualArrays(Columns):
     """References of G slices at one stage, (G,) each; zeros where there are no levels.
 
-    map              of their NEES
+    map              of their NEES, of all slices: `take` leaves it whole, `number` says where
     tempering, frame_tempering
                      γ
     ratio            mean NEES/K

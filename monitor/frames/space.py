@@ -51,14 +51,14 @@ def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
 class Columns:
     """Arrays of equal length in the fields of a dataclass: a row of all is one thing.
 
-    A field may hold columns itself; what is neither an array nor columns is said of all rows.
+    `take` reaches into fields that hold columns; what is neither stays, for it is said of all rows.
     """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def take(self, rows: IntArray | BoolArray | slice) -> Self:
-        """Picks rows."""
+        """Picks rows; a slice gives views."""
 
         def picked(value: Any) -> Any:
             if isinstance(value, np.ndarray):
@@ -69,7 +69,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Puts the rows of at least one part one after the other."""
+        """Puts the rows of at least one part one after the other; all fields are arrays."""
         names = cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 

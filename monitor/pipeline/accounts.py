@@ -27,7 +27,7 @@ SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 
 def new_account() -> dict[str, int]:
-    """Makes the counts of all detections since the ledger began, by fate; `predicted` of them came.
+    """Makes an account at zero: detections since the ledger began by fate, `predicted` of them all.
 
     unlabelled  no label came before the partition expired
     retracted   a later revision took the fate back; the detection waits again, or has another
@@ -40,8 +40,11 @@ def new_account() -> dict[str, int]:
 class SliceShares:
     """Counts by slice index, since labels are not missing at random.
 
-    counts  (S,) each: detections that came (predicted), those that have a label (labelled), matches
-            that a gate decided (gated), and those of them that lay near it (near_gate)
+    counts  (S,) each, by name
+            predicted  detections that came
+            labelled   those that have a label
+            gated      matches that a gate decided
+            near_gate  those of them that lay near it
     """
 
     counts: dict[str, IntArray] = field(
@@ -69,7 +72,7 @@ class SliceShares:
 
 @dataclass(slots=True)
 class Fates:
-    """Owns the fates of one pipeline's detections; those without one are pending after every call.
+    """Owns the fates of one pipeline's detections; after every call, all without one are `pending`.
 
     Frames that came before the account began are stored, and never counted.
 

@@ -190,8 +190,8 @@ def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...
 class DroppedFrame:
     """A frame that has left memory.
 
-    kept  True: the disk has it, unless it has lost its partition since
-    last  its last entry, as far as this process knows
+    kept  whether it was written; its partition may have gone since (`TruthLedger.dropped`)
+    last  its last entry, as far as this process knows; 0 for one of an earlier run
     """
 
     stamp_ns: int | None
@@ -238,7 +238,7 @@ class PendingStore:
         remember(self._gone, key, gone, REMEMBERED)
 
     def unkept_from(self, partition: int) -> list[PendingFrame]:
-        """Notes that the disk has lost a partition; returns its frames in memory."""
+        """Marks the frames in memory of a lost partition as not kept, and returns them."""
         found = [f for f in self._frames.values() if f.kept and f.partition == partition]
         for frame in found:
             frame.kept = False

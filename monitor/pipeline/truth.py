@@ -194,7 +194,7 @@ class TruthLedger:
         frame = self.fates.store.get(key)
         if frame is None or (frame.released and asks_for_estimates(labels, frame)):
             known = self.fates.store.gone(key) if frame is None else frame
-            if labels.frame_id is None or not self._on_disk(known):
+            if labels.frame_id is None or not self._may_be_on_disk(known):
                 return self.in_vain(labels)
             # More labels may have come while the disk was read.
             if found is None or (known is not None and last_of(found) < known.last):
@@ -205,8 +205,8 @@ class TruthLedger:
             frame = self.restore(found)
         return self._report(labels, frame, ahead)
 
-    def _on_disk(self, known: PendingFrame | DroppedFrame | None) -> bool:
-        """Says whether the disk may have a frame, of which nothing need be known here."""
+    def _may_be_on_disk(self, known: PendingFrame | DroppedFrame | None) -> bool:
+        """Says whether the disk may have a frame; None: memory knows nothing of it."""
         if known is None:
             return self.journal.keeps
         return known.kept and known.last > self._dropped.get(known.partition, -1)

@@ -28,7 +28,7 @@ class LedgerFailed(OSError):
 
 
 class UnusableFile(ValueError):
-    """A file is no database of ours, not as it was written, or of another version.
+    """A file of the state cannot be used: it is damaged, not ours, or of another version.
 
     suffix  that it is set aside with
     """

@@ -2,9 +2,9 @@
 
 Entries are numbered in the order in which they changed the statistics. Those after a checkpoint,
 replayed in their order, restore the statistics that the process had when it died. Where bytes are
-kept is not known here. All arrays are little-endian. Whether bytes are those that were written is
-known by their checksum (`Key.crc`): of what they hold, only lengths are checked again. Arrays that
-were read do not own their memory: they are read-only, or copies.
+kept is not known here. All arrays are little-endian. The checksum (`Key.crc`) tells whether bytes
+are as written: decoding checks lengths alone, and trusts indices. Arrays that were read do not own
+their memory: they are read-only, or copies.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def labels_message(record: LabelRecord) -> pb.KeptLabels:
 
 
 def decode_labels(data: bytes) -> LabelRecord:
-    """The inverse of encode_labels, bit for bit; raises one of NO_ENTRY.
+    """The inverse of encode_labels, bit for bit.
 
     Without rows, what is there of each of them is not known: truth is (0, 0), and neither
     truth_covariance nor gate is there.
@@ -177,7 +177,7 @@ def decode_labels(data: bytes) -> LabelRecord:
 def labels_in(message: pb.KeptLabels, revision: int, k: int = 0) -> LabelRecord:
     """The record of a message.
 
-    k  dimensions of ground truth without rows
+    k  width of ground truth without rows
     """
     settled = _NATURALS.read(message.settled)
     rows = _NATURALS.read(message.rows)
@@ -215,7 +215,7 @@ def encode_frame(entry: FrameEntry) -> bytes:
     assert inline is None or inline.revision == INLINE, "use encode_labels"
     return pb.KeptFrame(
         **values_of(frame, _OF_FRAME),
-        header=encode_header(frame.header),
+        header=_header_message(frame.header),
         **written(frame, id=IDS, class_index=_NATURALS, slice=_SHORTS, unusable=IDS),
         slices=[encode_slice_key(key) for key in frame.slices],
         sent=_estimates_message(frame.sent),
@@ -227,8 +227,8 @@ def encode_frame(entry: FrameEntry) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def encode_header(header: Header) -> frame_pb2.StreamHeader:
-    """The message of a header, without what its connection asks for."""
+def _header_message(header: Header) -> frame_pb2.StreamHeader:
+    """The message of a header, without what its connection asks for. Shared: never changed."""
     return frame_pb2.StreamHeader(
         stream=header.stream,
         dimensions=encode_dimensions(header.space),
@@ -259,10 +259,10 @@ def _opinions_message(stored: StoredOpinions) -> pb.KeptOpinions:
 
 
 def decode_frame(data: bytes, *, sequence: int, partition: int) -> FrameEntry:
-    """The inverse of encode_frame, bit for bit; raises one of NO_ENTRY.
+    """The inverse of encode_frame, bit for bit.
 
-    Whether angles are in the joint block is a setting of the sidecar, and so no part of what is
-    kept: in the space that is read they are not.
+    `angles_in_joint` is the sidecar's setting and is not kept: it is False here, and set by
+    `LedgerFrames.placed`.
     """
     message = pb.KeptFrame.FromString(data)
     header = _known_header(message.header.SerializeToString())
@@ -321,8 +321,8 @@ FRAME, BROUGHT, LABELS = 1, 2, 3
 
 _FIXED = struct.Struct("<qqBqq?")
 
-# What is raised for bytes that nothing here has written, though their checksum be right.
-NO_ENTRY = (AttributeError, DecodeError, IndexError, TypeError, ValueError, struct.error)
+# What decoding may raise for bytes that no encoder here wrote.
+_UNREADABLE = (AttributeError, DecodeError, IndexError, TypeError, ValueError, struct.error)
 
 
 class Key(NamedTuple):
@@ -356,7 +356,7 @@ def unsigned(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
-# Key, CRC and body of entries: what is written of them.
+# Key, CRC-32 and body of each row: of one entry, or of all that one commit writes.
 Bodies: TypeAlias = list[tuple[Key, int, bytes]]
 
 
@@ -379,8 +379,20 @@ def is_frame(bodies: Bodies) -> bool:
     return bodies[-1][0].kind != LABELS
 
 
+class NoEntry(ValueError):
+    """The bytes are no entry of the ledger, though their checksum may be right."""
+
+
 def unkeyed(key: Key, body: bytes) -> Entry:
-    """Returns the entry of a key and a body. Raises one of NO_ENTRY."""
+    """Returns the entry of a key and a body. Raises NoEntry."""
+    try:
+        return _unkeyed(key, body)
+    except _UNREADABLE as error:
+        # What it says to do is for those who hold a state.
+        raise NoEntry(str(error).partition(". The state")[0]) from error
+
+
+def _unkeyed(key: Key, body: bytes) -> Entry:
     if key.kind == LABELS:
         name = key.stream, unsigned(key.frame_id)
         return LabelEntry(key.sequence, key.partition, *name, decode_labels(body))

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 import sqlite3
+import struct
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -29,7 +30,6 @@ from monitor.store.databases import (
 )
 from monitor.store.entries import (
     LABELS,
-    NO_ENTRY,
     Bodies,
     Entry,
     FrameEntry,
@@ -58,8 +58,8 @@ Result = TypeVar("Result")
 _GATHER = 0.05  # s that frames gather before they are written together, where nobody waits for it
 _RETRY = 1.0  # s after a write that failed, where nobody waits for it
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
-_AT_ONCE = 256  # entries written at once
-_AT_EASE = 16  # likewise where nobody waits: the writer is never busy for long
+_AT_ONCE = 256  # entries written at once where somebody waits
+_AT_EASE = 16  # likewise where nobody does: one write is short
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
 # After a write the thread rests so many times the processor time that it took, unless somebody
@@ -159,7 +159,7 @@ class LedgerReader:
             problem = "it is not as it was written"
         except UnusableFile:
             raise
-        except NO_ENTRY as error:
+        except (TypeError, ValueError, AttributeError, struct.error) as error:
             problem = str(error)
         self.damaged.setdefault(row[0], f"entry {row[0]} of {self.path} is left out: {problem}")
         return None
@@ -242,7 +242,7 @@ class JournalQueue:
             self.label_bytes += size
 
     def of(self, name: FrameName, partition: int | None) -> list[Entry]:
-        """Returns what waits of one frame: frames, those that labels bring too, and labels."""
+        """Decodes what waits of one frame: frames, also those that labels bring, and labels."""
         ours = [one for bodies in self._by_name.get(name, ()) for one in bodies]
         return [unkeyed(key, body) for key, _, body in ours if partition in (None, key.partition)]
 
@@ -380,19 +380,19 @@ class Journal:
     # ---- while it runs
 
     def note(self, entry: Entry) -> bool:
-        """Has an entry written soon; False where there is no room, and the caller keeps it.
+        """Has an entry written soon; False where it will not be, and the caller keeps it.
 
-        Frames are refused where many wait; labels where the disk takes none for so long that
-        memory runs out.
+        There may be no room: for frames where many wait, for labels where the disk takes none for
+        so long that memory runs out. And an entry may have no bytes: it is never durable.
         """
         frame = isinstance(entry, FrameEntry)
         if self._writer is None or (self._queue.crowded(1.0) if frame else self._queue.full):
             return False
         try:
-            # Bytes are made here: a thread that makes them takes the interpreter from the loop,
-            # again and again, for as long as the system takes to wake a thread.
+            # Encoded on the loop: an encoding thread would take the interpreter lock from it, and
+            # each time the loop waits until the system wakes it.
             self._queue.put(bodies_of(entry))
-        except Exception as error:  # one entry must not stand in the way of all others
+        except ValueError as error:  # one entry must not stand in the way of all others
             log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
             self._lose({entry.sequence})
             return False

@@ -363,12 +363,12 @@ class LedgerWriter:
     # ---- entries
 
     def commit(self, bodies: Bodies, durable: bool) -> set[int]:
-        """Writes all bodies, or none of them, behind what expiry and budget let go.
+        """Applies expiry and budget, then writes all bodies or none.
 
         durable  all that was ever committed is on the disk when it returns, not only in the hands
                  of the system
-        returns  sequences of those that are not written, and never will be: labels of a frame that
-                 is not there, and what has the number of something else
+        returns  sequences of those that are not written, and never will be: labels whose frame is
+                 not there, and entries whose number is taken
         raises   LedgerFailed; to commit again does no harm
         """
         lost = set[int]()

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from monitor.store.codec import OtherDocument
 from monitor.store.databases import UnusableFile, beside, connected, is_damage, set_aside
 from monitor.store.files import is_regular, private, sync_path, temporary_beside
 
@@ -370,4 +371,6 @@ def _suffix(error: Exception) -> str:
     """Returns what a file that cannot be used is set aside with."""
     if isinstance(error, sqlite3.Error):
         return "corrupt" if is_damage(error) else "unreadable"
-    return getattr(error, "suffix", "unreadable" if isinstance(error, OSError) else "corrupt")
+    if isinstance(error, UnusableFile | OtherDocument):
+        return error.suffix
+    return "unreadable" if isinstance(error, OSError) else "corrupt"

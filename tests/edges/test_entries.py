@@ -18,10 +18,12 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.frames.stored import SliceKey, StoredFrame, stored_estimates
 from monitor.matching.record import Outcome
 from monitor.store.entries import (
-    NO_ENTRY,
+    FRAME,
+    LABELS,
     FrameEntry,
     Key,
     LabelEntry,
+    NoEntry,
     bodies_of,
     decode_frame,
     decode_labels,
@@ -35,6 +37,7 @@ from tests.edges.kept_entries import a_frame, a_record, an_entry
 from tests.states import bits
 
 quick = settings(max_examples=60)
+FRAME_KEY = Key(1, 1, FRAME, "s", 1, None)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -87,7 +90,7 @@ def test_what_a_connection_asks_for_is_not_kept():
     assert (found.return_tracks, found.quantile_levels) == (False, ())
 
 
-def test_that_angles_are_in_the_joint_block_is_for_who_reads_to_say():
+def test_angles_in_joint_is_not_stored():
     space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),), angles_in_joint=True)
     frame = replace(a_frame(6, 2, 1), header=Header("lidar", space, ("car", "bus", "person")))
     found = read(encode_frame(FrameEntry(1, 1, frame))).frame
@@ -142,14 +145,15 @@ def test_arrays_are_little_endian_in_the_order_of_the_detections():
 
 @quick
 @given(seeds, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4))
-def test_damaged_bytes_are_refused_or_read_as_a_frame_of_one_size(seed, flips):
+def test_damaged_bytes_are_refused_or_read_with_arrays_of_equal_length(seed, flips):
     data = bytearray(encode_frame(an_entry(seed, 4, 2, whole=True)))
     for place, change in flips:
         data[place % len(data)] ^= change
     try:
-        found = read(bytes(data))
-    except NO_ENTRY:
+        found = unkeyed(FRAME_KEY, bytes(data))
+    except NoEntry:
         return
+    assert isinstance(found, FrameEntry)
     frame = found.frame
     assert frame.class_index.size == frame.n and frame.sent.mean.shape[0] == frame.n
     assert encode_frame(found)
@@ -160,8 +164,8 @@ def test_every_frame_that_was_cut_off_is_refused_or_could_be_one():
     refused = 0
     for length in range(len(data)):
         try:
-            read(data[:length])
-        except NO_ENTRY:
+            unkeyed(FRAME_KEY, data[:length])
+        except NoEntry:
             refused += 1
     # Protobuf cannot tell where a message ends: whole fields at the end may be missing.
     assert refused > 0.9 * len(data)
@@ -199,7 +203,7 @@ def test_labels_a_time_of_zero_is_not_taken_for_absent(name):
     assert getattr(decode_labels(encode_labels(record)), name) == 0
 
 
-def test_how_wide_labels_without_rows_are_is_not_known():
+def test_labels_without_rows_have_truth_of_width_0():
     assert decode_labels(encode_labels(a_record(1, 0, 3))).truth.shape == (0, 0)
 
 
@@ -287,16 +291,17 @@ def test_more_counts_than_are_known_are_refused():
 
 @quick
 @given(seeds, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4))
-def test_damaged_bytes_are_refused_or_read_as_labels_of_one_size(seed, flips):
+def test_damaged_bytes_are_refused_or_read_as_labels_with_arrays_of_equal_length(seed, flips):
     data = bytearray(encode_labels(a_record(seed, 4, 2, whole=True)))
     for place, change in flips:
         data[place % len(data)] ^= change
     try:
-        found = decode_labels(bytes(data))
-    except NO_ENTRY:
+        found = unkeyed(FRAME_KEY._replace(kind=LABELS), bytes(data))
+    except NoEntry:
         return
-    assert found.rows.size == found.truth.shape[0]
-    assert encode_labels(found)
+    assert isinstance(found, LabelEntry)
+    assert found.record.rows.size == found.record.truth.shape[0]
+    assert encode_labels(found.record)
 
 
 # ---- with what a ledger knows of an entry beside its bytes
