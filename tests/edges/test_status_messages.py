@@ -1,13 +1,19 @@
 """What a sidecar tells of itself, over the wire and back: nothing is lost."""
 
+from types import SimpleNamespace
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor import __version__
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
+from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.service.admin import status
 from monitor.service.reload import Reloads
 from monitor.v1 import status_pb2
 from monitor.wire.fields import message_of, value_of
+from tests.piped import opened, pipeline_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 COUNT = st.integers(0, 2**64 - 1)
@@ -51,3 +57,22 @@ def test_a_stamp_of_nought_is_one_and_no_stamp_is_none():
 def test_a_path_that_is_no_utf8_is_told_all_the_same():
     told = status((), None, Reloads("/etc/\udcff.toml"), 0, 0, 0)
     assert told.configuration == "/etc/?.toml"
+
+
+def test_all_that_a_sidecar_knows_of_itself_is_told():
+    stream = opened(pipeline_of())
+    stream.seen.frame(5, 40, 1_000)
+    stream.seen.labels(2, 2_000)
+    away = SimpleNamespace(config=SimpleNamespace(address="[::1]:9"), up=False, trouble="gone")
+    reloads = Reloads("/etc/monitor.toml", waiting=("log.format",), refused="no TOML")
+    told = status([stream], cast(ExternalTracker, away), reloads, 7, 10_500, 500)
+    assert value_of(Status, told) == Status(
+        version=__version__,
+        started_ns=7,
+        now_ns=10_500,
+        streams=(StreamStatus("lidar", 1, 5, 40, 11_000, 11_000, 2, 12_000),),
+        tracker=TrackerStatus("[::1]:9", up=False, trouble="gone"),
+        configuration="/etc/monitor.toml",
+        waiting_keys=("log.format",),
+        configuration_refused="no TOML",
+    )
