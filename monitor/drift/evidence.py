@@ -142,7 +142,8 @@ _MOST = 50.0
 LARGEST_SUM = 1e200
 _SUM = ArrayForm(np.float64, (None, len(CHARTS), ALL_BETS), 0.0, LARGEST_SUM)
 _SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(DETECTORS)), 0.0, 1.0)
-_TIME = ArrayForm(np.int64, (None, len(CHARTS)), -(2**62), 2**62)
+# Stamps come as they will: any that a frame may have.
+_TIME = ArrayForm(np.int64, (None, len(CHARTS)), -(2**63), 2**63 - 1)
 _RUN = ArrayForm(np.float64, (None, len(CHARTS), 3), 0.0, 1e15)
 _NUMBER = ArrayForm(np.int64, (None, len(CHARTS)), 0, LARGEST_COUNT)
 _HOURS = ArrayForm(np.float64, (None,), 0.0, 1e12)

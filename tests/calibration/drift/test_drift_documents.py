@@ -296,6 +296,16 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
     assert len(str(refused.value)) < 400
 
 
+@pytest.mark.parametrize("stamp", [-(2**63), 2**63 - 1])
+def test_evidence_may_be_since_any_stamp_that_a_frame_can_have(stamp):
+    state = read_family(json.dumps(WHOLE))
+    one = state.slices[0]
+    far = replace(one.evidence, since=np.full_like(one.evidence.since, stamp))
+    state = replace(state, slices=(replace(one, evidence=far), *state.slices[1:]))
+    again = read_family(b"".join(finished(family_text(state))))
+    assert again.slices[0].evidence.since.tolist() == far.since.tolist()
+
+
 def test_thousands_of_tracks_take_no_more_room_than_few():
     family = empty(LONG)
     rows = [(i + 1, i % 3, 2.0 + i / 7, 3.0 + i / 7) for i in range(4000)]
