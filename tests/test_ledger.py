@@ -362,6 +362,41 @@ def test_an_entry_that_is_not_as_it_was_written_is_left_out_alone(path, change):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET frame_id = NULL WHERE sequence = 28",
+        "UPDATE entries SET partition = NULL WHERE sequence = 28",
+        "UPDATE entries SET partition = 'a' WHERE sequence = 28",
+        "UPDATE entries SET size = 9223372036854775807 WHERE sequence = 28",
+        "UPDATE entries SET size = 'x' WHERE sequence = 28",
+        "UPDATE entries SET sequence = 9223372036854775807 WHERE sequence = 28",
+        "UPDATE entries SET sequence = -9223372036854775808 WHERE sequence = 28",
+        "INSERT INTO blobs VALUES (9223372036854775807, 1, x'00')",
+        "INSERT INTO gone VALUES (1, NULL, NULL, NULL)",
+        "INSERT INTO gone VALUES (1, 'budget', 9223372036854775807, 1)",
+    ],
+)
+def test_a_row_with_which_nobody_could_count_is_left_out_alone_and_writing_goes_on(
+    path, change, caplog
+):
+    file = kept_ledger(path)
+    before = sequences(path)
+    with sqlite3.connect(file) as other:
+        other.execute(change)
+    other.close()
+    one = LedgerWriter(file, 1 << 30)
+    there = one.open()
+    assert there.sequence == max(before)
+    assert not commit(one, [frame(max(before) + 1, 1)], durable=True)
+    assert one.refused == 1
+    assert ["1 rows of" in said for said in one.said] == [True]
+    one.disconnect()
+    left = [number for number in before if number != 28 or "INSERT" in change]
+    assert sequences(path) == [*left, max(before) + 1]
+    assert not LedgerWriter(file, 1 << 30).open().failed
+
+
+@pytest.mark.parametrize(
     ("kind", "cut", "said"),
     [(9, 0, "kind: 9, where 1 to 3"), (3, 0, "Error parsing"), (1, 9, "Error parsing")],
 )

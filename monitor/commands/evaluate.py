@@ -213,8 +213,8 @@ def _range(text: str) -> tuple[float, float] | None:
     return checked(
         text,
         pair,
-        "data or LO:HI with 0 <= LO < HI, such as 0:10",
-        lambda ends: 0 <= ends[0] < ends[1] < math.inf,
+        "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10",
+        lambda ends: 0 <= ends[0] < ends[1] <= 1e150,
     )
 
 

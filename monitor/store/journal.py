@@ -329,6 +329,7 @@ class Journal:
                 failed = opened.failed
             except Exception as error:
                 failed = str(error)
+                self._writer.disconnect()  # a connection would lock out who reads
             if failed:
                 log.warning("pending: %s", failed)
                 self._trouble = 1  # the disk takes nothing from the start, and that has been said
@@ -392,7 +393,8 @@ class Journal:
             # Encoded on the loop: an encoding thread would take the interpreter lock from it, and
             # each time the loop waits until the system wakes it.
             self._queue.put(bodies_of(entry))
-        except ValueError as error:  # one entry must not stand in the way of all others
+        except (ValueError, OverflowError, struct.error) as error:
+            # One entry must not stand in the way of all others.
             log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
             self._lose({entry.sequence})
             return False

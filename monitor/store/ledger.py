@@ -78,6 +78,17 @@ _RECENT = (
     " UNION ALL SELECT * FROM (SELECT -sequence, stream, frame_id, number, partition FROM entries"
     " WHERE sequence <= 0 ORDER BY sequence LIMIT ?1) ORDER BY 1 DESC LIMIT ?1"
 )
+# Rows with a value that no commit wrote, and with which SQLite could not count: sums and the next
+# numbers are made of these columns. What else may be damaged is found by the checksum of an entry.
+_FARTHEST = 1 << 62
+_NOT_OURS = (
+    "DELETE FROM entries WHERE typeof(partition) <> 'integer' OR typeof(frame_id) <> 'integer'"
+    f" OR sequence NOT BETWEEN -{_FARTHEST} AND {_FARTHEST}"
+    " OR typeof(size) <> 'integer' OR size NOT BETWEEN 0 AND 1 << 40",
+    f"DELETE FROM blobs WHERE id > {_FARTHEST} OR typeof(partition) <> 'integer'",
+    "DELETE FROM gone WHERE typeof(reason) <> 'text' OR typeof(sequence) <> 'integer'"
+    f" OR typeof(blob) <> 'integer' OR sequence > {_FARTHEST} OR blob > {_FARTHEST}",
+)
 MOST_RECENT = 65536  # frames whose names are given back at start
 
 # A body is read together with its blob; what is deleted is deleted in portions, and so is what the
@@ -250,6 +261,7 @@ class LedgerWriter:
             try:
                 self._prepare(connection)
                 if mark != self.mark:
+                    self._remove_rows_not_ours(connection)
                     self._read(connection, at_start=at_start)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
@@ -287,6 +299,14 @@ class LedgerWriter:
             with self._transaction(connection, durable=True):
                 for statement in _SCHEMA:
                     run(statement)
+
+    def _remove_rows_not_ours(self, connection: sqlite3.Connection) -> None:
+        removed = sum(connection.execute(statement).rowcount for statement in _NOT_OURS)
+        if removed:
+            message = f"{removed} rows of {self.path} are not as they were written, and left out"
+            log.warning("pending: %s", message)
+            self.said.append(message)
+            self.refused += removed
 
     def _read(self, connection: sqlite3.Connection, *, at_start: bool) -> None:
         """Takes in which partitions there are."""
