@@ -139,7 +139,7 @@ def _record(tree: str, folder: Path) -> None:
             window[0] = _CLOSED
         return write(text)
 
-    setattr(sys.stdout, "write", write_and_close)  # noqa: B010
+    setattr(sys.stdout, "write", write_and_close)  # noqa: B010  # mypy refuses an assignment
     threading.setprofile(profile)
     sys.setprofile(profile)
 

@@ -180,8 +180,12 @@ class Basis(Documented):
             raise InvalidRecalibrator(
                 f"'effective_rows' is {self.effective_rows}: it must be at most 'rows', {self.rows}"
             )
-        known = [part is not None for part in (self.first, self.last, self.clock)]
-        if any(known) and not (all(known) and self.first <= self.last):  # type: ignore[operator]
+        first, last, clock = self.first, self.last, self.clock
+        if first is None or last is None or clock is None:
+            sound = first is None and last is None and clock is None
+        else:
+            sound = first <= last
+        if not sound:
             raise InvalidRecalibrator(
                 f"'first' and 'last' are {self.first} and {self.last}, 'clock' is {self.clock}: "
                 "they must be the two ends of a period and its clock, or all be left out"

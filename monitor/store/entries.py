@@ -361,7 +361,10 @@ Bodies: TypeAlias = list[tuple[Key, int, bytes]]
 
 
 def bodies_of(entry: Entry) -> Bodies:
-    """Returns all that one entry writes. Raises ValueError where it has no bytes."""
+    """Returns all that one entry writes.
+
+    raises  ValueError, OverflowError, struct.error where it has no bytes
+    """
     if isinstance(entry, FrameEntry):
         frame, kind = entry.frame, FRAME if entry.sequence > 0 else BROUGHT
         name, number = (frame.header.stream, signed(frame.frame_id)), frame.stamp_ns

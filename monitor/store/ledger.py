@@ -261,7 +261,8 @@ class LedgerWriter:
             try:
                 self._prepare(connection)
                 if mark != self.mark:
-                    self._remove_rows_not_ours(connection)
+                    if at_start:  # a file that comes later is set aside as it is
+                        self._remove_rows_not_ours(connection)
                     self._read(connection, at_start=at_start)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
