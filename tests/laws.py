@@ -10,12 +10,16 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from hypothesis import settings
 
 from monitor.frames.detections import Estimates
 from monitor.recalibration.recalibrator import Recalibrator
 
 Value = TypeVar("Value")
 Merge = Callable[[Value, Value], Value]
+
+# For laws that fit or run a whole pipeline: a quarter of the examples that a profile asks for.
+costly = settings(max_examples=settings().max_examples // 4)
 
 
 def assert_same(left: Any, right: Any, where: str = "") -> None:

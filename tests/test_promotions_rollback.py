@@ -198,5 +198,5 @@ class Ways(RuleBasedStateMachine):
         assert now == active_version(self.promotions)
 
 
-Ways.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
+Ways.TestCase.settings = settings(stateful_step_count=20)
 TestWays = Ways.TestCase
