@@ -20,9 +20,10 @@ GRPC_TOOLS := grpcio-tools==1.72.2
 PROTO_FILES := $(sort $(wildcard protos/monitor/v1/*.proto))
 SERVICE_FILES = $(shell grep -l '^service ' $(PROTO_FILES))
 
-SAY_INSTALLING = @echo "installing into $(@D): this takes some minutes"
+# pip says itself what it fetches.
+SAY_INSTALLING = @echo "Installing into $(@D), once; that takes one to three minutes."
 MAKE_VENV = test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(@D)/bin/python -m pip install --disable-pip-version-check
 
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
@@ -31,9 +32,7 @@ GRAFANA_TYPES := deploy/grafana/typed
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-all test-image same components lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-promotion-tails benchmark-drift \
-	benchmark-killed benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
+.PHONY: demo test test-all test-image components lint types same protos dashboards lock benchmark clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -42,9 +41,10 @@ demo: $(CORE)
 test: lint types $(PROTOC)
 	$(PYTEST) -m 'not components and not campaign' $(PYTEST_FLAGS)
 
-# Everything, nothing twice: what `make test` runs, then the rest of the tests.
-test-all: components test dashboard-types $(FILTERPY)
-	$(PYTEST) -m 'components or campaign' $(PYTEST_FLAGS)
+# Everything, nothing twice: what `make test` runs, then the laws with fifteen times the examples, and
+# the tests that run real components or take long.
+test-all: components test $(GRAFANA_TYPES)/node_modules/.installed $(FILTERPY)
+	$(PYTEST) -m 'components or campaign or hypothesis' --hypothesis-profile thorough $(PYTEST_FLAGS)
 
 # Comes first: who lacks a program learns it before minutes have gone by.
 components:
@@ -76,63 +76,15 @@ protos: $(PROTOC)
 dashboards: $(DEV)
 	$(BIN)/python -m deploy.grafana
 
-# What the JSON is held against: Grafana's own types, and a compiler.
-dashboard-types: $(GRAFANA_TYPES)/node_modules/.installed
-
 # The lock files of the image, from pyproject.toml: LOCK_FLAGS=--upgrade for newer versions.
 lock: $(DEV)
 	deploy/image/lock $(LOCK_FLAGS)
 
-# That of the README, from a run of the demo.
-picture: $(CORE)
-	$(BIN)/python -m benchmarks.picture
-
-benchmark: $(CORE)
-	$(BIN)/python benchmarks/loopback.py
-
-benchmark-statistics: $(CORE)
-	$(BIN)/python benchmarks/streaming.py
-
-benchmark-tracking: $(CORE)
-	$(BIN)/python benchmarks/tracking.py
-
-benchmark-recalibrators: $(DEV)
-	$(BIN)/python benchmarks/recalibrators.py
-
-benchmark-fit: $(CORE)
-	$(BIN)/python benchmarks/fit_beside.py
-
-benchmark-promotion: $(CORE)
-	$(BIN)/python benchmarks/promotion.py
-
-benchmark-promotion-tails: $(CORE)
-	$(BIN)/python benchmarks/promotion_tails.py
-
-# Beside the detectors of River where it is installed: pip install '.[drift-benchmark]'.
-benchmark-drift: $(CORE)
-	$(BIN)/python -m benchmarks.drift
-
-# 50 rounds of some minutes in all: kill -9 under load, started again, compared.
-benchmark-killed: $(DEV)
-	$(BIN)/python -m benchmarks.killed
-
-# A million messages that went wrong, and a hundred thousand to a sidecar that serves.
-benchmark-fuzz: $(DEV)
-	$(BIN)/python -m benchmarks.fuzz
-
-# What clients and trackers that fail cost the others; some eight minutes.
-benchmark-faults: $(DEV)
-	$(BIN)/python -m benchmarks.faults
-
-# Every panel of the dashboards while the demo's fault is on, as numbers; beside a real Prometheus.
-benchmark-panels: $(DEV)
-	$(BIN)/python -m benchmarks.panels
-
-SOAK_FLAGS ?= --minutes 30
-
-# Does anything grow? Fails where a bound is broken.
-benchmark-soak: $(CORE)
-	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
+# BENCHMARK=name for one of benchmarks/: each says what it measures in its first lines.
+BENCHMARK ?= loopback
+BENCHMARK_FLAGS ?=
+benchmark: $(DEV)
+	$(BIN)/python -m benchmarks.$(BENCHMARK) $(BENCHMARK_FLAGS)
 
 clean:
 	rm -rf $(GRAFANA_TYPES)/node_modules .venv .venv-protoc .filterpy build dist .coverage *.egg-info
@@ -152,6 +104,7 @@ $(DEV): pyproject.toml
 	touch $@ $(CORE)
 
 $(PROTOC): Makefile
+	$(SAY_INSTALLING)
 	$(MAKE_VENV)
 	$(INSTALL) '$(GRPC_TOOLS)'
 	touch $@

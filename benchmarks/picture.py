@@ -1,6 +1,6 @@
 """Draws the picture of the README: what flows where, and what one run of the demo has measured.
 
-`make picture` runs the demo's drive through a real sidecar and writes docs/picture.svg. Every curve
+`python -m benchmarks.picture` runs the demo's drive through a real sidecar and writes docs/picture.svg. Every curve
 and every mark of its lower half is of that run.
 """
 
