@@ -14,6 +14,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -27,7 +28,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
-ALONE = ("-m", "not components and not campaign", "-p", "no:cacheprovider", "-q")
+ALONE = ("-m", "not components and not campaign", "-p", "no:cacheprovider", "-q", "--tb=no")
 OPERATORS: dict[type[ast.operator], str] = {
     **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*"},
     **{ast.Mod: "*", ast.Pow: "*", ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>"},
@@ -169,21 +170,44 @@ def copied(folder: Path) -> Path:
 
 
 def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
-    """Holds a mutant in a copy of the work tree before tests."""
+    """Holds a mutant in a copy of the work tree before tests.
+
+    A test that fails without the mutant too, on a busy machine say, finds nothing.
+    """
     file = tree / mutant.path
     source = file.read_bytes()
+    while tests:
+        try:
+            file.write_bytes(mutant.of(source))
+            failed = failures(tests, tree)
+        finally:
+            file.write_bytes(source)
+        if not failed:
+            return "NOT FOUND"
+        broken = failures(failed, tree)
+        if len(broken) < len(failed):
+            return f"found by {min(set(failed) - set(broken))}"
+        tests = [test for test in tests if test not in broken]
+    return "NOT FOUND: no sound test enters it"
+
+
+def failures(tests: list[str], tree: Path) -> list[str]:
+    """Runs tests up to the first that fails; returns it, or that and others that could not run."""
     (tree / "tests.txt").write_text("\n".join(tests), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", *ALONE, "-x", "@tests.txt"]
+    command = [sys.executable, "-m", "pytest", *ALONE, "-x", "-rfE", "@tests.txt"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        file.write_bytes(mutant.of(source))
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
-    finally:
-        file.write_bytes(source)
-    # 1: tests failed; 3 and worse: the run itself broke; 2, 4 and 5 mean that none was run.
-    if done.returncode in (2, 4, 5):
-        raise RuntimeError(done.stdout.decode()[-2000:])
-    return "found" if done.returncode else "NOT FOUND"
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
+    said = done.stdout.decode("utf-8", "replace")
+    if done.returncode == 0:
+        return []
+    found = [
+        test for test in tests if re.search(rf"^(FAILED|ERROR) {re.escape(test)}( |$)", said, re.M)
+    ]
+    if found:
+        return found
+    # A file that cannot be imported, or an interpreter that died: all of its tests fail.
+    files = set(re.findall(r"^ERROR (\S+\.py)", said, re.M))
+    return [test for test in tests if test.partition("::")[0] in files] or tests[:1]
 
 
 def main() -> None:
