@@ -31,14 +31,19 @@ def looked_at(monkeypatch):
     return sizes
 
 
-def test_one_detection_of_many_logits_costs_no_more_than_what_was_sent(looked_at):
-    rows = [of_logits(0, 2046), *(of_logits(i, 3) for i in range(1, 400))]
+def test_logits_become_probabilities_at_no_more_cost_than_what_was_sent(looked_at):
+    both = replace(of_logits(500, 3), class_probabilities=probabilities(1, 2))
+    rows = [of_logits(0, 2046), *(of_logits(i, 3) for i in range(1, 400)), both, sent(3)]
+    rows.append(sent(4, opinions=0))
     found = with_softmax(frame(rows), 3).detections.class_probabilities
     assert found is not None
+    # Logits beside probabilities of their own are not looked at.
     assert looked_at == [2046 + 399 * 3]
     for row, values, length in zip(rows, *found, strict=True):
-        assert length == len(row.class_logits)
-        expected = softmax_of(np.array(row.class_logits).reshape(-1, 3), axis=1).ravel()
+        expected = np.array(row.class_probabilities)
+        if row.class_logits and not row.class_probabilities:
+            expected = softmax_of(np.array(row.class_logits).reshape(-1, 3), axis=1).ravel()
+        assert length == expected.size
         assert values[:length] == pytest.approx(expected, rel=1e-12)
         assert np.isnan(values[length:]).all()
 
@@ -54,17 +59,3 @@ def test_logits_that_make_no_whole_opinions_are_not_looked_at(looked_at, values)
         assert np.isnan(found[0]).all()
     with_softmax(frame([*rows, of_logits(3, 6)]), 3)
     assert looked_at == [6]
-
-
-def test_logits_beside_probabilities_of_their_own_are_not_looked_at(looked_at):
-    both = replace(of_logits(1, 3), class_probabilities=probabilities(1, 2))
-    rows = [both, of_logits(2, 3), sent(3), sent(4, opinions=0)]
-    found = with_softmax(frame(rows), 3).detections.class_probabilities
-    assert looked_at == [3]
-    assert found is not None
-    values, length = found
-    assert length.tolist() == [6, 3, 3, 0]
-    assert values[0].tolist() == list(both.class_probabilities)
-    assert values[2, :3].tolist() == list(rows[2].class_probabilities)
-    assert values[1, :3] == pytest.approx(softmax_of(rows[1].class_logits), rel=1e-12)
-    assert np.isnan(values[3]).all()
