@@ -1,4 +1,4 @@
-"""Administration in this process: what is asked reaches who acts, and documents are read while
+"""Administration in process: what is asked reaches the part that acts, and documents are read while
 frames go on being answered.
 """
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.pipeline import recalibrators
-from monitor.pipeline.events import Events
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import Happened
@@ -21,15 +20,14 @@ from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
 from monitor.service.calls import guarded
-from monitor.service.frames import Service
 from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
-from monitor.wire.requests import WireLimits
 from tests.administered import TRIALS, Caller, Refused, administration, record
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent
 from tests.piped_classes import WARM
 from tests.received import frame
+from tests.service.handled import asked, service_of
 
 PATIENCE = 10.0
 
@@ -54,21 +52,14 @@ def told(both):
     return both[1]
 
 
-def answered(handler, message) -> bytes:
-    """The bytes of an answer."""
-    reply: bytes = asyncio.run(handler(message.SerializeToString(), Caller()))
-    return reply
+def answer_of(kind, handler, message):
+    return kind.FromString(asyncio.run(handler(message.SerializeToString(), Caller())))
 
 
 def refusal(pipeline, handler, message) -> tuple[grpc.StatusCode, str]:
-    """Status and words as the server ends the call with."""
-    service = Service(pipeline, Events(), WireLimits(2**20, 100))
-
-    async def call() -> None:
-        await guarded(service, handler)(message.SerializeToString(), Caller())
-
+    """Status and words that the server ends the call with."""
     with pytest.raises(Refused) as ended:
-        asyncio.run(call())
+        asked(service_of(pipeline), handler, message.SerializeToString())
     return ended.value.status, ended.value.words
 
 
@@ -87,7 +78,7 @@ def reading(monkeypatch):
     return documents, go_on
 
 
-def asked(selection) -> bytes:
+def promoting(selection) -> bytes:
     return pb.PromoteRequest(document=selection.to_json()).SerializeToString()
 
 
@@ -95,7 +86,7 @@ def test_frames_are_answered_while_a_document_is_read(pipeline, admin, told, rea
     documents, go_on = reading
 
     async def conversation():
-        promoting = asyncio.create_task(admin.promote(asked(DOUBLE), Caller()))
+        promoting = asyncio.create_task(admin.promote(promoting(DOUBLE), Caller()))
         while not documents:
             await asyncio.sleep(0)
         stream = opened(pipeline, HEADER)
@@ -115,7 +106,8 @@ def test_documents_are_promoted_in_the_order_they_came(pipeline, admin, told, re
 
     async def conversation():
         both = [
-            asyncio.create_task(admin.promote(asked(one), Caller())) for one in (DOUBLE, BY_SLICE)
+            asyncio.create_task(admin.promote(promoting(one), Caller()))
+            for one in (DOUBLE, BY_SLICE)
         ]
         while not documents:
             await asyncio.sleep(0)
@@ -131,7 +123,7 @@ def test_a_document_that_is_known_is_not_read_again(pipeline, admin, told, readi
     documents, go_on = reading
     go_on.set()
     for one in (DOUBLE, WARM, BY_SLICE, DOUBLE, WARM):
-        asyncio.run(admin.promote(asked(one), Caller()))
+        asyncio.run(admin.promote(promoting(one), Caller()))
     assert documents == [one.to_json() for one in (DOUBLE, WARM, BY_SLICE)]
     assert len(told.asked) == 5
     assert pipeline.recalibrators.selection == DOUBLE
@@ -148,20 +140,8 @@ def test_a_document_that_is_none_leaves_what_is_in_force_and_the_next_is_read(
             asyncio.run(admin.promote(request.SerializeToString(), Caller()))
     assert pipeline.recalibrators.selection is IDENTITY
     assert told.asked == []
-    asyncio.run(admin.promote(asked(DOUBLE), Caller()))
+    asyncio.run(admin.promote(promoting(DOUBLE), Caller()))
     assert pipeline.recalibrators.selection == DOUBLE
-
-
-def test_the_kind_of_each_recalibrator_is_listed(pipeline, admin):
-    for one in (DOUBLE, WARM):
-        answered(admin.promote, pb.PromoteRequest(document=one.to_json()))
-    listed = pb.ListResponse.FromString(answered(admin.list_recalibrators, pb.ListRequest()))
-    promoted = {entry.version: entry.kind for entry in listed.recalibrators if entry.promoted}
-    assert promoted == {
-        DOUBLE.version: pb.RECALIBRATOR_KIND_ESTIMATES,
-        WARM.version: pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES,
-    }
-    assert all(entry.kind for entry in listed.recalibrators)
 
 
 def test_documents_that_are_read_but_not_known_are_remembered_within_bounds(monkeypatch):
@@ -177,11 +157,18 @@ def test_documents_that_are_read_but_not_known_are_remembered_within_bounds(monk
 # ---- what reaches who acts, and what comes back
 
 
-def test_list_shows_trials_the_pin_the_mode_and_as_many_records_as_asked_for(admin, told):
+def test_list_shows_kinds_trials_the_pin_the_mode_and_as_many_records_as_asked_for(admin, told):
+    for one in (DOUBLE, WARM):
+        asyncio.run(admin.promote(promoting(one), Caller()))
     told.pinned = True
     told.happened = tuple(record(Happened.BEGAN, sequence=i) for i in range(1, 6))
-    data = answered(admin.list_recalibrators, pb.ListRequest(records=2))
-    listed = pb.ListResponse.FromString(data)
+    listed = answer_of(pb.ListResponse, admin.list_recalibrators, pb.ListRequest(records=2))
+    promoted = {entry.version: entry.kind for entry in listed.recalibrators if entry.promoted}
+    assert promoted == {
+        DOUBLE.version: pb.RECALIBRATOR_KIND_ESTIMATES,
+        WARM.version: pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES,
+    }
+    assert all(entry.kind for entry in listed.recalibrators)
     assert [one.sequence for one in listed.records] == [4, 5]
     assert [(one.slice, one.state) for one in listed.trials] == [
         ("car", pb.TRIAL_STATE_PROVEN),
@@ -189,47 +176,42 @@ def test_list_shows_trials_the_pin_the_mode_and_as_many_records_as_asked_for(adm
     ]
     assert listed.trials[0].version == TRIALS[0].version
     assert (listed.pinned, listed.promotion) == (True, "advise")
-    none = pb.ListResponse.FromString(answered(admin.list_recalibrators, pb.ListRequest()))
-    assert not none.records
+    assert not answer_of(pb.ListResponse, admin.list_recalibrators, pb.ListRequest()).records
 
 
-def test_get_shows_the_records_that_name_a_version(admin, told):
+def test_get_shows_document_records_and_whether_it_is_active_and_names_what_is_known(
+    pipeline, admin, told
+):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
     of_it = record(Happened.PROMOTED, after=IDENTITY.version, version=IDENTITY.version)
     told.happened = (record(Happened.BEGAN), of_it)
-    got = pb.GetResponse.FromString(
-        answered(admin.get_recalibrator, pb.GetRequest(version=IDENTITY.version))
+    got, other = (
+        answer_of(pb.GetResponse, admin.get_recalibrator, pb.GetRequest(version=one.version))
+        for one in (IDENTITY, DOUBLE)
     )
     assert got.document == IDENTITY.to_json()
     assert [one.what for one in got.records] == [record_pb.HAPPENED_PROMOTED]
-
-
-def test_get_tells_whether_it_is_in_force_and_which_are_known_where_it_is_not(pipeline, admin):
-    pipeline.recalibrators.learn(DOUBLE.to_json())
-    got = {
-        version: pb.GetResponse.FromString(
-            answered(admin.get_recalibrator, pb.GetRequest(version=version))
-        ).summary.promoted
-        for version in (IDENTITY.version, DOUBLE.version)
-    }
-    assert got == {IDENTITY.version: True, DOUBLE.version: False}
-    request = pb.GetRequest(version="gp-0")
-    status, words = refusal(pipeline, admin.get_recalibrator, request)
+    assert (got.summary.promoted, other.summary.promoted) == (True, False)
+    status, words = refusal(pipeline, admin.get_recalibrator, pb.GetRequest(version="gp-0"))
     assert status is grpc.StatusCode.NOT_FOUND
     assert "no recalibrator 'gp-0'" in words
     assert DOUBLE.version in words
 
 
-def test_what_is_in_force_after_a_promotion_is_what_the_record_says(pipeline, admin, told):
+def test_a_promotion_reaches_the_part_that_acts_and_is_answered_when_it_is_on_the_disk(
+    pipeline, admin, told
+):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     request = pb.PromoteRequest(version=DOUBLE.version, actor="anna")
-    answer = pb.PromoteResponse.FromString(answered(admin.promote, request))
+    answer = answer_of(pb.PromoteResponse, admin.promote, request)
     assert (answer.before, answer.after) == (IDENTITY.version, DOUBLE.version)
     assert told.asked == [("promote", DOUBLE.version, "anna")]
+    assert told.settled == 1
 
 
 def test_a_fit_is_asked_for_each_slice_once_and_says_what_came_of_it(admin, told):
     request = pb.FitRequest(slices=["car", "truck", "car"], method="isotonic-std", actor="anna")
-    fits = pb.FitResponse.FromString(answered(admin.fit, request)).fits
+    fits = answer_of(pb.FitResponse, admin.fit, request).fits
     assert told.asked == [("fit", ("car", "truck"), "isotonic-std", "anna")]
     assert [(one.slice, one.version, one.tracks) for one in fits] == [
         ("car", "variance-scaling-0123456789ab", 31),
@@ -249,14 +231,14 @@ def test_a_fit_is_asked_for_each_slice_once_and_says_what_came_of_it(admin, told
 )
 def test_a_rollback_is_of_one_kind(admin, told, kind, expected):
     request = pb.RollbackRequest(kind=kind, actor="anna")
-    answer = pb.RollbackResponse.FromString(answered(admin.rollback, request))
+    answer = answer_of(pb.RollbackResponse, admin.rollback, request)
     assert told.asked == [("rollback", expected, "", "anna")]
     assert (answer.before, answer.after) == ("b-1", "a-0")
 
 
 def test_pin_says_how_it_was(admin, told):
     was = [
-        pb.PinResponse.FromString(answered(admin.pin, pb.PinRequest(pinned=pinned))).was_pinned
+        answer_of(pb.PinResponse, admin.pin, pb.PinRequest(pinned=pinned)).was_pinned
         for pinned in (True, True, False)
     ]
     assert was == [False, True, True]
@@ -290,6 +272,9 @@ def test_a_fault_of_ours_is_not_told_by_its_own_words(pipeline, admin, told):
     status, words = refusal(pipeline, admin.fit, pb.FitRequest())
     assert status is grpc.StatusCode.INTERNAL
     assert "secret" not in words
+    call = guarded(service_of(pipeline), admin.list_recalibrators)
+    with pytest.raises(Refused, match=r"2 bytes are not a monitor\.v1\.ListRequest"):
+        asyncio.run(call(b"\xff\xff", Caller()))
 
 
 @pytest.mark.parametrize(
