@@ -86,13 +86,13 @@ def test_frames_are_answered_while_a_document_is_read(pipeline, admin, told, rea
     documents, go_on = reading
 
     async def conversation():
-        promoting = asyncio.create_task(admin.promote(promoting(DOUBLE), Caller()))
+        waiting = asyncio.create_task(admin.promote(promoting(DOUBLE), Caller()))
         while not documents:
             await asyncio.sleep(0)
         stream = opened(pipeline, HEADER)
         before = pipeline.process(stream, frame([sent(1)], 1))
         go_on.set()
-        await promoting
+        await waiting
         return before, pipeline.process(stream, frame([sent(1)], 2))
 
     before, after = asyncio.run(conversation())

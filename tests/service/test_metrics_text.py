@@ -1,11 +1,20 @@
-"""The exposition text: it parses, its labels come from closed sets, its counters add up."""
+"""The text of /metrics: it parses, its labels come from closed sets, its counters add up. The names
+and labels of all families are in golden/metrics.txt.
+"""
 
 from collections.abc import Generator
 from dataclasses import fields
-from typing import Any, TypeVar
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import Config, Mode, TrackerKind
@@ -23,11 +32,11 @@ from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.service.exposition import build
+from monitor.service.exposition import bins, build, gauge
 from monitor.service.help_texts import HELP
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
-from monitor.statistics.bins import ExportEdges
+from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
@@ -54,115 +63,11 @@ BOX = Space(
 )
 PIXEL = plain_space(("u", "v"), "px")
 WINDOWS = ("5m", "1h", "24h")
+OF_TRACKS = ("track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio")
 # Names that must be escaped in the text.
 CLASSES = ("car", 'a "quoted" one', "back\\slash", "Straßenbahn 🚋", "rare")
 FRAME_IDS = [10**15 + 7 * i for i in range(8)]
 FIRST_ID = 2 * 10**18
-
-# Every family there is, with its labels. `le` belongs to histograms.
-LABELS = {
-    "matched_detections": {"slice"},
-    "ence": {"slice", "stage", "dimension"},
-    "ence_noise_floor": {"slice", "stage", "dimension"},
-    "uce": {"slice", "stage", "dimension"},
-    "qce": {"slice", "stage", "dimension"},
-    "nees_ratio": {"slice", "stage", "dimension"},
-    "nees_median_ratio": {"slice", "stage"},
-    "effective_detections": {"slice", "stage"},
-    "coverage": {"slice", "stage", "tau"},
-    "window_detections": {"slice", "window"},
-    "window_nees_ratio": {"slice", "stage", "window"},
-    "window_qce": {"slice", "stage", "window"},
-    "classified_detections": {"slice"},
-    "class_accuracy": {"slice"},
-    "class_ece": {"slice"},
-    "class_uce_entropy": {"slice"},
-    "class_brier": {"slice"},
-    "class_nll": {"slice"},
-    "class_ause": {"slice"},
-    "class_overconfidence": {"slice"},
-    "class_underconfidence": {"slice"},
-    "tau": {"tau"},
-    "bin_info": {"bin", "lower", "upper"},
-    "bin_detections": {"slice", "stage", "dimension", "bin"},
-    "bin_variance": {"slice", "stage", "dimension", "bin"},
-    "bin_squared_error": {"slice", "stage", "dimension", "bin"},
-    "bin_nees": {"slice", "stage", "dimension", "bin"},
-    "bin_nees_within": {"slice", "stage", "dimension", "bin", "tau"},
-    "frames": set(),
-    "detections": {"outcome"},
-    "passed_through": {"reason"},
-    "rejected": {"reason"},
-    "calls_refused": {"why"},
-    "uncertain_detections": {"by"},
-    "class_recalibrations": {"outcome"},
-    "frame_seconds": set(),
-    "fast_decode_ratio": set(),
-    "loop_lag_seconds": set(),
-    "overload": set(),
-    "clock_epoch": set(),
-    "overloads": set(),
-    "clock_steps": set(),
-    "pending_bytes": set(),
-    "pending_detections": set(),
-    "streams": set(),
-    "checkpoint_age_seconds": set(),
-    "checkpoint_failures": set(),
-    "event_time_jumps": set(),
-    "late_frames": set(),
-    "internal_errors": set(),
-    "overflow_detections": set(),
-    "overflow_classified": set(),
-    "streams_dropped": set(),
-    "recalibrator_swaps": {"outcome"},
-    "recalibrator_fits": {"outcome"},
-    "recalibrator_trials": {"outcome"},
-    "recalibration_factor": {"slice", "dimension"},
-    "trial_log10_evidence": {"slice", "state", "direction"},
-    "trial_log10_threshold": {"slice", "state"},
-    "trial_tracks": {"slice", "state"},
-    "recalibrator_pinned": set(),
-    "learning_left_out": set(),
-    "recalibrator_info": {"version", "method", "mode", "output"},
-    "drift_log10_evidence": {"slice", "severity"},
-    "drift_log10_threshold": {"severity"},
-    "drift_state": {"slice", "severity"},
-    "drift_alarms": {"stage", "detector", "direction"},
-    "drift_scale_estimate": {"slice", "stage"},
-    "drift_effective_sample_ratio": {"slice"},
-    "drift_reference_tracks": {"slice", "origin", "unit"},
-    "drift_epochs": set(),
-    "drift_driving_seconds": set(),
-    "drift_left_out": {"reason"},
-    "ground_truth": {"outcome"},
-    "unmatched_detections": set(),
-    "dropped_detections": set(),
-    "match_ratio": set(),
-    "detection_fates": {"fate"},
-    "retracted_detections": set(),
-    "labelled_ratio": {"slice"},
-    "gated_matches": set(),
-    "near_gate_ratio": set(),
-    "ground_truth_delay_seconds": set(),
-    "ledger_bytes": set(),
-    "ledger_partitions": set(),
-    "ledger_waiting": set(),
-    "ledger_failures": set(),
-    "ledger_replayed_entries": set(),
-    "ledger_lost_entries": set(),
-    "files_refused": {"of"},
-    "tracker_frames": {"order"},
-    "tracks": {"slice", "status"},
-    "track_nis_ratio": {"slice"},
-    "track_innovation_correlation": {"slice"},
-    "gate_reject_ratio": {"slice"},
-    "build_info": {"version", "revision", "python", "numpy", "grpc", "protobuf"},
-    "configuration_reloads": {"outcome"},
-    "configuration_waiting_keys": set(),
-    "stamp_lag_seconds": {"of"},
-    "log_lines": {"level"},
-    "log_lines_left_out": set(),
-}
 
 
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
@@ -302,53 +207,34 @@ def value(samples, name, **labels):
     return only
 
 
+# Families of a tracker elsewhere, which this one lacks.
+ELSEWHERE = {"up", "sent", "forwarded", "unusable_answers", "seconds"}
+
+
 @pytest.mark.parametrize("mode", list(Mode))
-def test_there_are_these_families_with_these_labels_and_no_others(mode):
-    families = {
-        family.name: family
-        for family in text_string_to_metric_families(text_of(busy_pipeline(mode)))
-    }
-    assert families.keys() == {f"calibration_{name}" for name in LABELS}
-    for name, labels in LABELS.items():
-        family = families[f"calibration_{name}"]
+def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_each(mode):
+    families = list(text_string_to_metric_families(text_of(busy_pipeline(mode))))
+    names = [family.name for family in families]
+    expected = HELP.keys() - {f"tracker_{name}" for name in ELSEWHERE}
+    assert sorted(names) == sorted(f"calibration_{name}" for name in expected)
+    for family in families:
         assert family.documentation.endswith(".")
-        assert family.samples, name
-        for sample in family.samples:
-            assert set(sample.labels) - {"le"} == labels, sample
-            assert ("le" in sample.labels) == sample.name.endswith("_bucket")
-
-
-def test_every_help_text_is_that_of_a_family():
-    elsewhere = {
-        "tracker_up",
-        "tracker_sent",
-        "tracker_forwarded",
-        "tracker_unusable_answers",
-        "tracker_seconds",
-    }
-    assert HELP.keys() == LABELS.keys() | elsewhere
-
-
-def test_jumps_of_event_time_are_counted():
-    pipeline = pipeline_of()
-    pipeline.live.clock.jumps = 3
-    text = exported.text_of(exported.snapshot(pipeline=pipeline))
-    assert "\ncalibration_event_time_jumps_total 3" in text
+        assert len({frozenset(sample.labels.keys() - {"le"}) for sample in family.samples}) == 1
 
 
 def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
-    text = text_of(pipeline_of())
-    assert "# TYPE calibration_ence gauge" in text
-    samples = samples_of(text)
+    pipeline = pipeline_of()
+    registered(pipeline, "lidar", BOX)
+    samples = samples_of(text_of(pipeline))
     counters = [entry for entry in samples if entry[0].endswith("_total")]
     assert {v for _, _, v in counters} == {0.0}
-    assert {name for name, _, _ in counters} >= {
-        "calibration_frames_total",
-        "calibration_rejected_total",
-        "calibration_ground_truth_total",
-        "calibration_recalibrator_swaps_total",
-        "calibration_tracker_frames_total",
+    assert {name.removeprefix("calibration_") for name, _, _ in counters} >= {
+        *("frames_total", "rejected_total", "ground_truth_total", "recalibrator_swaps_total"),
+        "tracker_frames_total",
     }
+    # It does not track.
+    for name in ("tracks", *OF_TRACKS):
+        assert not values(samples, name)
 
 
 def test_label_values_come_from_closed_sets(samples):
@@ -419,13 +305,16 @@ def test_no_id_stamp_or_stream_is_in_the_text_and_the_version_is_there_once(busy
 
 
 def test_slices_beyond_the_limit_share_the_overflow_slice_and_no_series_is_written_twice():
-    pipeline = busy_pipeline(max_slices=2)
-    samples = samples_of(text_of(pipeline))
+    samples = samples_of(text_of(busy_pipeline(max_slices=2)))
     keys = [(name, tuple(sorted(labels.items()))) for name, labels, _ in samples]
     assert len(keys) == len(set(keys))
     slices = {labels["slice"] for _, labels, _ in samples if "slice" in labels}
     assert len([s for s in slices if "overflow" not in s and "total" not in s]) == 2
-    assert any("overflow" in s for s in slices)
+    matched = "calibration_matched_detections"
+    rows = [(labels["slice"], n) for name, labels, n in samples if name == matched]
+    in_overflow = sum(number for name, number in rows if name.startswith("overflow"))
+    assert in_overflow > 0
+    assert value(samples, "overflow_detections_total") == in_overflow
 
 
 def test_detections_add_up_over_outcomes_and_reasons(busy, samples):
@@ -502,21 +391,10 @@ def test_tracks_are_counted_by_slice_and_status_and_frames_by_how_they_came(busy
 
 
 def test_ratios_of_tracks_are_given_where_there_were_confirmed_ones(samples):
-    for name in ("track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio"):
+    for name, least, most in zip(OF_TRACKS, (0, -1, 0), (np.inf, 1, 1), strict=True):
         found = values(samples, name)
         assert len(found) == 2 * len(CLASSES)
-        assert np.isfinite(found).all(), name
-    assert all(ratio > 0 for ratio in values(samples, "track_nis_ratio"))
-    assert all(-1 <= r <= 1 for r in values(samples, "track_innovation_correlation"))
-    assert all(0 <= share <= 1 for share in values(samples, "gate_reject_ratio"))
-
-
-def test_a_sidecar_that_does_not_track_exports_no_tracks():
-    pipeline = pipeline_of()
-    registered(pipeline, "lidar", BOX)
-    of_tracks = ("tracks", "track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio")
-    samples = samples_of(text_of(pipeline))
-    assert not any(values(samples, name) for name in of_tracks)
+        assert all(least <= ratio <= most and np.isfinite(ratio) for ratio in found), name
 
 
 def summed(samples, name, **labels):
@@ -599,17 +477,6 @@ def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""
 
 
-def test_matched_detections_in_overflow_slices_are_counted():
-    samples = samples_of(text_of(busy_pipeline(max_slices=2)))
-    in_overflow = [
-        number
-        for name, labels, number in samples
-        if name == "calibration_matched_detections" and labels["slice"].startswith("overflow")
-    ]
-    assert sum(in_overflow) > 0
-    assert value(samples, "overflow_detections_total") == sum(in_overflow)
-
-
 def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates(busy):
     classes = ClassSelection((), Temperature(2.0))
     pipeline = Pipeline(
@@ -633,36 +500,103 @@ def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates
     ]
 
 
-@pytest.mark.parametrize("outcome", ["recalibrated", "mismatch", "failed"])
-def test_what_became_of_class_probabilities_is_counted_from_0_on(outcome):
+def test_single_counters_are_shown_under_their_own_names():
     pipeline = pipeline_of()
-    setattr(pipeline.counters.class_recalibrations, outcome, 7)
-    shown = {
-        labels["outcome"]: value
-        for name, labels, value in samples_of(text_of(pipeline))
+    counters = pipeline.counters
+    pipeline.live.clock.jumps = 3
+    counters.class_recalibrations.mismatch = 7
+    counters.uncertain[:] = [1, 2, 4]
+    found = samples_of(exported.text_of(exported.snapshot(pipeline=pipeline)))
+    assert value(found, "event_time_jumps_total") == 3
+    by_outcome = {
+        labels["outcome"]: number
+        for name, labels, number in found
         if name == "calibration_class_recalibrations_total"
     }
-    assert shown == {"recalibrated": 0, "mismatch": 0, "failed": 0} | {outcome: 7}
+    assert by_outcome == {"recalibrated": 0, "mismatch": 7, "failed": 0}
+    for by, number in (("entropy", 1), ("deviation", 2), ("both", 4)):
+        assert value(found, "uncertain_detections_total", by=by) == number
 
 
-@pytest.mark.parametrize("by", ["entropy", "deviation", "both"])
-def test_uncertain_detections_are_counted_by_what_shows_it(by):
-    pipeline = pipeline_of()
-    pipeline.counters.uncertain[["entropy", "deviation", "both"].index(by)] = 7
-    found = samples_of(text_of(pipeline))
-    shown = {
-        labels["by"]: value
-        for name, labels, value in found
-        if name == "calibration_uncertain_detections_total"
-    }
-    assert shown == {"entropy": 0, "deviation": 0, "both": 0} | {by: 7}
-
-
-def test_the_numbers_of_what_is_stated_are_those_of_the_wire():
+def test_the_numbers_of_outputs_and_of_rejections_are_those_of_the_wire():
+    assert OUTPUT_NUMBER.keys() == set(Output)
     for output, number in OUTPUT_NUMBER.items():
         assert frame_pb2.Output.Value(f"OUTPUT_{output.name}") == number
-    assert OUTPUT_NUMBER.keys() == set(Output)
     named = {by.name: by.value for by in UncertainBy} | {"UNSPECIFIED": UncertainBy.NEITHER}
     del named["NEITHER"]
     assert dict(frame_pb2.RejectedBy.items()) == {f"REJECTED_BY_{by}": n for by, n in named.items()}
-    assert UncertainBy.ENTROPY + UncertainBy.DEVIATION == UncertainBy.BOTH
+
+
+# ---- the text format, held against what prometheus_client writes and reads
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    [
+        'a "quoted" one',
+        "back\\slash",
+        "\\n",
+        "two\nlines",
+        "100 %",
+        "%s %d %%",
+        "{}",
+        "",
+        "Straße 🚋",
+    ]
+)
+NUMBERS = st.floats() | st.integers(-(2**53), 2**53)
+
+
+@st.composite
+def families(draw):
+    labels = draw(st.lists(st.sampled_from(["slice", "stage", "bin", "tau"]), unique=True))
+    row = st.tuples(st.tuples(*[TEXTS] * len(labels)), NUMBERS)
+    return draw(TEXTS), tuple(labels), draw(st.lists(row, max_size=5))
+
+
+@given(families())
+def test_every_label_and_number_reads_back_as_it_was(family):
+    text, labels, rows = family
+    with patch.dict(HELP, thing=text):
+        (found,) = text_string_to_metric_families(gauge("thing", labels, rows))
+    expected = [dict(zip(labels, values, strict=True)) for values, _ in rows]
+    assert [s.labels for s in found.samples] == expected
+    np.testing.assert_array_equal([s.value for s in found.samples], [float(n) for _, n in rows])
+
+
+@given(TEXTS, st.integers(0, 2**32))
+def test_the_bins_of_a_slice_are_written_as_prometheus_client_writes_them(name, seed):
+    random, edges = np.random.default_rng(seed), exported.EDGES
+    stages = tuple((s, exported.drawn(random, 10**6, 2, edges)) for s in exported.STAGES)
+    lines = "".join(bins((SliceBins(name, ("x", "y"), stages),), edges)).split("\n")
+    found = [line for line in lines if "stage=" in line]
+    for family, array, axes in (
+        ("bin_detections", "n", ("x", "y", "joint")),
+        ("bin_variance", "variance", ("x", "y")),
+        ("bin_squared_error", "squared_error", ("x", "y")),
+        ("bin_nees", "nees", ("joint",)),
+        ("bin_nees_within", "within", ("joint",)),
+    ):
+        taus = tuple(map(str, edges.binning.tau)) if array == "within" else None
+        labels = ("slice", "stage", "dimension", "bin", *(("tau",) if taus else ()))
+        theirs = CounterMetricFamily(f"calibration_{family}", "", labels=labels)
+        for stage, counts in stages:
+            numbers = iter(np.asarray(getattr(counts, array), float).ravel().tolist())
+            for at in product((name,), (stage,), axes, map(str, range(edges.count))):
+                for tau in taus or ("",):
+                    theirs.add_metric((*at, tau) if taus else at, next(numbers))
+        registry = cast(CollectorRegistry, SimpleNamespace(collect=lambda one=theirs: [one]))
+        for line in generate_latest(registry).decode().split("\n")[2:-1]:
+            ours, expected = found.pop(0).rpartition(" "), line.rpartition(" ")
+            assert (ours[0], float(ours[2])) == (expected[0], float(expected[2]))
+    assert not found
+
+
+def test_the_bins_of_many_slices_are_written_in_short_pieces():
+    random, k, edges = np.random.default_rng(1), 4, exported.EDGES
+    counts = {
+        (f"class {i}", stage): exported.drawn(random, 10, k, edges)
+        for i in range(24)
+        for stage in exported.STAGES
+    }
+    pieces = list(bins(exported.slice_bins(counts, k), edges))
+    assert max(piece.count("\n") for piece in pieces) == 2 * (k + 1) * edges.count
+    assert sum(piece.count("\n") for piece in pieces) > 24 * 380
