@@ -1,4 +1,4 @@
-"""The sidecar without its ports: what of its parts reaches the metrics."""
+"""The sidecar without its ports: which of its parts learn what, and what it finds on the disk."""
 
 import asyncio
 import socket
@@ -10,7 +10,6 @@ import pytest
 from monitor.config import (
     Config,
     PendingConfig,
-    ServerConfig,
     StateConfig,
     checked,
 )
@@ -27,7 +26,7 @@ from tests.journalled import frame
 from tests.piped import fateless
 
 
-def test_failed_checkpoints_and_what_was_not_learned_are_told():
+def test_failed_checkpoints_and_rows_not_learned_are_in_the_metrics():
     sidecar = quiet()
     sidecar.checkpoints.failures, sidecar.pipeline.learning._open.left_out = 5, 7
     asyncio.run(sidecar.exporting.refresh_if_possible())
@@ -92,16 +91,6 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
     counters = sidecar.pipeline.counters
     assert (counters.clock_epoch, counters.clock_steps) == (1, 1)
     assert sidecar.server.service.events.health == Health(False, "starting")
-
-
-def test_the_limits_are_those_of_the_configuration():
-    server = ServerConfig(shed_lag_seconds=3.0, shed_rows=7, clock_step_seconds=9.0)
-    sidecar = Sidecar(Config(server=server, state=StateConfig(folder="")))
-    assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
-        3.0,
-        7,
-    )
-    assert sidecar.wall_clock.step_seconds == 9.0
 
 
 # ---- what the disk has at start
@@ -232,11 +221,13 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     assert waiting == []
     sidecar._adjust(config)
     assert sidecar.config is sidecar.pipeline.config is config
+    # A sidecar that starts with them has them from the start.
+    started = Sidecar(config)
+    assert started.pipeline.overload == sidecar.pipeline.overload
+    assert started.wall_clock.step_seconds == 0.7
     assert heard == [config]
-    assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
-        0.7,
-        77,
-    )
+    overload = sidecar.pipeline.overload
+    assert (overload.lag_seconds, overload.waiting_rows) == (0.7, 77)
     assert sidecar.wall_clock.step_seconds == 0.7
     learning, wanted = sidecar.pipeline.learning, config.promotion.settings()
     assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)
