@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.detections import Limits, examine
-from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, TrackIds
-from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.frame import Header, ReceivedTruth, TrackIds
+from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.v1 import frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import (
@@ -119,20 +118,6 @@ def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
     dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
     header = Header("lidar", Space(dimensions), ("car", "person"), "base", True, (0.05, 0.95))
     laws.assert_same(decode_process_request(encode_header(header), LIMITS, TAIL), header)
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (3, 1, 3), (3, 4, 3)])
-def test_class_probabilities_and_true_classes_are_what_the_batch_then_holds(shape):
-    opinions = np.random.default_rng(1).integers(0, 3, shape) / 8.0
-    opinions[..., 0] += 1 - opinions.sum(axis=-1)
-    true = np.array([0, 2, 1])
-    data = encode_frame(frame(class_probabilities=opinions, true_class=true))
-    found = decode_process_request(data, LIMITS, TAIL)
-    assert isinstance(found, ReceivedFrame)
-    examined = examine(found.detections, plain_space(("x", "y"), "m"), 3, Limits())
-    assert examined.clean
-    laws.assert_same(examined.batch.probabilities, opinions.reshape(3, -1, 3))
-    laws.assert_same(examined.batch.true_class, true)
 
 
 # ---- mistakes of the programmer

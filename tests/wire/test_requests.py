@@ -6,7 +6,6 @@ bytes are a message at all.
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -328,13 +327,6 @@ def test_malformed_values_are_refused_whether_the_layout_is_known_or_not(field):
     refusal = decode_process_request(data, LIMITS, tail)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.MALFORMED
-
-
-def test_values_one_by_one_and_in_pieces_are_read_as_protobuf_reads_them():
-    single = b"".join(tagged(8, 1, struct.pack("<d", p)) for p in (0.5, 0.25))
-    rest = tagged(8, 2, struct.pack("<d", 0.25)) + tagged(9, 5, struct.pack("<I", 2))
-    detection = tagged(1, 1, bytes(8)) + single + rest
-    assert_decoded_as_protobuf_does(in_request(tagged(15, 2, detection) * 2))
 
 
 # ---- labels, by detection id and as objects with regions
