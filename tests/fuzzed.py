@@ -266,8 +266,7 @@ class Fuzz:
         again = decode_process_request(data, LIMITS, detection_tail())
         if isinstance(again, ReceivedFrame) and isinstance(decoded, ReceivedFrame):
             uniform = replace(again.detections, uniform=decoded.detections.uniform)
-            ways = {"fast": decoded.fast, "overlong": decoded.overlong}
-            again = replace(again, detections=uniform, **ways)
+            again = replace(again, detections=uniform, fast=decoded.fast, overlong=decoded.overlong)
         laws.assert_same(again, decoded)
 
     def unary(self, data: bytes) -> None:

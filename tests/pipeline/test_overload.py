@@ -22,8 +22,8 @@ def shed(overload: Overload, *samples: tuple[float, float, int]) -> list[bool]:
     return found
 
 
-def both(**changes: float) -> Overload:
-    return Overload(**{"lag_seconds": 0.1, "waiting_rows": 100, "calm_seconds": 1.0} | changes)
+def both() -> Overload:
+    return Overload(lag_seconds=0.1, waiting_rows=100, calm_seconds=1.0)
 
 
 @pytest.mark.parametrize(

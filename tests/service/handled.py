@@ -61,8 +61,12 @@ def labelled(service: Service, *messages: bytes) -> list[pb.ReportGroundTruthRes
 
 def asked(service: Service, handler: Any, data: bytes) -> bytes:
     """The answer of a unary method. Raises Refused as the server ends the call."""
-    found: bytes = asyncio.run(guarded(service, handler)(data, Caller()))
-    return found
+
+    async def call() -> bytes:
+        found: bytes = await guarded(service, handler)(data, Caller())
+        return found
+
+    return asyncio.run(call())
 
 
 async def handled(

@@ -19,7 +19,6 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
-from monitor.service.calls import guarded
 from monitor.store.recalibrator_documents import any_selection_from_json
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
@@ -272,9 +271,8 @@ def test_a_fault_of_ours_is_not_told_by_its_own_words(pipeline, admin, told):
     status, words = refusal(pipeline, admin.fit, pb.FitRequest())
     assert status is grpc.StatusCode.INTERNAL
     assert "secret" not in words
-    call = guarded(service_of(pipeline), admin.list_recalibrators)
     with pytest.raises(Refused, match=r"2 bytes are not a monitor\.v1\.ListRequest"):
-        asyncio.run(call(b"\xff\xff", Caller()))
+        asked(service_of(pipeline), admin.list_recalibrators, b"\xff\xff")
 
 
 @pytest.mark.parametrize(

@@ -322,18 +322,15 @@ def test_a_unary_frame_is_answered_alike_and_then_remembered(tracker: Any):
     assert sum(service.pipeline.counters.frame_seconds.counts) == 1
 
 
-def test_a_stale_frame_is_not_forwarded():
+def test_a_stale_frame_is_answered_and_not_forwarded():
     tracker = Waiting()
-    service = service_of(tracker=tracker)
-    answer = service.pipeline.answer
-
-    def stale(*given: Any) -> FrameAnswer:
-        return replace(answer(*given), stale=True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pipeline, "answer", lambda _, *given: stale(*given))
-        talked(service, encoded(1))
-    assert tracker.left == []
+    service = service_of(pipeline_of(server={"stale_seconds": 0.5}), tracker=tracker)
+    stamps = (10.0, 10.0, 9.2, 9.8)  # s; the third waited longer than the limit
+    sent = [replace(outgoing(i), stamp_ns=round(s * 1e9)) for i, s in enumerate(stamps)]
+    found = talked(service, *map(encode_frame, sent))
+    assert [len(one.frame.detections) for one in found] == [2, 2, 2, 2]
+    assert len(tracker.left) == 3
+    assert service.pipeline.counters.internal_errors == 0
 
 
 # ---- faults of our own

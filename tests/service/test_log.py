@@ -196,7 +196,7 @@ def test_what_passes_is_bounded_and_all_that_is_left_out_is_told(
     lines, limits, most_kinds, unwritten
 ):
     lines_a_minute, burst = limits
-    rate, now, told, came = LineRate(*limits, most_kinds), 0, 0, 0
+    rate, now, told, came = LineRate(lines_a_minute, burst, most_kinds), 0, 0, 0
     alone: dict[str, LineRate] = {}
     passed: dict[str, list[int]] = {}
     fit = most_kinds >= len(KINDS)

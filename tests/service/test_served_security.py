@@ -75,8 +75,8 @@ class Guarded:
         return shown
 
     def access(self, shown: Pair, token: Path) -> Access:
-        files = (self.ours.certificate, shown.certificate, shown.key, token)
-        return Access(*map(str, files))
+        authority, certificate = self.ours.certificate, shown.certificate
+        return Access(str(authority), str(certificate), str(shown.key), str(token))
 
 
 CONFIG = """

@@ -1,6 +1,7 @@
 """Answers as protobuf would write them, what the client reads in them, and what it sends itself."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -424,7 +425,7 @@ FULL = [2, 1, 0, 1, 2, 0, 0, 0, 2]
     ],
 )
 def test_every_reason_comes_back_marked_with_the_detection_as_it_was(reason, field, values):
-    good = {"id": 1, "class_index": 0, "mean": [1, 2, 3], "covariance": [1, 1, 1]}
+    good: dict[str, Any] = {"id": 1, "class_index": 0, "mean": [1, 2, 3], "covariance": [1, 1, 1]}
     status = {"NONE": 1, "MISSING_COVARIANCE": 2}.get(reason, 3)
     for value in values:
         detection = frame_pb2.Detection(**good | {field: value})
