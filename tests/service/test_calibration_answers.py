@@ -161,14 +161,6 @@ def test_an_unknown_window_is_an_invalid_argument_that_names_those_there_are(dri
     assert len(text) < 200
 
 
-def test_windows_are_those_of_the_configuration():
-    service = by_stream(windows=("10s", "30s"), panes=2)
-    converse(service, header("s"), *(labelled_frame(1, i, stamp_s=8 * i) for i in range(9)))
-    # At 64 s: panes of 5 s from 50 s on, of 15 s from 30 s on.
-    found = [counts(service, window=window)["s"] for window in ("10s", "30s", "")]
-    assert found == [20 * 2, 20 * 5, 20 * 9]
-
-
 # ---- class probabilities
 
 

@@ -17,18 +17,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.config import Config, Mode, TrackerKind
+from monitor.config import Mode, TrackerKind
 from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.pipeline.accounts import new_account
 from monitor.pipeline.forwarding import OUTPUT_NUMBER
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.recalibrators import Recalibrators
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor, TrialStanding, TrialState
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
@@ -52,8 +49,8 @@ from monitor.wire.requests import (
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
-from tests.journals import unkept
 from tests.piped import pipeline_of, statistics_of
+from tests.piped_classes import WARM
 
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
@@ -409,37 +406,21 @@ def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""
 
 
-def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates(busy):
-    classes = ClassSelection((), Temperature(2.0))
-    pipeline = Pipeline(
-        Config(), unkept(), recalibrators=Recalibrators(busy.recalibrators.selection, classes)
-    )
-    found = samples_of(text_of(pipeline))
-    shown = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
-    assert shown == [
-        {
-            "version": busy.recalibrators.selection.version,
-            "method": "variance-scaling",
-            "mode": "apply",
-            "output": "gaussian",
-        },
-        {
-            "version": classes.version,
-            "method": "temperature",
-            "mode": "apply",
-            "output": "class_probabilities",
-        },
-    ]
-
-
 def test_single_counters_are_shown_under_their_own_names():
     pipeline = pipeline_of()
     counters = pipeline.counters
     pipeline.live.clock.jumps = 3
     counters.class_recalibrations.mismatch = 7
     counters.uncertain[:] = [1, 2, 4]
+    pipeline.recalibrators.learn(WARM.to_json())
+    pipeline.activate(WARM.version)
     found = samples_of(exported.text_of(exported.snapshot(pipeline=pipeline)))
     assert value(found, "event_time_jumps_total") == 3
+    info = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
+    assert [(one["version"], one["method"], one["output"]) for one in info] == [
+        (pipeline.recalibrators.selection.version, "identity", "gaussian"),
+        (WARM.version, "temperature", "class_probabilities"),
+    ]
     by_outcome = {
         labels["outcome"]: number
         for name, labels, number in found

@@ -25,7 +25,7 @@ from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
     encode_header_answer,
@@ -38,13 +38,11 @@ from monitor.wire.client_messages import (
     decode_truth_answer,
     refused,
 )
-from monitor.wire.records import Kind, TailReader, record_columns
 from monitor.wire.requests import decode_process_request
 from tests import piped_classes
 from tests.as_protobuf import LIMITS, TAIL, on_wire
 from tests.piped import pipeline_of
 from tests.piped_classes import recalibrating, rejection
-from tests.received import Sent
 from tests.reported import reported_tracks, track_messages
 from tests.scripted_monitor import in_bytes
 from tests.written import IDS, doubles, in_request, names, packed
@@ -442,13 +440,6 @@ def test_every_reason_comes_back_marked_with_the_detection_as_it_was(reason, fie
         assert answered(among).detections[1].status == frame_pb2.STATUS_RECALIBRATED
 
 
-def test_a_repeated_id_is_refused_and_its_first_occurrence_is_not():
-    good = frame_pb2.Detection(id=1, class_index=0, mean=[1, 2, 3], covariance=[1, 1, 1])
-    result = answered(frame_pb2.Frame(frame_id=1, detections=[good, good]))
-    reasons = [d.reason for d in result.detections]
-    assert reasons == [frame_pb2.REASON_NONE, frame_pb2.REASON_DUPLICATE_ID]
-
-
 def test_unusable_class_probabilities_are_answered_with_words_and_their_detection_as_ever():
     plain = frame_pb2.Frame(frame_id=1)
     for i in range(3):
@@ -469,51 +460,6 @@ def test_unusable_class_probabilities_are_answered_with_words_and_their_detectio
     assert not without.notices
 
 
-# ---- the layout of answers, which a client reads as one array
-
-SCHEMA = dict.fromkeys((1, 9), Kind.FIXED64) | dict.fromkeys((2, 3, 10, 13), Kind.FLAG)
-SCHEMA |= {4: Kind.FIXED32} | dict.fromkeys((5, 6, 7, 8, 11, 12), Kind.DOUBLES)
-
-
-def rejecting(threshold: float) -> Selection:
-    return Selection((), Identity(), rejection=rejection(RejectedBy.DEVIATION, threshold))
-
-
-def wide(id: int, variance: float) -> Sent:
-    return Sent(id, (0.5, -0.5), (variance, variance))
-
-
-def in_words(rows, selection, **changes) -> bytes:
-    pipeline = recalibrating(selection=selection, **{"classes": CLASS_IDENTITY} | changes)
-    return encode_process_response(piped_classes.answered(pipeline, rows), 1)
-
-
-def layouts(data: bytes) -> int:
-    """Counts the layouts of the detections of an answer, as a client finds them."""
-    result = perception_monitor_pb2.ProcessResponse.FromString(data).frame
-    columns, _ = record_columns(result, TailReader(15, SCHEMA))
-    return len(columns.groups)
-
-
-@pytest.mark.parametrize("variances", [(1.0, 1.0, 1.0), (1.0, 9.0, 1.0), (9.0, 9.0, 9.0)])
-def test_an_answer_is_of_one_layout_whether_none_some_or_all_are_flagged(variances):
-    data = in_words([wide(i, v) for i, v in enumerate(variances)], rejecting(2.0))
-    assert layouts(data) == 1
-    flags = decode_answer(data, 2).rejected_by
-    assert flags.tolist() == [2 if variance > 4 else 0 for variance in variances]
-    classified = [piped_classes.sent(i) for i in range(5)]
-    data = in_words(classified, rejecting(1.0), classes=piped_classes.WARM)
-    assert layouts(data) == 1
-    assert decode_answer(data, 2).class_probabilities is not None
-
-
-def test_every_detection_has_a_flag_while_a_rejection_is_active_and_else_none_has():
-    rows = [wide(1, 1.0), Sent(2, (0.0, 0.0), ()), wide(3, 9.0), Sent(4, (0.0, NAN), (1.0, 1.0))]
-    for selection, there in ((rejecting(2.0), True), (IDENTITY, False)):
-        result = perception_monitor_pb2.ProcessResponse.FromString(in_words(rows, selection)).frame
-        assert [row.HasField("rejected_by") for row in result.detections] == [there] * 4
-
-
 def test_a_detection_that_fits_no_array_has_a_flag_like_the_others():
     frame = frame_pb2.Frame(frame_id=1, stamp_ns=1)
     frame.detections.add(id=1, class_index=0, mean=[0.0, 0.0], covariance=[9.0, 9.0])
@@ -521,7 +467,9 @@ def test_a_detection_that_fits_no_array_has_a_flag_like_the_others():
     received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(received, ReceivedFrame)
     assert list(received.overlong) == [1]
-    pipeline = recalibrating(CLASS_IDENTITY, rejecting(2.0))
+    pipeline = recalibrating(
+        CLASS_IDENTITY, Selection((), Identity(), rejection=rejection(RejectedBy.DEVIATION, 2.0))
+    )
     data = encode_process_response(pipeline.process(piped_classes.opened(pipeline), received), 1)
     result = perception_monitor_pb2.ProcessResponse.FromString(data).frame
     assert [row.HasField("rejected_by") for row in result.detections] == [True, True]

@@ -251,24 +251,6 @@ def test_class_values_of_every_detection_are_read_the_fast_way(m, field):
         assert (found.detections.class_probabilities is None) == (field == "class_logits")
 
 
-def test_class_values_of_some_detections_are_marked_where_they_are_absent():
-    for plain in (frame_of(), frame_of(0)):
-        nothing = received(plain)
-        assert nothing.class_logits is None
-        assert nothing.detections.class_probabilities is None
-        assert nothing.detections.ground_truth_class is None
-    frame = frame_of(4)
-    frame.detections[1].class_logits.extend([5.0, 0.25, -float("inf")])
-    frame.detections[2].class_probabilities.extend([0.5, 0.25, 0.25])
-    frame.detections[3].ground_truth_class = 0
-    found = received(frame)
-    assert not found.fast
-    assert found.class_logits is not None and found.class_logits[1].tolist() == [0, 3, 0, 0]
-    probabilities, truth = found.detections.class_probabilities, found.detections.ground_truth_class
-    assert probabilities is not None and probabilities[1].tolist() == [0, 0, 3, 0]
-    assert truth is not None and truth[1].tolist() == [False, False, False, True]
-
-
 @given(st.integers(1, 5), st.sampled_from([0, 3, 6, 4, 1]), st.booleans(), st.booleans(), st.data())
 def test_the_slow_way_reads_and_finds_what_the_fast_way_does(n, width, true, sound, data):
     fields: dict[str, Any] = {}
