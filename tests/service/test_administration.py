@@ -81,46 +81,41 @@ def promoting(selection) -> bytes:
     return pb.PromoteRequest(document=selection.to_json()).SerializeToString()
 
 
-def test_frames_are_answered_while_a_document_is_read(pipeline, admin, told, reading):
+def test_documents_are_promoted_in_the_order_they_came_and_frames_answered_meanwhile(
+    pipeline, admin, told, reading
+):
     documents, go_on = reading
 
     async def conversation():
-        waiting = asyncio.create_task(admin.promote(promoting(DOUBLE), Caller()))
+        calls = [admin.promote(promoting(one), Caller()) for one in (DOUBLE, BY_SLICE)]
+        both = [asyncio.create_task(call) for call in calls]
         while not documents:
             await asyncio.sleep(0)
         stream = opened(pipeline, HEADER)
         before = pipeline.process(stream, frame([sent(1)], 1))
         go_on.set()
-        await waiting
+        await asyncio.gather(*both)
         return before, pipeline.process(stream, frame([sent(1)], 2))
 
     before, after = asyncio.run(conversation())
     assert before.versions == (IDENTITY.version,)
-    assert after.versions == (DOUBLE.version,)
-    assert told.asked == [("promote", DOUBLE.version, "unnamed")]
-
-
-def test_documents_are_promoted_in_the_order_they_came(pipeline, admin, told, reading):
-    documents, go_on = reading
-
-    async def conversation():
-        both = [
-            asyncio.create_task(admin.promote(promoting(one), Caller()))
-            for one in (DOUBLE, BY_SLICE)
-        ]
-        while not documents:
-            await asyncio.sleep(0)
-        go_on.set()
-        await asyncio.gather(*both)
-
-    asyncio.run(conversation())
-    assert [version for _, version, _ in told.asked] == [DOUBLE.version, BY_SLICE.version]
+    assert BY_SLICE.version in after.versions
+    assert told.asked == [("promote", one.version, "unnamed") for one in (DOUBLE, BY_SLICE)]
     assert pipeline.recalibrators.selection == BY_SLICE
 
 
-def test_a_document_that_is_known_is_not_read_again(pipeline, admin, told, reading):
+def test_a_document_that_is_known_is_not_read_again_and_one_that_is_none_changes_nothing(
+    pipeline, admin, told, reading
+):
     documents, go_on = reading
     go_on.set()
+    for document in ("{}", "?", "[" * 100_000):
+        request = pb.PromoteRequest(document=document)
+        with pytest.raises(InvalidRecalibrator):
+            asyncio.run(admin.promote(request.SerializeToString(), Caller()))
+    assert pipeline.recalibrators.selection is IDENTITY
+    assert told.asked == []
+    documents.clear()
     for one in (DOUBLE, WARM, BY_SLICE, DOUBLE, WARM):
         asyncio.run(admin.promote(promoting(one), Caller()))
     assert documents == [one.to_json() for one in (DOUBLE, WARM, BY_SLICE)]
@@ -128,19 +123,6 @@ def test_a_document_that_is_known_is_not_read_again(pipeline, admin, told, readi
     assert pipeline.recalibrators.selection == DOUBLE
     # Nor where the configuration names it.
     assert pipeline.recalibrators.learn(DOUBLE.to_json()) is pipeline.recalibrators.selection
-
-
-def test_a_document_that_is_none_leaves_what_is_in_force_and_the_next_is_read(
-    pipeline, admin, told
-):
-    for document in ("{}", "\ud800", "[" * 100_000):
-        request = pb.PromoteRequest(document=document.encode("utf-8", "replace").decode())
-        with pytest.raises(InvalidRecalibrator):
-            asyncio.run(admin.promote(request.SerializeToString(), Caller()))
-    assert pipeline.recalibrators.selection is IDENTITY
-    assert told.asked == []
-    asyncio.run(admin.promote(promoting(DOUBLE), Caller()))
-    assert pipeline.recalibrators.selection == DOUBLE
 
 
 def test_documents_that_are_read_but_not_known_are_remembered_within_bounds(monkeypatch):
