@@ -422,6 +422,9 @@ def test_a_client_that_reads_no_answers_is_dropped_after_the_timeout_and_not_bef
             await asyncio.sleep(0)
         service.drop_stuck(60.0)
         assert not talking.done()
+        service.drain()
+        await asyncio.wait_for(service.drained(0.05), 5)  # it holds up the end no longer
+        assert not talking.done()
         await asyncio.sleep(0.01)
         service.drop_stuck(0.001)
         with pytest.raises(Refused, match="the answers were not read") as ended:

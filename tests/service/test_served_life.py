@@ -2,7 +2,9 @@
 is lost, and nobody holds up the others or the end.
 """
 
+import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,9 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
+from monitor.commands.sidecar_client import Client, SidecarUnavailable
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.foreign_client import failure, in_frame, in_header, labels, opened, promote, scaling
@@ -26,6 +31,7 @@ from tests.served import (
     eventually,
 )
 
+SPACE = plain_space(("x", "y"), "m")
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -143,11 +149,22 @@ def test_a_client_killed_in_mid_stream_disturbs_nobody_and_its_counts_are_exact(
     assert in_slice % 3 == 0
     assert in_slice >= 3 * acknowledged
     survivor.close()
-    os.kill(sidecar.process.pid, signal.SIGINT)  # an interrupt ends it in order, too
-    assert sidecar.process.wait(PATIENCE) == 0
+    asyncio.run(asyncio.wait_for(_told_of_the_end(sidecar), 2 * PATIENCE))
     frames, detections, labelled = sidecar.stopped()
     assert frames >= acknowledged + sent
     assert detections == labelled == 3 * frames
+
+
+async def _told_of_the_end(sidecar) -> None:
+    """An interrupt ends the sidecar in order, and our own client says that it is gone."""
+    async with Client(sidecar.grpc) as client:
+        conversation = await client.open(Header("client", SPACE, ("car",)))
+        os.kill(sidecar.process.pid, signal.SIGINT)
+        assert await asyncio.to_thread(sidecar.process.wait, PATIENCE) == 0
+        with pytest.raises(SidecarUnavailable, match="ended"):
+            await conversation.receive()
+        with pytest.raises(SidecarUnavailable, match=re.escape(sidecar.grpc)):
+            await client.calibration()
 
 
 def large_requests(name, number):

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -136,8 +137,18 @@ def answers(sidecar: Sidecar) -> bool:
     return True
 
 
+def loopback() -> str:
+    """Returns that of IPv6, where this machine has one."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return "127.0.0.1:0"
+    return "[::1]:0"
+
+
 def test_calls_beyond_the_limit_are_refused_and_those_of_a_vanished_client_end(start):
-    sidecar = start(FEW)
+    sidecar = start(FEW, "--grpc-address", loopback(), "--http-address", loopback())
     for _ in range(20):  # asked for too early, a reload ends nothing
         sidecar.process.send_signal(signal.SIGHUP)
     streams = [opened(sidecar, f"call{i}") for i in range(3)]
