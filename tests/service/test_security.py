@@ -338,3 +338,6 @@ def test_a_file_of_a_client_that_is_not_there_is_named_with_its_option(tmp_path)
         Access(str(tmp_path / "none")).credentials()
     with pytest.raises(InvalidAccess, match=r"--token-file .*none: cannot be read"):
         Access(token_file=str(tmp_path / "none")).metadata("127.0.0.1:1")
+    os.mkfifo(tmp_path / "pipe")  # it would block for ever
+    with pytest.raises(InvalidAccess, match=r"--token-file .*pipe: is no regular file"):
+        Access(token_file=str(tmp_path / "pipe")).metadata("127.0.0.1:1")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.frame import Header, ReceivedTruth, TrackIds
@@ -154,6 +154,8 @@ def test_arrays_that_do_not_fit_together_are_refused_by_name(field, value):
 
 
 @given(st.binary(max_size=200))
+@example(b"\x12\x01\x0b")  # a group, which no answer has
+@example(b"\x12\x05\x19\x01")
 def test_no_bytes_break_the_reading_of_an_answer(data):
     given_frame = checked(frame(), 2)
     for read in (index_of, lambda data: read_answer(data, given_frame)):
