@@ -1,8 +1,8 @@
-"""Messages that went wrong on their way, or were written by who means ill; no tests here.
+"""Messages that went wrong on their way, or were written by an enemy; no tests here.
 
 Valid messages are taken apart as protobuf writes them, down to the fields of each detection, and
-put together with something changed; or their bytes are changed without a thought. All of it hangs
-on a seed.
+put together with something changed; or their bytes are changed blindly. All of it depends on a
+seed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ VALUES = (
     *(5e-324, -5e-324, 2.2e-308, 1e-200, 1e-6, 1e5, 1e8, 1e154, 1e300, 1.7976931348623157e308),
     struct.unpack("<d", b"\x01\x00\x00\x00\x00\x00\xf4\x7f")[0],  # a signalling NaN
 )
-WIRE_TYPES = (0, 1, 2, 3, 4, 5, 6, 7)
 # Bytes of a message that grows; above it nothing more is repeated.
 LARGEST = 1 << 14
 
 # Which fields hold messages, and what these hold.
 Shape = Mapping[int, "Shape"]
 _LEAF: Shape = {}
-_HEADER: Shape = {2: _LEAF}
-_FRAME: Shape = {3: _LEAF, 4: _LEAF, 15: _LEAF}
-PROCESS_REQUEST: Shape = {1: _HEADER, 2: _FRAME}
-PROCESS_FRAME_REQUEST: Shape = {2: _HEADER, 15: _FRAME}
+PROCESS_REQUEST: Shape = {1: {2: _LEAF}, 2: {3: _LEAF, 4: _LEAF, 15: _LEAF}}
 TRUTH_REQUEST: Shape = {1: {7: _LEAF, 8: _LEAF, 15: _LEAF}}
 
 
@@ -40,7 +36,7 @@ class Field:
 
     content  bytes behind tag and length; or the fields of a message
     padding  bytes that tag and length are longer than need be
-    stretch  what the length lies by
+    stretch  bytes by which the length is wrong
     """
 
     number: int
@@ -69,7 +65,7 @@ def written(fields: Sequence[Field]) -> bytes:
 
 
 def taken_apart(data: bytes, shape: Shape) -> list[Field]:
-    """The fields of a valid message."""
+    """Returns the fields of a valid message."""
     fields, at = [], 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -99,40 +95,31 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-# ---- fields
+# ---- changes of one field of a message, or of its fields
+
+Random = random_.Random
+Change = Callable[[Random, list[Field]], None]
 
 
-def _one(random: random_.Random, fields: list[Field], deep: float = 0.9) -> list[Field] | None:
-    """The fields of some message that has any, those of single detections rather than others."""
-    inner = [one.content for one in fields if not isinstance(one.content, bytes)]
-    if inner and random.random() < deep:
-        found = _one(random, random.choice(inner), deep)
-        if found is not None:
-            return found
-    return fields or None
+def _packed(fields: list[Field], least: int = 0) -> list[Field]:
+    found = [one for one in fields if one.wire_type in (1, 2) and isinstance(one.content, bytes)]
+    return [one for one in found if len(one.content) >= least]
 
 
-Change = Callable[[random_.Random, list[Field]], None]
-
-
-def _doubles(random: random_.Random, fields: list[Field]) -> None:
-    """Some values are others; the layout stays."""
-    packed = [f for f in fields if f.wire_type in (1, 2) and isinstance(f.content, bytes)]
-    packed = [f for f in packed if len(f.content) >= 8]
-    if not packed:
-        return
-    for chosen in random.choices(packed, k=random.randint(1, 2)):
+def _values(random: Random, fields: list[Field]) -> None:
+    """Puts other values in; the layout stays."""
+    packed = _packed(fields, 8)
+    for chosen in random.choices(packed, k=random.randint(1, 2)) if packed else ():
         assert isinstance(chosen.content, bytes)
         place = 8 * random.randrange(len(chosen.content) // 8)
-        value = struct.pack("<d", random.choice(VALUES))
         times = 1 if random.random() < 0.8 else (len(chosen.content) - place) // 8
-        end = place + 8 * times
-        chosen.content = chosen.content[:place] + value * times + chosen.content[end:]
+        value = struct.pack("<d", random.choice(VALUES)) * times
+        chosen.content = chosen.content[:place] + value + chosen.content[place + 8 * times :]
 
 
-def _resized(random: random_.Random, fields: list[Field]) -> None:
-    """More values, fewer, or none."""
-    packed = [f for f in fields if f.wire_type == 2 and isinstance(f.content, bytes)]
+def _resized(random: Random, fields: list[Field]) -> None:
+    """Leaves more values, fewer, or none."""
+    packed = _packed(fields)
     if packed:
         chosen = random.choice(packed)
         assert isinstance(chosen.content, bytes)
@@ -140,129 +127,111 @@ def _resized(random: random_.Random, fields: list[Field]) -> None:
         chosen.content = (chosen.content + bytes(size))[:size]
 
 
-def _unpacked(random: random_.Random, fields: list[Field]) -> None:
-    """A packed field in pieces, some of them unpacked."""
-    packed = [i for i, f in enumerate(fields) if f.wire_type == 2 and isinstance(f.content, bytes)]
+def _unpacked(random: Random, fields: list[Field]) -> None:
+    """Writes a packed field in pieces, some of them unpacked."""
+    packed = _packed(fields)
     if packed:
-        at = random.choice(packed)
-        chosen = fields[at]
+        chosen = random.choice(packed)
         assert isinstance(chosen.content, bytes)
         values = [chosen.content[i : i + 8] for i in range(0, len(chosen.content), 8)]
-        fields[at : at + 1] = [
-            Field(chosen.number, 1 if random.random() < 0.5 else 2, value) for value in values
-        ]
+        at = next(i for i, one in enumerate(fields) if one is chosen)
+        fields[at : at + 1] = [Field(chosen.number, random.choice((1, 2)), one) for one in values]
 
 
-def _repeated(random: random_.Random, fields: list[Field]) -> None:
-    chosen = random.choice(fields)
-    times = random.choice((1, 1, 1, 2, 70))
+def _repeated(random: Random, fields: list[Field]) -> None:
+    chosen, times = random.choice(fields), random.choice((1, 1, 1, 2, 70))
     if times * len(chosen.written()) < LARGEST:
         at = random.randint(0, len(fields))
         fields[at:at] = [chosen.copy() for _ in range(times)]
 
 
-def _left_out(random: random_.Random, fields: list[Field]) -> None:
+def _left_out(random: Random, fields: list[Field]) -> None:
     del fields[random.randrange(len(fields))]
 
 
-def _out_of_order(random: random_.Random, fields: list[Field]) -> None:
-    random.shuffle(fields)
-
-
-def _tags_swapped(random: random_.Random, fields: list[Field]) -> None:
+def _tags_swapped(random: Random, fields: list[Field]) -> None:
     one, other = random.choice(fields), random.choice(fields)
     one.number, other.number = other.number, one.number
 
 
-def _renumbered(random: random_.Random, fields: list[Field]) -> None:
-    random.choice(fields).number = random.choice((0, 1, 2, 3, 5, 9, 15, 16, 99, 2**29 - 1))
-
-
-def _of_another_wire_type(random: random_.Random, fields: list[Field]) -> None:
-    random.choice(fields).wire_type = random.choice(WIRE_TYPES)
-
-
-def _unknown(random: random_.Random, fields: list[Field]) -> None:
+def _unknown(random: Random, fields: list[Field]) -> None:
     number = random.choice((11, 12, 16, 99, 2**28))
-    content = random.choice(
-        ((0, b"\x01"), (1, bytes(8)), (2, b"text"), (2, b""), (3, varint(number << 3 | 4)))
-    )
+    group = varint(number << 3 | 4)
+    content = random.choice(((0, b"\x01"), (1, bytes(8)), (2, b"text"), (2, b""), (3, group)))
     fields.insert(random.randint(0, len(fields)), Field(number, *content))
 
 
-def _over_long(random: random_.Random, fields: list[Field]) -> None:
-    random.choice(fields).padding = random.choice((1, 1, 2, 4, 8, 10))
+def _setting(name: str, *values: int) -> Change:
+    def change(random: Random, fields: list[Field]) -> None:
+        setattr(random.choice(fields), name, random.choice(values))
 
-
-def _wrong_length(random: random_.Random, fields: list[Field]) -> None:
-    random.choice(fields).stretch = random.choice((-8, -1, 1, 2, 8, 127, 2**31, 2**63 - 1))
+    return change
 
 
 CHANGES: dict[str, Change] = {
-    "values": _doubles,
+    "values": _values,
     "lengths of values": _resized,
     "pieces": _unpacked,
     "repeated": _repeated,
     "left out": _left_out,
-    "order": _out_of_order,
+    "order": lambda random, fields: random.shuffle(fields),
     "tags swapped": _tags_swapped,
-    "other numbers": _renumbered,
-    "other wire types": _of_another_wire_type,
+    "other numbers": _setting("number", 0, 1, 2, 3, 5, 9, 15, 16, 99, 2**29 - 1),
+    "other wire types": _setting("wire_type", *range(8)),
     "unknown fields": _unknown,
-    "over-long varints": _over_long,
-    "wrong lengths": _wrong_length,
+    "over-long varints": _setting("padding", 1, 1, 2, 4, 8, 10),
+    "wrong lengths": _setting("stretch", -8, -1, 1, 2, 8, 127, 2**31, 2**63 - 1),
 }
 
 
-# ---- bytes
+def _one(random: Random, fields: list[Field]) -> list[Field] | None:
+    """Returns the fields of some message that has any, those of detections rather than others."""
+    inner = [one.content for one in fields if not isinstance(one.content, bytes)]
+    if inner and random.random() < 0.9:
+        found = _one(random, random.choice(inner))
+        if found is not None:
+            return found
+    return fields or None
 
 
-def flipped(random: random_.Random, data: bytes) -> bytes:
+# ---- changes of bytes
+
+
+def _flipped(random: Random, data: bytes) -> bytes:
     changed = bytearray(data)
-    for _ in range(random.choice((1, 1, 1, 2, 4, 16))):
-        if changed:
-            changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+    for _ in range(random.choice((1, 1, 1, 2, 4, 16)) if data else 0):
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
     return bytes(changed)
 
 
-def cut(random: random_.Random, data: bytes) -> bytes:
+def _cut(random: Random, data: bytes) -> bytes:
     return data[: random.randrange(len(data) + 1)]
 
 
-def cut_behind(random: random_.Random, data: bytes) -> bytes:
-    return data[random.randrange(len(data) + 1) :]
-
-
-def doubled(random: random_.Random, data: bytes) -> bytes:
+def _doubled(random: Random, data: bytes) -> bytes:
     first = random.randrange(len(data) + 1)
-    last = random.randint(first, len(data))
-    return data[:last] + data[first:]
+    return data[: random.randint(first, len(data))] + data[first:]
 
 
-def inserted(random: random_.Random, data: bytes) -> bytes:
+def _inserted(random: Random, data: bytes) -> bytes:
     at = random.randrange(len(data) + 1)
     return data[:at] + random.randbytes(random.choice((1, 2, 8, 40))) + data[at:]
 
 
-BYTES: dict[str, Callable[[random_.Random, bytes], bytes]] = {
-    "bits": flipped,
-    "cut": cut,
-    "doubled": doubled,
-    "inserted": inserted,
-}
+BYTES = {"bits": _flipped, "cut": _cut, "doubled": _doubled, "inserted": _inserted}
 
 
 @dataclass(slots=True)
 class Mutations:
-    """Without end, from valid messages.
+    """Makes messages without end, from valid ones.
 
-    renew  what every one of them has of its own, such as its number; told how many there were
+    renew  gives each message what must be its own, such as its number; told how many there were
     told   how many there were, by what was changed first
     """
 
     seeds: Sequence[bytes]
     shape: Shape
-    random: random_.Random
+    random: Random
     renew: Callable[[list[Field], int], None] = lambda _fields, _number: None
     told: dict[str, int] = field(default_factory=dict)
     made: int = 0
@@ -272,26 +241,26 @@ class Mutations:
         self._apart = [taken_apart(seed, self.shape) for seed in self.seeds]
 
     def valid(self) -> bytes:
-        """A message in which nothing is wrong."""
+        """Makes a message in which nothing is wrong."""
         return written(self._renewed())
 
     def of(self, name: str) -> bytes:
-        """One with a single change, of the kind that is named."""
+        """Makes a message with a single change, of the kind that is named."""
         fields = self._renewed()
         self._change(name, fields)
         return self._tell(name, written(fields))
 
     def next(self) -> bytes:
-        """One of them."""
-        random = self.random
+        """Makes a message with any change."""
+        random, fields = self.random, self._renewed()
         chance = random.random()
-        fields = self._renewed()
         if chance < 0.25:
             name = random.choice(tuple(BYTES))
             return self._tell(name, BYTES[name](random, written(fields)))
         if chance < 0.3:
             other = random.choice(self.seeds)
-            return self._tell("spliced", cut(random, written(fields)) + cut_behind(random, other))
+            rest = other[random.randrange(len(other) + 1) :]
+            return self._tell("spliced", _cut(random, written(fields)) + rest)
         # Values are what most go wrong in, and the only thing that keeps the layout.
         name = "values" if chance < 0.55 else random.choice(tuple(CHANGES))
         self._change(name, fields)

@@ -1,0 +1,198 @@
+"""The HTTP endpoint: what it serves, and clients that push, drip, smuggle and stay."""
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from monitor.service import http as endpoint_module
+from monitor.service.http import LARGEST_REQUEST, Endpoint, Published, page
+from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.observations import finished
+from monitor.statistics.reading import ReadingCache
+from tests.exported import snapshot
+from tests.piped import opened, pipeline_of, sent, statistics_of
+from tests.received import frame
+from tests.served import PATIENCE, eventually
+
+PUBLISHED = Published(metrics=b"m" * 2**20, page=b"page", ready=True)
+HEALTH = b"GET /healthz HTTP/1.0\r\n\r\n"
+
+
+@pytest.fixture
+def port(monkeypatch) -> Iterator[int]:
+    """An endpoint that takes three connections, and gives each request half a second."""
+    monkeypatch.setattr(endpoint_module, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(endpoint_module, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(endpoint_module, "_LOOK_SECONDS", 0.02)
+    endpoint = Endpoint(PUBLISHED)
+    found = endpoint.start("127.0.0.1", 0)
+    yield found
+    endpoint.stop()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Reads until the endpoint closes."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while data := connection.recv(2**16):
+            found += data
+    return found
+
+
+def answer(port: int, request: bytes) -> bytes:
+    with connected(port) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(request)
+        return read_all(connection)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind", "body"),
+    [
+        ("GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", PUBLISHED.metrics),
+        ("GET", "/metrics?name[]=up", 200, "text/plain; version=0.0.4; charset=utf-8", None),
+        ("GET", "/healthz", 200, "text/plain; charset=utf-8", b"ok\n"),
+        ("GET", "/readyz", 200, "text/plain; charset=utf-8", b"ready\n"),
+        ("GET", "/", 200, "text/html; charset=utf-8", b"page"),
+        ("HEAD", "/", 200, "text/html; charset=utf-8", b""),
+        ("GET", "/nothing", 404, None, b"there are /metrics, /healthz, /readyz and /\n"),
+        ("GET", "/../../etc/passwd", 404, None, None),
+        ("GET", "/metrics/", 404, None, None),
+        *((method, "/metrics", 501, None, None) for method in ("POST", "PUT", "DELETE")),
+    ],
+)
+def test_it_serves_metrics_health_and_a_page_and_refuses_everything_else(
+    port, method, path, status, kind, body
+):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request(method, path)
+    found = connection.getresponse()
+    said = found.read()
+    assert found.status == status
+    assert kind is None or found.headers["Content-Type"] == kind
+    assert body is None or said == body
+    assert b"Traceback" not in said
+    assert "Python" not in str(found.headers)
+    connection.close()
+
+
+def test_a_sidecar_that_is_not_ready_says_so_on_the_loopback_of_ipv6_too():
+    for host in ("127.0.0.1", "::1"):
+        endpoint = Endpoint(Published())
+        try:
+            connection = http.client.HTTPConnection(host, endpoint.start(host, 0), PATIENCE)
+        except OSError:
+            assert host == "::1"  # this machine has none
+            continue
+        connection.request("GET", "/readyz")
+        found = connection.getresponse()
+        assert (found.status, found.read()) == (503, b"not ready\n")
+        connection.close()
+        endpoint.stop()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "status", "said"),
+    [(None, 200, b"ok\n"), (30.0, 200, b"ok\n"), (30.1, 503, b"the loop stands\n")],
+)
+def test_a_loop_that_stands_is_not_healthy(monkeypatch, silent_s, status, said):
+    now = 1000.0
+    monkeypatch.setattr("monitor.service.http.time.monotonic", lambda: now)
+    turned = None if silent_s is None else now - silent_s
+    endpoint = Endpoint(Published(ready=True, turned=turned))
+    found = answer(endpoint.start("127.0.0.1", 0), HEALTH)
+    endpoint.stop()
+    assert found.startswith(b"HTTP/1.1 %d " % status)
+    assert found.endswith(b"\r\n" + said)
+
+
+def test_several_requests_may_follow_each_other_on_a_connection(port):
+    requests = b"GET /healthz HTTP/1.1\r\n\r\n" * 3
+    found = answer(port, requests + b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert found.count(b"HTTP/1.1 200 OK") == 4
+    assert found.count(b"\r\nok\n") == 3
+    assert b"page" not in found
+
+
+@pytest.mark.parametrize("header", [b"Content-Length: 30", b"Transfer-Encoding: chunked"])
+def test_a_body_is_refused_and_never_taken_for_a_request(port, header):
+    smuggled = b"GET /metrics HTTP/1.1\r\n\r\n"
+    found = answer(port, b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n\r\n" + smuggled)
+    assert found.startswith(b"HTTP/1.1 413 ")
+    assert b"Connection: close" in found
+    assert found.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"a" * 2 * LARGEST_REQUEST + b" HTTP/1.1\r\n\r\n",
+        b" HTTP/1.1\r\nX: " + b"a" * 2 * LARGEST_REQUEST + b"\r\n\r\n",
+        b" HTTP/1.1\r\n" + b"X: 12345678901234567890\r\n" * 2000 + b"\r\n",
+        b" HTTP/1.1\r\n" + b"X: 1\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_a_request_that_is_too_large_is_refused(port, rest):
+    found = answer(port, b"GET /" + rest)
+    assert found == b"" or b" 4" in found.split(b"\r\n")[0]
+    assert b"page" not in found
+    assert answer(port, HEALTH).endswith(b"ok\n")
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nX: "])
+def test_a_request_that_is_never_finished_is_not_awaited(port, sent):
+    with connected(port) as connection:
+        connection.sendall(sent)
+        assert b"page" not in read_all(connection)
+
+
+def test_a_request_that_drips_is_sent_away_however_steadily(port):
+    with connected(port) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.settimeout(0.05)
+        for _ in range(1000):
+            with contextlib.suppress(TimeoutError):
+                try:
+                    connection.sendall(b"X")
+                    if connection.recv(1) == b"":
+                        return
+                except ConnectionError:
+                    return
+    raise AssertionError("it was waited for")
+
+
+def test_connections_beyond_the_limit_are_closed_and_there_is_room_again_later(port, monkeypatch):
+    monkeypatch.setattr(endpoint_module, "REQUEST_SECONDS", 60.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            connection = stack.enter_context(connected(port))
+            connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert connection.recv(2**10).startswith(b"HTTP/1.1 200")
+        assert answer(port, HEALTH) == b""
+    assert eventually(lambda: answer(port, HEALTH)).endswith(b"ok\n")
+
+
+def test_a_client_that_never_reads_the_answer_is_sent_away(port):
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            connection = stack.enter_context(connected(port))
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
+        assert eventually(lambda: answer(port, HEALTH)).endswith(b"ok\n")
+
+
+def test_the_status_page_has_a_row_for_each_slice():
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(i, truth=True, classes=1) for i in range(3)]))
+    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
+    text = page(snapshot(pipeline=pipeline, readings=readings)).decode()
+    assert text.startswith("<!doctype html>")
+    assert text.count("<tr><td>car<td>3<td>") == 1
+    assert "1 frames, 3 detections, 3 with ground truth; mode apply" in text
+    assert pipeline.recalibrators.selection.version in text

@@ -1,0 +1,242 @@
+"""A real sidecar as others meet it: real sockets, generated stubs, our own client. One process for
+all, which each test leaves as it is.
+
+Nothing that goes wrong over the wire may show a traceback or a path, nor stand in the log.
+"""
+
+import asyncio
+import re
+import stat
+import time
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from monitor import __version__
+from monitor.commands.sidecar_client import Client, SidecarRefused
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.v1 import frame_pb2, status_pb2
+from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    decode_truth_answer,
+    encode_frame,
+    encode_truth,
+)
+from tests.foreign_client import (
+    failure,
+    frame,
+    in_frame,
+    in_header,
+    labels,
+    opened,
+    padded,
+    scaling,
+)
+from tests.fuzzed_live import CONFIG, besieged
+from tests.labelled import assert_numbers, drawn
+from tests.served import (
+    ADMIN,
+    BY_STREAM,
+    MONITOR,
+    PATIENCE,
+    Conversation,
+    eventually,
+    process_bytes,
+    running,
+)
+
+SPACE = plain_space(("x", "y"), "m")
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    state = f'[state]\nfolder = "{folder / "kept"}"\nevery_seconds = 0.1\n'
+    with running(folder, BY_STREAM + state) as started:
+        yield started
+    # All that a sidecar writes is for its owner alone.
+    kept = list((folder / "kept").rglob("*"))
+    assert {path.name for path in kept} >= {"state.db", "lock"}
+    for path in kept:
+        mode = path.lstat().st_mode
+        assert stat.S_IMODE(mode) == (0o700 if stat.S_ISDIR(mode) else 0o600), path
+
+
+def test_frames_are_answered_in_order_and_late_labels_count_like_those_that_come_along(sidecar):
+    late, inline = opened(sidecar, "late"), opened(sidecar, "inline")
+    for i in range(200):  # sent ahead of their answers
+        late.send(in_frame(i, n=1 + i % 5, truth=False))
+    for i in range(200):
+        result = late.receive().frame
+        assert (result.frame_id, result.message_index) == (i, i + 1)
+        assert len(result.detections) == 1 + i % 5
+    truth = Conversation(sidecar.monitor.ReportGroundTruth)
+    for number in (2, 7):
+        assert truth.ask(labels("late", number, [0, 1, 2])).account.matched == 3
+        inline.ask(in_frame(number))
+    again = truth.ask(labels("inline", 7, [0, 1, 2])).account
+    assert (again.matched, again.duplicate) == (0, 3)
+    stages = {one.slice: one.stages[0] for one in sidecar.calibration(bins=1).slices}
+    assert stages["late"] == stages["inline"]
+    assert stages["late"].n == 6
+    assert stages["late"].dimensions[0].nees_mean == 0.25
+    assert stages["late"].dimensions[0].bias == 1.0
+    for stream in (late, inline, truth):
+        stream.close()
+
+
+def test_a_message_too_large_for_the_transport_ends_its_own_stream_and_no_other(sidecar):
+    other = opened(sidecar, "other")
+    huge = Conversation(process_bytes(sidecar.channel))
+    huge.ask(in_header("huge").SerializeToString())
+    for size, reason in (
+        (4 * 2**20, frame_pb2.REASON_NONE),
+        (5 * 2**20, frame_pb2.REASON_TOO_LARGE),
+    ):
+        answer = pb.ProcessResponse.FromString(huge.ask(padded(size)))
+        assert answer.frame.reason == reason
+    code, _ = failure(lambda: huge.ask(padded(20 * 2**20)))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    asyncio.run(_garbage(sidecar.grpc))
+    assert other.ask(in_frame(1)).frame.status == frame_pb2.STATUS_RECALIBRATED
+    other.close()
+    opened(sidecar, "huge").close()
+    call = sidecar.channel.unary_unary(f"/{MONITOR}/Nothing")
+    assert failure(lambda: call(b"", timeout=PATIENCE))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def _garbage(address: str) -> None:
+    """Connects and speaks HTTP/1, the beginning of HTTP/2, or nothing known; and hangs up."""
+    host, _, port = address.rpartition(":")
+    for said in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\xff\x7f\xff\xff\xff",
+        bytes(range(256)) * 8,
+    ):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(said)
+        await asyncio.wait_for(writer.drain(), PATIENCE)
+        writer.transport.abort()
+
+
+def test_our_client_talks_to_the_sidecar_and_passes_on_what_it_refuses(sidecar):
+    mean, covariance, truth = drawn(9, n=40)
+    ids = np.arange(40, dtype=np.uint64)
+    sent = OutgoingFrame(1, 1, ids, np.zeros(40, np.int64), mean, covariance)
+
+    async def talk():
+        async with Client(sidecar.grpc) as client:
+            before, after = await client.promote("client", document=scaling(2.0, 2.0))
+            assert (before[:8], after[:16]) == ("identity", "variance-scaling")
+            conversation = await client.open(Header("client", SPACE, ("car",)))
+            await conversation.send(encode_frame(sent))
+            answer = decode_answer(await conversation.receive(), 2)
+            assert answer.versions == (after,)
+            assert (answer.status == frame_pb2.STATUS_RECALIBRATED).all()
+            assert np.array_equal(answer.mean, mean)
+            assert np.array_equal(answer.covariance, 4 * covariance)
+            late = client.truth()
+            await late.send(encode_truth("client", 1, ids, truth))
+            account, words = decode_truth_answer(await late.receive())
+            assert (account.matched, words) == (40, "")
+            response = await client.calibration(bins=1, include_bins=True)
+            (stage,) = (s.stages[0] for s in response.slices if s.slice == "client")
+            assert_numbers(stage, mean, covariance, truth, np.array(response.tau))
+            for stream in (conversation, late):
+                await stream.close()
+                assert [one async for one in stream.answers()] == []
+            await client.promote("client", version=before)
+            with pytest.raises(SidecarRefused, match=r"^stream: 'no spaces'"):
+                await client.open(Header("no spaces", SPACE, ("car",)))
+            with pytest.raises(SidecarRefused, match="JSON"):
+                await client.promote("client", document="not json")
+
+    asyncio.run(asyncio.wait_for(talk(), PATIENCE))
+
+
+def test_a_sidecar_tells_its_version_clock_and_streams_and_metrics_of_its_process(sidecar):
+    stream, stamp = opened(sidecar, "told"), time.time_ns()
+    for number, stamp_ns in ((1, stamp - 7200 * 10**9), (2, None)):
+        sent = frame(number)
+        sent.ClearField("stamp_ns")
+        if stamp_ns is not None:
+            sent.stamp_ns = stamp_ns
+        stream.ask(pb.ProcessRequest(frame=sent))
+    found = sidecar.monitor.GetStatus(status_pb2.GetStatusRequest(), timeout=PATIENCE)
+    assert found.version == __version__
+    assert found.started_ns <= stamp <= found.now_ns <= time.time_ns()
+    assert not found.HasField("tracker")
+    assert found.configuration.endswith("sidecar.toml")
+    (told,) = (one for one in found.streams if one.stream == "told")
+    assert (told.frames, told.detections, told.matched) == (2, 6, 6)
+    assert told.stamp_ns == stamp - 7200 * 10**9
+    assert stamp <= told.stamped_received_ns <= told.received_ns <= found.now_ns
+
+    def lag() -> float:
+        pattern = r'^calibration_stamp_lag_seconds\{of="least"\} (\S+)$'
+        least = re.search(pattern, sidecar.get("/metrics"), re.MULTILINE)
+        return float(least[1]) if least else 0.0
+
+    assert eventually(lambda: 7200 <= lag() < 7200 + PATIENCE), lag()
+    text = sidecar.get("/metrics")
+    assert re.search(rf'^calibration_build_info\{{.*version="{__version__}".*\}} 1.0$', text, re.M)
+    for name in ("resident_memory_bytes", "cpu_seconds_total", "open_fds", "start_time_seconds"):
+        assert re.search(rf"^process_{name} [1-9]", text, re.MULTILINE), name
+    assert "<td>told<td>6<td>" in sidecar.get("/")
+    assert (sidecar.get("/healthz"), sidecar.get("/readyz")) == ("ok\n", "ready\n")
+    stream.close()
+
+
+def test_health_is_told_by_service_and_reflection_is_off_by_default(sidecar):
+    for service in ("", MONITOR, ADMIN):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert sidecar.health.Check(request, timeout=PATIENCE).status == 1
+    unknown = health_pb2.HealthCheckRequest(service="nothing")
+    with pytest.raises(grpc.RpcError) as caught:
+        sidecar.health.Check(unknown, timeout=PATIENCE)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    stub = reflection_pb2_grpc.ServerReflectionStub(sidecar.channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    listing = stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE)
+    assert failure(lambda: next(listing))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.campaign
+def test_a_sidecar_beset_with_messages_gone_wrong_answers_each_and_serves_on(tmp_path):
+    with running(tmp_path, CONFIG) as beset:
+        siege = asyncio.run(besieged(beset.grpc, 3_000, seed=8))
+        assert siege.sent >= 3_000
+        assert siege.beside > 20
+        kinds = {outcome.partition(" ")[0] for outcome in siege.outcomes}
+        assert {"frame", "labels:", "ProcessFrame", "ImportStatistics", "Promote"} <= kinds
+        assert eventually(lambda: beset.metric("streams") >= 4)
+        assert beset.metric("internal_errors_total") == 0
+
+
+@pytest.mark.campaign
+def test_a_thousand_idle_streams_leave_room_for_one_that_works(tmp_path):
+    with running(tmp_path, BY_STREAM) as crowded:
+        before = crowded.memory()
+        grown = asyncio.run(_beside_idle(crowded, 1000)) - before
+        assert grown < 100 * 2**20, f"{grown / 2**20:.1f} MiB"
+
+
+async def _beside_idle(crowded, count: int) -> int:
+    """Returns the resident bytes while so many streams are open, and one is answered."""
+    async with grpc.aio.insecure_channel(crowded.grpc) as channel:
+        idle = [process_bytes(channel)() for _ in range(count)]
+        works = process_bytes(channel)()
+        for message in (in_header("works"), *(in_frame(i) for i in range(1, 20))):
+            await works.write(message.SerializeToString())
+            assert await asyncio.wait_for(works.read(), PATIENCE)
+        memory: int = crowded.memory()
+        assert not any(call.done() for call in idle)
+        return memory

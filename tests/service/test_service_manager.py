@@ -1,0 +1,142 @@
+"""The notifications to a service manager, over real datagram sockets."""
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.service.host import ServiceManager
+
+PID = 4711
+READY = ["READY=1\nSTATUS=ready", "WATCHDOG=1"]
+
+
+@contextlib.contextmanager
+def listening(name: str) -> Iterator[socket.socket]:
+    """Binds a socket there: a path, or the abstract name behind an @."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind("\0" + name[1:] if name[0] == "@" else name)
+        bound.setblocking(False)
+        yield bound
+    if name[0] != "@":
+        Path(name).unlink()
+
+
+def heard(bound: socket.socket) -> list[str]:
+    """Receives all datagrams that wait."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(bound.recv(10_000).decode())
+    return found
+
+
+def told_of(name: str, **others: str) -> ServiceManager:
+    return ServiceManager.of({"NOTIFY_SOCKET": name, **others}, PID)
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_every_state_is_one_datagram(kind, tmp_path):
+    name = str(tmp_path / "notify") if kind == "path" else f"@calibration-test-{os.getpid()}"
+    with listening(name) as bound:
+        manager = told_of(name)
+        manager.ready("grpc 127.0.0.1:50051")
+        manager.alive()
+        manager.reloading(123_456)
+        manager.stopping()
+        assert heard(bound) == [
+            "READY=1\nSTATUS=grpc 127.0.0.1:50051",
+            "WATCHDOG=1",
+            "RELOADING=1\nMONOTONIC_USEC=123456\nSTATUS=reloading",
+            "STOPPING=1\nSTATUS=stopping",
+        ]
+
+
+@pytest.mark.parametrize("name", [None, "", "/", "@", "relative/path", "vsock:2:1234"])
+def test_without_a_socket_nothing_happens(name, caplog):
+    variables = {} if name is None else {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000000"}
+    manager = ServiceManager.of(variables, PID)
+    assert manager.watchdog_seconds is None
+    manager.ready("ready")
+    manager.alive()
+    manager.stopping()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "pid", "seconds"),
+    [
+        (None, None, None),
+        ("30000000", None, 15.0),
+        ("30000000", str(PID), 15.0),
+        ("30000000", "1", None),
+        ("30000000", "nobody", None),
+        *((text, None, None) for text in ("0", "-5", "soon", "3 0")),
+        ("٣", None, None),  # a digit, but not one of ASCII
+        (str(2**64 - 1), None, None),  # systemd's infinity
+    ],
+)
+def test_half_of_the_watchdogs_limit_is_the_pace_if_it_watches_us(microseconds, pid, seconds):
+    given = {"WATCHDOG_USEC": microseconds, "WATCHDOG_PID": pid}
+    manager = told_of("/run/notify", **{name: text for name, text in given.items() if text})
+    assert manager.watchdog_seconds == seconds
+
+
+def test_a_manager_that_is_not_there_is_said_once_and_told_the_newest_state_when_it_comes(
+    tmp_path, caplog
+):
+    name = str(tmp_path / "notify")
+    manager = told_of(name)
+    with caplog.at_level(logging.WARNING):
+        manager.stopping()
+        manager.ready("ready")
+        manager.alive()
+    (record,) = caplog.records
+    assert name in record.getMessage()
+    assert os.strerror(errno.ENOENT) in record.getMessage()
+    with listening(name) as bound:
+        manager.alive()
+        assert heard(bound) == READY
+    manager.alive()
+    with listening(name) as bound:  # it begins anew at the same path
+        manager.alive()
+        assert heard(bound) == ["WATCHDOG=1"]
+    told_of("/" + "x" * 200).ready("longer than a path may be")
+
+
+def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_later(
+    tmp_path, caplog
+):
+    name = str(tmp_path / "notify")
+    with listening(name) as bound:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                for _ in range(100_000):
+                    sender.sendto(b"x", name)
+            manager = told_of(name)
+            manager.ready("ready")
+            manager.alive()
+            assert len(caplog.records) == 1
+            assert "READY=1" not in "".join(heard(bound))
+        manager.alive()
+        assert heard(bound) == READY
+
+
+@given(text=st.text(max_size=3000))
+def test_no_text_becomes_an_assignment_or_is_too_long_for_systemd(text):
+    name = f"@calibration-test-any-{os.getpid()}"
+    with listening(name) as bound:
+        told_of(name).ready(text)
+        (message,) = heard(bound)
+        assert len(message.encode()) <= 4096
+        ready, status = message.split("\n")
+        assert ready == "READY=1"
+        assert status.startswith("STATUS=")

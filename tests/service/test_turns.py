@@ -1,0 +1,232 @@
+"""How often a stream is read, whose turn it is on the event loop, and how many calls are taken."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.service.calls import BURST_SECONDS, HALF_LIFE, MONITOR, Pace, Share, Turns
+from monitor.service.security import PROBES_END, OpenCalls, Room
+from tests.administered import Caller, Refused
+from tests.service.handled import handled
+
+# ---- the pace of a stream
+
+RATES = st.sampled_from([0.5, 1.0, 8.0, 128.0])
+# Idle times between messages, exact in binary.
+GAPS = st.lists(st.integers(0, 256).map(lambda i: i / 128), max_size=200)
+
+
+def read_times(rate: float, gaps: list[float]) -> list[float]:
+    """When each message is read, of one that is ready a gap after the last was read."""
+    pace, now, times = Pace(), 0.0, []
+    for gap in gaps:
+        now += pace.delay(now, rate)
+        times.append(now)
+        now += gap
+    return times
+
+
+@given(RATES, GAPS)
+def test_no_window_holds_more_messages_than_its_rate_and_one_burst(rate, gaps):
+    times = read_times(rate, gaps)
+    burst = max(BURST_SECONDS, 1 / rate)
+    for first in range(0, len(times), 7):
+        for last in range(first, len(times)):
+            window = times[last] - times[first]
+            assert last - first + 1 <= rate * (window + burst) + 1e-9
+    assert read_times(rate, [1 / rate] * 100) == [i / rate for i in range(100)]
+
+
+def test_a_pace_that_is_changed_is_kept_from_then_on():
+    pace = Pace()
+    assert [pace.delay(10.0, 0.0) for _ in range(9)] == [0.0] * 9
+    assert [pace.delay(10.0, 1.0) for _ in range(3)] == [0.0, 1.0, 2.0]
+    assert pace.delay(10.0, 0.0) == 0.0
+
+
+# ---- turns on the event loop
+
+
+class Clock:
+    """Moves on when it is told to."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def together(*tasks: Awaitable[None]) -> None:
+    async def work() -> None:
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(work())
+
+
+def test_half_of_a_share_is_forgotten_in_a_half_life():
+    share = Share()
+    share.add(10.0, 4.0)
+    assert share.by(10.0 + HALF_LIFE) == 2.0
+    share.add(10.0 + HALF_LIFE, 1.0)
+    assert share.by(10.0 + HALF_LIFE) == 3.0
+
+
+def test_one_at_a_time_has_a_turn_and_others_have_a_pass_of_the_loop_in_between(clock):
+    turns, done = Turns(clock), []
+
+    async def pushing(name: str) -> None:
+        share = Share()
+        for _ in range(5):
+            await turns.take(share)
+            clock.now += 0.01
+            done.append(name)
+
+    async def other() -> None:
+        while len(done) < 15:
+            before = len(done)
+            await asyncio.sleep(0)
+            assert len(done) - before <= 1
+
+    together(*map(pushing, "abc"), other())
+    assert sorted(done) == sorted("abc" * 5)
+
+
+def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
+    turns, done, seldom = Turns(clock), [], Share()
+
+    async def pushing() -> None:
+        share = Share()
+        for _ in range(40):
+            await turns.take(share)
+            clock.now += 0.01
+            done.append("pushing")
+
+    async def coming() -> None:
+        for _ in range(5):
+            for _ in range(12):
+                await asyncio.sleep(0)
+            before = len(done)
+            await turns.take(seldom)
+            clock.now += 0.001
+            # The one whose turn it was, and the one that was woken already.
+            assert len(done) - before <= 2
+            done.append("seldom")
+
+    together(*(pushing() for _ in range(6)), coming())
+    assert (done.count("seldom"), done.count("pushing")) == (5, 240)
+
+
+def test_streams_that_push_get_the_same_share_whatever_a_message_of_theirs_takes(clock):
+    turns, had = Turns(clock), {"long": 0.0, "short": 0.0}
+
+    async def pushing(name: str, seconds: float) -> None:
+        share = Share()
+        while sum(had.values()) < 10.0:
+            await turns.take(share)
+            clock.now += seconds
+            had[name] += seconds
+
+    together(pushing("long", 0.1), pushing("short", 0.01))
+    assert had["long"] == pytest.approx(had["short"], rel=0.2)
+
+
+def test_a_stream_that_ends_while_it_waits_costs_the_others_nothing(clock):
+    turns = Turns(clock)
+
+    async def work() -> None:
+        with pytest.raises(StopIteration):  # where nobody has a turn, none is waited for
+            turns.take(Share()).send(None)
+        gone, stays = (asyncio.create_task(turns.take(Share())) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await stays
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await turns.take(Share())
+
+    together(work())
+
+
+def test_the_longest_wait_for_a_turn_is_told_once(clock):
+    turns = Turns(clock)
+
+    async def pushing() -> None:
+        share = Share()
+        for _ in range(5):
+            await turns.take(share)
+            clock.now += 0.01
+
+    together(*(pushing() for _ in range(4)))
+    # Three others have theirs meanwhile, at least; those who had less come first.
+    assert 0.03 - 1e-9 < turns.longest_wait() < 0.2
+    assert turns.longest_wait() == 0.0
+
+
+# ---- room for calls
+
+
+def test_a_place_is_free_again_however_a_call_ends():
+    room = Room(2)
+    calls = OpenCalls(room)
+
+    async def breaks(request: bytes, _: object) -> bytes:
+        assert room.taken == 1
+        raise ZeroDivisionError
+
+    async def counts(request: bytes, _: object) -> AsyncIterator[bytes]:
+        for i in range(5):
+            assert room.taken == 1
+            yield bytes([i])
+
+    async def work() -> None:
+        broken = await handled(calls, grpc.unary_unary_rpc_method_handler(breaks), "/a/Breaks")
+        with pytest.raises(ZeroDivisionError):
+            await broken.unary_unary(b"", Caller())
+        assert room.taken == 0
+        counted = await handled(calls, grpc.unary_stream_rpc_method_handler(counts), "/a/Counts")
+        answers = counted.unary_stream(b"", Caller())
+        assert await anext(answers) == b"\0"
+        await answers.aclose()
+        assert room.taken == 0
+        found = [one async for one in counted.unary_stream(b"", Caller())]
+        assert found == [bytes([i]) for i in range(5)]
+        async with room.place(Caller()), room.place(Caller()):
+            with pytest.raises(Refused, match="2 calls are open"):
+                await anext(counted.unary_stream(b"", Caller()))
+            with pytest.raises(Refused, match="max_calls"):
+                await broken.unary_unary(b"", Caller())
+        assert room.taken == 0
+        assert await handled(calls, None) is None  # a method that does not exist stays so
+
+    together(work())
+
+
+def test_probes_of_health_have_room_of_their_own():
+    calls = OpenCalls(Room(0), Room(1, PROBES_END))
+
+    async def answer(request: bytes, _: object) -> bytes:
+        return b"ok"
+
+    async def work() -> None:
+        handler = grpc.unary_unary_rpc_method_handler(answer)
+        probe = await handled(calls, handler, "/grpc.health.v1.Health/Check")
+        assert await probe.unary_unary(b"", Caller()) == b"ok"
+        other = await handled(calls, handler, f"/{MONITOR}/Process")
+        with pytest.raises(Refused, match="max_calls"):
+            await other.unary_unary(b"", Caller())
+        # max_calls is no remedy for those.
+        async with calls.probes.place(Caller()):
+            with pytest.raises(Refused, match="watch the health") as found:
+                await probe.unary_unary(b"", Caller())
+        assert "max_calls" not in str(found.value)
+
+    together(work())

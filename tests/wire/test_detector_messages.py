@@ -1,0 +1,180 @@
+"""Messages of a detector's client: what it sends, and which answers it can use."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from monitor.frames.frame import Header, ReceivedTruth, TrackIds
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.v1 import frame_pb2, truth_pb2
+from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    Unusable,
+    Why,
+    as_given,
+    checked,
+    encode_frame,
+    encode_header,
+    encode_truth,
+    index_of,
+    read_answer,
+)
+from monitor.wire.requests import decode_process_request, decode_truth_request
+from tests import laws
+from tests.as_protobuf import LIMITS, TAIL
+from tests.scripted_monitor import frame, in_bytes
+from tests.written import IDS, doubles
+
+CLASS = st.integers(0, 2**32 - 1)
+
+
+@given(st.data())
+def test_the_client_sends_what_protobuf_would_write(data):
+    draw = data.draw
+    n, k = draw(st.integers(0, 4)), draw(st.integers(1, 5))
+
+    def array(*shape):
+        return np.array(draw(doubles(int(np.prod(shape))))).reshape(shape)
+
+    def numbers(each, kind):
+        return np.array([draw(each) for _ in range(n)], kind)
+
+    def perhaps(made):
+        return made if draw(st.booleans()) else None
+
+    full = draw(st.booleans())
+    opinions = st.sampled_from([None, array(n, k), array(n, 3, k), array(n, 1, k)])
+    sent = OutgoingFrame(
+        frame_id=draw(IDS),
+        stamp_ns=draw(st.integers(-(2**63), 2**63 - 1)),
+        id=numbers(IDS, np.uint64),
+        class_index=numbers(CLASS, np.int64),
+        mean=array(n, k),
+        covariance=array(n, k, k) if full else array(n, k),
+        score=perhaps(array(n)),
+        truth=perhaps(array(n, k)),
+        upstream_track=perhaps(numbers(IDS, np.uint64)),
+        class_probabilities=draw(opinions),
+        class_logits=draw(opinions),
+        true_class=perhaps(numbers(CLASS, np.int64)),
+    )
+    message = frame_pb2.Frame(frame_id=sent.frame_id, stamp_ns=sent.stamp_ns)
+    for i in range(n):
+        matrix = sent.covariance[i]
+        detection = message.detections.add(
+            id=int(sent.id[i]), class_index=int(sent.class_index[i]), mean=sent.mean[i]
+        )
+        detection.covariance.extend(matrix[np.tril_indices(k)] if full else matrix)
+        if sent.score is not None:
+            detection.score = sent.score[i]
+        if sent.truth is not None:
+            detection.ground_truth.extend(sent.truth[i])
+        if sent.upstream_track is not None:
+            detection.upstream_track_id = int(sent.upstream_track[i])
+        if sent.class_probabilities is not None:
+            detection.class_probabilities.extend(sent.class_probabilities[i].ravel())
+        if sent.class_logits is not None:
+            detection.class_logits.extend(sent.class_logits[i].ravel())
+        if sent.true_class is not None:
+            detection.ground_truth_class = int(sent.true_class[i])
+    assert encode_frame(sent) == pb.ProcessRequest(frame=message).SerializeToString()
+
+
+@given(st.integers(0, 4), st.integers(1, 5), st.booleans(), st.data())
+def test_the_client_sends_labels_as_protobuf_would_write_them(n, k, complete, data):
+    draw = data.draw
+    ids = np.array([draw(IDS) for _ in range(n)], np.uint64)
+    truth = np.array(draw(doubles(n * k))).reshape(n, k) if draw(st.booleans()) else None
+    classes = draw(st.none() | st.lists(CLASS, min_size=n, max_size=n))
+    index = None if classes is None else np.array(classes, np.int64)
+    objects = draw(st.none() | st.lists(st.none() | IDS, min_size=n, max_size=n))
+    known = None
+    if objects is not None:
+        has = np.array([one is not None for one in objects], bool)
+        known = TrackIds(np.array([one or 0 for one in objects], np.uint64), has)
+    message = truth_pb2.FrameTruth(stream="lidar", frame_id=2**64 - 1, complete=complete)
+    for i in range(n):
+        label = message.detections.add(detection_id=int(ids[i]))
+        if truth is not None:
+            label.ground_truth.extend(truth[i])
+        if classes is not None:
+            label.class_index = classes[i]
+        if objects is not None and objects[i] is not None:
+            label.object_id = objects[i]
+    found = encode_truth(
+        *("lidar", 2**64 - 1, ids, truth), class_index=index, complete=complete, objects=known
+    )
+    assert found == pb.ReportGroundTruthRequest(truth=message).SerializeToString()
+    received = decode_truth_request(found, LIMITS)
+    assert isinstance(received, ReceivedTruth)
+    assert received.class_index.tolist() == ([-1] * n if classes is None else classes)
+
+
+def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
+    dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
+    header = Header("lidar", Space(dimensions), ("car", "person"), "base", True, (0.05, 0.95))
+    laws.assert_same(decode_process_request(encode_header(header), LIMITS, TAIL), header)
+
+
+# ---- mistakes of the programmer
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mean", np.zeros((3, 3))),
+        ("mean", np.zeros(6)),
+        ("mean", [["a", "b"]] * 3),
+        ("covariance", np.zeros((3, 3))),
+        ("covariance", np.zeros((2, 2, 2))),
+        ("id", np.array([0, 1, -1])),
+        ("id", np.array([0.0, 1.0, 2.0])),
+        ("id", np.zeros((3, 1), int)),
+        ("class_index", np.zeros(2, int)),
+        ("class_index", np.full(3, -1)),
+        ("score", np.zeros(2)),
+        ("truth", np.zeros((4, 2))),
+        ("frame_id", -1),
+        ("frame_id", 2**64),
+        ("stamp_ns", 2**63),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused_by_name(field, value):
+    given_frame: Any = frame()
+    object.__setattr__(given_frame, field, value)
+    with pytest.raises(ValueError, match=f"^{field}: "):
+        checked(given_frame, 2)
+
+
+# ---- the bytes of an answer
+
+
+@given(st.binary(max_size=200))
+@example(b"\x12\x01\x0b")  # a group, which no answer has
+@example(b"\x12\x05\x19\x01")
+def test_no_bytes_break_the_reading_of_an_answer(data):
+    given_frame = checked(frame(), 2)
+    for read in (index_of, lambda data: read_answer(data, given_frame)):
+        try:
+            read(data)
+        except Unusable as error:
+            assert str(error)
+
+
+@given(IDS, st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
+def test_the_index_of_an_answer_is_found_without_reading_the_rest(index, stamp, n):
+    result = frame_pb2.FrameResult(frame_id=5, stamp_ns=stamp, message_index=index)
+    result.notices.add(field="x", message="y")
+    result.detections.extend(frame_pb2.DetectionResult(id=i, mean=[1.0]) for i in range(n))
+    assert index_of(in_bytes(result)) == index
+    assert index_of(pb.ProcessResponse(header=pb.HeaderResult()).SerializeToString()) is None
+
+
+def test_raw_variances_are_diagonal_matrices():
+    given_frame = checked(frame(covariance=np.tile([4.0, 9.0], (3, 1))), 2)
+    result = as_given(given_frame, Why.DOWN, "down: a test")
+    np.testing.assert_array_equal(result.covariance, np.tile(np.diag([4.0, 9.0]), (3, 1, 1)))
