@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from monitor.drift.reorder import ReorderBuffer
 
 DISORDER = 20
-
-
 Put = tuple[int, int]  # stamp, source; the item is its position
-
-
 arrivals = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=60)
 
 

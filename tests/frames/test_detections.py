@@ -15,21 +15,14 @@ from tests import laws
 from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
 
 XYZ = plain_space(("x", "y", "z"), "m")
-
-
 CLASSES = ("car", "truck")
-
-
 LIMITS = Limits(largest_mean=1e6, smallest_deviation=1e-3, largest_deviation=1e3)
-
-
 NAN, INF = float("nan"), float("inf")
-
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def good(seed, form, id=None, k=3) -> Sent:
+def good(seed, form=FULL, id=None, k=3) -> Sent:
     random = np.random.default_rng(seed)
     root = random.normal(size=(k, k)) + 2 * np.eye(k)
     covariance = root @ root.T
@@ -52,130 +45,106 @@ def words(*rows: Sent) -> tuple[Notice, ...]:
     return describe(look(*rows), detections(rows), XYZ, CLASSES, LIMITS)
 
 
-def with_covariance(form: str, entries: dict[tuple[int, int], float]):
-    """A change of a row: its covariance is the identity but for some entries."""
-    matrix = np.eye(3)
-    for (i, j), value in entries.items():
-        matrix[i, j] = value
-        if form != FULL:
-            matrix[j, i] = value
-    return lambda row: replace(row, covariance=in_form(matrix, form))
+def same_as_one_by_one(*rows: Sent, space=XYZ) -> Examined:
+    """What is found in a frame of one layout, which is looked at as a whole first."""
+    sent = detections(rows)
+    assert sent.uniform
+    whole = examine(sent, space, len(CLASSES), LIMITS)
+    single = examine(replace(sent, uniform=False), space, len(CLASSES), LIMITS)
+    laws.assert_same(replace(whole, clean=single.clean), single)
+    assert not (whole.clean and (whole.reason != Reason.NONE).any())
+    return whole
 
 
-def both(i, j, value):
-    return {(i, j): value, (j, i): value}
+# ---- every reason: a change of a good row, and words of value and remedy
 
-
-def given_as(**changes: Any):
-    return lambda row: replace(row, **changes)
-
-
-# ---- every reason: a change of a good row, the field that is named, words of value and remedy
-
-NO_CLASS = Reason.UNKNOWN_CLASS, "class_index"
-LENGTH, VALUE = (Reason.MEAN_LENGTH, "mean"), (Reason.MEAN_VALUE, "mean")
-ABSENT, MISSHAPEN = (
-    (reason, "covariance") for reason in (Reason.MISSING_COVARIANCE, Reason.COVARIANCE_LENGTH)
-)
 SHAPES = "send 3 (variances), 6 (lower triangle) or 9 (full) values"
-WITHIN = "every value must be finite and within ±1e+06 ([limits] largest_mean)"
-NOT_FINITE = Reason.COVARIANCE_NOT_FINITE, "covariance", "every value must be finite"
-INDEFINITE = (
-    Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
-    "covariance",
-    "not positive definite; check units",
-)
-SCALE = (
-    Reason.COVARIANCE_SCALE,
-    "covariance",
-    "must lie within [0.001, 1000] ([limits] smallest_deviation",
-)
-ASYMMETRIC = (
-    Reason.COVARIANCE_ASYMMETRIC,
-    "covariance",
-    "row-major and symmetric, or send the triangle",
-)
-ALWAYS = {
-    "missing id": (given_as(id=None), Reason.MISSING_ID, "id", "number the"),
-    "unknown class": (given_as(class_index=7), *NO_CLASS, "7: the header names 2 classes"),
-    "first unknown": (given_as(class_index=2), *NO_CLASS, "2: the header names 2 classes"),
-    "absent class": (given_as(class_index=None), *NO_CLASS, "absent: the header names"),
-    "no mean": (given_as(mean=()), *LENGTH, "0 values: the header has 3 dimensions"),
-    "short mean": (given_as(mean=(1.0, 2.0)), *LENGTH, "2 values: the header has 3 dimensions"),
-    "long mean": (given_as(mean=(0.0,) * 4), *LENGTH, "4 values"),
-    "NaN mean": (given_as(mean=(0.0, NAN, 0.0)), *VALUE, "[0, nan, 0]: every value must be finite"),
-    "infinite mean": (given_as(mean=(0.0, 0.0, -INF)), *VALUE, "[0, 0, -inf]: every value must"),
-    "far mean": (given_as(mean=(1.1e6, 0.0, 0.0)), *VALUE, f"[1.1e+06, 0, 0]: {WITHIN}"),
-    "no covariance": (given_as(covariance=()), *ABSENT, f"absent or all zero: {SHAPES}"),
-    "zeros": (
-        lambda row: replace(row, covariance=(0.0,) * len(row.covariance)),
-        *(*ABSENT, "absent or all zero"),
+FINITE = "every value must be finite"
+# A value for a field of the row, or what makes one of its covariance.
+FIELDS: list[tuple[str, Any, Reason, str]] = [
+    ("id", None, Reason.MISSING_ID, "number the"),
+    ("class_index", 7, Reason.UNKNOWN_CLASS, "7: the header names 2 classes"),
+    ("class_index", 2, Reason.UNKNOWN_CLASS, "2: the header names 2 classes"),
+    ("class_index", None, Reason.UNKNOWN_CLASS, "absent: the header names"),
+    ("mean", (), Reason.MEAN_LENGTH, "0 values: the header has 3 dimensions"),
+    ("mean", (1.0, 2.0), Reason.MEAN_LENGTH, "2 values: the header has 3 dimensions"),
+    ("mean", (0.0,) * 4, Reason.MEAN_LENGTH, "4 values"),
+    ("mean", (0.0, NAN, 0.0), Reason.MEAN_VALUE, f"[0, nan, 0]: {FINITE}"),
+    ("mean", (0.0, 0.0, -INF), Reason.MEAN_VALUE, f"[0, 0, -inf]: {FINITE}"),
+    ("mean", (1.1e6, 0.0, 0.0), Reason.MEAN_VALUE, f"[1.1e+06, 0, 0]: {FINITE} and within ±1e+06"),
+    ("covariance", (), Reason.MISSING_COVARIANCE, f"absent or all zero: {SHAPES}"),
+    ("covariance", lambda c: (0.0,) * len(c), Reason.MISSING_COVARIANCE, "absent or all zero"),
+    ("covariance", lambda c: c[:-1], Reason.COVARIANCE_LENGTH, f"values: {SHAPES}"),
+    ("covariance", lambda c: (*c, 1.0), Reason.COVARIANCE_LENGTH, "values: send 3"),
+    ("covariance", (0.0,) * 5, Reason.COVARIANCE_LENGTH, "5 values: send 3"),
+    ("covariance", lambda c: (NAN,) * len(c), Reason.COVARIANCE_NOT_FINITE, "nan"),
+]
+SAID = {
+    Reason.COVARIANCE_NOT_FINITE: FINITE,
+    Reason.COVARIANCE_ASYMMETRIC: "row-major and symmetric, or send the triangle",
+    Reason.COVARIANCE_NOT_POSITIVE_DEFINITE: "not positive definite; check units",
+    Reason.COVARIANCE_SCALE: "must lie within [0.001, 1000] ([limits] smallest_deviation",
+}
+# Entries of the identity that are set instead, and in which forms they can be sent.
+ENTRIES: list[tuple[tuple[str, ...], Reason, list[dict[tuple[int, int], float]]]] = [
+    (FORMS, Reason.COVARIANCE_NOT_FINITE, [{(1, 1): NAN}, {(2, 2): INF}, {(0, 0): -INF}]),
+    (FORMS, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE, [{(1, 1): -1.0}, {(0, 0): 0.0}]),
+    (FORMS, Reason.COVARIANCE_SCALE, [{(2, 2): 1e-7}, {(0, 0): 1.1e6}]),
+    (
+        (TRIANGLE, FULL),
+        Reason.COVARIANCE_NOT_FINITE,
+        [{(1, 0): NAN, (0, 1): NAN}, {(2, 1): INF, (1, 2): INF}],
     ),
-    "one value short": (
-        lambda row: replace(row, covariance=row.covariance[:-1]),
-        *MISSHAPEN,
-        f"values: {SHAPES}",
+    (
+        (TRIANGLE, FULL),
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+        [{(2, 0): c, (0, 2): c} for c in (1.5, 1.0, 1.0 - 1e-14)]
+        + [{(1, 1): 0.0, (1, 0): 0.1, (0, 1): 0.1}],
     ),
-    "one value long": (
-        lambda row: replace(row, covariance=(*row.covariance, 1.0)),
-        *MISSHAPEN,
-        "values: send 3",
+    (
+        (FULL,),
+        Reason.COVARIANCE_ASYMMETRIC,
+        [{(1, 0): 0.5, (0, 1): 0.25}, {(1, 0): 0.5, (0, 1): 0.5 + 2e-6}, {(2, 0): 0.5}],
     ),
-    "zeros of a wrong length": (given_as(covariance=(0.0,) * 5), *MISSHAPEN, "5 values: send 3"),
-    "covariance of NaN": (
-        lambda row: replace(row, covariance=(NAN,) * len(row.covariance)),
-        *(*NOT_FINITE[:2], "nan"),
+    (
+        (FULL,),
+        Reason.COVARIANCE_NOT_FINITE,
+        [{(1, 0): NAN}, {(1, 0): INF}, {(1, 0): INF, (0, 1): -INF}],
     ),
-}
-IN_EVERY_FORM = {
-    "NaN variance": ({(1, 1): NAN}, NOT_FINITE),
-    "infinite variance": ({(2, 2): INF}, NOT_FINITE),
-    "minus infinite variance": ({(0, 0): -INF}, NOT_FINITE),
-    "negative variance": ({(1, 1): -1.0}, INDEFINITE),
-    "zero variance": ({(0, 0): 0.0}, INDEFINITE),
-    "tiny variance": ({(2, 2): 1e-7}, SCALE),
-    "huge variance": ({(0, 0): 1.1e6}, SCALE),
-}
-WITH_CORRELATION = {
-    "NaN beside the diagonal": (both(1, 0, NAN), NOT_FINITE),
-    "infinite beside the diagonal": (both(2, 1, INF), NOT_FINITE),
-    "indefinite": (both(1, 0, 1.5), INDEFINITE),
-    "singular": (both(2, 0, 1.0), INDEFINITE),
-    "singular but for rounding": (both(2, 0, 1.0 - 1e-14), INDEFINITE),
-    "zero variance with a covariance": ({(1, 1): 0.0} | both(1, 0, 0.1), INDEFINITE),
-}
-FULL_ALONE = {
-    "asymmetric": ({(1, 0): 0.5, (0, 1): 0.25}, ASYMMETRIC),
-    "asymmetric by more than rounding": ({(1, 0): 0.5, (0, 1): 0.5 + 2e-6}, ASYMMETRIC),
-    "one triangle only": ({(2, 0): 0.5}, ASYMMETRIC),
-    "NaN in one triangle": ({(1, 0): NAN}, NOT_FINITE),
-    "infinite in one triangle": ({(1, 0): INF}, NOT_FINITE),
-    "infinite with both signs": ({(1, 0): INF, (0, 1): -INF}, NOT_FINITE),
-}
-VALUES = {
-    VARIANCES: IN_EVERY_FORM,
-    TRIANGLE: IN_EVERY_FORM | WITH_CORRELATION,
-    FULL: IN_EVERY_FORM | WITH_CORRELATION | FULL_ALONE,
-}
-CASES: dict[str, dict[str, Any]] = {
-    form: ALWAYS | {name: (with_covariance(form, e), *why) for name, (e, why) in found.items()}
-    for form, found in VALUES.items()
-}
-
-
-EVERY_CASE = [
-    pytest.param(form, *case, id=f"{form}: {name}")
-    for form, cases in CASES.items()
-    for name, case in cases.items()
 ]
 
 
-@pytest.mark.parametrize(("form", "change", "reason", "field", "said"), EVERY_CASE)
-def test_a_bad_row_is_refused_in_words_alone_in_its_frame_and_among_others(
-    form, change, reason, field, said
-):
+def covariance_of(form: str, entries: dict[tuple[int, int], float]) -> tuple[float, ...]:
+    matrix = np.eye(3)
+    for (i, j), value in entries.items():
+        matrix[i, j] = value
+    return in_form(matrix, form)
+
+
+Case = tuple[str, Any, Reason, str]
+CASES: dict[str, list[Case]] = {
+    form: FIELDS
+    + [
+        ("covariance", covariance_of(form, entries), reason, SAID[reason])
+        for forms, reason, several in ENTRIES
+        if form in forms
+        for entries in several
+    ]
+    for form in FORMS
+}
+
+
+def changed(row: Sent, case: Case) -> Sent:
+    name, value, *_ = case
+    changes: dict[str, Any] = {name: value(getattr(row, name)) if callable(value) else value}
+    return replace(row, **changes)
+
+
+@pytest.mark.parametrize(("form", "case"), [(form, case) for form in FORMS for case in CASES[form]])
+def test_a_bad_row_is_refused_in_words_alone_in_its_frame_and_among_others(form, case):
+    field, _, reason, said = case
     before, bad, after = (good(seed, form) for seed in (1, 2, 3))
-    bad = change(bad)
+    bad = changed(bad, case)
     found, without = look(before, bad, after), look(before, after)
     assert found.reason.tolist() == [Reason.NONE, reason, Reason.NONE]
     assert found.batch.rows.tolist() == [0, 2]
@@ -193,213 +162,139 @@ def test_a_bad_row_is_refused_in_words_alone_in_its_frame_and_among_others(
 
 
 def test_every_reason_that_a_row_can_have_is_in_the_table():
-    shown = {reason for cases in CASES.values() for _, reason, _, _ in cases.values()}
-    of_a_row = {
-        reason
-        for reason in Reason
-        if reason is Reason.MISSING_COVARIANCE
-        or Reason.UNKNOWN_CLASS <= reason <= Reason.DUPLICATE_ID
-    }
-    assert shown | {Reason.DUPLICATE_ID} == of_a_row
+    of_a_row = range(Reason.UNKNOWN_CLASS, Reason.DUPLICATE_ID)
+    shown = {reason for _, _, reason, _ in CASES[FULL]}
+    assert shown == {Reason.MISSING_COVARIANCE, *map(Reason, of_a_row)}
+    assert {Reason.NONE, Reason.UNKNOWN_CLASS}.isdisjoint(PASSED_THROUGH)
+    assert Reason.MISSING_COVARIANCE in PASSED_THROUGH
+    assert Reason.COVARIANCE_SCALE.label == "covariance_scale"
 
 
-def same_as_one_by_one(*rows: Sent, space=XYZ) -> Examined:
-    """What is found in a frame of one layout, which is looked at as a whole first."""
-    sent = detections(rows)
-    assert sent.uniform
-    whole = examine(sent, space, len(CLASSES), LIMITS)
-    single = examine(replace(sent, uniform=False), space, len(CLASSES), LIMITS)
-    laws.assert_same(replace(whole, clean=single.clean), single)
-    assert not (whole.clean and (whole.reason != Reason.NONE).any())
-    return whole
-
-
-# ---- ids and the order of the checks
-
-
-def test_every_occurrence_of_an_id_but_the_first_is_refused_whatever_else_is_wrong_with_the_row():
+def test_every_occurrence_of_an_id_but_the_first_is_refused_whatever_else_is_wrong():
     largest = 2**64 - 1
-    rows = [good(i, FULL, id) for i, id in enumerate([largest, 7, largest, largest, 2**63])]
+    rows = [good(i, FULL, id) for i, id in enumerate([largest, 0, largest, largest, 2**63])]
     rows[3] = replace(rows[3], class_index=9, mean=())
-    assert look(*rows).reason.tolist() == [1, 1, Reason.DUPLICATE_ID, Reason.DUPLICATE_ID, 1]
-    assert look(*rows).batch.id.tolist() == [largest, 7, 2**63]
-    (notice,) = words(*rows)
+    # An id that was not sent is no occurrence of 0.
+    rows += [replace(good(7), id=None)] * 2
+    twice, missing = Reason.DUPLICATE_ID, Reason.MISSING_ID
+    assert look(*rows).reason.tolist() == [1, 1, twice, twice, 1, missing, missing]
+    assert look(*rows).batch.id.tolist() == [largest, 0, 2**63]
+    notice = words(*rows)[-1]
     assert (notice.field, notice.count, notice.first_index) == ("id", 2, 2)
     assert notice.message == f"{largest} occurs before in this frame: make ids unique."
 
 
-def test_an_id_that_was_not_sent_is_no_occurrence_of_zero_nor_of_another():
-    missing, zero = replace(good(0, FULL), id=None), good(1, FULL, 0)
-    expected = [Reason.MISSING_ID, Reason.NONE, Reason.MISSING_ID]
-    assert look(missing, zero, missing).reason.tolist() == expected
-
-
-ORDER = ["missing id", "unknown class", "short mean", "NaN mean", "one value short"]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_of_several_reasons_the_first_in_the_order_of_the_checks_is_given(form):
-    changes = [CASES[form][name] for name in ORDER]
-    for first in range(len(changes)):
-        row = good(2, form)
-        # The later ones first, so that of two changes of one field the earlier reason stays.
-        for change, *_ in reversed(changes[first:]):
-            row = change(row)
-        assert look(good(1, form), row).reason[1] == changes[first][1]
-
-
-@pytest.mark.parametrize(
-    ("entries", "reason"),
-    [
-        ({(0, 0): NAN, (1, 0): 5.0}, Reason.COVARIANCE_NOT_FINITE),
-        ({(1, 0): 5.0, (1, 1): -1.0}, Reason.COVARIANCE_ASYMMETRIC),
-        ({(1, 1): -1.0, (0, 0): 1e9}, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE),
-        ({(0, 0): 1e9}, Reason.COVARIANCE_SCALE),
-    ],
-)
-def test_a_covariance_is_checked_for_numbers_symmetry_definiteness_and_then_size(entries, reason):
-    assert look(with_covariance(FULL, entries)(good(2, FULL))).reason.tolist() == [reason]
+def test_of_several_reasons_the_first_in_the_order_of_the_checks_is_given():
+    row, expected = good(2), []
+    wrong = [{(0, 0): 1e9}, {(0, 0): 1e9, (1, 1): -1.0}, {(1, 0): 5.0, (1, 1): -1.0}]
+    changes = [{"covariance": covariance_of(FULL, entries)} for entries in wrong]
+    changes += [{"covariance": (NAN, *[5.0] * 8)}, {"covariance": (1.0,) * 8}, {"mean": (NAN,) * 3}]
+    changes += [{"mean": ()}, {"class_index": 9}, {"id": 1001}, {"id": None}]
+    found = []
+    for change in changes:
+        row = replace(row, **change)
+        found.append(Reason(int(look(good(1), row).reason[1])))
+    names = "COVARIANCE_SCALE COVARIANCE_NOT_POSITIVE_DEFINITE COVARIANCE_ASYMMETRIC"
+    names += " COVARIANCE_NOT_FINITE COVARIANCE_LENGTH MEAN_VALUE MEAN_LENGTH UNKNOWN_CLASS"
+    expected = [Reason[name] for name in [*names.split(), "DUPLICATE_ID", "MISSING_ID"]]
+    assert found == expected
 
 
 def test_one_notice_for_each_reason_counts_its_rows():
-    rows = [good(seed, FULL) for seed in range(6)]
+    rows = [good(seed) for seed in range(6)]
     for i in (1, 4):
         rows[i] = replace(rows[i], class_index=5)
-    rows[3] = replace(rows[3], mean=())
+    rows[3] = replace(rows[3], mean=(), truth=(NAN,))
     found = {notice.reason: (notice.count, notice.first_index) for notice in words(*rows)}
-    assert found == {Reason.UNKNOWN_CLASS: (2, 1), Reason.MEAN_LENGTH: (1, 3)}
-
-
-# ---- inline truth
-
-
-@pytest.mark.parametrize(
-    "truth",
-    [(1.0,), (1.0, 2.0, 3.0, 4.0), (NAN, 0.0, 0.0), (0.0, INF, 0.0), (0.0, 0.0, -1.1e6)],
-)
-def test_bad_inline_truth_costs_the_label_and_not_the_detection(truth):
-    rows = [replace(good(1, FULL), truth=(1.0, 2.0, 3.0)), replace(good(2, FULL), truth=truth)]
-    found = look(*rows, good(4, FULL))
-    assert (found.reason == Reason.NONE).all()
-    assert found.truth_invalid.tolist() == [False, True, False]
-    assert np.isnan(found.batch.truth[1:]).all()
-    assert found.batch.truth[0].tolist() == [1.0, 2.0, 3.0]
-    (notice,) = words(*rows, good(4, FULL))
-    assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, "ground_truth")
-    assert (notice.count, notice.first_index) == (1, 1)
-    assert f"{len(truth)} values" in notice.message
-    assert "send 3 values (x, y, z), finite and within" in notice.message
-
-
-def test_truth_of_a_refused_row_may_be_bad_as_well():
-    found = words(replace(good(1, FULL), truth=(NAN,), class_index=None))
-    assert {notice.reason for notice in found} == {
-        Reason.UNKNOWN_CLASS,
-        Reason.GROUND_TRUTH_INVALID,
+    assert found == {
+        Reason.UNKNOWN_CLASS: (2, 1),
+        Reason.MEAN_LENGTH: (1, 3),
+        Reason.GROUND_TRUTH_INVALID: (1, 3),
     }
 
 
-# ---- what came about classes
+# ---- what came along: truth, class probabilities and true classes
+
+SEND = "send 3 values (x, y, z), finite and within"
+PROBABILITIES = "class_probabilities"
+BESIDE: list[tuple[str, Any, str]] = [
+    ("truth", (1.0,), SEND),
+    ("truth", (1.0, 2.0, 3.0, 4.0), SEND),
+    ("truth", (NAN, 0.0, 0.0), SEND),
+    ("truth", (0.0, INF, 0.0), SEND),
+    ("truth", (0.0, 0.0, -1.1e6), SEND),
+    ("true_class", 2, "2: the header names 2 classes, from 0."),
+    ("true_class", 2**32 - 1, f"{2**32 - 1}: the header names 2 classes, from 0."),
+    (PROBABILITIES, (1.0,), "1 values: send 2 values, one for each class of the header"),
+    (PROBABILITIES, (0.5, 0.5, 0.0), "3 values: send 2"),
+    (PROBABILITIES, (NAN, 0.5), "value 0 is nan: send 2"),
+    (PROBABILITIES, (0.5, -INF), "value 1 is -inf"),
+    (PROBABILITIES, (-0.25, 1.25), "value 0 is -0.25"),
+    (PROBABILITIES, (0.5, 4.0), "value 1 is 4"),
+    (PROBABILITIES, (0.5, 0.25), "values 0 to 1 add up to 0.75"),
+    (PROBABILITIES, (0.5, 0.5, 0.5, 0.75), "values 2 to 3 add up to 1.25"),
+    (PROBABILITIES, (0.5, 0.5, 0.25, 0.75), "4 values, unlike most detections of the frame"),
+    (PROBABILITIES, (0.5, 0.5) * 1025, "2050 values: send 2 values"),
+]
 
 
-def opinions(seed, count=1) -> tuple[float, ...]:
-    """Sound ones on the two classes; eighths, so that nothing is rounded."""
-    eighths = np.random.default_rng(seed).integers(0, 9, count) / 8
-    return tuple(np.stack([eighths, 1 - eighths], axis=1).ravel().tolist())
+def labelled(seed, form=FULL, opinions=1) -> Sent:
+    """A good detection with truth, opinions on its class in eighths, and its true class."""
+    eighths = np.random.default_rng(seed).integers(0, 9, opinions) / 8
+    values = np.stack([eighths, 1 - eighths], axis=1).ravel().tolist()
+    row = replace(good(seed, form), class_probabilities=tuple(values), true_class=seed % 2)
+    return replace(row, truth=(1.0, 2.0, 3.0))
 
 
-def classified(seed, form=FULL) -> Sent:
-    """A good detection with an opinion on its class and the truth of it."""
-    return replace(good(seed, form), class_probabilities=opinions(seed), true_class=seed % 2)
-
-
-BAD_OPINIONS = {
-    "one value": ((1.0,), "1 values: send 2 values, one for each class of the header"),
-    "three values": ((0.5, 0.5, 0.0), "3 values: send 2"),
-    "NaN": ((NAN, 0.5), "value 0 is nan: send 2"),
-    "infinite": ((0.5, -INF), "value 1 is -inf"),
-    "negative": ((-0.25, 1.25), "value 0 is -0.25"),
-    "logits": ((0.5, 4.0), "value 1 is 4"),
-    "a sum that is not 1": ((0.5, 0.25), "values 0 to 1 add up to 0.75"),
-    "a later sum that is not 1": ((0.5, 0.5, 0.5, 0.75), "values 2 to 3 add up to 1.25"),
-    "another number": ((0.5, 0.5, 0.25, 0.75), "4 values, unlike most detections of the frame"),
-    "too many": ((0.5, 0.5) * 1025, "2050 values: send 2 values"),
-}
-
-
-@pytest.mark.parametrize(("values", "said"), BAD_OPINIONS.values(), ids=BAD_OPINIONS.keys())
-def test_bad_class_probabilities_are_set_aside_with_words_and_the_gaussian_is_not(values, said):
-    rows = [classified(1), classified(2), classified(3)]
-    bad = [rows[0], replace(rows[1], class_probabilities=values), rows[2]]
+@pytest.mark.parametrize(("name", "value", "said"), BESIDE)
+def test_what_came_along_and_is_bad_is_set_aside_with_words_and_the_gaussian_is_not(
+    name, value, said
+):
+    rows = [labelled(1), labelled(2), labelled(3)]
+    change: dict[str, Any] = {name: value}
+    bad = [rows[0], replace(rows[1], **change), rows[2]]
     found, sound = look(*bad), look(*rows)
     assert (found.reason == Reason.NONE).all()
-    assert found.probabilities_invalid.tolist() == [False, True, False]
-    assert not found.true_class_invalid.any()
     assert not found.clean
-    assert found.batch.probabilities is not None
-    assert sound.batch.probabilities is not None
-    assert np.isnan(found.batch.probabilities[1]).all()
-    laws.assert_same(found.batch.probabilities[::2], sound.batch.probabilities[::2])
-    laws.assert_same(
-        replace(found.batch, probabilities=None), replace(sound.batch, probabilities=None)
-    )
+    field, column, invalid, nothing = {
+        "truth": ("ground_truth", "truth", "truth_invalid", NAN),
+        "true_class": ("ground_truth_class", "true_class", "true_class_invalid", -1),
+        PROBABILITIES: (PROBABILITIES, "probabilities", "probabilities_invalid", NAN),
+    }[name]
+    for flag in ("truth_invalid", "true_class_invalid", "probabilities_invalid"):
+        assert getattr(found, flag).tolist() == [False, flag == invalid, False]
+    expected = getattr(sound.batch, column).copy()
+    expected[1] = nothing
+    changes: dict[str, Any] = {column: expected}
+    laws.assert_same(found.batch, replace(sound.batch, **changes))
     (notice,) = words(*bad)
-    reason = Reason.CLASS_PROBABILITIES_INVALID
-    assert (notice.reason, notice.field) == (reason, "class_probabilities")
+    reason = Reason.GROUND_TRUTH_INVALID if name == "truth" else Reason.CLASS_PROBABILITIES_INVALID
+    assert (notice.reason, notice.field) == (reason, field)
     assert (notice.count, notice.first_index) == (1, 1)
-    assert notice.message.startswith(said)
+    assert said in notice.message
     assert len(notice.message) < 250
 
 
-@pytest.mark.parametrize("index", [2, 3, 2**32 - 1])
-def test_a_true_class_beyond_the_header_is_set_aside_and_the_rest_is_not(index):
-    rows = [classified(1), replace(classified(2), true_class=index), classified(3)]
-    found = look(*rows)
-    assert (found.reason == Reason.NONE).all()
-    assert found.true_class_invalid.tolist() == [False, True, False]
-    assert not found.probabilities_invalid.any()
-    assert found.batch.true_class.tolist() == [1, -1, 1]
-    assert found.batch.probabilities is not None
-    assert np.isfinite(found.batch.probabilities).all()
-    (notice,) = words(*rows)
-    reason = Reason.CLASS_PROBABILITIES_INVALID
-    assert (notice.reason, notice.field) == (reason, "ground_truth_class")
-    assert (notice.count, notice.first_index) == (1, 1)
-    assert notice.message == f"{index}: the header names 2 classes, from 0."
-
-
 def test_one_notice_counts_all_detections_with_something_wrong_about_classes():
-    rows = [
-        classified(1),
-        replace(classified(2), true_class=5),
-        replace(classified(3), class_probabilities=(NAN, 1.0)),
-        replace(classified(4), class_probabilities=(2.0, -1.0), true_class=5),
-    ]
+    rows = [labelled(1), replace(labelled(2), true_class=5)]
+    rows += [replace(labelled(3), class_probabilities=(NAN, 1.0))]
+    rows += [replace(labelled(4), class_probabilities=(2.0, -1.0), true_class=5)]
     (notice,) = words(*rows)
     assert (notice.field, notice.count, notice.first_index) == ("ground_truth_class", 3, 1)
+    none = look(*(replace(row, class_probabilities=(1.0,)) for row in rows))
+    assert none.batch.probabilities is None
+    assert (none.batch.rows.size, none.probabilities_invalid.all()) == (4, True)
 
 
 @pytest.mark.parametrize("change", [{"mean": ()}, {"covariance": ()}, {"class_index": 9}])
 def test_what_came_about_the_class_of_a_refused_detection_is_not_judged(change):
-    row = replace(classified(2), class_probabilities=(NAN,) * 4, true_class=9, **change)
-    found = look(classified(1), row)
+    row = replace(labelled(2), class_probabilities=(NAN,) * 4, true_class=9, **change)
+    found = look(labelled(1), row)
     assert not found.probabilities_invalid.any()
     assert not found.true_class_invalid.any()
     assert found.batch.probabilities is not None
-    assert found.batch.probabilities.tolist() == [[list(opinions(1))]]
+    assert found.batch.probabilities.ravel().tolist() == list(labelled(1).class_probabilities)
     assert found.batch.true_class.tolist() == [1]
-
-
-def test_where_no_opinion_of_a_frame_is_usable_or_none_came_the_batch_has_none():
-    rows = [replace(classified(seed), class_probabilities=(1.0,)) for seed in range(3)]
-    found = look(*rows)
-    assert found.batch.probabilities is None
-    assert found.batch.rows.size == 3
-    assert found.probabilities_invalid.all()
-    bare = look(good(1, FULL), good(2, FULL))
-    assert bare.batch.probabilities is None
-    assert bare.batch.true_class.tolist() == [-1, -1]
-    assert not bare.probabilities_invalid.any()
 
 
 # ---- the batch
@@ -411,15 +306,12 @@ def test_exactly_the_corrupted_rows_are_refused_and_the_batch_holds_exactly_the_
     rows = [good(i, form) for i, form in enumerate(forms)]
     clean, expected = list(rows), []
     for i, form in enumerate(forms):
-        name = data.draw(st.sampled_from(["fine", "fine", "repeated", *CASES[form]]))
+        case = data.draw(st.sampled_from([None, None, "repeated", *CASES[form]]))
         reason = Reason.NONE
-        if name == "repeated" and i > 0:
-            first = data.draw(st.integers(0, i - 1))
-            if rows[first].id is not None:
-                rows[i], reason = replace(rows[i], id=rows[first].id), Reason.DUPLICATE_ID
-        elif name in CASES[form]:
-            change, reason, *_ = CASES[form][name]
-            rows[i] = change(rows[i])
+        if isinstance(case, tuple):
+            rows[i], reason = changed(rows[i], case), case[2]
+        elif case == "repeated" and i > 0 and rows[i - 1].id is not None:
+            rows[i], reason = replace(rows[i], id=rows[i - 1].id), Reason.DUPLICATE_ID
         expected.append(reason)
     found = look(*rows)
     assert found.reason.tolist() == expected
@@ -432,41 +324,25 @@ def test_exactly_the_corrupted_rows_are_refused_and_the_batch_holds_exactly_the_
             laws.assert_same(together, np.concatenate([getattr(one, field.name) for one in alone]))
 
 
-@given(
-    st.sampled_from(FORMS),
-    st.sampled_from([1, 2, 3, 4]),
-    st.booleans(),
-    st.sampled_from([0, 0, 1, 2, 3]),
-    st.data(),
-)
-def test_a_frame_of_one_layout_is_the_same_looked_at_as_a_whole(form, k, labelled, opined, data):
-    space = plain_space(tuple("abcd"[:k]))
+@given(st.sampled_from(FORMS), st.integers(1, 4), st.integers(0, 3), st.data())
+def test_a_frame_of_one_layout_is_the_same_looked_at_as_a_whole(form, k, opinions, data):
     ids = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6))
-    odd = st.sampled_from([NAN, INF, -INF, 0.0, -1.0, 1.0, 1e-7, 1e-9, 1e9, 1e308])
     rows = []
     for seed, id in enumerate(ids):
-        row = replace(good(seed, form, id, k), truth=(0.5,) * k if labelled else ())
-        if opined:
-            row = replace(row, class_probabilities=opinions(seed, opined), true_class=seed % 3)
-        odd_fields = [(), (), ("mean",), ("covariance",), ("truth",), ("class_probabilities",)]
-        for name in data.draw(st.sampled_from(odd_fields)):
-            values = list(getattr(row, name))
-            if values:
-                place = data.draw(st.integers(0, len(values) - 1))
-                values[place] = data.draw(odd)
-                changed: dict[str, Any] = {name: tuple(values)}
-                row = replace(row, **changed)
-        if data.draw(st.integers(0, 9)) == 0:
-            row = replace(row, class_index=5)
-        rows.append(row)
-    same_as_one_by_one(*rows, space=space)
-
-
-def test_a_sound_frame_of_one_layout_with_ascending_ids_is_clean():
-    for form in FORMS:
-        plain = [replace(good(i, form), truth=()) for i in range(4)]
-        assert same_as_one_by_one(*plain).clean
-        assert same_as_one_by_one(*(replace(classified(i, form), truth=()) for i in range(4))).clean
+        row = replace(good(seed, form, id, k), truth=())
+        if opinions:
+            along = labelled(seed, opinions=opinions)
+            row = replace(row, truth=(0.5,) * k, class_probabilities=along.class_probabilities)
+            row = replace(row, true_class=seed % 3)
+        name = data.draw(st.sampled_from(["", "", "mean", "covariance", "truth", PROBABILITIES]))
+        values = list(getattr(row, name)) if name else []
+        if values:
+            odd = st.sampled_from([NAN, INF, -INF, 0.0, -1.0, 1.0, 1e-7, 1e-9, 1e9, 1e308])
+            values[data.draw(st.integers(0, len(values) - 1))] = data.draw(odd)
+            change: dict[str, Any] = {name: tuple(values)}
+            row = replace(row, **change)
+        rows.append(replace(row, class_index=5) if data.draw(st.integers(0, 9)) == 0 else row)
+    same_as_one_by_one(*rows, space=plain_space(tuple("abcd"[:k])))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -478,65 +354,45 @@ def test_a_batch_holds_what_was_sent_whatever_its_form(k):
     assert batch.id.tolist() == [row.id for row in rows]
     assert batch.class_index.tolist() == [row.class_index for row in rows]
     assert batch.mean.tolist() == [list(row.mean) for row in rows]
+    assert (batch.probabilities, batch.true_class.tolist()) == (None, [-1] * 7)
     for i, row in enumerate(rows):
         assert in_form(batch.covariance[i], FORMS[i % 3]) == row.covariance
         assert np.array_equal(batch.covariance[i], batch.covariance[i].T)
         assert np.isfinite(batch.truth[i]).all() == bool(row.truth)
     if k > 1:
         assert batch.diagonal.tolist() == [FORMS[seed % 3] == VARIANCES for seed in range(7)]
+    for form in FORMS:
+        plain = [replace(good(i, form, k=k), truth=()) for i in range(4)]
+        assert same_as_one_by_one(*plain, space=space).clean
 
 
-def test_rounding_between_the_triangles_is_averaged_away():
-    row = good(1, FULL)
-    sent = np.eye(3)
-    sent[1, 0], sent[0, 1] = 0.5, 0.5 + 5e-7
-    found = look(replace(row, covariance=in_form(sent, FULL)), good(2, FULL))
+def test_rounding_between_the_triangles_is_averaged_away_and_nothing_received_is_changed():
+    entries = {(1, 0): 0.5, (0, 1): 0.5 + 5e-7}
+    rows = [replace(good(1), covariance=covariance_of(FULL, entries)), good(2)]
+    sent = detections(rows)
+    found = examine(sent, XYZ, 2, LIMITS)
     assert found.reason.tolist() == [Reason.NONE, Reason.NONE]
     assert found.batch.covariance[0, 1, 0] == found.batch.covariance[0, 0, 1]
     assert found.batch.covariance[0, 0, 1] == pytest.approx(0.5 + 2.5e-7, abs=1e-16)
-    laws.assert_same(found.batch.covariance[1:], look(good(2, FULL)).batch.covariance)
+    laws.assert_same(found.batch.covariance[1:], look(good(2)).batch.covariance)
+    laws.assert_same(sent, detections(rows))
 
 
 def test_for_one_dimension_the_three_forms_are_one():
-    x = plain_space(("x",))
-    rows = [Sent(1, (0.5,), (4.0,)), Sent(2, (0.5,), ()), Sent(3, (0.5,), (0.0,))]
-    rows += [Sent(4, (0.5,), (-1.0,)), Sent(5, (0.5,), (NAN,)), Sent(6, (0.5,), (1.0, 1.0))]
-    found = look(*rows, space=x)
-    assert found.reason.tolist() == [
-        Reason.NONE,
-        Reason.MISSING_COVARIANCE,
-        Reason.MISSING_COVARIANCE,
-        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
-        Reason.COVARIANCE_NOT_FINITE,
-        Reason.COVARIANCE_LENGTH,
-    ]
+    sent = [(4.0,), (), (0.0,), (-1.0,), (NAN,), (1.0, 1.0)]
+    rows = [Sent(i, (0.5,), covariance) for i, covariance in enumerate(sent)]
+    found = look(*rows, space=plain_space(("x",)))
+    names = "NONE MISSING_COVARIANCE MISSING_COVARIANCE COVARIANCE_NOT_POSITIVE_DEFINITE"
+    names += " COVARIANCE_NOT_FINITE COVARIANCE_LENGTH"
+    assert found.reason.tolist() == [Reason[name] for name in names.split()]
     assert found.batch.covariance.tolist() == [[[4.0]]]
 
 
-def test_a_frame_without_detections_is_an_empty_batch():
+def test_a_frame_without_detections_is_an_empty_batch_and_the_limits_themselves_are_plausible():
     found = look()
     assert found.reason.shape == found.truth_invalid.shape == (0,)
-    assert found.batch.mean.shape == (0, 3)
-    assert found.batch.covariance.shape == (0, 3, 3)
-    assert found.batch.truth.shape == (0, 3)
+    assert (found.batch.mean.shape, found.batch.covariance.shape) == ((0, 3), (0, 3, 3))
     assert words() == ()
-
-
-@pytest.mark.parametrize("edge", [1e-3, 1e3])
-def test_the_limits_themselves_are_plausible(edge):
-    row = replace(good(1, VARIANCES), covariance=(edge**2,) * 3, mean=(1e6, -1e6, 0.0))
-    assert look(row).reason.tolist() == [Reason.NONE]
-
-
-def test_an_examination_writes_into_nothing_that_was_received():
-    rows = [good(1, FULL), replace(good(2, FULL), covariance=(1.0, 0.5 + 1e-7, *[0.5] * 7))]
-    sent, same = detections(rows), detections(rows)
-    examine(sent, XYZ, 2, LIMITS)
-    laws.assert_same(sent, same)
-
-
-def test_passed_through_and_refused_are_told_apart():
-    assert Reason.NONE not in PASSED_THROUGH
-    assert Reason.MISSING_COVARIANCE in PASSED_THROUGH
-    assert Reason.UNKNOWN_CLASS not in PASSED_THROUGH
-    assert Reason.COVARIANCE_SCALE.label == "covariance_scale"
+    for edge in (1e-3, 1e3):
+        row = replace(good(1, VARIANCES), covariance=(edge**2,) * 3, mean=(1e6, -1e6, 0.0))
+        assert look(row).reason.tolist() == [Reason.NONE]

@@ -14,8 +14,6 @@ from monitor.matching.distances import Placed
 from tests.matching.told import Told, objects
 
 GAP, OFFSET = 100, 5
-
-
 SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
 
 

@@ -24,19 +24,11 @@ from tests import laws
 from tests.matching.polygons import overlap
 
 places = st.floats(-4, 4)
-
-
 sizes = st.floats(0.1, 5)
-
-
 headings = st.floats(-7, 7) | st.sampled_from(
     [0.0, math.pi / 2, -math.pi / 2, math.pi, 2 * math.pi]
 )
-
-
 boxes = st.tuples(places, places, sizes, sizes, headings)
-
-
 # On a grid, where corners lie on sides and sides on each other.
 aligned = st.tuples(
     *[st.integers(-3, 3).map(float)] * 2,
@@ -88,8 +80,6 @@ SPACE = Space(
         Dimension("yaw", "rad", DimensionKind.ANGLE),
     )
 )
-
-
 DISTANCES: dict[str, Distance] = {
     "centre": CentreDistance(SPACE, (0, 1)),
     "centre with heading": CentreDistance(SPACE, (0, 4)),
@@ -97,8 +87,6 @@ DISTANCES: dict[str, Distance] = {
     "rotated": BoxOverlap((0, 1, 2, 3, 4), upright=False),
     "upright": BoxOverlap((0, 1, 2, 3), upright=True),
 }
-
-
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -113,8 +113,6 @@ def test_a_cheap_pair_never_costs_another_its_match_unless_too_many_hang_togethe
 
 
 SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
-
-
 GATE = Gate(CentreDistance(SPACE, (0,)), np.array([2.0, 1.0]), 0.8)
 
 
@@ -214,11 +212,7 @@ def test_a_class_may_be_the_detectors_own_and_look_like_another_and_map_to_none(
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "ground_truth.md"
-
-
 NUMBER = r"([\d.]+)"
-
-
 ROWS = [
     tuple(float(value) for value in row)
     for row in re.findall(

@@ -24,27 +24,15 @@ from tests.matching.told import Told, objects
 from tests.received import Label, Sent, labels
 
 SPACE = plain_space(("x", "y"))
-
-
 HEADER = Header("lidar", SPACE, ("Car", "Pedestrian"), "base_link")
-
-
 CONFIG = MatchingConfig(
     gates={"Car": 3.0, "Pedestrian": 1.5},
     class_map={"human": "Pedestrian"},
     neighbours={"Car": ("Van",)},
 )
-
-
 NAMES = ("Car", "human", "Van", "tree")
-
-
 CAR, HUMAN, VAN, TREE = range(4)
-
-
 SECOND = 10**9
-
-
 LIMITS = Limits()
 
 
@@ -387,8 +375,6 @@ def test_overlap_decides_where_it_is_configured(space, config, told):
 
 
 coordinates = st.floats(-6, 6)
-
-
 told_objects = st.builds(
     Told,
     id=st.none() | st.integers(0, 5),
@@ -399,8 +385,6 @@ told_objects = st.builds(
     stamp=st.none() | st.integers(-SECOND, SECOND),
     covariance=st.sampled_from([(), (1.0, 2.0), (1.0, 2.0, 1.0), (1.0,)]),
 )
-
-
 detections = st.tuples(st.integers(0, 1), coordinates, coordinates)
 
 
@@ -509,8 +493,6 @@ def test_each_matched_detection_has_the_object_of_its_own_first_label(order, ids
 
 
 APART = 10.0
-
-
 OWN = replace(piped.HEADER, coordinate_frame="base")
 
 

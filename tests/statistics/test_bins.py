@@ -19,15 +19,10 @@ from monitor.statistics.bins import (
     StageBins,
 )
 from monitor.statistics.exact_sums import SparseSums, from_cells, total
-from tests.calibration.oracle import chi_square
-from tests.calibration.statistics_oracle import log_edges
+from tests.statistics.oracle import chi_square, log_edges
 
 Fold = dict[tuple[int, int, int], list[int]]
-
-
 DEVIATION, NEES = Binning().deviation, Binning().nees
-
-
 ALL = [DEVIATION, NEES, LogBins(1.0, 1, 1), LogBins(0.3, 7, 5), LogBins(1e-6, 24, 40)]
 
 
@@ -124,23 +119,11 @@ def test_any_change_of_a_bin_or_level_changes_the_hash_which_no_release_does():
 
 
 BINNING = Binning()
-
-
 OCTAVES = tuple(2.0**octave for octave in range(-4, 5))
-
-
 EDGES = ExportEdges(OCTAVES, BINNING)
-
-
 BINS, LEVELS = BINNING.deviation.count, len(BINNING.tau)
-
-
 AXES = 4
-
-
 COUNTS = st.integers(1, 1000)
-
-
 SUMS = st.integers(0, 2**61 - 1)
 
 

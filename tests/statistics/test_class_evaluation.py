@@ -28,15 +28,13 @@ from monitor.statistics.class_evaluation import (
 )
 from monitor.statistics.class_statistics import no_class_statistics, observe_classes
 from monitor.statistics.evaluation import EvaluationError
-from tests.calibration import class_oracle as oracle
+from tests.statistics import class_oracle as oracle
 
 # What `evaluate --json` prints is a contract.
 CONTRACT = {
     *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness"),
     *("overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs"),
 }
-
-
 BESIDES = {
     *("n", "classes", "accuracy", "rows_without_truth", "rows_refused", "n_opinions", "entropy"),
     *("ause_cross_entropy", "ause_brier", "ause_brier_entropy", "ause_brier_cross_entropy"),
@@ -44,11 +42,7 @@ BESIDES = {
     *(f"{name}_by_class" for name in AUSE),
     *("aleatoric", "epistemic", "rejection", "counts_confidence", "counts_entropy"),
 }
-
-
 SORTS = (oracle.confidence, oracle.entropy, oracle.cross_entropy)
-
-
 MERITS = (oracle.wrong, oracle.brier)
 
 
@@ -198,8 +192,6 @@ def test_nothing_to_evaluate_says_what_was_left_out():
 
 # Of the sum over a bin, per row: half the unit of the grid.
 GRID = 2.0**-41
-
-
 # What sorting decides; the rest is a matter of sums.
 SORTED = {*AUSE, "ause_by_class", "ause_bound", "ause_bound_by_class", "rejection_error_rate"}
 

@@ -22,7 +22,7 @@ from monitor.statistics.class_statistics import (
     table_shapes,
 )
 from tests import laws
-from tests.calibration import class_oracle as oracle
+from tests.statistics import class_oracle as oracle
 
 THIRD = [0.2, 0.3, 0.5]
 
@@ -102,8 +102,6 @@ def test_what_is_asked_of_a_row_is_as_the_papers_say(seed, opinions, classes):
 
 
 BINNING = CLASS_BINNING
-
-
 unit = st.one_of(
     st.floats(0, 1),
     st.integers(0, 60).map(lambda k: k / 60),

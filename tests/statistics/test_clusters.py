@@ -16,8 +16,8 @@ from monitor.statistics.clusters import (
     design_effect,
     design_effect_of_rows,
 )
-from tests.calibration import oracle, statistics_oracle
 from tests.states import bits
+from tests.statistics import oracle
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -50,7 +50,7 @@ def test_pairs_are_those_of_all_rows_with_one_id_however_they_are_cut_into_folds
     ids, x = some_rows(seed, n, clusters)
     pairs, cross, beside = summed(ClusterMemory(2), ids, x, cuts)
     for axis in range(2):
-        slow = statistics_oracle.pairs(ids.tolist(), x[axis].tolist())
+        slow = oracle.pairs(ids.tolist(), x[axis].tolist())
         assert (pairs, cross[axis], beside[axis]) == slow
 
 
@@ -81,7 +81,7 @@ def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cu
         renewed[one] += age - last.get(one, age) > limit
         last[one] = age
         names.append(one + 100 * renewed[one])
-    assert pairs == statistics_oracle.pairs(names, [0.0] * len(names))[0]
+    assert pairs == oracle.pairs(names, [0.0] * len(names))[0]
 
 
 def test_a_cluster_is_forgotten_after_its_limit_of_tracked_rows_and_not_one_earlier():
@@ -153,14 +153,15 @@ def effect(ids, x):
 @given(seeds, st.integers(2, 60), st.integers(0, 6))
 def test_the_design_effect_is_that_of_its_definition_from_sums_and_from_rows(seed, n, clusters):
     ids, x = some_rows(seed, n, clusters, axes=1)
-    slow = max(1.0, statistics_oracle.design_effect(ids.tolist(), x[0].tolist()))
+    slow = oracle.design_effect(ids.tolist(), x[0].tolist())
     assert effect(ids, x[0]) == pytest.approx(slow, rel=1e-9, abs=1e-9)
     track = ids.astype(np.int64) - 1
     nees = np.stack([3 * x[0], 8 * x[0]], axis=1)
     nees[0] = 1e6
     found = design_effect_of_rows(nees, np.array([3.0, 1.0]), track)
     for axis, k in enumerate((3, 1)):
-        expected = oracle.design_effect(nees[:, axis].tolist(), k, track.tolist())
+        cut = np.minimum(nees[:, axis] / k, 64.0).tolist()
+        expected = oracle.design_effect(ids.tolist(), cut)
         assert found[axis] == pytest.approx(expected, rel=1e-9)
 
 

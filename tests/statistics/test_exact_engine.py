@@ -25,11 +25,9 @@ from monitor.statistics.exact_engine import (
     freeze_edges,
 )
 from monitor.statistics.measures import NormalMarginals
-from tests.calibration import oracle
+from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
-
-
 # What `evaluate --json` prints is a contract.
 DIMENSION_KEYS = {
     *("n", "n_eff", "ence", "ence_noise_floor", "ence_noise_floor_gaussian", "kurtosis"),
@@ -39,16 +37,12 @@ DIMENSION_KEYS = {
     *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),
     *("bins", "uce_bins", "out_of_range"),
 }
-
-
 JOINT_KEYS = {
     *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
     *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
     *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "bins", "out_of_range"),
     *("sgv_std_min", "sgv_std_max", "sgv_std_mean"),
 }
-
-
 BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
 
@@ -152,7 +146,8 @@ def test_measures_without_bins_are_those_of_the_papers():
         coverage = [oracle.coverage(rows, t, 1) for t in TAU]
         marginal = [abs(c - t) for c, t in zip(coverage, TAU, strict=True)]
         widths = [oracle.interval_width(rows, t) for t in TAU]
-        pinball = [oracle.pinball(rows, t) for t in TAU]
+        losses = [[oracle.pinball(r.error, math.sqrt(r.variance), t) for r in rows] for t in TAU]
+        pinball = [sum(loss) / 400 for loss in losses]
         rmv = math.sqrt(sum(row.variance for row in rows) / 400)
         expected = {
             "nll": oracle.nll(rows),
@@ -213,17 +208,20 @@ def test_the_noise_floor_and_n_eff_are_those_of_their_definitions(seed):
     data = mean, covariance, mean + size * (truth - mean)
     found = evaluate_rows(XYZ, *data, cut=BinCut(10), cluster=track)
     assert found.tracks == 30
+
+    def effect_of(rows: oracle.Rows, k: int) -> float:
+        return oracle.design_effect((track + 1).tolist(), [min(r.nees / k, 64.0) for r in rows])
+
     for i, name in enumerate(XYZ.names):
         rows, measured = oracle_rows(data, i), found.dimensions[name]
-        effect = oracle.design_effect([row.nees for row in rows], 1, track.tolist())
+        effect = effect_of(rows, 1)
         assert effect > 2
         assert measured.n_eff == near(400 / effect)
         kappa = oracle.kurtosis([row.error / math.sqrt(row.variance) for row in rows])
         floor = oracle.noise_floor(oracle.equal_count(rows, 10), kappa, effect)
         assert measured.ence_noise_floor == near(floor)
         assert measured.ence_noise_floor_gaussian == near(math.sqrt(10 / (math.pi * 400)))
-    nees = [row.nees for row in oracle_joint_rows(data)]
-    assert found.joint.n_eff == near(400 / oracle.design_effect(nees, 3, track.tolist()))
+    assert found.joint.n_eff == near(400 / effect_of(oracle_joint_rows(data), 3))
     alone = evaluate_rows(XYZ, *data, cluster=np.full(400, -1))
     assert (alone.joint.n_eff, alone.tracks) == (400, 0)
     assert evaluate_rows(XYZ, *data).tracks is None
@@ -331,20 +329,14 @@ def test_nothing_to_evaluate_is_an_error_that_says_why():
 
 LEVELS = np.array([0.2, 0.5, 0.9])
 EQUAL = BinCut()
-
-
 SPACE = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
-
-
 # Of the forwarded Gaussian, whatever the shape.
 FORWARDED = (
     *("n", "n_eff", "kurtosis", "c_v", "nees_mean", "nees_median_ratio", "mean_sigma"),
     *("mean_variance", "mean_squared_error", "bias"),
 )
-
-
 WITH_VARIANCE = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
 
 

@@ -22,22 +22,14 @@ from monitor.statistics.exact_sums import (
 from tests import laws
 
 EXPONENT = -32
-
-
 UNIT = Fraction(2) ** EXPONENT
-
-
 # Above it, addends are clipped.
 LARGEST = 2.0 ** (80 + EXPONENT)
-
-
 any_size = st.one_of(
     st.floats(-1e3, 1e3),
     st.floats(-LARGEST, LARGEST),
     st.sampled_from([0.0, -0.0, 5e-324, 2.0**-37, -(2.0**-37), 1e-12, 2.0**17, LARGEST, -LARGEST]),
 )
-
-
 addends = st.lists(any_size, max_size=40)
 
 
@@ -95,25 +87,15 @@ def test_limbs_become_the_float_nearest_to_them(value):
 
 
 WIDTH = 3
-
-
 LIMIT = 1 << SPILL_BITS
-
-
 # What lies at the ends of an int64, and sums that no int64 holds.
 amounts = st.one_of(
     st.integers(-5, 5),
     st.sampled_from([LIMIT, LIMIT - 1, -LIMIT, -LIMIT - 1, 2 * LIMIT, -2 * LIMIT, 2**80, -(2**80)]),
     st.integers(-(2**80), 2**80),
 )
-
-
 places = st.tuples(st.integers(0, 11), st.integers(0, WIDTH - 1))
-
-
 contents = st.dictionaries(places, amounts, max_size=12)
-
-
 Contents = dict[tuple[int, int], int]
 
 

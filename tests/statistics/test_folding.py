@@ -25,7 +25,6 @@ from monitor.statistics.observations import CHUNK
 from monitor.statistics.stage import SliceStatistics
 from monitor.statistics.windows import PaneKey
 from tests import laws
-from tests.calibration import statistics_oracle
 from tests.calibration.matched_frames import (
     BINNING,
     EDGES,
@@ -49,9 +48,10 @@ from tests.calibration.matched_frames import (
     shuffled,
     unfinished,
 )
-from tests.calibration.oracle import chi_square, determinant, mahalanobis
 from tests.laws import costly
 from tests.states import bits
+from tests.statistics import oracle
+from tests.statistics.oracle import chi_square, determinant, mahalanobis
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -193,8 +193,6 @@ def pairs_of(frames: Sequence[MatchedRows], clock_ns=None) -> int:
 
 
 SEEN = matched(3, 1, slices=(0,), stamp_ns=45, tracks=1)
-
-
 SEEN = replace(SEEN, tracks=of_tracks(0))
 
 
@@ -308,7 +306,7 @@ def assert_pairs(statistics: SliceStatistics, frames: Sequence[MatchedRows]) -> 
             for i in range(TRACKS)
         ]
         for axis in range(3):
-            count, cross, beside = statistics_oracle.pairs(tracks, [row[axis] for row in x])
+            count, cross, beside = oracle.pairs(tracks, [row[axis] for row in x])
             assert stage.pairs == count == TRACKS * len(frames) * (len(frames) - 1) // 2
             # x lies on a grid of 2^-16.
             assert stage.cross[axis] == pytest.approx(cross, rel=1e-3, abs=1e-3)
@@ -428,8 +426,6 @@ def test_only_what_came_in_time_is_in_the_running_totals_and_stays_when_it_is_ta
 
 
 COUNTS = {0: 3, 1: 3, 2: 10}
-
-
 Expected = dict[int, dict[PaneKey, ClassStatistics]]
 
 

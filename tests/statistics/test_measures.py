@@ -21,7 +21,7 @@ from monitor.statistics.measures import (
     chi_square_quantiles,
     equal_width_edges,
 )
-from tests.calibration.oracle import area_to_diagonal, chi_square
+from tests.statistics.oracle import area_to_diagonal, chi_square
 
 TAU = np.array([0.5, 0.9])
 

@@ -63,15 +63,9 @@ class Family:
 
 
 seeds = st.integers(0, 2**32 - 1)
-
-
 FINE = Binning()
-
-
 # An angle in front: the order of whitening is then not the order of the dimensions.
 YAW = Dimension("yaw", "rad", DimensionKind.ANGLE)
-
-
 SPACES = {
     1: plain_space(("x",), "m"),
     2: Space((YAW, Dimension("x", "m"))),
@@ -79,8 +73,6 @@ SPACES = {
     4: Space((YAW, *plain_space(("x", "y", "z"), "m").dimensions)),
     16: plain_space(tuple(f"d{i}" for i in range(16))),
 }
-
-
 Rows = tuple[np.ndarray, np.ndarray]
 
 

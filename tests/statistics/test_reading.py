@@ -31,23 +31,11 @@ from tests.states import BINNING as COARSE
 from tests.states import BOX, CLASSES, bits, counted, random_rows
 
 BINNING = Binning()
-
-
 TAU = BINNING.tau_array
-
-
 XYZ = plain_space(("x", "y", "z"), "m")
-
-
 WITH_YAW = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
-
-
 SPACES = [XYZ, WITH_YAW]
-
-
 EQUAL_WIDTH = BinCut(kind="equal-width")
-
-
 pytestmark = pytest.mark.filterwarnings("error")
 
 

@@ -18,11 +18,9 @@ from monitor.statistics.stage import (
     observe,
 )
 from tests import laws
-from tests.calibration import oracle, statistics_oracle
+from tests.statistics import oracle
 
 YAW = Dimension("yaw", "rad", DimensionKind.ANGLE)
-
-
 SPACES = [
     plain_space(("x",)),
     plain_space(("x", "y", "z")),
@@ -31,11 +29,7 @@ SPACES = [
     Space((plain_space(("x",)).dimensions[0], YAW, plain_space(("y",)).dimensions[0]), True),
     Space((YAW, Dimension("roll", "rad", DimensionKind.ANGLE))),
 ]
-
-
 spaces = st.sampled_from(SPACES)
-
-
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -74,9 +68,7 @@ def test_everything_about_a_detection_is_as_plain_loops_find_it_alone_and_among_
         sigma = [matrix[i][i] ** 0.5 for i in range(k)]
         block = [[matrix[i][j] for j in joint] for i in joint]
         determinant = oracle.determinant(block)
-        white = statistics_oracle.whiten(
-            [[matrix[i][j] for j in order] for i in order], [r[i] for i in order]
-        )
+        white = oracle.whiten([[matrix[i][j] for j in order] for i in order], [r[i] for i in order])
         generalised = determinant ** (1 / (2 * len(joint)))
         z = [r[i] / sigma[i] for i in range(k)]
         nees = oracle.mahalanobis(block, [r[i] for i in joint])
@@ -150,13 +142,13 @@ def test_the_sums_are_those_of_plain_loops(space, diagonal):
     n, k = 150, space.k
     error, covariance = rows_of(k, n, k, diagonal)
     found = observe(space, BINNING, error, covariance)
-    slow = statistics_oracle.sums(
+    slow = oracle.sums(
         error.tolist(),
         covariance.tolist(),
         joint=list(space.joint),
         tau=BINNING.tau,
-        deviation_edges=statistics_oracle.log_edges(2.0**-20, 32, 40),
-        nees_edges=statistics_oracle.log_edges(2.0**-16, 16, 32),
+        deviation_edges=oracle.log_edges(2.0**-20, 32, 40),
+        nees_edges=oracle.log_edges(2.0**-16, 16, 32),
     )
     assert found.n == n
     for axis in range(k + 1):
@@ -234,7 +226,7 @@ def test_pairs_of_clusters_are_those_of_plain_loops(n):
             block = covariance[row][np.ix_(which, which)].tolist()
             nees = oracle.mahalanobis(block, error[row, which].tolist()) / len(which)
             x.append(round(min(nees, 64.0) * 2**16) / 2**16)
-        slow = statistics_oracle.pairs(cluster[chosen].tolist(), x)
+        slow = oracle.pairs(cluster[chosen].tolist(), x)
         assert (found.pairs, found.cross[axis], found.beside[axis]) == pytest.approx(slow, rel=1e-6)
     alone = observe(space, BINNING, error, covariance)
     assert (alone.pairs, alone.cross.any(), alone.beside.any()) == (0, False, False)

@@ -26,18 +26,10 @@ from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, ex
 from tests.states import within
 
 SECOND = 10**9
-
-
 DAY = Windows((300 * SECOND, 3600 * SECOND, 86400 * SECOND), 5)
-
-
 # Panes of 2, 6 and 12 ns: small enough for every case to be met.
 SMALL = Windows((6, 18, 36), 3)
-
-
 stamps = st.integers(-80, 200)
-
-
 clocks = st.none() | stamps
 
 
@@ -169,8 +161,6 @@ def summed(parts: list[SliceStatistics], space=XY) -> SliceStatistics:
 
 
 pane_keys = st.sampled_from([(level, n) for level in range(3) for n in range(4)] + [(3, 0)])
-
-
 changes = st.lists(st.tuples(pane_keys, st.integers(0, 3)), min_size=1, max_size=12)
 
 
