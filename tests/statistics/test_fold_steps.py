@@ -6,23 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from monitor.frames.frame import MatchedClasses, MatchedRows
-from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
-from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, put
+from monitor.frames.frame import MatchedRows
+from monitor.statistics.folding import SliceAccumulator
+from monitor.statistics.windows import PaneChanges, PaneKey, put
 from tests.calibration.matched_frames import (
     OLDER,
     SLICES,
     WINDOWS,
+    Panes,
     accumulated,
-    add_panes,
-    assert_same_panes,
-    clock_of,
     counted,
     drive,
     empty,
@@ -35,37 +32,25 @@ from tests.calibration.matched_frames import (
 )
 from tests.states import bits
 
-# Number of the frame and the time it is of; of a slice, how many rows are in each pane.
-Counted = dict[int, Counter[PaneKey]]
-
 
 class Races(RuleBasedStateMachine):
     """Frames of one row in one of three slices; what is of another time has no stamp."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.accumulator: PaneAccumulator[Any, Any] = self.made()
-        self.frames: list[tuple[int, int | None, int]] = []
+        self.accumulator = empty(6)
+        # Stamp of each frame, the time it is of, and whether it was taken back.
+        self.frames: list[tuple[int | None, int, bool]] = []
         self.now = 0
         self.generation = 0
         self.movers: list[Iterator[None]] = []
         self.imports: list[tuple[Iterator[None], Callable[[], None]]] = []
-        self.expected_sums: Any = None
 
-    def made(self) -> PaneAccumulator[Any, Any]:
-        return empty(6)
-
-    def row(self, number: int, stamp: int | None) -> Any:
+    def row(self, number: int, stamp: int | None) -> MatchedRows:
         return matched(number, 1, slices=(number % 3,) if number % 3 < 2 else (4,), stamp_ns=stamp)
 
-    def elsewhere(self, number: int, stamp: int | None) -> dict[int, dict[PaneKey, Any]]:
-        return expected_panes([self.row(number, stamp)], None)
-
-    def rows_in(self, held: Any) -> int:
-        return int(held.raw.n)
-
     def note(self, stamp: int | None) -> int:
-        self.frames.append((len(self.frames), stamp, self.generation))
+        self.frames.append((stamp, self.generation, False))
         return len(self.frames) - 1
 
     # ---- what may happen
@@ -75,14 +60,21 @@ class Races(RuleBasedStateMachine):
         stamp = self.now - age if stamped else None
         self.accumulator.add(self.row(self.note(stamp), stamp))
 
-    @rule(times=st.integers(1, 9))
-    def step(self, times: int) -> None:
-        for _ in range(times):
-            fold_some(self.accumulator)
+    @precondition(lambda self: self.frames)
+    @rule(data=st.data())
+    def take_back(self, data: st.DataObject) -> None:
+        """Whoever takes a frame back knows whether its time is over."""
+        number = data.draw(st.integers(0, len(self.frames) - 1))
+        stamp, generation, gone = self.frames[number]
+        if not gone:
+            self.frames[number] = stamp, generation, True
+            stamp = stamp if generation == self.generation else None
+            self.accumulator.add(replace(self.row(number, stamp), live=False, retracts=True))
 
-    @rule()
-    def fold_early(self) -> None:
-        self.accumulator.step()
+    @rule(times=st.integers(1, 9), early=st.booleans())
+    def step(self, times: int, early: bool) -> None:
+        for _ in range(times):
+            self.accumulator.step() if early else fold_some(self.accumulator)
 
     @rule(ahead=st.integers(0, 90))
     def begin_to_move_on(self, ahead: int) -> None:
@@ -104,12 +96,11 @@ class Races(RuleBasedStateMachine):
 
     @rule(age=st.integers(0, 500))
     def begin_to_import(self, age: int) -> None:
-        stamp = self.now - age
         changes: PaneChanges[Any] = PaneChanges(self.accumulator)
-        number = self.note(stamp)
+        elsewhere = expected_panes([self.row(self.note(self.now - age), self.now - age)], None)
 
         def put_all() -> Iterator[None]:
-            for index, panes in self.elsewhere(number, stamp).items():
+            for index, panes in elsewhere.items():
                 yield from changes.put_all(index, panes, timely=True)
 
         self.imports.append((put_all(), lambda: self.accumulator.take(changes)))
@@ -136,75 +127,32 @@ class Races(RuleBasedStateMachine):
     def read(self, ahead: int) -> None:
         """A reader that is not interrupted, while others are under way."""
         for steps, done in self.imports:
-            for _ in steps:
-                pass
+            list(steps)
             done()
         self.imports.clear()
         self.now += ahead
-        fold(self.accumulator)
-        for _ in self.accumulator.move_on(self.now):
-            pass
-        panes = self.accumulator.panes
-        whole = self.expected()
-        assert {i: dict(p) for i, p in found_rows(panes, self.rows_in).items()} == whole[0]
-        assert bits(since_epoch(panes)) == bits(whole[1])
-
-    def expected(self) -> tuple[dict[int, dict[PaneKey, int]], dict[int, dict[PaneKey, Any]]]:
-        counts: dict[int, Counter[PaneKey]] = {}
-        sums: dict[int, dict[PaneKey, Any]] = {}
-        for number, stamp, generation in self.frames:
+        panes = finished(self.accumulator, self.now).panes
+        rows, sums = Counter[tuple[int, PaneKey]](), Panes()
+        for number, (stamp, generation, gone) in enumerate(self.frames):
             key = OLDER if generation < self.generation else WINDOWS.place(stamp, self.now)
-            for index, panes in self.elsewhere(number, None).items():
-                for held in panes.values():
-                    counts.setdefault(index, Counter())[key] += self.rows_in(held)
-                    put(sums.setdefault(index, {}), OLDER, held)
-        return {i: dict(found) for i, found in counts.items()}, sums
+            for index, held in expected_panes([] if gone else [self.row(number, None)], 0).items():
+                rows[index, key] += 1
+                put(sums.setdefault(index, {}), OLDER, held[OLDER])
+        assert rows == Counter(
+            {(index, key): held.raw.n for index, one in panes.items() for key, held in one.items()}
+        )
+        together = Panes()
+        for index, one in panes.items():
+            for held in one.values():
+                put(together.setdefault(index, {}), OLDER, held)
+        assert bits({i: one for i, one in together.items() if one}) == bits(sums)
 
     def teardown(self) -> None:
         self.read(0)
 
 
-def found_rows(panes: dict[int, dict[PaneKey, Any]], rows_in: Callable[[Any], int]) -> Counted:
-    return {
-        index: Counter({key: rows_in(held) for key, held in found.items()})
-        for index, found in panes.items()
-        if found
-    }
-
-
-def since_epoch(panes: dict[int, dict[PaneKey, Any]]) -> dict[int, dict[PaneKey, Any]]:
-    together: dict[int, dict[PaneKey, Any]] = {}
-    for index, found in panes.items():
-        for held in found.values():
-            put(together.setdefault(index, {}), OLDER, held)
-    return together
-
-
-class ClassRaces(Races):
-    """The same with class probabilities."""
-
-    def made(self) -> PaneAccumulator[Any, Any]:
-        return ClassAccumulator(WINDOWS, 6)
-
-    def row(self, number: int, stamp: int | None) -> Any:
-        random = np.random.default_rng(number)
-        opinions = random.dirichlet(np.ones(3), size=(1, 1))
-        return MatchedClasses(number % 3, opinions, random.integers(0, 3, 1), stamp)
-
-    def elsewhere(self, number: int, stamp: int | None) -> dict[int, dict[PaneKey, Any]]:
-        alone = self.made()
-        alone.add(self.row(number, stamp))
-        fold(alone)
-        return alone.panes
-
-    def rows_in(self, held: Any) -> int:
-        return int(held.n)
-
-
-# Two state machines of 60 and 40 examples of 40 steps; hypothesis draws as many as it is told.
 TestRaces = Races.TestCase
-TestClassRaces = ClassRaces.TestCase
-TestRaces.settings = TestClassRaces.settings = settings(stateful_step_count=40)
+TestRaces.settings = settings(stateful_step_count=40)
 
 
 # ---- what waits, and what is due
@@ -247,21 +195,17 @@ def test_all_slices_change_together_and_the_running_totals_only_after_them():
     assert before.keys() == {i for slices in SLICES.values() for i in slices}
     for rows in frames:
         accumulator.add(rows)
-    # What comes to a slice meanwhile is kept.
-    elsewhere = accumulated([matched(9, 30)]).panes
     seen = []
     while unfinished(accumulator):
         changed = {i for i, panes in before.items() if accumulator.panes[i] is not panes}
         assert changed in (set(), before.keys())
         seen.append((bool(changed), live_rows(accumulator) - 120))
         accumulator.step()
-    for index, panes in elsewhere.items():
-        add_panes(accumulator, index, panes)
     assert {more for changed, more in seen if not changed} == {0}
     # No total ever falls, and in the end all have what the slices have.
     grown = [more for changed, more in seen if changed]
     assert grown == sorted(grown)
-    assert live_rows(accumulator) == counted(accumulator) - 30 == 240
+    assert live_rows(accumulator) == counted(accumulator) == 240
 
 
 def test_steps_bring_in_what_waits_and_end_however_fast_rows_arrive():
@@ -299,88 +243,41 @@ def test_a_slice_has_a_bounded_number_of_panes_and_moving_to_where_it_is_changes
 # ---- time that begins anew
 
 
-def test_a_jump_takes_no_longer_however_much_there_is():
+def test_a_jump_takes_no_longer_however_much_there_is_and_loses_no_running_total():
     """It touches no slice: what there is stays the very same, laid aside."""
     accumulator = accumulated([matched(i, 40, stamp_ns=20 * i) for i in range(15)], 30, 280)
     held = [one for panes in accumulator.panes.values() for one in panes.values()]
-    rows = sum(one.raw.n for one in held)
     accumulator.begin_anew()
-    assert accumulator.panes == {}
-    assert accumulator.busy
+    assert (accumulator.panes, accumulator.busy) == ({}, True)
     steps = 0
     while accumulator.busy:
         accumulator.step()
         steps += 1
     assert len(held) <= steps <= 2 * len(held) + 1
-    assert sum(panes[OLDER].raw.n for panes in accumulator.panes.values()) == rows
-
-
-def test_what_is_folded_at_the_end_of_a_time_is_in_the_running_totals_as_well():
-    accumulator = empty()
-    accumulator.add(matched(1, 40, stamp_ns=5))
-    while counted(accumulator) == 0:
+    assert sum(panes[OLDER].raw.n for panes in accumulator.panes.values()) == 600
+    accumulator.add(matched(99, 40, stamp_ns=5))
+    while counted(accumulator) == 600:
         accumulator.step()
     accumulator.begin_anew()
     fold(accumulator)
-    assert live_rows(accumulator) == counted(accumulator) == 40
+    assert live_rows(accumulator) == counted(accumulator) == 640
 
 
 def test_tracks_are_followed_after_a_jump_as_before_it_and_not_across():
     frames = [matched(i, 6, slices=(0,), stamp_ns=500 + i, tracks=6) for i in range(4)]
     accumulator = accumulated(frames, 1, 503)
-    pairs = sum(one.raw.pairs for one in accumulator.panes[0].values())
+    pairs = accumulator.panes[0][0, 25].raw.pairs
     assert pairs > 10
     # The same tracks in the same pane, as when a recording is played again.
-    accumulator.add(frames[0])
-    accumulator.step()
     accumulator.begin_anew()
     for rows in frames:
         accumulator.add(rows)
         fold(accumulator)
-    found = {key: one.raw.pairs for key, one in accumulator.panes[0].items()}
-    assert found[0, 25] == pairs
-    assert found[OLDER] > pairs
-
-
-seeds = st.integers(0, 2**32 - 1)
-
-
-def back(rows: MatchedRows) -> MatchedRows:
-    return replace(rows, live=False, retracts=True)
-
-
-@given(seeds, st.integers(1, 100), st.sets(st.integers(0, 11)), st.booleans())
-def test_what_was_counted_before_time_began_anew_is_taken_from_what_is_older(
-    seed, fold_rows, chosen, folded
-):
-    frames = drive(seed, 12)
-    accumulator = empty(fold_rows)
-    for rows in frames:
-        accumulator.add(rows)
-        fold_some(accumulator)
-    if folded:
-        fold(accumulator)
-    accumulator.begin_anew()
-    later = drive(seed + 1, 12, late=0.0)
-    for number, rows in enumerate(later):
-        accumulator.add(rows)
-        if number in chosen:
-            # Whoever takes it back knows that its time is over.
-            accumulator.add(replace(back(frames[number]), stamp_ns=None))
-        fold_some(accumulator)
-    clock = clock_of(later)
-    rest = [
-        replace(rows, stamp_ns=None) for number, rows in enumerate(frames) if number not in chosen
-    ]
-    assert_same_panes(finished(accumulator, clock).panes, expected_panes([*rest, *later], clock))
-
-
-def test_tracks_of_before_time_began_anew_keep_the_pairs_of_a_frame_that_is_taken_back():
-    frames = [matched([6, i], 8, slices=(0,), tracks=8, stamp_ns=1) for i in range(3)]
-    accumulator = accumulated(frames, 1, 1)
-    pairs = accumulator.panes[0][0, 0].raw.pairs
-    accumulator.begin_anew()
-    accumulator.add(replace(back(frames[0]), stamp_ns=None))
-    found = finished(accumulator, 1).panes[0][OLDER].raw
-    assert (found.n, found.pairs) == (16, pairs)
-    assert pairs > expected_panes(frames[1:], 1)[0][0, 0].raw.pairs
+    assert {key: one.raw.pairs for key, one in accumulator.panes[0].items()} == {
+        OLDER: pairs,
+        (0, 25): pairs,
+    }
+    # Of a frame that is taken back from the time before, only the pairs stay.
+    accumulator.add(replace(frames[0], stamp_ns=None, live=False, retracts=True))
+    older = finished(accumulator, 503).panes[0][OLDER].raw
+    assert (older.n, older.pairs) == (18, pairs)
