@@ -18,7 +18,6 @@ XYZ = plain_space(("x", "y", "z"), "m")
 CLASSES = ("car", "truck")
 LIMITS = Limits(largest_mean=1e6, smallest_deviation=1e-3, largest_deviation=1e3)
 NAN, INF = float("nan"), float("inf")
-
 pytestmark = pytest.mark.filterwarnings("error")
 
 

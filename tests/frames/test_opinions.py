@@ -14,7 +14,6 @@ from monitor.frames.frame import opinions_of
 from tests import laws
 
 NAN, INF = float("nan"), float("inf")
-
 pytestmark = pytest.mark.filterwarnings("error")
 
 

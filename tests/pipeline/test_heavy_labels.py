@@ -196,12 +196,3 @@ def test_heavy_labels_are_matched_once_and_off_the_loop_and_on_it_if_that_fails(
     assert answered(pipeline, journal).account.matched == 3
     assert threads == ([False, True] if where == "fails" else [False])
     assert ("not matched ahead" in caplog.text) == (where == "fails")
-
-
-def test_labels_of_a_frame_whose_last_labels_were_never_written_are_too_late():
-    journal = ListJournal()
-    pipeline = world(journal, max_bytes=1)
-    pipeline.ledger.report(told(), journal.look_up("lidar", 1, None))
-    pipeline.process(opened(pipeline, HEADERS["lidar"]), Came("lidar", 2, 1).received())
-    journal.entries = journal.entries[:1]
-    assert answered(pipeline, journal).account.too_late == 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, pvariance
+from statistics import fmean
 
 Row = tuple[list[float], int]
 Rows = Sequence[Row]
@@ -114,15 +114,6 @@ def ause(rows: Rows, uncertainty: OfRow, merit: OfRow) -> float:
     """Mean distance of the sparsification curve to that of the oracle, which sorts by merit."""
     curve, oracle = remaining(rows, uncertainty, merit), remaining(rows, merit, merit)
     return fmean(a - b for a, b in zip(curve, oracle, strict=True))
-
-
-def mean_where(rows: Rows, value: OfRow, condition: OfRow) -> float:
-    chosen = [value(row) for row in rows if condition(row)]
-    return fmean(chosen) if chosen else math.nan
-
-
-def sharpness(rows: Rows) -> float:
-    return pvariance(list(map(confidence, rows)))
 
 
 def entropy_parts(opinions: Sequence[Sequence[float]]) -> tuple[float, float]:

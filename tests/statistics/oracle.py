@@ -37,17 +37,6 @@ def chi_square(tau: float, k: int) -> float:
     return 2 * float(gammaincinv(k / 2, tau))
 
 
-def equal_width(rows: Rows, ends: tuple[float, float], bins: int) -> list[list[Row]]:
-    """[lower, …), …, [… upper]; rows outside are dropped."""
-    lower, upper = ends
-    edges = [lower + b * (upper - lower) / bins for b in range(bins)]
-    parts: list[list[Row]] = [[] for _ in range(bins)]
-    for row in rows:
-        if lower <= row.axis <= upper:
-            parts[bisect_right(edges, row.axis) - 1].append(row)
-    return parts
-
-
 def equal_count(rows: Rows, bins: int) -> list[list[Row]]:
     """Sorted along the axis and dealt out; the first bins hold one row more."""
     ordered = sorted(rows, key=lambda row: row.axis)
@@ -57,27 +46,6 @@ def equal_count(rows: Rows, bins: int) -> list[list[Row]]:
         parts.append(ordered[start : start + size])
         start += size
     return parts
-
-
-def _moments(part: Rows) -> tuple[float, float]:
-    """MV and MSE."""
-    return (
-        sum(row.variance for row in part) / len(part),
-        sum(row.error**2 for row in part) / len(part),
-    )
-
-
-def ence(parts: Sequence[Rows]) -> float:
-    """Levi et al. 2019, eq. 6 to 8, over the bins that hold anything."""
-    moments = [map(math.sqrt, _moments(part)) for part in parts if part]
-    terms = [abs(rmv - rmse) / rmv for rmv, rmse in moments]
-    return sum(terms) / len(terms)
-
-
-def uce(parts: Sequence[Rows], n: int) -> float:
-    """Laves et al. 2020: Σ |B|/N · |MSE − MV|."""
-    moments = [(len(part), *_moments(part)) for part in parts if part]
-    return sum(size / n * abs(mse - mv) for size, mv, mse in moments)
 
 
 def qce(parts: Sequence[Rows], tau: float, k: int) -> float:
@@ -91,49 +59,10 @@ def coverage(rows: Rows, tau: float, k: int) -> float:
     return sum(row.nees <= chi_square(tau, k) for row in rows) / len(rows)
 
 
-def nll(rows: Rows) -> float:
-    """Mean −log of the normal density at the truth."""
-    densities = [norm.logpdf(row.error, scale=math.sqrt(row.variance)) for row in rows]
-    return -float(sum(densities)) / len(rows)
-
-
-def c_v(rows: Rows) -> float:
-    """Levi et al. 2019, eq. 9."""
-    sigma = [math.sqrt(row.variance) for row in rows]
-    mean = sum(sigma) / len(sigma)
-    return math.sqrt(sum((s - mean) ** 2 for s in sigma) / (len(sigma) - 1)) / mean
-
-
 def pinball(error: float, sigma: float, tau: float) -> float:
     """Küppers et al. 2022: τ (y − q) above the predicted quantile, (1 − τ) (q − y) below it."""
     beyond = error - sigma * float(norm.ppf(tau))
     return tau * beyond if beyond > 0 else (tau - 1) * beyond
-
-
-def coverage_one_sided(rows: Rows, tau: float) -> float:
-    """Kuleshov et al. 2018: fraction of truths at or below the Gaussian τ quantile."""
-    quantile = float(norm.ppf(tau))
-    return sum(row.error / math.sqrt(row.variance) <= quantile for row in rows) / len(rows)
-
-
-def interval_width(rows: Rows, tau: float) -> float:
-    """Mean distance of the ends of the central τ interval."""
-    upper, lower = float(norm.ppf(0.5 + tau / 2)), float(norm.ppf(0.5 - tau / 2))
-    return sum(math.sqrt(row.variance) * (upper - lower) for row in rows) / len(rows)
-
-
-def area_to_diagonal(points: Sequence[tuple[float, float]], steps: int = 20_000) -> float:
-    """∫ |curve(t) − t| dt by midpoints; the curve runs straight from point to point, (0, 0) to
-    (1, 1)."""
-    corners = [(0.0, 0.0), *sorted(points), (1.0, 1.0)]
-    area, piece = 0.0, 0
-    for i in range(steps):
-        t = (i + 0.5) / steps
-        while corners[piece + 1][0] < t:
-            piece += 1
-        (t0, c0), (t1, c1) = corners[piece], corners[piece + 1]
-        area += abs(c0 + (c1 - c0) * (t - t0) / (t1 - t0) - t) / steps
-    return area
 
 
 def kurtosis(z: Numbers) -> float:

@@ -19,7 +19,7 @@ from monitor.statistics.bins import (
     StageBins,
 )
 from monitor.statistics.exact_sums import SparseSums, from_cells, total
-from tests.statistics.oracle import chi_square, log_edges
+from tests.statistics.oracle import log_edges
 
 Fold = dict[tuple[int, int, int], list[int]]
 DEVIATION, NEES = Binning().deviation, Binning().nees
@@ -86,12 +86,6 @@ def test_the_unit_of_a_bin_is_the_power_of_two_just_below_its_variance():
     # Of the deviation: the power of two just below it, or half of that.
     relative = 2.0**32 / deviations[1:] / lower[1:]
     assert ((relative > 0.25) & (relative <= 1)).all()
-
-
-@pytest.mark.parametrize("k", [1, 2, 7])
-def test_thresholds_are_the_quantiles_of_chi_square(k):
-    binning = Binning()
-    assert binning.chi_square(k) == pytest.approx([chi_square(t, k) for t in binning.tau])
 
 
 CHANGES: list[dict[str, Any]] = [

@@ -16,7 +16,6 @@ from monitor.statistics.clusters import (
     design_effect,
     design_effect_of_rows,
 )
-from tests.states import bits
 from tests.statistics import oracle
 
 seeds = st.integers(0, 2**32 - 1)
@@ -89,23 +88,6 @@ def test_a_cluster_is_forgotten_after_its_limit_of_tracked_rows_and_not_one_earl
         ids = np.array([5, *[0] * 50, *range(6, 6 + others), 5], np.uint64)
         memory = ClusterMemory(1, limit=2)
         assert summed(memory, ids, np.ones((1, ids.size)), cuts=(1, 51))[0] == pairs
-
-
-@given(seeds, st.integers(1, 12), st.integers(5, 40), st.integers(2, 8))
-def test_a_memory_that_was_restored_goes_on_as_one_that_never_stopped(seed, clusters, limit, n):
-    random = np.random.default_rng(seed)
-    going_on, restored = ClusterMemory(6, limit), ClusterMemory(6, limit)
-    for _ in range(n):
-        state = restored.state()
-        before = bits(state)
-        if random.random() < 0.5:
-            restored = ClusterMemory.restored(state, limit)
-        ids, x = some_rows(random, int(random.integers(20)), clusters, 6)
-        back = bool(random.random() < 0.2)
-        assert bits(restored.before(ids, x, back=back)) == bits(going_on.before(ids, x, back=back))
-        assert bits(restored.state()) == bits(going_on.state())
-        # A state that was read stays as it was.
-        assert bits(state) == before
 
 
 # ---- one number for a track
@@ -184,23 +166,3 @@ def test_clusters_count_for_what_they_are_worth(ids, x, expected):
 
 def test_without_rows_nothing_is_known_of_their_effect():
     assert np.isnan(design_effect(0, float("nan"), 0.0, 0.0, 0.0, 0.0))
-
-
-def test_errors_that_hang_together_by_an_ar1_count_by_its_squared_correlation():
-    # Squares of an AR(1) of correlation ρ are correlated by ρ² a step, so that of long tracks
-    # D tends to (1 + ρ²)/(1 − ρ²).
-    rho, clusters, length = 0.65, 2000, 400
-    random = np.random.default_rng(3)
-    z = np.empty((clusters, length))
-    z[:, 0] = random.normal(size=clusters)
-    for step in range(1, length):
-        noise = random.normal(size=clusters)
-        z[:, step] = rho * z[:, step - 1] + np.sqrt(1 - rho * rho) * noise
-    x = clustered(np.square(z).reshape(1, -1), np.ones(1))[0]
-    ids = np.repeat(np.arange(1, clusters + 1), length).astype(np.uint64)
-    # Of clusters of that length exactly: 1 + 2 Σ (1 − s/length) ρ²ˢ.
-    exact = 1 + 2 * sum((1 - s / length) * rho ** (2 * s) for s in range(1, length))
-    limit = (1 + rho**2) / (1 - rho**2)
-    assert exact == pytest.approx(limit, rel=0.01)
-    # The variance of 2000 clusters is known to 3 %, a standard deviation.
-    assert effect(ids, x) == pytest.approx(exact, rel=0.1)

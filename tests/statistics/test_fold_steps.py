@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -21,7 +20,6 @@ from tests.calibration.matched_frames import (
     Panes,
     accumulated,
     counted,
-    drive,
     empty,
     expected_panes,
     finished,
@@ -221,23 +219,6 @@ def test_steps_bring_in_what_waits_and_end_however_fast_rows_arrive():
     assert taken < 30
     assert counted(accumulator) >= 50
     assert unfinished(accumulator)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_slice_has_a_bounded_number_of_panes_and_moving_to_where_it_is_changes_nothing(seed):
-    accumulator, most = empty(20), 0
-    for rows in drive(seed, 400, late=0.5, longest=2):
-        accumulator.add(rows)
-        if rows.stamp_ns is not None and rows.live:
-            finished(accumulator, rows.stamp_ns)
-            most = max(most, *map(len, accumulator.panes.values()), 0)
-    assert WINDOWS.panes < most <= 3 * (WINDOWS.panes + 1) + 1
-    before, clock = dict(accumulator.panes), accumulator.clock_ns
-    assert clock is not None
-    for one in (None, clock, clock - 50):
-        assert list(accumulator.move_on(one)) == []
-    assert accumulator.clock_ns == clock
-    assert all(accumulator.panes[i] is panes for i, panes in before.items())
 
 
 # ---- time that begins anew

@@ -145,18 +145,6 @@ def test_a_covariance_that_is_singular_by_a_rounding_at_either_stage_is_left_out
     assert_same_panes(accumulated([rows]).panes, {})
 
 
-def test_where_all_is_taken_back_or_some_rows_of_a_frame_are_the_rest_is_left():
-    frames = drive(3, 40, tracks=5)
-    found = accumulated([*frames, *map(back, frames)], 50, clock_of(frames))
-    assert all(not panes for panes in found.panes.values())
-    frames = [matched([2, i], 20, tracks=20, stamp_ns=5 + i) for i in range(3)]
-    parts = [frames[1].take(part) for part in (slice(0, 7), slice(7, 20))]
-    assert_same_panes(
-        accumulated([*frames, back(parts[0])], 1, 7).panes,
-        accumulated([frames[0], parts[1], frames[2]], 1, 7).panes,
-    )
-
-
 # ---- tracks
 
 

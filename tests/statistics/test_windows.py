@@ -92,17 +92,6 @@ def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(num
     assert not advance(stepwise, SMALL, end)
 
 
-@given(st.lists(stamps, min_size=1, max_size=30), stamps)
-def test_a_window_holds_its_length_and_at_most_a_pane_more(numbers, later):
-    clock = max(*numbers, later)
-    panes = counted(numbers, clock)
-    for level, length in enumerate(SMALL.lengths_ns):
-        n = sum(one.n for one in within(panes, level))
-        assert n >= sum(stamp > clock - length for stamp in numbers)
-        assert n <= sum(stamp > clock - length - SMALL.pane_ns[level] for stamp in numbers)
-    assert sum(one.n for one in within(panes, SMALL.older)) == len(numbers)
-
-
 def test_what_is_revised_is_taken_from_the_pane_it_lies_in_now_and_may_be_taken_before_it_comes():
     panes = counted([100, 101, 160], 160)
     put(panes, SMALL.place(100, 160), Count(-1))
@@ -120,14 +109,6 @@ def test_what_has_no_stamp_is_older_than_every_window_and_nothing_is_too_old_wit
     assert not DAY.too_old((3, 0), 10**18)
     assert not advance({(0, 1): Count(1)}, SMALL, None)
     assert SMALL.place(2, None) == (0, 1)
-
-
-def test_windows_of_minutes_hours_and_a_day_have_panes_of_a_fifth():
-    assert DAY.pane_ns == (60 * SECOND, 720 * SECOND, 17280 * SECOND)
-    now = 1_700_000_000 * SECOND
-    ages = {0: 0, 299: 0, 361: 1, 3599: 1, 4321: 2, 86399: 2, 103681: 3}
-    for age, level in ages.items():
-        assert DAY.place(now - age * SECOND, now)[0] == level
 
 
 @pytest.mark.parametrize(
