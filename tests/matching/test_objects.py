@@ -1,7 +1,7 @@
 """Labels by id of detections or of the labeller's objects: each in one count, each detection in one
 fate, and nothing counted by mistake where a part of a message cannot be used."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,51 +45,31 @@ def message(*rows: Told, complete=True, regions=(), names=NAMES) -> ReceivedTrut
     )
 
 
-@dataclass(frozen=True)
-class Where:
-    """Detections of a frame, and which of them have no label yet."""
+Where = tuple[StoredFrame, BoolArray]
 
-    class_index: list[int]
-    mean: FloatArray
-    free: BoolArray
-    stamp: int | None = 0
 
-    def stored(self, header: Header) -> StoredFrame:
-        n, k = self.mean.shape
-        unit = Estimates(self.mean, np.tile(np.eye(k), (n, 1, 1)), np.ones(n, bool))
-        return StoredFrame(
-            header=header,
-            frame_id=1,
-            stamp_ns=self.stamp,
-            received=n,
-            id=np.arange(n, dtype=np.uint64),
-            class_index=np.array(self.class_index, np.int64),
-            slices=(SliceKey("all"),),
-            slice=np.zeros(n, np.uint16),
-            sent=stored_estimates(unit),
-            made=None,
-            version=None,
-            unusable=np.zeros(0, np.uint64),
-        )
+def stored(class_index: list[int], mean: FloatArray, stamp: int | None = 0) -> StoredFrame:
+    """Detections of unit covariance."""
+    n, k = mean.shape
+    unit = Estimates(mean, np.tile(np.eye(k), (n, 1, 1)), np.ones(n, bool))
+    of, slices = np.array(class_index, np.int64), (SliceKey("all"),)
+    return StoredFrame(
+        *(HEADER, 1, stamp, n, np.arange(n, dtype=np.uint64), of, slices, np.zeros(n, np.uint16)),
+        *(stored_estimates(unit), None, None, np.zeros(0, np.uint64)),
+    )
 
 
 def frame(*places: tuple[int, float, float], free=None, stamp: int | None = 0) -> Where:
-    """Detections by class, x and y; of unit covariance."""
-    n = len(places)
-    mean = np.array([place[1:] for place in places], float).reshape(n, 2)
-    waits = np.ones(n, bool) if free is None else np.array(free, bool)
-    return Where([place[0] for place in places], mean, waits, stamp)
-
-
-def at(mean: list[list[float]]) -> Where:
-    """Cars."""
-    return Where([0] * len(mean), np.array(mean), np.ones(len(mean), bool))
+    """Detections by class, x and y, and which of them have no label yet."""
+    mean = np.array([place[1:] for place in places], float).reshape(len(places), 2)
+    waits = np.ones(len(places), bool) if free is None else np.array(free, bool)
+    return stored([place[0] for place in places], mean, stamp), waits
 
 
 def match(
     told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER, limits=LIMITS
 ) -> LabelRecord:
-    return matching.match(told, where.stored(header), where.free, config, limits)
+    return matching.match(told, replace(where[0], header=header), where[1], config, limits)
 
 
 def counts(account: TruthAccount) -> dict[str, int]:
@@ -131,67 +111,49 @@ def test_objects_find_the_detections_of_their_class_and_the_rest_are_missed_or_u
     assert match(message(Told(1, 1, (0.0, 0.0)), names=()), frame((1, 0, 0))).rows.tolist() == [0]
 
 
+IGNORED = replace(Told(1, CAR, (0.1, 0)), ignore=True)
+
+
 @pytest.mark.parametrize(
-    ("told", "free", "account", "rows"),
+    ("told", "where", "account", "rows", "passed"),
     [
-        # Objects whose detection was labelled before, and of one id, are duplicates; not so
-        # objects without an id.
-        ([Told(1, CAR, (0.1, 0)), Told(2, CAR, (9, 0))], [False, True], [1, 1], [1]),
-        ([Told(1, CAR, (0.1, 0)), Told(1, CAR, (10, 0))], [True, True], [1, 1], [0]),
-        ([Told(None, CAR, (0.1, 0)), Told(None, CAR, (10, 0))], [True, True], [2, 0], [0, 1]),
+        # Objects whose detection was labelled before, and those of one id, are duplicates,
+        ([(1, 0.1), (2, 9)], frame((0, 0, 0), (0, 10, 0), free=[False, True]), [1, 1], [1], []),
+        ([(1, 0.1), (1, 10)], frame((0, 0, 0), (0, 10, 0)), [1, 1], [0], []),
+        # but not those without an id.
+        ([(None, 0.1), (None, 10)], frame((0, 0, 0), (0, 10, 0)), [2, 0], [0, 1], []),
+        # A real object is matched also where an ignored one is nearer.
+        ([IGNORED, (2, 1)], frame((0, 0, 0)), [1, 0], [0], []),
+        # One of no class ignores those of every class, but none that was labelled before.
+        (
+            [replace(IGNORED, class_index=None)],
+            frame((0, 0, 0), (1, 0, 0), (1, 9, 0)),
+            *([0, 0], [], [0, 1]),
+        ),
+        ([IGNORED], frame((0, 0, 0), free=[False]), [0, 0], [], []),
     ],
 )
-def test_objects_of_one_id_and_of_a_labelled_detection_are_duplicates(told, free, account, rows):
-    found = match(message(*told), frame((0, 0, 0), (0, 10, 0), free=free))
+def test_an_object_is_matched_ignored_or_a_duplicate(told, where, account, rows, passed):
+    made = [one if isinstance(one, Told) else Told(one[0], CAR, (one[1], 0)) for one in told]
+    found = match(message(*made), where)
     assert [found.account.matched, found.account.duplicate] == account
-    assert sum(counts(found.account).values()) == 2
-    assert found.rows.tolist() == rows
-
-
-# ---- neither right nor wrong
+    assert sum(counts(found.account).values()) == len(told)
+    assert (found.rows.tolist(), ignored(found)) == (rows, passed)
 
 
 def test_detections_near_ignored_objects_neighbours_and_in_regions_are_ignored():
     where = frame((0, 0, 0), (0, 10, 0), (0, 20, 0), (1, 20, 0), (0, 30, 0), (0, 40, 0), (1, 0, 0))
     region = ReceivedRegion(CAR, ("x",), np.array([29.0]), np.array([31.0]))
-    found = match(
-        message(
-            Told(1, CAR, (0.0, 1.0), ignore=True),
-            Told(2, CAR, (10.0, 0.0)),
-            Told(3, VAN, (20.0, 2.0)),
-            Told(4, TREE, (40.0, 0.0)),
-            regions=[region],
-        ),
-        where,
-    )
+    told = [
+        IGNORED,
+        Told(2, CAR, (10.0, 0.0)),
+        Told(3, VAN, (20.0, 2.0)),
+        Told(4, TREE, (40.0, 0.0)),
+    ]
+    found = match(message(*told, regions=[region]), where)
     assert found.rows.tolist() == [1]
     assert ignored(found) == [0, 2, 4]
     assert counts(found.account) == {"matched": 1, "ignored": 3}
-
-
-@pytest.mark.parametrize(
-    ("told", "places", "free", "rows", "passed"),
-    [
-        # A real object is matched also where an ignored one is nearer.
-        (
-            [Told(1, CAR, (0.1, 0), ignore=True), Told(2, CAR, (1, 0))],
-            *([(0, 0, 0)], [True], [0], []),
-        ),
-        # One of no class ignores those of every class,
-        (
-            [Told(1, None, (0, 0), ignore=True)],
-            *([(0, 0, 0), (1, 0, 0), (1, 9, 0)], [True] * 3, [], [0, 1]),
-        ),
-        # but none that was labelled before.
-        ([Told(1, CAR, (0, 0), ignore=True)], [(0, 0, 0)], [False], [], []),
-    ],
-)
-def test_an_ignored_object_takes_what_no_real_one_and_no_label_has(
-    told, places, free, rows, passed
-):
-    found = match(message(*told), frame(*places, free=free))
-    assert found.rows.tolist() == rows
-    assert ignored(found) == passed
 
 
 YAWING = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
@@ -366,7 +328,12 @@ def test_overlap_decides_where_it_is_configured(space, config, told):
     if space is not TURNED:
         boxes = [[0.0, 0, 10, 10], [20, 0, 30, 10]]
     rows = [Told(i, CAR, tuple(map(float, box))) for i, box in enumerate(told)]
-    found = match(message(*rows), at(boxes), config, replace(HEADER, space=space))
+    found = match(
+        message(*rows),
+        (stored([0, 0], np.array(boxes)), np.ones(2, bool)),
+        config,
+        replace(HEADER, space=space),
+    )
     assert counts(found.account) == {"matched": 1, "missed": 1}
     assert found.rows.tolist() == [0]
 
@@ -399,19 +366,20 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
 ):
     told = message(*rows, complete=complete)
     where = frame(*[place for place, _ in places], free=[free for _, free in places], stamp=stamp)
+    free = where[1]
     found = match(told, where)
     account = counts(found.account)
     assert sum(account.values()) == objects_told(told.foreign) <= len(rows)
     assert account.get("matched", 0) == found.rows.size
     assert not account.get("unassigned" if complete else "missed", 0)
     unmatched = int(np.count_nonzero(found.outcome == Outcome.UNMATCHED))
-    waits = int(where.free.sum()) - found.settled.size
+    waits = int(free.sum()) - found.settled.size
     assert unmatched == 0 if "refused" in account or not complete else waits == 0
     assert found.truth.shape == (found.rows.size, 2)
     assert np.isfinite(found.truth).all()
     settled = found.settled
     assert np.unique(settled).size == settled.size
-    assert where.free[settled].all()
+    assert free[settled].all()
     if found.truth_covariance is not None:
         assert (np.linalg.eigvalsh(found.truth_covariance) >= -1e-9).all()
 
