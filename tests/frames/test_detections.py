@@ -186,6 +186,7 @@ def test_every_occurrence_of_an_id_but_the_first_is_refused_whatever_else_is_wro
 def test_of_several_reasons_the_first_in_the_order_of_the_checks_is_given():
     row, expected = good(2), []
     wrong = [{(0, 0): 1e9}, {(0, 0): 1e9, (1, 1): -1.0}, {(1, 0): 5.0, (1, 1): -1.0}]
+    changes: list[dict[str, Any]]
     changes = [{"covariance": covariance_of(FULL, entries)} for entries in wrong]
     changes += [{"covariance": (NAN, *[5.0] * 8)}, {"covariance": (1.0,) * 8}, {"mean": (NAN,) * 3}]
     changes += [{"mean": ()}, {"class_index": 9}, {"id": 1001}, {"id": None}]
@@ -282,7 +283,7 @@ def test_one_notice_counts_all_detections_with_something_wrong_about_classes():
     assert (notice.field, notice.count, notice.first_index) == ("ground_truth_class", 3, 1)
     none = look(*(replace(row, class_probabilities=(1.0,)) for row in rows))
     assert none.batch.probabilities is None
-    assert (none.batch.rows.size, none.probabilities_invalid.all()) == (4, True)
+    assert none.batch.rows.size == 4 and none.probabilities_invalid.all()
 
 
 @pytest.mark.parametrize("change", [{"mean": ()}, {"covariance": ()}, {"class_index": 9}])

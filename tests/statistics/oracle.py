@@ -86,8 +86,10 @@ def determinant(matrix: Matrix) -> float:
     if len(matrix) == 1:
         return matrix[0][0]
     minors = ([[*row[:j], *row[j + 1 :]] for row in matrix[1:]] for j in range(len(matrix)))
-    terms = zip(matrix[0], minors, strict=True)
-    return sum((-1) ** j * value * determinant(minor) for j, (value, minor) in enumerate(terms))
+    total = 0.0
+    for j, (value, minor) in enumerate(zip(matrix[0], minors, strict=True)):
+        total += value * determinant(minor) if j % 2 == 0 else -value * determinant(minor)
+    return total
 
 
 def mahalanobis(covariance: Matrix, error: Numbers) -> float:

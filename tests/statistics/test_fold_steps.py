@@ -140,9 +140,9 @@ class Races(RuleBasedStateMachine):
             {(index, key): held.raw.n for index, one in panes.items() for key, held in one.items()}
         )
         together = Panes()
-        for index, one in panes.items():
-            for held in one.values():
-                put(together.setdefault(index, {}), OLDER, held)
+        for index, each in panes.items():
+            for statistics in each.values():
+                put(together.setdefault(index, {}), OLDER, statistics)
         assert bits({i: one for i, one in together.items() if one}) == bits(sums)
 
     def teardown(self) -> None:

@@ -3,7 +3,6 @@ from which more was taken back than came."""
 
 import dataclasses
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -291,8 +290,10 @@ def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken):
 
 def test_what_holds_no_rows_reads_as_nothing_and_a_correction_that_came_changes_no_measure():
     error, covariance = simulated(3, 40)
-    see = partial(observe, BOX, BINNING)
-    kept, gone = see(error[:25], covariance[:25]), see(error[25:], covariance[25:])
+    kept, gone = (
+        observe(BOX, BINNING, error[part], covariance[part])
+        for part in (slice(25), slice(25, None))
+    )
     nothing = read_in_every_way(gone.merge(kept.negated()))
     assert np.isnan(nothing.dimensions["x"].ence)
     assert nothing.dimensions["x"].bins.n.size == 0
