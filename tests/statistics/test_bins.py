@@ -23,7 +23,7 @@ from tests.statistics.oracle import log_edges
 
 Fold = dict[tuple[int, int, int], list[int]]
 DEVIATION, NEES = Binning().deviation, Binning().nees
-ALL = [DEVIATION, NEES, LogBins(1.0, 1, 1), LogBins(0.3, 7, 5), LogBins(1e-6, 24, 40)]
+ALL = [DEVIATION, NEES, LogBins(1.0, 1, 1), LogBins(0.3, 7, 5), LogBins(2.0**-10, 256, 16)]
 
 
 def by_search(bins: LogBins, value):

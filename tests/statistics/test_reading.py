@@ -283,7 +283,8 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
 def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken):
     def of_tracks(n: int) -> StageStatistics:
         ids = cluster_id((np.random.default_rng([seed, n]).integers(5, size=n),))
-        return observe(XYZ, BINNING, *simulated([seed, n], n), ids)
+        error, covariance = simulated([seed, n], n)
+        return observe(XYZ, BINNING, error, covariance, ids)
 
     read_in_every_way(of_tracks(came).merge(of_tracks(taken).negated()))
 
