@@ -66,13 +66,6 @@ def converse(sidecar: Sidecar, *messages: pb.ProcessRequest) -> list[pb.ProcessR
     return answers
 
 
-def calibration(sidecar: Sidecar, *slices: str, **request) -> pb.GetCalibrationResponse:
-    found: pb.GetCalibrationResponse = sidecar.monitor.GetCalibration(
-        pb.GetCalibrationRequest(slices=slices, **request), timeout=PATIENCE
-    )
-    return found
-
-
 def assert_message(message, measures, besides: set[str]) -> int:
     """All fields but those besides are what is measured under the same name; how many."""
     names = set(message.DESCRIPTOR.fields_by_name) - besides

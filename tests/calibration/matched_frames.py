@@ -4,11 +4,8 @@ slice and pane; no tests here.
 The panes are filled row by row, from the meaning of slices, stages and tracks.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,15 +20,16 @@ from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, Wi
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
+EDGES = ExportEdges((0.5, 1.0, 2.0, 4.0), BINNING)
 # Panes of 20, 60 and 120 ns.
 WINDOWS = Windows((60, 180, 360), 3)
+OLDER = (WINDOWS.older, 0)
 XY = plain_space(("x", "y"), "m")
 UV = plain_space(("u", "v"), "px")
 # An angle in front: the order of whitening is then not the order of the dimensions.
 BOX = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *plain_space(("x", "y")).dimensions))
 # Every slice is of one space.
 SLICES = {XY: (0, 1, 4), UV: (2,), BOX: (3, 5)}
-
 Panes = dict[int, dict[PaneKey, SliceStatistics]]
 
 
@@ -60,24 +58,13 @@ def matched(
     error[random.random(n) < 0.1] *= 1e5
     of_rows = None
     if tracks:
-        track = np.zeros(n, np.uint64)
+        of_rows = TrackIds(np.zeros(n, np.uint64), np.zeros(n, bool))
         chosen = random.permutation(n)[: min(n, tracks)]
-        track[chosen] = random.permutation(tracks)[: chosen.size]
-        tracked = np.zeros(n, bool)
-        tracked[chosen] = random.random(chosen.size) < 0.9
-        of_rows = TrackIds(track, tracked)
-    return MatchedRows(
-        space,
-        random.choice(np.array(slices, np.int64), n),
-        error,
-        covariance,
-        error + 0.5 if changed else error,
-        3.0 * covariance if changed else covariance,
-        stamp_ns,
-        live,
-        of_rows,
-        source,
-    )
+        of_rows.id[chosen] = random.permutation(tracks)[: chosen.size]
+        of_rows.known[chosen] = random.random(chosen.size) < 0.9
+    of_slices = random.choice(np.array(slices, np.int64), n)
+    made = (error + 0.5, 3.0 * covariance) if changed else (error, covariance)
+    return MatchedRows(space, of_slices, error, covariance, *made, stamp_ns, live, of_rows, source)
 
 
 def drive(
@@ -95,47 +82,30 @@ def drive(
     for number in range(frames):
         space = list(SLICES)[int(random.integers(len(SLICES)))]
         stamp: int | None = 2 * number
-        live = True
-        if random.random() < late:
+        live = random.random() >= late
+        if not live:
             stamp = None if random.random() < 0.2 else 2 * number - int(random.integers(600))
-            live = False
-        found.append(
-            matched(
-                [seed, number],
-                int(random.integers(longest + 1)),
-                changed=bool(random.random() < 0.6) if changed is None else changed,
-                slices=SLICES[space],
-                space=space,
-                stamp_ns=stamp,
-                live=live,
-                tracks=tracks,
-                source=int(random.integers(2)) if tracks else 0,
-            )
+        rows = matched(
+            [seed, number],
+            int(random.integers(longest + 1)),
+            changed=bool(random.random() < 0.6) if changed is None else changed,
+            slices=SLICES[space],
+            space=space,
+            stamp_ns=stamp,
+            live=live,
+            tracks=tracks,
+            source=int(random.integers(2)) if tracks else 0,
         )
+        found.append(rows)
     return found
 
 
-def shuffled(rows: MatchedRows, random: np.random.Generator) -> MatchedRows:
-    """The same rows in another order."""
-    order = random.permutation(rows.n)
-    error, covariance = rows.error[order], rows.covariance[order]
-    return replace(
-        rows,
-        slices=rows.slices[order],
-        error=error,
-        covariance=covariance,
-        recalibrated_error=error if rows.unchanged else rows.recalibrated_error[order],
-        recalibrated_covariance=(
-            covariance if rows.unchanged else rows.recalibrated_covariance[order]
-        ),
-    )
+def clock_of(frames: Sequence[MatchedRows]) -> int:
+    return max(rows.stamp_ns for rows in frames if rows.stamp_ns is not None)
 
 
-def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None, sign: int = 1) -> Panes:
-    """What a sidecar has counted whose event time has come to clock_ns.
-
-    sign  −1: what it takes to have the frames not counted
-    """
+def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None) -> Panes:
+    """What a sidecar has counted whose event time has come to clock_ns."""
     where: dict[tuple[int, PaneKey], list[tuple[MatchedRows, int]]] = defaultdict(list)
     for rows in frames:
         for row, index in enumerate(rows.slices.tolist()):
@@ -143,25 +113,16 @@ def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None, sign: in
     names: dict[tuple[int, ...], int] = {}
     panes: Panes = defaultdict(dict)
     for (index, key), held in where.items():
-        see = partial(
-            observe,
-            held[0][0].space,
-            BINNING,
-            cluster=np.array([_cluster(names, rows, row) for rows, row in held], np.uint64),
-        )
-        raw = made = see(
-            error=np.array([rows.error[row] for rows, row in held]),
-            covariance=np.array([rows.covariance[row] for rows, row in held]),
-        )
+        cluster = np.array([_cluster(names, rows, row) for rows, row in held], np.uint64)
+        see = partial(observe, held[0][0].space, BINNING, cluster=cluster)
+
+        def of(name: str, held: Sequence[tuple[MatchedRows, int]] = held) -> Any:
+            return np.array([getattr(rows, name)[row] for rows, row in held])
+
+        raw = made = see(error=of("error"), covariance=of("covariance"))
         if not all(rows.unchanged for rows, _ in held):
-            made = see(
-                error=np.array([rows.recalibrated_error[row] for rows, row in held]),
-                covariance=np.array([rows.recalibrated_covariance[row] for rows, row in held]),
-            )
-        more = SliceStatistics(raw, made)
-        if sign < 0:
-            more = more.merge(more.negated()).merge(more.negated())
-        put(panes[index], key, more)
+            made = see(error=of("recalibrated_error"), covariance=of("recalibrated_covariance"))
+        put(panes[index], key, SliceStatistics(raw, made))
     return {index: found for index, found in panes.items() if found}
 
 
@@ -176,29 +137,9 @@ def _cluster(names: dict[tuple[int, ...], int], rows: MatchedRows, row: int) -> 
 
 # ---- an accumulator, fed
 
-EDGES = ExportEdges((0.5, 1.0, 2.0, 4.0), BINNING)
-OLDER = (WINDOWS.older, 0)
-
 
 def empty(fold_rows=100) -> SliceAccumulator:
     return SliceAccumulator(BINNING, WINDOWS, EDGES, fold_rows)
-
-
-def finished(accumulator: SliceAccumulator, clock_ns: int | None = None) -> SliceAccumulator:
-    fold(accumulator)
-    for _ in accumulator.move_on(clock_ns):
-        pass
-    return accumulator
-
-
-def add_panes(
-    accumulator: SliceAccumulator, index: int, panes: Mapping[PaneKey, SliceStatistics]
-) -> None:
-    """Adds what was counted elsewhere to a slice, as an import does."""
-    changes = PaneChanges(accumulator)
-    for _ in changes.put_all(index, panes, timely=True):
-        pass
-    accumulator.take(changes)
 
 
 def unfinished(accumulator: PaneAccumulator[Any, Any]) -> bool:
@@ -218,6 +159,12 @@ def fold_some(accumulator: PaneAccumulator[Any, Any]) -> None:
         accumulator.step()
 
 
+def finished(accumulator: SliceAccumulator, clock_ns: int | None = None) -> SliceAccumulator:
+    fold(accumulator)
+    list(accumulator.move_on(clock_ns))
+    return accumulator
+
+
 def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> SliceAccumulator:
     """Fed frame by frame, a step after each, as the sidecar does."""
     accumulator = empty(fold_rows)
@@ -227,16 +174,19 @@ def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> 
     return finished(accumulator, clock_ns)
 
 
+def add_panes(
+    accumulator: SliceAccumulator, index: int, panes: Mapping[PaneKey, SliceStatistics]
+) -> None:
+    """Adds what was counted elsewhere to a slice, as an import does."""
+    changes = PaneChanges(accumulator)
+    list(changes.put_all(index, panes, timely=True))
+    accumulator.take(changes)
+
+
 def assert_same_panes(one: Panes, other: Panes) -> None:
-    held = [{i: panes for i, panes in every.items() if panes} for every in (one, other)]
-    assert held[0].keys() == held[1].keys()
-    for i, panes in held[0].items():
-        assert bits(panes) == bits(held[1][i])
+    left, right = ({i: panes for i, panes in every.items() if panes} for every in (one, other))
+    assert bits(left) == bits(right)
 
 
 def counted(accumulator: SliceAccumulator) -> int:
     return sum(one.raw.n for panes in accumulator.panes.values() for one in panes.values())
-
-
-def clock_of(frames: Sequence[MatchedRows]) -> int:
-    return max(rows.stamp_ns for rows in frames if rows.stamp_ns is not None)

@@ -1,0 +1,164 @@
+"""Which class probabilities can be used, against plain loops over values and detections."""
+
+import math
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from monitor.frames.classes import MOST_VALUES, usable_opinions
+from monitor.frames.frame import opinions_of
+from tests import laws
+
+NAN, INF = float("nan"), float("inf")
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def is_sound(values, classes):
+    """Whether a detection's values are opinions, one after the other."""
+    if len(values) % classes or len(values) > MOST_VALUES:
+        return False
+    opinions = [values[i : i + classes] for i in range(0, len(values), classes)]
+    in_range = all(math.isfinite(p) and -1e-6 <= p <= 1 + 1e-6 for p in values)
+    return in_range and all(abs(math.fsum(opinion) - 1) <= 1e-3 for opinion in opinions)
+
+
+def expected(rows, classes):
+    """The opinions of each row, or None; and whether something came that is set aside."""
+    counts = Counter(len(row) // classes for row in rows if row and is_sound(row, classes))
+    most = max(counts.values(), default=0)
+    m = min((count for count, often in counts.items() if often == most), default=-1)
+    kept = [bool(row) and is_sound(row, classes) and len(row) == m * classes for row in rows]
+    found = [
+        np.clip(np.reshape(row, (m, classes)), 0, 1).tolist() if use else None
+        for row, use in zip(rows, kept, strict=True)
+    ]
+    return found, [bool(row) and not use for row, use in zip(rows, kept, strict=True)]
+
+
+def padded(rows, width=None):
+    """As the wire hands them over: NaN beyond the length, or cut where the array ends."""
+    length = np.array([len(row) for row in rows], np.int64)
+    values = np.full((len(rows), length.max(initial=0) if width is None else width), NAN)
+    for i, row in enumerate(rows):
+        kept = min(len(row), values.shape[1])
+        values[i, :kept] = row[:kept]
+    return values, length
+
+
+def judged(rows, classes, width=None):
+    """All rows of a frame."""
+    values, length = padded(rows, width)
+    return usable_opinions(values, length, np.arange(len(rows)), classes)
+
+
+def softmax(logits, kind):
+    """In the precision of the detector, (M, C)."""
+    logits = np.asarray(logits, dtype=kind)
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (raised / raised.sum(axis=1, keepdims=True, dtype=kind)).astype(np.float64)
+
+
+@st.composite
+def detections(draw, classes):
+    """Values of a detection: often sound, with 1 to 3 opinions, or none, or with one fault."""
+    count = draw(st.sampled_from([0, 1, 1, 2, 2, 3]))
+    logit = st.floats(-12, 12)
+    logits = [[draw(logit) for _ in range(classes)] for _ in range(count)]
+    if not count:
+        return []
+    row = softmax(logits, draw(st.sampled_from([np.float64, np.float32]))).ravel().tolist()
+    at = draw(st.integers(0, len(row) - 1))
+    match draw(st.sampled_from(["", "", "", "set", "drop", "add", "shift"])):
+        case "set":
+            row[at] = draw(st.sampled_from([NAN, INF, -INF, 1e308, -0.1, 1.1, -1e-5, 2.0, 0.0]))
+        case "drop":
+            del row[at]
+        case "add":
+            row.insert(at, draw(st.sampled_from([0.0, 1.0])))
+        case "shift":
+            row[at] += draw(st.sampled_from([-5e-4, 5e-4, -2e-3, 2e-3, 9e-7, -9e-7]))
+    return row
+
+
+@given(
+    st.integers(1, 5).flatmap(lambda c: st.tuples(st.lists(detections(c), max_size=8), st.just(c)))
+)
+@example(([[0.5, 0.5, 0.25, 0.75], [0.5, 0.5, 0.5, 0.75]], 2))
+@example(([[0.5, 0.5], [NAN, 0.5] * 2, [0.5, 0.6] * 2], 2))
+@example(([[0.25, 0.75] * count for count in (1, 2, 2)], 2))
+@example(([[0.25, 0.75] * count for count in (3, 1)], 2))
+@example(([[0.25, 0.75] * count for count in (3, 3, 1, 1, 2)], 2))
+@example(([[1 + 5e-7, -5e-7]], 2))
+@example(([[1.0, *[0.0] * 7] * (MOST_VALUES // 8)], 8))
+@example(([[1.0, *[0.0] * 7] * (MOST_VALUES // 8 + 1)], 8))
+@example(([], 3))
+@example(([[], []], 3))
+def test_exactly_the_sound_opinions_of_the_usual_number_are_kept(made):
+    rows, classes = made
+    values, length = padded(rows)
+    before = values.copy()
+    found, invalid = usable_opinions(values, length, np.arange(len(rows)), classes)
+    laws.assert_same(values, before)
+    opinions, set_aside = expected(rows, classes)
+    assert invalid.tolist() == set_aside
+    assert (found is None) == (not any(opinions))
+    for row, opinion in zip(() if found is None else found, opinions, strict=found is not None):
+        assert np.isnan(row).all() if opinion is None else row.tolist() == opinion
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
+def test_a_softmax_of_any_precision_passes(kind):
+    logits = np.random.default_rng(1).normal(size=(500, 80), scale=4)
+    values = softmax(logits, kind)
+    found, invalid = judged(values.tolist(), 80)
+    assert not invalid.any()
+    laws.assert_same(found, values[:, None])
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        *(([0.5, 0.5 + off], abs(off) < 1e-3) for off in (0.9e-3, -0.9e-3, 1.1e-3, -1.1e-3)),
+        *(([1 + off, 0.0], off < 1e-6) for off in (0.9e-6, 1.1e-6)),
+        *(([1.0, -off], off < 1e-6) for off in (0.9e-6, 1.1e-6)),
+        *((row, False) for row in ([2.0, -1.0], [0.0, 0.0], [NAN, NAN], [INF, -INF])),
+        *((row, False) for row in ([1e308, 1e308], [1.0], [0.5, 0.5, 0.0])),
+    ],
+)
+def test_the_tolerances_are_those_of_the_contract(values, kept):
+    assert judged([values], 2)[1].tolist() == [not kept]
+
+
+def test_one_detection_of_many_values_costs_no_more_than_what_was_sent():
+    values, length = padded([[0.5, 0.5] * 1024, *([[0.25, 0.75]] * 2000), [0.5] * 2047])
+    tracemalloc.start()
+    found, invalid = usable_opinions(values, length, np.arange(length.size), 2)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found is not None
+    assert found.shape == (2002, 1, 2)
+    assert np.flatnonzero(invalid).tolist() == [0, 2001]
+    assert most < values.nbytes / 20
+    # Those that are not looked at have no say.
+    found, invalid = usable_opinions(values, length, np.array([0]), 2)
+    assert found is not None
+    assert (found.shape, invalid.tolist()) == ((1, 1024, 2), [False])
+
+
+def test_opinions_of_a_frame_are_kept_for_the_rows_that_have_some_and_found_again():
+    random = np.random.default_rng(1)
+    values = random.dirichlet(np.ones(4), size=(12, 2))
+    has = random.random(12) < 0.5
+    values[~has] = np.nan
+    waiting = opinions_of(values, 0)
+    left = np.flatnonzero(has)
+    assert waiting.rows.tolist() == left.tolist()
+    assert waiting.of(np.arange(12)).tolist() == has.tolist()
+    chosen = random.permutation(left)
+    rows = waiting.matched(chosen, np.zeros(chosen.size, np.int64), 7)
+    assert rows is not None
+    laws.assert_same(rows.opinions, values[chosen])

@@ -1,0 +1,186 @@
+"""Overlap of boxes, distances, and the pairs within a gate: against each pair by itself."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.matching import gate as gate_module
+from monitor.matching.distances import (
+    BoxOverlap,
+    CentreDistance,
+    Distance,
+    MahalanobisDistance,
+    Placed,
+    rotated_overlap,
+    upright_overlap,
+)
+from monitor.matching.gate import any_within, pairs_within
+from tests import laws
+from tests.matching.polygons import overlap
+
+places = st.floats(-4, 4)
+sizes = st.floats(0.1, 5)
+headings = st.floats(-7, 7) | st.sampled_from(
+    [0.0, math.pi / 2, -math.pi / 2, math.pi, 2 * math.pi]
+)
+boxes = st.tuples(places, places, sizes, sizes, headings)
+# On a grid, where corners lie on sides and sides on each other.
+aligned = st.tuples(
+    *[st.integers(-3, 3).map(float)] * 2,
+    *[st.integers(1, 4).map(float)] * 2,
+    st.sampled_from([0.0, math.pi / 2, math.pi, -math.pi / 2, math.pi / 4]),
+)
+
+
+def of(a, b) -> float:
+    return float(rotated_overlap(np.array([a]), np.array([b]))[0])
+
+
+@given(boxes, boxes, aligned, aligned)
+def test_boxes_overlap_as_clipping_by_hand_says_alone_and_among_others(a, b, c, d):
+    pairs = [(a, b), (b, a), (c, d), (d, c), (a, c), (a, a), (a, (*a[:4], a[4] + math.pi))]
+    found = rotated_overlap(*(np.array(side) for side in zip(*pairs, strict=True)))
+    assert found.tolist() == pytest.approx([overlap(*pair) for pair in pairs], abs=1e-6)
+    assert found.tolist() == pytest.approx([of(*pair) for pair in pairs], abs=1e-12)
+    assert found[0] == pytest.approx(found[1], abs=1e-9)
+    assert found[-2:] == pytest.approx([1, 1], abs=1e-9)
+    assert ((found >= 0) & (found <= 1)).all()
+    upright = [
+        [(x - length / 2, y - w / 2, x + length / 2, y + w / 2)] for x, y, length, w, _ in (a, b)
+    ]
+    expected = overlap((*a[:4], 0.0), (*b[:4], 0.0))
+    assert upright_overlap(*map(np.array, upright))[0] == pytest.approx(expected, abs=1e-6)
+
+
+@given(boxes, st.sampled_from([(0.0, 2.0), (2.0, 0.0), (2.0, -1.0), (-1.0, -1.0)]))
+def test_a_box_without_extent_overlaps_nothing(a, size):
+    empty = (a[0], a[1], *size, a[4])
+    assert of(a, empty) == of(empty, a) == of(empty, empty) == 0
+    good = np.array([[0.0, 0, 2, 2]])
+    for swapped in (np.array([[2.0, 0, 0, 2]]), np.array([[0.0, 2, 2, 0]])):
+        assert upright_overlap(good, swapped)[0] == upright_overlap(swapped, swapped)[0] == 0
+    assert rotated_overlap(np.zeros((0, 5)), np.zeros((0, 5))).shape == (0,)
+    assert upright_overlap(np.zeros((0, 4)), np.zeros((0, 4))).shape == (0,)
+
+
+# ---- pairs within a gate
+
+
+SPACE = Space(
+    (
+        Dimension("x"),
+        Dimension("y"),
+        Dimension("l"),
+        Dimension("w"),
+        Dimension("yaw", "rad", DimensionKind.ANGLE),
+    )
+)
+DISTANCES: dict[str, Distance] = {
+    "centre": CentreDistance(SPACE, (0, 1)),
+    "centre with heading": CentreDistance(SPACE, (0, 4)),
+    "mahalanobis": MahalanobisDistance(SPACE, (0, 1, 4)),
+    "rotated": BoxOverlap((0, 1, 2, 3, 4), upright=False),
+    "upright": BoxOverlap((0, 1, 2, 3), upright=True),
+}
+seeds = st.integers(0, 2**32 - 1)
+
+
+def placed(seed: int, n: int, *, exact: bool = False) -> Placed:
+    random = np.random.default_rng(seed)
+    mean = random.uniform([-5, -5, 0.5, 0.5, -4], [5, 5, 6, 4, 4], (n, 5))
+    root = random.normal(size=(n, 5, 5))
+    covariance = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(5)
+    return Placed(mean, None if exact else covariance)
+
+
+def by_hand(name: str, objects: Placed, detections: Placed, i: int, j: int) -> float:
+    a, b = objects.mean[i], detections.mean[j]
+    error = a - b
+    error[4] = math.remainder(error[4], 2 * math.pi)
+    if name == "centre":
+        return math.hypot(error[0], error[1])
+    if name == "centre with heading":
+        return math.hypot(error[0], error[4])
+    if name == "mahalanobis":
+        block = np.ix_([0, 1, 4], [0, 1, 4])
+        assert detections.covariance is not None
+        total = detections.covariance[j][block]
+        if objects.covariance is not None:
+            total = total + objects.covariance[i][block]
+        e = error[[0, 1, 4]]
+        return math.sqrt(e @ np.linalg.inv(total) @ e)
+    if name == "rotated":
+        return 1 - overlap(tuple(a), tuple(b))
+    # The numbers of an upright box are its sides.
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:4], b[2:4])
+    shared = np.prod(np.maximum(high - low, 0))
+    sizes = [np.prod(np.maximum(box[2:4] - box[:2], 0)) for box in (a, b)]
+    return 1 - shared / (sum(sizes) - shared) if shared > 0 else 1.0
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+@given(
+    seed=seeds,
+    m=st.integers(0, 8),
+    n=st.integers(0, 8),
+    share=st.floats(0.05, 0.95),
+    exact=st.booleans(),
+)
+def test_the_pairs_within_the_gate_are_those_of_each_pair_by_itself(name, seed, m, n, share, exact):
+    objects, detections = placed(seed, m, exact=exact), placed(seed + 1, n)
+    gate = share if name in ("rotated", "upright") else 4 * share
+    found = pairs_within(DISTANCES[name], objects, detections, gate)
+    pairs = zip(found.object.tolist(), found.detection.tolist(), strict=True)
+    sent = dict(zip(pairs, found.distance.tolist(), strict=True))
+    for pair in product(range(m), range(n)):
+        distance = by_hand(name, objects, detections, *pair)
+        if abs(distance - gate) > 1e-6:
+            assert (pair in sent) == (distance < gate)
+        if pair in sent:
+            assert sent[pair] == pytest.approx(distance, abs=1e-6)
+    near = any_within(DISTANCES[name], objects, detections, gate)
+    assert near.tolist() == [any(j == pair[1] for pair in sent) for j in range(n)]
+
+
+def test_a_pair_at_the_gate_itself_is_within_it_and_boxes_that_touch_are_no_pair():
+    a, b = (Placed(np.array([[x, 0.0, 2, 2, 0]])) for x in (0.0, 2.0))
+    for name, gate in (("centre", 2.0), ("centre with heading", 2.0)):
+        assert pairs_within(DISTANCES[name], a, b, gate).distance.tolist() == [2.0]
+        assert pairs_within(DISTANCES[name], a, b, np.nextafter(gate, 0)).distance.size == 0
+    assert pairs_within(DISTANCES["rotated"], a, b, 5.0).distance.size == 0
+    half = Placed(np.array([[0.0, 0, 1, 2, 0]]))
+    assert pairs_within(DISTANCES["rotated"], a, half, 0.5).distance.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("block", [1, 7])
+def test_what_is_looked_at_in_one_go_changes_nothing(monkeypatch, block):
+    objects, detections = placed(1, 20), placed(2, 30)
+    whole = pairs_within(DISTANCES["rotated"], objects, detections, 0.9)
+    monkeypatch.setattr(gate_module, "_BLOCK", block)
+    parts = pairs_within(DISTANCES["rotated"], objects, detections, 0.9)
+    assert whole.distance.size > 10
+    laws.assert_same(parts, whole)
+
+
+@pytest.mark.parametrize("name", sorted(set(DISTANCES) - {"upright"}))
+def test_in_a_crowd_an_object_is_offered_its_nearest_detections(monkeypatch, name):
+    monkeypatch.setattr(gate_module, "NEAREST", 3)
+    objects, detections = placed(1, 4), placed(2, 40)
+    found = pairs_within(DISTANCES[name], objects, detections, 0.99 if name == "rotated" else 20.0)
+    assert np.bincount(found.object, minlength=4).max() == 3
+    if name == "centre":
+        distance = np.hypot(*(objects.mean[0, :2] - detections.mean[:, :2]).T)
+        assert sorted(found.distance[found.object == 0]) == pytest.approx(np.sort(distance)[:3])
+    # Of a heap on one spot the first are offered, and none of it is crowded out of being ignored.
+    heap = objects.take(np.zeros(50, np.int64))
+    assert pairs_within(DISTANCES["centre"], heap.take(slice(1)), heap, 1.0).detection.tolist() == [
+        0,
+        1,
+        2,
+    ]
+    assert any_within(DISTANCES["centre"], heap, heap, 1.0).all()

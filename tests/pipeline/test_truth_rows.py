@@ -1,0 +1,74 @@
+"""The same detections teach recalibrators that the statistics count."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.frames.detections import Estimates, Limits, examine
+from monitor.frames.frame import TrackIds
+from monitor.matching.record import INLINE, LabelRecord
+from monitor.pipeline.labelled_rows import RowsWithTruth, inline_rows, tracks_told
+from tests.piped import DOUBLE, XYZ, sent
+from tests.received import detections
+
+ROWS = np.array([0, 2, 3])
+SLICES = np.array([1, 0, 1, 1])
+TRACKS = TrackIds(np.array([7, 8, 9, 7], np.uint64), np.array([True, True, False, True]))
+BATCH = examine(detections([sent(i, truth=True) for i in range(4)]), XYZ, 4, Limits()).batch
+
+
+def rows_of(*, recalibrated: bool = False, rows=ROWS) -> RowsWithTruth:
+    """Three of four usable detections, the truth of which has come with them."""
+    record = LabelRecord(
+        revision=INLINE, rows=rows, truth=BATCH.truth[rows], stamp_ns=5, delay_ns=11, live=False
+    )
+    made = Estimates(BATCH.mean, BATCH.covariance, BATCH.diagonal)
+    if recalibrated:
+        made = DOUBLE.apply(made, SLICES, [("car",), ("bus",)])
+    return inline_rows(BATCH, record, SLICES, made, TRACKS, 3)
+
+
+@pytest.mark.parametrize("recalibrated", [False, True])
+def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
+    rows = rows_of(recalibrated=recalibrated)
+    assert (rows.made is rows.sent) is not recalibrated
+    learned, counted = rows.labelled(), rows.matched()
+    assert learned is not None
+    assert learned.n == counted.n == 3
+    assert learned.slices.tolist() == counted.slices.tolist() == [1, 1, 1]
+    assert np.array_equal(learned.sent.mean, BATCH.mean[ROWS])
+    assert np.array_equal(learned.truth, BATCH.truth[ROWS])
+    assert np.array_equal(counted.error, BATCH.truth[ROWS] - BATCH.mean[ROWS])
+    assert np.array_equal(learned.sent.covariance, counted.covariance)
+    assert counted.unchanged is not recalibrated
+    factor = 4.0 if recalibrated else 1.0
+    assert np.allclose(counted.recalibrated_covariance, factor * counted.covariance)
+    assert (learned.stamp_ns, learned.source) == (counted.stamp_ns, counted.source) == (5, 3)
+    assert (learned.delay_ns, counted.live) == (11, False)
+    assert learned.tracks is counted.tracks
+    assert learned.tracks is not None
+    assert learned.tracks.id.tolist() == [7, 9, 7]
+    assert learned.tracks.known.tolist() == [True, False, True]
+
+
+def test_nothing_is_learned_from_no_rows_and_from_what_is_of_no_known_time():
+    rows = rows_of()
+    timeless = replace(rows, record=replace(rows.record, stamp_ns=None))
+    assert (timeless.labelled(), timeless.matched().n) == (None, 3)
+    assert replace(rows, record=replace(rows.record, stamp_ns=0)).labelled() is not None
+    none = rows_of(rows=np.zeros(0, np.int64))
+    assert (none.labelled(), none.matched().n) == (None, 0)
+
+
+def test_the_labellers_objects_stand_before_tracks_and_never_meet_them():
+    objects = TrackIds(TRACKS.id, np.array([True, False, False, True]))
+    told = tracks_told(TRACKS, objects)
+    assert told is not None
+    assert told.known.tolist() == [True, True, False, True]
+    assert (told.id == TRACKS.id).tolist() == [False, True, True, False]
+    assert told.id[0] == told.id[3]
+    assert tracks_told(TRACKS, None) is TRACKS
+    alone = tracks_told(None, objects)
+    assert alone is not None
+    assert alone.known.tolist() == objects.known.tolist()

@@ -1,0 +1,322 @@
+"""Measures of class probabilities by the exact engine, against slow formulas from the papers; read
+off sums, against the exact engine; and areas under sparsification curves."""
+
+import json
+import math
+from dataclasses import fields
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.statistics.class_evaluation import (
+    AUSE,
+    ClassEvaluation,
+    Ranked,
+    area_bounds,
+    areas,
+    class_as_json,
+    deviation_within,
+    evaluate_class_rows,
+    rank_rows,
+    read_classes,
+)
+from monitor.statistics.class_statistics import no_class_statistics, observe_classes
+from monitor.statistics.evaluation import EvaluationError
+from tests.statistics import class_oracle as oracle
+
+# What `evaluate --json` prints is a contract.
+CONTRACT = {
+    *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness"),
+    *("overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs"),
+}
+BESIDES = {
+    *("n", "classes", "accuracy", "rows_without_truth", "rows_refused", "n_opinions", "entropy"),
+    *("ause_cross_entropy", "ause_brier", "ause_brier_entropy", "ause_brier_cross_entropy"),
+    *("ause_bound", "n_by_class", "ece_by_class", "uce_by_class"),
+    *(f"{name}_by_class" for name in AUSE),
+    *("aleatoric", "epistemic", "rejection", "counts_confidence", "counts_entropy"),
+}
+SORTS = (oracle.confidence, oracle.entropy, oracle.cross_entropy)
+MERITS = (oracle.wrong, oracle.brier)
+
+
+def simulated(seed, n=150, classes=5, sharp=1.0):
+    """Probabilities, some of them with ties, and labels drawn from softer ones."""
+    random = np.random.default_rng(seed)
+    logits = 2 * random.normal(size=(n, classes))
+    logits[random.random(n) < 0.2] = logits[0]
+    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    claimed = true**sharp / (true**sharp).sum(axis=1, keepdims=True)
+    label = (true.cumsum(axis=1) > random.random((n, 1))).argmax(axis=1)
+    return claimed, label
+
+
+def as_rows(probabilities, label) -> oracle.Rows:
+    return list(zip(probabilities.tolist(), label.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bins", [10, 15, 20, 7])
+def test_measures_are_those_of_the_papers(seed, bins):
+    probabilities, label = simulated(seed, sharp=1 + seed / 2)
+    rows = as_rows(probabilities, label)
+    edges = np.linspace(0, 1, bins + 1).tolist()
+    found = evaluate_class_rows(probabilities, label, bins=bins)
+    over_confidence = oracle.gaps(rows, oracle.confidence, oracle.right, edges)
+    over_entropy = oracle.gaps(rows, oracle.entropy, oracle.wrong, edges)
+    ece = [oracle.classwise_ece(rows, c, edges) for c in range(5)]
+    uce = [oracle.classwise_uce(rows, c, edges) for c in range(5)]
+    expected = {
+        "accuracy": fmean(map(oracle.right, rows)),
+        "ece": oracle.expected(over_confidence),
+        "ece2": oracle.expected(over_confidence, 2),
+        "mce": max(gap for _, gap in over_confidence),
+        "ace": fmean(gap for _, gap in over_confidence),
+        "ece_by_class": ece,
+        "cece": sum(ece) / 5,
+        "uce_entropy": oracle.expected(over_entropy),
+        "uce_by_class": uce,
+        "cuce": np.nanmean(uce),
+        "nll": fmean(map(oracle.cross_entropy, rows)),
+        "brier": fmean(map(oracle.brier, rows)),
+        "entropy": fmean(map(oracle.entropy, rows)),
+        "ccqs": oracle.area_score(rows, oracle.confidence, oracle.right, edges),
+        "ucqs": oracle.area_score(rows, oracle.entropy, oracle.wrong, edges),
+        "counts_confidence": list(map(len, oracle.binned(rows, oracle.confidence, edges))),
+        "counts_entropy": list(map(len, oracle.binned(rows, oracle.entropy, edges))),
+    }
+    for name, value in expected.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-9, nan_ok=True), name
+    # |o P(wrong) − u P(right)| ≤ ECE ≤ ECE_2 ≤ MCE
+    wrong = found.overconfidence * (1 - found.accuracy)
+    assert abs(wrong - found.underconfidence * found.accuracy) <= found.ece + 1e-12
+    assert found.ece <= found.ece2 + 1e-12 <= found.mce + 2e-12
+    quantiles = np.quantile(probabilities.max(axis=1), np.linspace(0, 1, bins + 1)).tolist()
+    gaps = oracle.gaps(rows, oracle.confidence, oracle.right, quantiles)
+    count = evaluate_class_rows(probabilities, label, bins=bins, binning="equal-count")
+    assert count.ece == pytest.approx(oracle.expected(gaps), rel=1e-9)
+    assert count.ace == pytest.approx(fmean(gap for _, gap in gaps), rel=1e-9)
+    assert (count.ccqs, count.ucqs) == (found.ccqs, found.ucqs)
+
+
+def ause(rows: oracle.Rows, sort: oracle.OfRow, merit: oracle.OfRow) -> float:
+    """Rounded, so that ties in the rows are ties in the oracle's sums too."""
+    sign = -1 if sort is oracle.confidence else 1
+    return oracle.ause(
+        rows, lambda row: round(sign * sort(row), 12), lambda row: round(merit(row), 12)
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sparsification_is_that_of_the_papers_holistic_and_by_class(seed):
+    probabilities, label = simulated(seed, n=60, classes=3)
+    rows = as_rows(probabilities.round(6), label)
+    found = evaluate_class_rows(np.array([p for p, _ in rows]), label)
+    for m, merit in enumerate(MERITS):
+        for s, sort in enumerate(SORTS):
+            near = partial(pytest.approx, rel=1e-6, abs=1e-9)
+            assert getattr(found, AUSE[3 * m + s]) == near(ause(rows, sort, merit))
+            for c in range(3):
+                own = [row for row in rows if oracle.predicted(row) == c]
+                assert found.n_by_class[c] == len(own)
+                assert found.ause_by_class[3 * m + s, c] == near(ause(own, sort, merit))
+    curve = oracle.remaining(rows, lambda row: round(oracle.entropy(row), 12), oracle.wrong)
+    for fraction, error in zip(found.rejection_fraction, found.rejection_error_rate, strict=True):
+        assert error == pytest.approx(curve[int(fraction * 60 + 1e-9)], rel=1e-9)
+
+
+def test_two_of_ten_classes_are_no_binary_problem():
+    probabilities, label = simulated(5, n=300, classes=10)
+    two = np.isin(label, (3, 8))
+    found = evaluate_class_rows(probabilities[two], label[two])
+    rows = as_rows(probabilities[two], label[two])
+    edges = np.linspace(0, 1, 21).tolist()
+    assert found.classes == 10 and found.ece_by_class.shape == (10,)
+    # A class that was never seen still has its claims, all of them wrong.
+    assert found.ece_by_class[0] == pytest.approx(np.mean(probabilities[two, 0]), rel=1e-9)
+    assert found.entropy == pytest.approx(np.mean([oracle.entropy(row) for row in rows]))
+    assert found.ece == pytest.approx(
+        oracle.expected(oracle.gaps(rows, oracle.confidence, oracle.right, edges))
+    )
+
+
+def test_a_class_that_is_never_predicted_has_no_uncertainty_measures():
+    probabilities = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.6, 0.1]])
+    found = evaluate_class_rows(probabilities, np.array([0, 1, 1]))
+    assert found.n_by_class.tolist() == [2, 1, 0]
+    assert np.isnan(found.uce_by_class).tolist() == [False, False, True]
+    assert np.isnan(found.ause_by_class).tolist() == [[False, False, True]] * 6
+    assert found.cuce == pytest.approx(found.uce_by_class[:2].mean())
+    json.dumps(class_as_json(found), allow_nan=False)
+
+
+def test_the_json_object_keeps_the_keys_of_the_contract():
+    probabilities, label = simulated(1)
+    found = class_as_json(evaluate_class_rows(probabilities, label))
+    assert set(found) == CONTRACT | BESIDES
+    assert found["aleatoric"] is None
+    assert isinstance(found["rejection"], dict)
+    assert found["rejection"]["fraction"][:3] == [0.0, 0.05, 0.1]
+    assert all(isinstance(found[name], float) for name in CONTRACT)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_all_right_and_certain_is_without_fault_and_one_bin_shows_its_gap(classes):
+    label = np.arange(classes)
+    found = evaluate_class_rows(np.eye(classes), label)
+    for name in ("ece", "mce", "uce_entropy", "nll", "brier", "cece", *AUSE):
+        assert getattr(found, name) == 0.0, name
+    assert (found.ccqs, found.ucqs, found.underconfidence) == (1.0, 1.0, 0.0)
+    assert math.isnan(found.overconfidence)
+    found = evaluate_class_rows(np.array([[0.98, 0.02]] * 4), np.array([0, 1, 1, 1]))
+    assert found.ccqs == pytest.approx(1 - 0.73 / 20 / 0.25)
+
+
+def test_nothing_to_evaluate_says_what_was_left_out():
+    with pytest.raises(EvaluationError, match="of 3 rows, 2 have no true class and 1 are no"):
+        evaluate_class_rows(np.full((3, 2), [0.5, 0.5]), np.array([-1, 2, -1]))
+
+
+# ---- read off sums
+
+
+# Of the sum over a bin, per row: half the unit of the grid.
+GRID = 2.0**-41
+# What sorting decides; the rest is a matter of sums.
+SORTED = {*AUSE, "ause_by_class", "ause_bound", "ause_bound_by_class", "rejection_error_rate"}
+
+
+def opinionated(seed, n, classes, sharp):
+    """Opinions and labels drawn from them; the sharper, the more confident."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(n, 2, classes)) * sharp
+    logits[:, :, 0] += random.choice([0.0, 2.0 * sharp])
+    logits -= logits.max(axis=2, keepdims=True)
+    opinions = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    probabilities = opinions.mean(axis=1)
+    drawn = (probabilities.cumsum(axis=1) > random.random((n, 1))).argmax(axis=1)
+    label = np.where(random.random(n) < 0.2, random.integers(0, classes, n), drawn)
+    return probabilities, label, opinions
+
+
+def both(rows, bins) -> tuple[ClassEvaluation, ClassEvaluation]:
+    probabilities, label, opinions = rows
+    return (
+        read_classes(observe_classes(*rows), bins),
+        evaluate_class_rows(probabilities, label, opinions=opinions, bins=bins),
+    )
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 300),
+    st.sampled_from([2, 3, 10]),
+    st.floats(0.1, 12),
+    st.sampled_from([10, 15, 20]),
+)
+def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
+    seed, n, classes, sharp, bins
+):
+    streamed, exact = both(opinionated(seed, n, classes, sharp), bins)
+    for field in fields(ClassEvaluation):
+        found, expected = getattr(streamed, field.name), getattr(exact, field.name)
+        if field.name in SORTED:
+            continue
+        if field.type in ("int", "IntArray"):
+            assert np.array_equal(found, expected), field.name
+        else:
+            # An area over 0.25 makes four of a gap's rounding.
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-9, atol=4 * GRID, err_msg=field.name
+            )
+    for i, name in enumerate(AUSE):
+        difference = abs(getattr(streamed, name) - getattr(exact, name))
+        assert difference <= streamed.ause_bound[i] + 1e-9, name
+    by_class = np.abs(streamed.ause_by_class - exact.ause_by_class)
+    bound = streamed.ause_bound_by_class + 1e-9
+    assert np.array_equal(np.isnan(by_class), np.isnan(bound))
+    assert (np.isnan(bound) | (by_class <= bound)).all()
+    assert not exact.ause_bound.any()
+
+
+def test_sparsification_of_many_rows_is_close_to_exact_sorting():
+    # One opinion: the mean of two certain ones is a half, in the last digits of which exact
+    # sorting finds an order.
+    _, label, opinions = opinionated(1, 20_000, 10, 3.0)
+    streamed, exact = both((opinions[:, 0], label, opinions[:, :1]), 20)
+    for name in AUSE:
+        assert getattr(streamed, name) == pytest.approx(getattr(exact, name), abs=1e-3), name
+    np.testing.assert_allclose(streamed.rejection_error_rate, exact.rejection_error_rate, atol=2e-3)
+
+
+def test_of_replicas_only_those_with_opinions_tell_of_them():
+    probabilities, label, opinions = opinionated(2, 50, 4, 2.0)
+    with_opinions = observe_classes(probabilities, label, opinions)
+    alone = read_classes(with_opinions)
+    found = read_classes(with_opinions.merge(observe_classes(probabilities, label)))
+    assert (found.n, found.opinions) == (100, 50)
+    assert (found.aleatoric, found.epistemic) == (alone.aleatoric, alone.epistemic)
+    assert found.aleatoric + found.epistemic == pytest.approx(alone.entropy, rel=1e-9)
+
+
+def test_a_slice_without_rows_has_no_measures():
+    zero = no_class_statistics(10)
+    early = zero.merge(observe_classes(*opinionated(1, 20, 10, 1.0)).negated())
+    for statistics in (zero, early):
+        found = read_classes(statistics)
+        assert (found.n, found.classes) == (0, 10)
+        for field in fields(ClassEvaluation):
+            if field.type == "float":
+                assert np.isnan(getattr(found, field.name)), field.name
+        json.dumps(class_as_json(found), allow_nan=False)
+
+
+# ---- sparsification
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 6), st.floats(0, 2, width=32), st.integers(0, 2)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def ranked(data) -> Ranked:
+    uncertainty, error, segment = (np.array(column) for column in zip(*data, strict=True))
+    return rank_rows(uncertainty.astype(float), error[:, None], segment, 3)
+
+
+def area(data):
+    """Most certain first, ties share their mean."""
+    shared = []
+    for level in sorted({u for u, _, _ in data}):
+        ties = [error for u, error, _ in data if u == level]
+        shared += [fmean(ties)] * len(ties)
+    return fmean(fmean(shared[: r + 1]) for r in range(len(shared)))
+
+
+@given(rows, st.randoms(use_true_random=False))
+def test_an_area_is_the_mean_error_of_what_remains_in_any_order_and_moves_by_its_bound(
+    data, random
+):
+    found = areas(ranked(data))
+    assert found.shape == (3, 1)
+    for segment in range(3):
+        part = [row for row in data if row[2] == segment]
+        near = pytest.approx(area(part) if part else math.nan, rel=1e-12, abs=1e-12, nan_ok=True)
+        assert found[segment, 0] == near
+    shuffled = list(data)
+    random.shuffle(shuffled)
+    np.testing.assert_allclose(areas(ranked(shuffled)), found, rtol=1e-12, atol=1e-15)
+    fine = ranked([(u, e, 0) for u, e, _ in data])
+    # All in one group, as if a micro-bin held every row.
+    n, error = np.array([len(data)]), fine.error.sum(axis=0)
+    deviation = deviation_within(n, error, 0.0, 2.0)[:, None]
+    coarse = Ranked(1, np.zeros(1, np.int64), n, error[None], deviation)
+    assert abs(areas(coarse) - areas(fine)[0]) <= area_bounds(coarse) + 1e-12
+    assert area_bounds(fine)[0] == 0

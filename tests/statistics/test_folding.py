@@ -1,0 +1,341 @@
+"""Rows on their way into panes: what is counted where, beside which others and after which were
+taken back, against sums made row by row."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from monitor.frames.frame import MatchedClasses, MatchedRows, TrackIds
+from monitor.statistics.bins import BinTotals
+from monitor.statistics.class_statistics import (
+    ClassStatistics,
+    observe_classes,
+)
+from monitor.statistics.folding import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator, Slots, chunks
+from monitor.statistics.observations import CHUNK
+from monitor.statistics.windows import PaneKey, put
+from tests import laws
+from tests.calibration.matched_frames import (
+    EDGES,
+    OLDER,
+    UV,
+    WINDOWS,
+    XY,
+    accumulated,
+    add_panes,
+    assert_same_panes,
+    clock_of,
+    drive,
+    empty,
+    expected_panes,
+    finished,
+    fold,
+    fold_some,
+    matched,
+    unfinished,
+)
+from tests.laws import costly
+from tests.states import bits
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def picked(rows: MatchedRows, chosen: Any) -> MatchedRows:
+    """Some rows, or all in another order; `take` says slice, and does with an array as well."""
+    return rows.take(chosen)
+
+
+def back(rows: MatchedRows) -> MatchedRows:
+    return replace(rows, live=False, retracts=True)
+
+
+def revised(rows: MatchedRows, seed: int) -> MatchedRows:
+    """The same detections with another truth."""
+    moved = rows.error + np.random.default_rng([seed, 7]).normal(size=rows.error.shape)
+    made = moved if rows.unchanged else rows.recalibrated_error + (moved - rows.error)
+    return replace(rows, error=moved, recalibrated_error=made, live=False)
+
+
+def with_retractions(
+    frames: Sequence[MatchedRows], random: np.random.Generator, share: float
+) -> tuple[list[MatchedRows], list[MatchedRows]]:
+    """What comes, and what of it is counted in the end: some frames are taken back later on, and
+    some of these told anew, some of these once more."""
+    places: list[tuple[float, MatchedRows]] = []
+    rest: list[MatchedRows] = []
+    for number, rows in enumerate(frames):
+        place, stands = float(number), rows
+        places.append((place, stands))
+        while random.random() < share:
+            place += 0.5 + float(random.integers(len(frames)))
+            places.append((place, back(stands)))
+            if random.random() < 0.5:
+                break
+            stands = revised(stands, number)
+            places.append((place, stands))
+        else:
+            rest.append(stands)
+    return [rows for _, rows in sorted(places, key=lambda one: one[0])], rest
+
+
+@given(
+    seed=seeds,
+    tracks=st.sampled_from([0, 3, 9]),
+    changed=st.sampled_from([None, True, False]),
+    fold_rows=st.integers(1, 200),
+    share=st.sampled_from([0.0, 0.5]),
+)
+@example(seed=3, tracks=0, changed=None, fold_rows=8192, share=0.5)
+@example(seed=7, tracks=9, changed=False, fold_rows=10, share=0.0)
+@example(seed=7, tracks=9, changed=None, fold_rows=1, share=0.5)
+@example(seed=5, tracks=6, changed=None, fold_rows=40, share=0.0)
+def test_panes_are_the_sums_of_the_rows_that_were_not_taken_back_however_they_were_folded(
+    seed, tracks, changed, fold_rows, share
+):
+    random = np.random.default_rng(seed)
+    frames = drive(seed, 24, tracks=tracks, changed=changed)
+    stream, rest = with_retractions(frames, random, share)
+    if not tracks:
+        # A replica may see the retraction of what another one has counted, or will count.
+        stream = [stream[i] for i in random.permutation(len(stream))]
+        stream = [picked(rows, random.permutation(rows.n)) for rows in stream]
+    clock = max((rows.stamp_ns for rows in frames if rows.stamp_ns is not None), default=0)
+    accumulator = empty(fold_rows)
+    for rows in stream:
+        accumulator.add(rows)
+        fold_some(accumulator)
+        if random.random() < 0.1:
+            fold(accumulator)
+        # Event time may come any part of its way, at any moment, in the middle of a fold too.
+        if random.random() < 0.2:
+            list(accumulator.move_on(int(random.integers(clock + 1))))
+    found = finished(accumulator, clock).panes
+    assert_same_panes(found, expected_panes(rest, clock))
+    if changed is False:
+        held = [one for panes in found.values() for one in panes.values()]
+        assert share or all(one.recalibrated is one.raw for one in held)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(CHUNK,), (CHUNK + 1,), (3 * CHUNK + 5, 7), (1500, 1500, CHUNK, 1)]
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_frames_larger_than_a_chunk_are_cut_and_lose_nothing(sizes, changed):
+    frames = [
+        matched(i, n, changed=changed, stamp_ns=30 * i, tracks=n // 2) for i, n in enumerate(sizes)
+    ]
+    clock = clock_of(frames)
+    expected = expected_panes(frames, clock)
+    for fold_rows in (1, 8192):
+        assert_same_panes(accumulated(frames, fold_rows, clock).panes, expected)
+    found = list(chunks(frames, Slots.plan(frames, WINDOWS, None)))
+    assert all(0 < chunk.slot.size <= CHUNK for chunk in found)
+
+
+@pytest.mark.parametrize("stage", ["covariance", "recalibrated_covariance"])
+def test_a_covariance_that_is_singular_by_a_rounding_at_either_stage_is_left_out_of_both(stage):
+    rows = matched(5, 30, tracks=12, slices=(0,))
+    getattr(rows, stage)[[4, 17]] = 1.0
+    clean = picked(rows, np.delete(np.arange(30), [4, 17]))
+    found, expected = accumulated([rows, rows]), accumulated([clean, clean])
+    assert_same_panes(found.panes, expected.panes)
+    assert found.panes[0][OLDER].raw.n == found.panes[0][OLDER].recalibrated.n == 56
+    assert found.panes[0][OLDER].raw.pairs > 0
+    # Rows that all are left out make no pane.
+    getattr(rows, stage)[:] = 1.0
+    assert_same_panes(accumulated([rows]).panes, {})
+
+
+# ---- tracks
+
+
+def of_tracks(*numbers: int) -> TrackIds:
+    return TrackIds(np.array(numbers, np.uint64), np.ones(len(numbers), bool))
+
+
+SEEN = replace(matched(3, 1, slices=(0,), stamp_ns=45), tracks=of_tracks(0))
+UNKNOWN = TrackIds(np.zeros(1, np.uint64), np.zeros(1, bool))
+
+
+@pytest.mark.parametrize(
+    ("other", "pairs"),
+    [
+        ({}, 1),
+        ({"stamp_ns": 59}, 1),
+        ({"stamp_ns": 60}, 0),
+        ({"stamp_ns": None}, 0),
+        ({"stamp_ns": 0}, 0),
+        ({"source": 1}, 0),
+        ({"slices": np.array([1])}, 0),
+        ({"tracks": of_tracks(1)}, 0),
+        ({"tracks": UNKNOWN}, 0),
+        ({"tracks": None}, 0),
+        ({"space": UV, "slices": np.array([2])}, 0),
+    ],
+)
+def test_rows_are_of_one_track_only_in_one_source_slice_and_pane(other, pairs):
+    second = replace(SEEN, **other)
+    # All in one chunk or in several, in one level or in another.
+    for order in ([SEEN, second], [second, SEEN]):
+        for fold_rows, clock in ((1, None), (1, 200), (8192, None)):
+            panes = accumulated(order, fold_rows, clock).panes
+            found = [one.raw.pairs for each in panes.values() for one in each.values()]
+            assert sum(found) == pairs
+
+
+def test_rows_without_a_stamp_are_not_of_the_track_that_was_there_at_time_zero():
+    timeless, zero = replace(SEEN, stamp_ns=None), replace(SEEN, stamp_ns=0)
+    panes = accumulated([zero, timeless, timeless], 1).panes[0]
+    assert sum(one.raw.pairs for one in panes.values()) == 1
+
+
+@pytest.mark.parametrize("fold_rows", [1, 15, 8192])
+def test_a_track_is_followed_over_folds_beside_late_labels_and_loses_what_is_taken_back(fold_rows):
+    frames = [
+        replace(matched(i, 5, slices=(0,), stamp_ns=10_000 + i), tracks=of_tracks(*range(5)))
+        for i in range(20)
+    ]
+    late = [replace(rows, stamp_ns=500 + i, live=False) for i, rows in enumerate(frames)]
+    mixed = [rows for both in zip(frames, late, strict=True) for rows in both]
+    stream = [*mixed[:4], back(frames[0]), *mixed[4:6], back(frames[1]), *mixed[6:]]
+    found = accumulated(stream, fold_rows, 10_019).panes
+    assert_same_panes(found, expected_panes([*frames[2:], *late], 10_019))
+    assert found[0][0, 500].raw.pairs == 5 * 18 * 17 // 2
+    assert found[0][OLDER].raw.pairs == 5 * 20 * 19 // 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_its_clusters_another_accumulator_goes_on_as_if_it_were_the_same(seed):
+    frames = drive(seed, 40, tracks=6, late=0.1)
+    clock = clock_of(frames)
+    stream, rest = with_retractions(frames, np.random.default_rng(seed), 0.4)
+    half = len(stream) // 2
+    first, second = accumulated(stream[:half], 20, clock), empty(20)
+    second.panes, second.clock_ns = first.panes, first.clock_ns
+    second.restore_clusters(first.clusters())
+    for rows in stream[half:]:
+        second.add(rows)
+    assert_same_panes(finished(second, clock).panes, expected_panes(rest, clock))
+    for space, state in first.clusters().items():
+        wrong = replace(state, axes=state.axes + 1)
+        with pytest.raises(ValueError, match=rf"{state.axes + 1} axes, where .* have {state.axes}"):
+            second.restore_clusters({space: wrong})
+
+
+# ---- running totals of what came in time
+
+
+@pytest.mark.parametrize("fold_rows", [1, 50])
+def test_the_running_totals_are_those_of_the_rows_that_came_in_time(fold_rows):
+    frames = drive(11, 60, tracks=5)
+    totals = accumulated(frames, fold_rows, clock_of(frames)).live
+    in_time = [replace(rows, stamp_ns=None) for rows in frames if rows.live]
+    for index, panes in expected_panes(in_time, None).items():
+        for stage, held in enumerate((panes[OLDER].raw, panes[OLDER].recalibrated)):
+            alone = BinTotals(EDGES, held.space.k + 1)
+            alone.add(held.cells)
+            found, expected = totals[held.space].of(2 * index + stage), alone.of(0)
+            assert np.array_equal(found.n, expected.n)
+            assert np.array_equal(found.within, expected.within)
+            for name in ("variance", "squared_error", "nees"):
+                assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-9)
+
+
+def test_late_imported_and_retracted_rows_change_no_running_total():
+    here, late = matched(2, 30, stamp_ns=5), matched(1, 30, live=False)
+    alone = accumulated([here])
+    accumulator = accumulated([late, here, back(here)])
+    add_panes(accumulator, 0, accumulated([matched(3, 30)]).panes[0])
+    for slot in range(4):
+        laws.assert_same(accumulator.live[XY].of(slot), alone.live[XY].of(slot))
+
+
+# ---- class probabilities
+
+COUNTS = {0: 3, 1: 3, 2: 10}
+
+
+def classified(seed, n, index=0, opinions=1, stamp_ns=None) -> MatchedClasses:
+    random = np.random.default_rng(seed)
+    values = random.dirichlet(np.full(COUNTS[index], 0.4), size=(n, opinions))
+    return MatchedClasses(index, values, random.integers(COUNTS[index], size=n), stamp_ns)
+
+
+def class_panes(frames, clock_ns: int) -> dict[int, dict[PaneKey, ClassStatistics]]:
+    """Row by row, each in the pane it belongs to, with the mean of its opinions added up."""
+    found: dict[int, dict[PaneKey, ClassStatistics]] = {}
+    for rows in frames:
+        key = WINDOWS.place(rows.stamp_ns, clock_ns)
+        for row in range(rows.n):
+            opinions = rows.opinions[row]
+            mean = sum(opinions[1:], opinions[0]) / len(opinions)
+            several = rows.opinions[row : row + 1] if len(opinions) > 1 else None
+            one = observe_classes(mean[None], rows.label[row : row + 1], several)
+            put(found.setdefault(rows.index, {}), key, one)
+    return found
+
+
+@costly
+@given(seeds, st.sets(st.integers(0, 14)), st.integers(1, 60))
+@example(1, set(), 8192)
+@example(2, set(range(15)), 10)
+def test_class_panes_are_the_sums_of_the_rows_that_were_not_taken_back(seed, chosen, fold_rows):
+    random = np.random.default_rng(seed)
+    stream: list[MatchedClasses] = []
+    rest: list[MatchedClasses] = []
+    for number in range(15):
+        stamp = None if random.random() < 0.1 else 5 * number - int(random.choice([0, 0, 0, 60]))
+        n, index, opinions = (
+            int(random.integers(20)),
+            int(random.integers(3)),
+            [1, 1, 4][number % 3],
+        )
+        rows = classified([seed, number], n, index, opinions, stamp)
+        other = replace(rows, label=(rows.label + 1) % COUNTS[index])
+        taken = number in chosen
+        stream += [rows, replace(rows, retracts=True), other] if taken else [rows]
+        rest.append(other if taken else rows)
+    accumulator = ClassAccumulator(WINDOWS, fold_rows)
+    for i in random.permutation(len(stream)).tolist():
+        accumulator.add(stream[i])
+        fold_some(accumulator)
+        if random.random() < 0.2:
+            list(accumulator.move_on(int(random.integers(75))))
+    fold(accumulator)
+    list(accumulator.move_on(75))
+    assert bits({i: panes for i, panes in accumulator.panes.items() if panes}) == bits(
+        class_panes(rest, 75)
+    )
+    # After a jump, all that came before it is older than every window.
+    accumulator.add(classified(9, 5, stamp_ns=70))
+    accumulator.begin_anew()
+    accumulator.add(classified(9, 5, stamp_ns=-500))
+    fold(accumulator)
+    assert {key for panes in accumulator.panes.values() for key in panes} == {OLDER, (0, -25)}
+
+
+@pytest.mark.parametrize("opinions", [1, 7])
+def test_class_rows_beyond_a_step_are_cut_and_counted_and_taken_back_whole(opinions):
+    n = 2 * CHUNK_ROWS + 3
+    large, small = classified(1, n, 2, opinions), classified(2, 5, 2, opinions)
+    accumulator = ClassAccumulator(WINDOWS, 10)
+    for rows in (large, small):
+        accumulator.add(rows)
+    steps = 0
+    while unfinished(accumulator):
+        accumulator.step()
+        steps += 1
+    assert steps >= (n + 5) / min(CHUNK_ROWS, CHUNK_VALUES // (10 * opinions))
+    assert accumulator.panes[2][OLDER].n == n + 5
+    accumulator.add(replace(large, retracts=True))
+    fold(accumulator)
+    assert bits(accumulator.panes) == bits(class_panes([small], 9))
+    wide = ClassAccumulator(WINDOWS, 1)
+    wide.add(MatchedClasses(0, np.full((2, 400, 50), 0.02), np.array([3, 4])))
+    fold(wide)
+    assert wide.panes[0][OLDER].n == 2

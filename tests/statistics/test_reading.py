@@ -1,0 +1,316 @@
+"""Measures read off micro-bins, against the exact engine that has every row; also off statistics
+from which more was taken back than came."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning, LogBins
+from monitor.statistics.class_evaluation import read_classes
+from monitor.statistics.class_statistics import no_class_statistics
+from monitor.statistics.clusters import ALONE, cluster_id
+from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
+from monitor.statistics.reading import (
+    OccupiedCells,
+    cut_equal_count,
+    quantile_of_histogram,
+    read,
+)
+from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
+from tests import laws
+from tests.laws import costly
+from tests.states import BINNING as COARSE
+from tests.states import BOX, CLASSES, bits, counted, random_rows
+
+BINNING = Binning()
+TAU = BINNING.tau_array
+XYZ = plain_space(("x", "y", "z"), "m")
+WITH_YAW = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
+SPACES = [XYZ, WITH_YAW]
+EQUAL_WIDTH = BinCut(kind="equal-width")
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def simulated(seed, n=5000, k=3, factor=1.3):
+    """Errors and covariances; σ spreads over a decade, errors are `factor` times as large."""
+    random = np.random.default_rng(seed)
+    root = 0.3 * random.normal(size=(n, k, k)) + np.eye(k)
+    scale = np.exp(0.5 * random.normal(size=n))[:, None, None]
+    covariance = scale * (root @ root.transpose(0, 2, 1))
+    error = factor * (np.linalg.cholesky(covariance) @ random.normal(size=(n, k, 1)))[..., 0]
+    return error, covariance
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def assert_close(found: Evaluation, exact: Evaluation, within: dict[str, Any], joint: Any) -> None:
+    """Holds the named measures of every dimension, and those of the joint block, together."""
+    pairs = [(part, exact.dimensions[name], within) for name, part in found.dimensions.items()]
+    for ours, theirs, tolerances in [*pairs, (found.joint, exact.joint, joint)]:
+        for names, tolerance in tolerances.items():
+            for name in names.split():
+                expected = pytest.approx(getattr(theirs, name), **tolerance)
+                assert getattr(ours, name) == expected, name
+
+
+EXACT = {"rel": 1e-9, "abs": 1e-9}
+UNBINNED = {
+    "n nll c_v nees_mean std_scaling bias pinball qce_marginal rmse rmv mpiw": EXACT,
+    "calibration_area pinball_by_tau picp_by_tau": EXACT,
+    "ence_noise_floor_gaussian": {"rel": 0.0, "abs": 0.0},
+}
+# Largest differences over five seeds: ENCE 0.0076 (its noise floor here is 0.036), UCE 0.021
+# unit², QCE 0.0063, joint QCE 0.0044, median ratio 0.3 %. Bins of whole micro-bins are not quite
+# equal, and NEES is read off a histogram of 16 bins an octave, inside which it is interpolated.
+BINNED = {
+    "ence qce_by_tau": {"abs": 0.01},
+    "uce": {"abs": 0.03},
+    "ence_noise_floor": {"rel": 0.02},
+    "kurtosis nees_median_ratio n_eff": {"rel": 0.01},
+}
+JOINT = {
+    "k n nll nees_mean nees_over_k coverage_by_tau qce_marginal": EXACT,
+    "qce_by_tau": {"abs": 0.01},
+    "nees_median_ratio n_eff": {"rel": 0.01},
+}
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+@pytest.mark.parametrize("seed", range(2))
+def test_measures_are_those_of_the_exact_engine_or_close_to_them(space, factor, seed):
+    truth, covariance = simulated(seed, factor=factor)
+    random = np.random.default_rng(seed)
+    track = random.integers(-1, 200, 5000)
+    truth *= np.exp(0.5 * random.normal(size=201))[track][:, None] if seed else 1.0
+    ids = np.where(track < 0, ALONE, cluster_id((track,)))
+    statistics = observe(space, BINNING, space.error(truth, 0 * truth), covariance, ids)
+    found = read(statistics)
+    rows = space, 0 * truth, covariance, truth
+    exact = evaluate_rows(*rows, tau=TAU, cluster=track)
+    assert found.rows == exact.rows
+    assert_close(found, exact, UNBINNED | BINNED, JOINT)
+    assert not seed or all(part.n_eff < 2500 for part in found.dimensions.values())
+    cut = BinCut(kind="frozen", frozen=freeze_edges(space, simulated(seed + 50)[1], 10))
+    found, exact = read(statistics, cut), evaluate_rows(*rows, tau=TAU, cut=cut, cluster=track)
+    assert_close(found, exact, BINNED, JOINT)
+    for name, ours in found.dimensions.items():
+        assert ours.bins.n.sum() == 5000
+        assert np.abs(ours.bins.n - exact.dimensions[name].bins.n).max() <= 100
+
+
+@pytest.mark.parametrize("ends", [None, (0.55, 1.9), (0.0, 10.0)])
+def test_bins_of_equal_width_are_close_to_those_from_rows(ends):
+    # Largest differences over three seeds: ENCE 0.014, UCE 1.9 %, QCE 0.0009, rows 0.5 %.
+    truth, covariance = simulated(1, n=20_000)
+    cut = BinCut(10, "equal-width", ends)
+    found = read(observe(XYZ, BINNING, truth, covariance), cut)
+    exact = evaluate_rows(XYZ, 0 * truth, covariance, truth, tau=TAU, cut=cut)
+    within = {"ence": {"abs": 0.02}, "uce": {"rel": 0.03}, "qce_by_tau": {"abs": 0.002}}
+    assert_close(found, exact, within, {})
+    for name, ours in found.dimensions.items():
+        assert abs(int(ours.bins.n.sum()) - int(exact.dimensions[name].bins.n.sum())) <= 200
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_bins_hold_the_rows_between_their_edges_and_the_sums_of_these(space):
+    error, covariance = simulated(1)
+    statistics = observe(space, BINNING, error, covariance)
+    held, found = OccupiedCells.of(statistics), read(statistics)
+    for i, name in enumerate(space.names):
+        variance = covariance[:, i, i]
+        sigma, nees = np.sqrt(variance), error[:, i] ** 2 / variance
+        bins = found.dimensions[name].bins
+        assert bins.n.size == 20
+        for b in range(20):
+            here = (sigma >= bins.lower[b]) & (sigma < bins.upper[b])
+            assert bins.n[b] == np.count_nonzero(here)
+            assert bins.variance[b] == pytest.approx(variance[here].sum(), rel=1e-9)
+            assert bins.squared_error[b] == pytest.approx((error[here, i] ** 2).sum(), rel=1e-9)
+            assert bins.nees[b] == pytest.approx(nees[here].sum(), rel=1e-9)
+            inside = (nees[here, None] <= BINNING.chi_square(1)).sum(axis=0)
+            assert bins.within[b].tolist() == inside.tolist()
+    # All axes at once are each axis on its own.
+    for i in range(statistics.joint_axis + 1):
+        laws.assert_same(held.axis(i), statistics.axis(i))
+        assert held.totals(held.cells.nees)[i] == pytest.approx(statistics.axis(i).nees.sum())
+
+
+@given(seeds, st.integers(1, 300), st.integers(1, 50))
+def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
+    statistics = observe(XYZ, BINNING, *simulated(seed, n))
+    for axis, cut in enumerate(cut_equal_count(OccupiedCells.of(statistics), bins)):
+        cells = statistics.axis(axis)
+        assert cut.n.sum() == n
+        assert 1 <= cut.n.size <= bins
+        assert (cut.n > 0).all()
+        assert set(cut.lower.tolist()) <= set(cells.lower.tolist())
+        assert set(cut.upper.tolist()) <= set(cells.upper.tolist())
+        assert (cut.upper[:-1] <= cut.lower[1:]).all()
+        assert cut.variance.sum() == pytest.approx(cells.variance.sum())
+        # A cut is at most half of a micro-bin's rows away from its share.
+        share = n * np.arange(1, bins) / bins
+        after = np.append(0, np.cumsum(cut.n))
+        gap = np.abs(after[:, None] - share).min(axis=0)
+        assert (gap <= cells.n.max() / 2).all()
+
+
+# ---- few rows, or none
+
+
+@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH, BinCut(20, "equal-width", (0.1, 1.0))])
+@pytest.mark.parametrize("space", SPACES)
+def test_without_truth_every_measure_is_nan(space, cut):
+    found = read(no_stage_statistics(space, BINNING), cut)
+    assert found.rows == 0
+    parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
+    for part in parts:
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if field.name == "n":
+                assert value == 0
+            elif field.name in ("coverage_one_sided_by_tau", "interval_width_by_tau"):
+                assert value is None
+            elif field.name not in ("k", "tau", "bins", "uce_bins"):
+                assert np.isnan(value).all(), field.name
+        assert part.bins.n.size == 0
+        assert math.isnan(part.qce)
+    assert math.isnan(found.joint.nees_over_k)
+    assert np.isnan(found.joint.qce_marginal_by_tau).all()
+    assert math.isnan(found.dimensions[space.names[0]].pinball)
+
+
+@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
+def test_one_row_is_measured_but_for_its_spread(cut):
+    error, covariance = np.array([[0.6, -1.0, 2.0]]), np.diag([0.09, 1.0, 4.0])[None]
+    found = read(observe(XYZ, BINNING, error, covariance), cut)
+    x, y, z = (found.dimensions[name] for name in "xyz")
+    # σ 0.3, 1 and 2 against errors of 0.6, 1 and 2.
+    assert [x.ence, y.ence, z.ence] == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
+    assert x.ence_noise_floor == pytest.approx(math.sqrt(1 / math.pi))
+    assert [x.uce, y.uce] == pytest.approx([0.27, 0.0], abs=1e-9)
+    assert [x.nees_mean, y.nees_mean] == pytest.approx([4.0, 1.0], abs=1e-9)
+    assert x.nll == pytest.approx(0.5 * (math.log(2 * math.pi * 0.09) + 4.0), abs=1e-9)
+    assert [x.bias, y.bias] == pytest.approx([0.6, -1.0], abs=1e-9)
+    assert math.isnan(x.c_v)
+    assert found.joint.nees_mean == pytest.approx(6.0, abs=1e-9)
+    expected = 0.5 * (3 * math.log(2 * math.pi) + math.log(0.36) + 6.0)
+    assert found.joint.nll == pytest.approx(expected, abs=1e-9)
+    assert found.joint.bins.n.tolist() == [1]
+
+
+def test_a_fixed_range_leaves_out_the_micro_bins_beyond_it_but_not_their_rows_from_n():
+    sigma = np.array([0.1, 1.0, 1.0, 10.0])
+    error, covariance = (2 * sigma)[:, None], (sigma**2)[:, None, None]
+    x = plain_space(("x",))
+    found = read(observe(x, BINNING, error, covariance), BinCut(4, "equal-width", (0.5, 2.0)))
+    measures = found.dimensions["x"]
+    assert measures.bins.n.tolist() == [0, 2, 0, 0]
+    assert (measures.bins.below, measures.bins.above) == (1, 1)
+    assert measures.ence == pytest.approx(1.0)
+    assert measures.uce == pytest.approx(2 / 4 * 3.0)
+    assert measures.nees_mean == pytest.approx(4.0)
+
+
+@given(seeds, st.integers(1, 2000), st.floats(0.01, 0.99))
+def test_a_quantile_of_a_histogram_is_off_by_one_bin_at_most(seed, n, level):
+    bins = LogBins(2.0**-16, 16, 32)
+    value = np.random.default_rng(seed).chisquare(2, n) + 2.0**-15
+    counts = np.bincount(bins.index(value), minlength=bins.count)
+    exact = float(np.quantile(value, level, method="inverted_cdf"))
+    ratio = quantile_of_histogram(bins, counts, level) / exact
+    assert 2 ** (-1 / 16) * (1 - 1e-9) <= ratio <= 2 ** (1 / 16) * (1 + 1e-9)
+
+
+def test_a_quantile_beyond_the_histogram_is_its_end():
+    bins = LogBins(1.0, 1, 3)
+    assert bins.count == 5
+    assert quantile_of_histogram(bins, np.array([9, 1, 0, 0, 0]), 0.5) == 1.0
+    assert quantile_of_histogram(bins, np.array([0, 1, 0, 0, 9]), 0.5) == 8.0
+    assert math.isnan(quantile_of_histogram(bins, np.zeros(5, np.int64), 0.5))
+
+
+# ---- more taken back than came
+
+
+def read_in_every_way(statistics: StageStatistics) -> Evaluation:
+    k = statistics.space.k
+    covariance = np.geomspace(0.1, 30.0, 60)[:, None, None] ** 2 * np.eye(k)
+    frozen = freeze_edges(statistics.space, covariance, 5)
+    for fewest in (1, 3):
+        for cut in (
+            BinCut(7, fewest_rows=fewest),
+            BinCut(7, "equal-width", None, None, fewest),
+            BinCut(7, "equal-width", (0.1, 40.0), None, fewest),
+            BinCut(7, "frozen", None, frozen, fewest),
+        ):
+            found = read(statistics, cut)
+    held = OccupiedCells.of(statistics).cells
+    assert statistics.n <= 0 or (held.n > 0).all()
+    assert found.rows == max(statistics.n, 0)
+    return found
+
+
+@costly
+@given(seeds, st.integers(20, 44))
+def test_any_merge_with_any_retraction_can_be_read(seed, n):
+    random = np.random.default_rng(seed)
+    state = counted(random_rows(seed, n))
+    for part in state.slices:
+        found = no_statistics(part.space, state.binning)
+        for statistics in part.panes.values():
+            more = statistics.negated() if random.random() < 0.5 else statistics
+            found = found.merge(more)
+        read_in_every_way(found.raw)
+        read_in_every_way(found.recalibrated)
+    (classes,) = state.class_slices
+    of_classes = no_class_statistics(len(CLASSES))
+    for held in classes.panes.values():
+        of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
+    assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
+
+
+@costly
+@given(seeds, st.integers(1, 60), st.integers(1, 60))
+def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken):
+    def of_tracks(n: int) -> StageStatistics:
+        ids = cluster_id((np.random.default_rng([seed, n]).integers(5, size=n),))
+        error, covariance = simulated([seed, n], n)
+        return observe(XYZ, BINNING, error, covariance, ids)
+
+    read_in_every_way(of_tracks(came).merge(of_tracks(taken).negated()))
+
+
+def test_what_holds_no_rows_reads_as_nothing_and_a_correction_that_came_changes_no_measure():
+    error, covariance = simulated(3, 40)
+    kept, gone = (
+        observe(BOX, BINNING, error[part], covariance[part])
+        for part in (slice(25), slice(25, None))
+    )
+    nothing = read_in_every_way(gone.merge(kept.negated()))
+    assert np.isnan(nothing.dimensions["x"].ence)
+    assert nothing.dimensions["x"].bins.n.size == 0
+    early = kept.merge(gone.negated())
+    assert bits(read(early.merge(gone)).dimensions) == bits(read(kept).dimensions)
+
+
+def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():
+    def of(*sigma: float) -> StageStatistics:
+        variance = np.square(sigma)[:, None, None]
+        return observe(plain_space(("x",)), COARSE, np.zeros((len(sigma), 1)), variance)
+
+    # What is left in [1, 1.19) has a root mean square of 1.4, beyond the micro-bin above it.
+    left = of(1.15, 1.15, 1.15, 1.2).merge(of(1.0, 1.0).negated())
+    found = read(left, BinCut(4, "equal-width"))
+    bins = found.dimensions["x"].bins
+    assert (bins.n.tolist(), bins.below, bins.above) == ([1, 0, 0, 1], 0, 0)
+    lowest, highest, _ = found.joint.deviation
+    assert (lowest, highest) == pytest.approx((1.2, 1.4027), rel=1e-4)

@@ -1,0 +1,234 @@
+"""What is computed of each detection, and the sums of it: against plain loops over rows."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning
+from monitor.statistics.exact_engine import generalised_deviation
+from monitor.statistics.observations import CHUNK, Measured, measure
+from monitor.statistics.stage import (
+    no_stage_statistics,
+    observe,
+)
+from tests import laws
+from tests.statistics import oracle
+
+YAW = Dimension("yaw", "rad", DimensionKind.ANGLE)
+SPACES = [
+    plain_space(("x",)),
+    plain_space(("x", "y", "z")),
+    # Angles in front and between: the order of whitening is not that of the dimensions.
+    Space((YAW, *plain_space(("x", "y")).dimensions)),
+    Space((plain_space(("x",)).dimensions[0], YAW, plain_space(("y",)).dimensions[0]), True),
+    Space((YAW, Dimension("roll", "rad", DimensionKind.ANGLE))),
+]
+spaces = st.sampled_from(SPACES)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def rows_of(seed, n, k, diagonal=0.3):
+    """Errors and covariances, a share of them diagonal."""
+    random = np.random.default_rng(seed)
+    root = np.tril(random.uniform(-0.5, 0.5, (n, k, k)), -1)
+    root[:, np.arange(k), np.arange(k)] = random.uniform(0.5, 2, (n, k))
+    covariance = root @ root.transpose(0, 2, 1)
+    plain = random.random(n) < diagonal
+    covariance[plain] *= np.eye(k)
+    scale = 10.0 ** random.uniform(-2, 2, k)
+    return random.normal(size=(n, k)) * scale, covariance * scale[:, None] * scale
+
+
+@given(seeds, spaces, st.sampled_from([0.0, 0.3, 1.0]))
+def test_everything_about_a_detection_is_as_plain_loops_find_it_alone_and_among_others(
+    seed, space, diagonal
+):
+    k = space.k
+    error, covariance = rows_of(seed, 6, k, diagonal)
+    before = error.copy(), covariance.copy()
+    # Frames are measured one behind the other.
+    found = measure(space, [(error[:2], covariance[:2]), (error[2:], covariance[2:])])
+    laws.assert_same((error, covariance), before)
+    assert found.n == 6
+    assert found.regular.all()
+    joint = [
+        i
+        for i, dimension in enumerate(space.dimensions)
+        if space.angles_in_joint or dimension.kind is DimensionKind.LENGTH
+    ] or list(range(k))
+    order = [*joint, *(i for i in range(k) if i not in joint)]
+    for row in range(6):
+        matrix, r = covariance[row].tolist(), error[row].tolist()
+        sigma = [matrix[i][i] ** 0.5 for i in range(k)]
+        block = [[matrix[i][j] for j in joint] for i in joint]
+        determinant = oracle.determinant(block)
+        white = oracle.whiten([[matrix[i][j] for j in order] for i in order], [r[i] for i in order])
+        generalised = determinant ** (1 / (2 * len(joint)))
+        z = [r[i] / sigma[i] for i in range(k)]
+        nees = oracle.mahalanobis(block, [r[i] for i in joint])
+        assert found.error[:, row].tolist() == r
+        assert found.deviation[:, row] == pytest.approx([*sigma, generalised], rel=1e-9)
+        assert found.normalised[:, row] == pytest.approx(z, rel=1e-9)
+        assert found.whitened[:, row] == pytest.approx(white, rel=1e-7, abs=1e-12)
+        assert found.nees[:, row] == pytest.approx([*(v * v for v in z), nees], rel=1e-7)
+        assert found.log_determinant[row] == pytest.approx(np.log(determinant), abs=1e-9)
+        one = slice(row, row + 1)
+        assert_same_columns(measure(space, [(error[one], covariance[one])]), found, one)
+        form = np.full(1, not (matrix * (1 - np.eye(k))).any())
+        for known in {bool(form[0]), False}:
+            deviation = generalised_deviation(space, covariance[one], np.array([known]))
+            assert deviation == pytest.approx(generalised, rel=1e-9)
+
+
+def assert_same_columns(found: Measured, whole: Measured, chosen: Any) -> None:
+    for name in ("error", "deviation", "normalised", "whitened", "nees", "log_determinant"):
+        laws.assert_same(getattr(found, name), getattr(whole, name)[..., chosen])
+
+
+def test_what_is_not_positive_definite_is_left_out_and_spoils_no_neighbour():
+    space = SPACES[1]
+    error, covariance = rows_of(3, 5, 3)
+    clean = measure(space, [(error, covariance)])
+    spoiled = covariance.copy()
+    spoiled[1] = 1.0
+    spoiled[3, 0, 1] = spoiled[3, 1, 0] = 2 * np.sqrt(covariance[3, 0, 0] * covariance[3, 1, 1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = measure(space, [(error, spoiled)])
+        seen = observe(space, Binning(), error, spoiled, np.full(5, 7, np.uint64))
+        none = observe(space, Binning(), error[1:2], spoiled[1:2])
+    assert found.regular.tolist() == [True, False, True, False, True]
+    kept = found.take(found.regular)
+    assert kept.n == 3
+    assert_same_columns(kept, clean, np.array([0, 2, 4]))
+    rest = [0, 2, 4]
+    sevens = np.full(3, 7, np.uint64)
+    laws.assert_same(seen, observe(space, Binning(), error[rest], covariance[rest], sevens))
+    laws.assert_same(none, no_stage_statistics(space, Binning()))
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_detections_in_both_forms_get_the_deviation_they_have_alone_and_bad_ones_none(diagonal):
+    space = Space((SPACES[1].dimensions[0], YAW, SPACES[1].dimensions[2]))
+    _, covariance = rows_of(6, 21, 3, float(diagonal))
+    for i, variance in ((1, 0.0), (2, -1.0), (4, np.nan)):
+        covariance[i, 0, 0] = variance
+    form = np.full(21, diagonal)
+    form[::3] = False
+    together = generalised_deviation(space, covariance, form)
+    assert np.flatnonzero(np.isnan(together)).tolist() == [1, 2, 4]
+    alone = [generalised_deviation(space, covariance[[i]], form[[i]]) for i in range(21)]
+    laws.assert_same(np.concatenate(alone), together)
+
+
+# ---- the sums
+
+BINNING = Binning()
+
+
+def tolerance(n: float, unit: float = 1.0) -> float:
+    """Half a unit of the grid for each addend, and rounding of the slow sum."""
+    return unit * n * (2.0**-33 + 1e-14)
+
+
+@pytest.mark.parametrize("diagonal", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: ",".join(space.names))
+def test_the_sums_are_those_of_plain_loops(space, diagonal):
+    n, k = 150, space.k
+    error, covariance = rows_of(k, n, k, diagonal)
+    found = observe(space, BINNING, error, covariance)
+    slow = oracle.sums(
+        error.tolist(),
+        covariance.tolist(),
+        joint=list(space.joint),
+        tau=BINNING.tau,
+        deviation_edges=oracle.log_edges(2.0**-20, 32, 40),
+        nees_edges=oracle.log_edges(2.0**-16, 16, 32),
+    )
+    assert found.n == n
+    for axis in range(k + 1):
+        cells = found.axis(axis)
+        expected = [slow.cells[key] for key in sorted(slow.cells) if key[0] == axis]
+        assert cells.n.tolist() == [cell.n for cell in expected]
+        assert cells.within.tolist() == [cell.within for cell in expected]
+        assert (np.diff(cells.lower) > 0).all()
+        for i, cell in enumerate(expected):
+            unit = cells.upper[i]
+            for name, size in (
+                ("variance", unit**2),
+                ("error", unit),
+                ("squared_error", unit**2),
+                ("nees", 1.0),
+            ):
+                near = pytest.approx(getattr(cell, name), rel=1e-12, abs=tolerance(cell.n, size))
+                assert getattr(cells, name)[i] == near, name
+        counts = found.histogram(axis)
+        assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {
+            key[1]: count for key, count in slow.nees_histogram.items() if key[0] == axis
+        }
+    close = partial(pytest.approx, rel=1e-11, abs=tolerance(n, 100.0))
+    assert found.sigma == close(slow.sigma)
+    assert found.log_sigma == close(slow.log_sigma)
+    assert found.log_determinant == close(slow.log_determinant)
+    assert np.diagonal(found.normalised) == close(np.diagonal(slow.normalised))
+    # Products are of values rounded to 2^-16: each is off by half of that times the other.
+    size = max(max(map(max, slow.normalised)), max(map(max, slow.whitened)))
+    rounded = partial(pytest.approx, abs=2.0**-17 * 2 * np.sqrt(n * size))
+    assert found.normalised == rounded(np.array(slow.normalised))
+    assert found.whitened == rounded(np.array(slow.whitened))
+    for i in range(k):
+        for level, tau in enumerate(BINNING.tau):
+            # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
+            quantile = float(norm.ppf(tau)) * found.sigma[i]
+            loss = tau * (error[:, i].sum() - quantile) - found.shortfall[i, level]
+            assert loss == pytest.approx(slow.pinball[i][level], rel=1e-9, abs=tolerance(n))
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 2.0**-10, np.nextafter(2.0**-10, 0), 63.999, 64.0, 1e5])
+def test_deviations_beyond_the_micro_bins_are_counted_in_the_outer_ones(sigma):
+    found = observe(SPACES[0], BINNING, np.array([[sigma]]), np.array([[[sigma * sigma]]]))
+    cells = found.axis(0)
+    assert cells.n.tolist() == [1]
+    assert cells.lower[0] <= sigma < cells.upper[0]
+    # An underflow bin counts in units of its upper edge, so a tiny σ² keeps fewer digits.
+    assert cells.variance[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
+    assert cells.squared_error[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
+    assert cells.nees[0] == pytest.approx(1.0, abs=2.0**-32)
+
+
+def test_rows_in_any_memory_layout_give_the_same_bits():
+    error, covariance = rows_of(5, 9, 3)
+    wide = np.full((9, 7), np.nan)
+    wide[:, 1:4] = error
+    other = observe(SPACES[1], BINNING, wide[:, 1:4], np.asfortranarray(covariance))
+    laws.assert_same(other, observe(SPACES[1], BINNING, error, covariance))
+
+
+@pytest.mark.parametrize("n", [40, CHUNK + 70])
+def test_pairs_of_clusters_are_those_of_plain_loops(n):
+    space = Space((YAW, *plain_space(("x",)).dimensions))
+    error, covariance = rows_of(8, n, 2)
+    random = np.random.default_rng(8)
+    # Few clusters of few rows, most of them on either side of where chunks meet.
+    cluster = np.zeros(n, np.uint64)
+    chosen = np.unique(random.integers(max(0, n - 150), n, 60))
+    cluster[chosen] = random.integers(1, 9, chosen.size)
+    error[chosen[:5]] *= 100.0
+    found = observe(space, BINNING, error, covariance, cluster)
+    for axis, which in enumerate([[0], [1], [1]]):
+        x = []
+        for row in chosen.tolist():
+            block = covariance[row][np.ix_(which, which)].tolist()
+            nees = oracle.mahalanobis(block, error[row, which].tolist()) / len(which)
+            x.append(round(min(nees, 64.0) * 2**16) / 2**16)
+        slow = oracle.pairs(cluster[chosen].tolist(), x)
+        assert (found.pairs, found.cross[axis], found.beside[axis]) == pytest.approx(slow, rel=1e-6)
+    alone = observe(space, BINNING, error, covariance)
+    assert alone.pairs == 0
+    assert not alone.cross.any() and not alone.beside.any()
+    laws.assert_same(alone.tables, found.tables)

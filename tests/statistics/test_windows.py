@@ -1,0 +1,213 @@
+"""Windows in event time: where a stamp lies at any clock, that nothing is lost on the way, and sums
+over panes and slices, made again only where one changed."""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.frames.slices import TOTAL, Slice
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import SliceStatistics, no_statistics
+from monitor.statistics.windows import (
+    InvalidWindows,
+    PaneKey,
+    SliceTotals,
+    Windows,
+    WindowTotals,
+    advance,
+    put,
+)
+from tests import laws
+from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
+from tests.states import within
+
+SECOND = 10**9
+DAY = Windows((300 * SECOND, 3600 * SECOND, 86400 * SECOND), 5)
+# Panes of 2, 6 and 12 ns: small enough for every case to be met.
+SMALL = Windows((6, 18, 36), 3)
+stamps = st.integers(-80, 200)
+clocks = st.none() | stamps
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Statistics of the simplest kind."""
+
+    n: int
+
+    @property
+    def is_zero(self) -> bool:
+        return self.n == 0
+
+    def merge(self, other: Any) -> Any:
+        return Count(self.n + other.n)
+
+    def retract(self, other: Any) -> Any:
+        return Count(self.n - other.n)
+
+
+def counted(numbers, clock, windows=SMALL):
+    """Panes of stamps that all were counted at one clock."""
+    panes: dict[tuple[int, int], Count] = {}
+    for stamp in numbers:
+        put(panes, windows.place(stamp, clock), Count(1))
+    return panes
+
+
+def expected_level(stamp, clock):
+    """By the definition: the first window whose panes, the one not yet full included, reach back
+    to the stamp."""
+    for level, length in enumerate((2, 6, 12)):
+        oldest = clock // length - 3
+        if stamp >= oldest * length:
+            return level
+    return 3
+
+
+@given(stamps, stamps)
+def test_a_stamp_lies_in_the_shortest_window_that_reaches_back_to_it(stamp, clock):
+    level, number = SMALL.place(stamp, clock)
+    assert level == expected_level(stamp, max(clock, stamp))
+    if level < SMALL.older:
+        length = SMALL.pane_ns[level]
+        assert number * length <= stamp < (number + 1) * length
+    else:
+        assert number == 0
+
+
+@given(st.lists(stamps, max_size=30), clocks, st.lists(stamps, min_size=1, max_size=5))
+def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(numbers, clock, later):
+    last = max(numbers, default=later[0])
+    clock = last if clock is None else max(clock, last)
+    end = max(clock, *later)
+    stepwise, at_once = (counted(numbers, clock) for _ in range(2))
+    for step in sorted(later):
+        advance(stepwise, SMALL, max(clock, step))
+    advance(at_once, SMALL, end)
+    assert stepwise == at_once == counted(numbers, end)
+    assert not advance(stepwise, SMALL, end)
+
+
+def test_what_is_revised_is_taken_from_the_pane_it_lies_in_now_and_may_be_taken_before_it_comes():
+    panes = counted([100, 101, 160], 160)
+    put(panes, SMALL.place(100, 160), Count(-1))
+    assert panes == counted([101, 160], 160)
+    put(panes, SMALL.place(101, 160), Count(-1))
+    assert panes == counted([160], 160)
+    early = {SMALL.place(160, 160): Count(-1)}
+    assert advance(early, SMALL, 400)
+    put(early, SMALL.place(160, 400), Count(1))
+    assert early == {}
+
+
+def test_what_has_no_stamp_is_older_than_every_window_and_nothing_is_too_old_without_a_clock():
+    assert DAY.place(None, 5) == DAY.oldest == (3, 0)
+    assert not DAY.too_old((3, 0), 10**18)
+    assert not advance({(0, 1): Count(1)}, SMALL, None)
+    assert SMALL.place(2, None) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "panes", "said"),
+    [
+        ((300,), 0, "cannot be cut into 0 panes"),
+        ((10,), 3, "cannot be cut into 3 panes"),
+        ((0,), 1, "cannot be cut"),
+        ((-6,), 3, "cannot be cut"),
+        ((6, 15), 3, "is no multiple"),
+        ((6, 6), 3, "is no multiple"),
+        ((18, 6), 3, "is no multiple"),
+    ],
+)
+def test_lengths_that_do_not_fit_into_each_other_are_refused(lengths, panes, said):
+    with pytest.raises(InvalidWindows, match=said):
+        Windows(lengths, panes)
+
+
+# ---- sums over panes
+
+
+def statistics_of(seed, space=XY) -> SliceStatistics:
+    frames = [rows for rows in drive(seed, 30) if rows.space == space]
+    index = {XY: 0, UV: 2}[space]
+    return summed(list(expected_panes(frames, None)[index].values()), space)
+
+
+def summed(parts: list[SliceStatistics], space=XY) -> SliceStatistics:
+    return reduce(SliceStatistics.merge, parts, no_statistics(space, BINNING))
+
+
+pane_keys = st.sampled_from([(level, n) for level in range(3) for n in range(4)] + [(3, 0)])
+changes = st.lists(st.tuples(pane_keys, st.integers(0, 3)), min_size=1, max_size=12)
+
+
+@given(changes)
+def test_a_window_is_the_sum_of_its_panes_however_they_change(drawn):
+    totals = WindowTotals[SliceStatistics]()
+    panes: dict[PaneKey, SliceStatistics] = {}
+    for key, seed in drawn:
+        # A pane may come, change, and go.
+        if seed == 0:
+            panes.pop(key, None)
+        else:
+            panes[key] = statistics_of(seed)
+        for level in range(4):
+            found = totals.read(7, panes, WINDOWS, level)
+            parts = within(panes, level)
+            if parts:
+                assert found is not None
+                laws.assert_same(found, summed(parts))
+            else:
+                assert found is None
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_a_window_is_the_very_same_until_one_of_its_own_panes_changes(level):
+    panes = {key: statistics_of(i) for i, key in enumerate([(0, 5), (0, 6), (1, 1), (2, 0)])}
+    totals = WindowTotals[SliceStatistics]()
+    found = totals.read(0, panes, WINDOWS, level)
+    # Another window, another slice, and a copy of the panes in between.
+    totals.read(0, panes, WINDOWS, 3 - level)
+    totals.read(1, {(0, 5): statistics_of(9)}, WINDOWS, level)
+    assert totals.read(0, dict(panes), WINDOWS, level) is found
+    panes[1, 1] = statistics_of(10)
+    assert (totals.read(0, panes, WINDOWS, level) is found) == (level == 0)
+    panes[0, 6] = statistics_of(10)
+    assert totals.read(0, panes, WINDOWS, level) is not found
+
+
+# ---- sums over slices
+
+
+def named(*entries: tuple[str, object]) -> list[tuple[Slice, SliceStatistics]]:
+    return [
+        (Slice(name, space, key=name), statistics_of(i, space))
+        for i, (name, space) in enumerate(entries)
+        if space in (XY, UV)
+    ]
+
+
+def test_every_space_has_a_total_made_in_steps_and_again_only_if_a_slice_of_it_changed():
+    slices = named(("car", XY), ("car (u,v)", UV), ("truck", XY), ("bus", XY))
+    totals = SliceTotals()
+    assert sum(1 for _ in totals.read(slices)) == 2
+    before = finished(totals.read(slices))
+    assert [name for name, _ in before] == [TOTAL, f"{TOTAL} (u,v)"]
+    laws.assert_same(before[0][1], summed([slices[i][1] for i in (0, 2, 3)]))
+    laws.assert_same(before[1][1], slices[1][1])
+    assert sum(1 for _ in totals.read(slices)) == 0
+    slices[0] = (slices[0][0], statistics_of(9))
+    after = finished(totals.read(slices))
+    laws.assert_same(after[0][1], summed([slices[i][1] for i in (0, 2, 3)]))
+    assert after[1][1] is before[1][1]
+    assert finished(SliceTotals().read([])) == ()
+
+
+def test_a_total_is_never_called_like_a_slice():
+    slices = named(("car", XY), (TOTAL, XY), ("total (u,v)", UV))
+    names = [name for name, _ in finished(SliceTotals().read(slices))]
+    assert names == [f"{TOTAL} (x,y)", f"{TOTAL} (u,v; 2)"]
