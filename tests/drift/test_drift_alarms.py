@@ -1,20 +1,34 @@
-"""Alarms of a family: what they say, how long they stay, and what is learned meanwhile."""
+"""Alarms of a family: what they say, in fields and in a sentence, how long they stay, and what is
+learned meanwhile.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from monitor.drift.alarms import AlarmReason
+from monitor.drift.alarms import (
+    AlarmChange,
+    AlarmReason,
+    alarm_sentence,
+    change_sentence,
+    hours,
+    moment,
+    size_of_error,
+)
 from monitor.drift.bets import Detector, Direction, Severity, Stage
-from monitor.drift.evidence import DriftSettings, Unit, by_severity
+from monitor.drift.evidence import DriftSettings, Scale, Unit
 from monitor.drift.reference import Origin
-from tests.calibration.drift.drives import (
+from tests.alarmed import UNKNOWN, alarm
+from tests.drift.drives import (
     SECOND,
+    Frame,
     K,
     drive,
     exact_reference,
@@ -22,7 +36,6 @@ from tests.calibration.drift.drives import (
     fed,
     from_ten,
 )
-from tests.calibration.drift.watched_rows import Frame
 
 STAYS = DriftSettings(calm_hours=0.0)
 FAULT, SMALL = from_ten(5.0), from_ten(0.2)
@@ -44,7 +57,7 @@ def whys(changes):
 
 
 @pytest.mark.parametrize("tracked", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_covariances_that_shrink_to_a_fifth_are_a_page_that_says_since_when_and_how_much(
     seed, tracked
 ):
@@ -64,16 +77,7 @@ def test_covariances_that_shrink_to_a_fifth_are_a_page_that_says_since_when_and_
     assert alarm.driven == pytest.approx(alarm.event_ns / SECOND / 3600, abs=1 / 3600)
 
 
-def test_the_interval_of_the_scale_holds_the_factor_most_times():
-    held = 0
-    for seed in range(20):
-        family = family_of(STAYS, reference=exact_reference())
-        (alarm,) = raised(fed(family, drive(13, seed, made=FAULT)))
-        held += alarm.scale.lower <= math.sqrt(5) <= alarm.scale.upper
-    assert held >= 17
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_covariances_that_grow_to_five_times_are_a_ticket(seed):
     family = family_of(STAYS, reference=exact_reference())
     (alarm,) = raised(fed(family, drive(40, seed, made=SMALL)))
@@ -113,21 +117,18 @@ def test_what_is_usual_of_a_reference_and_yet_wrong_is_found_by_the_absolute_det
     assert page.detector is Detector.ABSOLUTE
 
 
-def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_no_page():
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_unwatched_without_one(changed):
     family = family_of(STAYS, reference=exact_reference())
-    changes = fed(family, drive(40, raw=FAULT, changed=True))
-    (alarm,) = raised(changes)
-    assert (alarm.severity, alarm.stage) == (Severity.TICKET, Stage.RAW)
-    assert alarm.direction is Direction.OVER
-    assert alarm.scale.lower <= math.sqrt(5) <= alarm.scale.upper
-
-
-def test_raw_estimates_that_nothing_changed_are_not_watched():
-    family = family_of(STAYS, reference=exact_reference())
-    assert fed(family, drive(40, raw=FAULT)) == []
+    found = raised(fed(family, drive(40, raw=FAULT, changed=changed)))
+    what = [(one.severity, one.stage, one.direction) for one in found]
+    assert what == [(Severity.TICKET, Stage.RAW, Direction.OVER)] * changed
+    for one in found:
+        assert one.scale.lower <= math.sqrt(5) <= one.scale.upper
 
 
 # ---- of several slices
+
 
 NAMES = ("car", "van", "bus", "bike")
 
@@ -259,7 +260,6 @@ def test_an_epoch_of_no_slices_changes_nothing():
 
 
 # ---- learning
-
 LEARNS = replace(STAYS, reference_tracks=12, reference_detections=600, reference_seconds=0.0)
 
 
@@ -274,18 +274,13 @@ def test_shares_go_to_what_is_known_once_a_reference_is_learned():
     assert family.evidence.shares[0, 2] == pytest.approx([0.3, 0.3, 0.4])
 
 
-def test_a_reference_of_too_few_tracks_leaves_detections_to_count():
-    family = family_of(replace(LEARNS, shortest_reference=10_000))
-    fed(family, drive(20))
-    assert family.usual.references[0][Stage.RECALIBRATED].levels is None
+@pytest.mark.parametrize(("shortest", "tracked"), [(10_000, True), (10, False)])
+def test_too_few_tracks_or_none_leave_detections_to_count(shortest, tracked):
+    family = family_of(replace(LEARNS, shortest_reference=shortest))
+    fed(family, drive(20, tracked=tracked))
+    learned = family.usual.references[0][Stage.RECALIBRATED]
+    assert (learned.origin, learned.levels) == (Origin.LEARNED, None)
     assert family.evidence.shares[0, 0] == pytest.approx([0.5, 0.5, 0.0])
-
-
-def test_detections_without_tracks_teach_a_reference_too():
-    family = family_of(LEARNS)
-    fed(family, drive(20, tracked=False))
-    assert family.usual.references[0][Stage.RECALIBRATED].levels is None
-    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.LEARNED
 
 
 def test_nothing_is_learned_of_a_slice_with_an_alarm():
@@ -320,15 +315,6 @@ def test_a_fault_after_learning_is_found_by_what_was_learned():
     assert abs(alarm.since_ns - 40 * SECOND) <= 2 * SECOND
 
 
-def test_totals_of_evidence_are_those_of_the_slices():
-    family = family_of(STAYS, NAMES, exact_reference())
-    fed(family, drive(5, slices=range(4)))
-    evidence = by_severity(family.evidence.by_chart(family.evidence.weights))
-    assert (family.peak >= evidence.sum(axis=0) * (1 - 1e-12)).all()
-    assert (family.evidence.peak >= evidence * (1 - 1e-12)).all()
-    assert np.isfinite(evidence).all()
-
-
 # ---- who says so
 
 
@@ -360,23 +346,10 @@ def test_where_no_tracks_are_known_nobody_is_asked_who_says_so():
 # ---- what a recalibrator compensates
 
 
-def usual(_: float) -> float:
-    return 1.0
-
-
-def three(_: float) -> float:
-    return 3.0
-
-
-def compensated(
-    seconds: float,
-    seed: int,
-    begin: float = 0.0,
-    made: Callable[[float], float] = usual,
-    raw: Callable[[float], float] = three,
-) -> list[Frame]:
+def compensated(seconds: float, seed: int, begin: float = 0.0, **factors) -> list[Frame]:
     """Raw errors three times too large, forwarded ones as they should be."""
-    return drive(seconds, seed, begin=begin, made=made, raw=raw, changed=True)
+    three = {"raw": lambda _: 3.0}
+    return drive(seconds, seed, begin=begin, changed=True, **(three | factors))
 
 
 def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
@@ -397,3 +370,122 @@ def test_a_ticket_of_raw_estimates_hides_none_of_what_is_forwarded_and_stops_no_
     assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.LEARNED
     later = raised(fed(family, compensated(40, 1, 90.0, made=lambda _: 0.1), 32))
     assert [(one.stage, one.direction) for one in later] == [(Stage.RECALIBRATED, Direction.UNDER)]
+
+
+# ---- in words
+SENTENCE = (
+    "page: car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6) "
+    "since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track"
+)
+
+
+def test_an_alarm_is_one_sentence():
+    assert alarm_sentence(alarm()) == SENTENCE
+
+
+def test_a_ticket_for_covariances_that_are_too_large_says_by_which_factor():
+    ticket = alarm(
+        "total",
+        severity=Severity.TICKET,
+        stage=Stage.RAW,
+        direction=Direction.UNDER,
+        detector=Detector.ABSOLUTE,
+        scale=Scale(0.5, 0.4, 0.625),
+        evidence=2.5e9,
+    )
+    assert alarm_sentence(ticket) == (
+        "ticket: all slices together, raw underconfident: standard deviations 2 times too large "
+        "(1.6 to 2.5) since 12.3 s, 7 tracks, 214 detections; evidence 10^9.4 h of 1,000 h, "
+        "by absolute"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tracks": 0}, "since 12.3 s, 214 detections;"),
+        ({"tracks": 1, "detections": 1}, "since 12.3 s, 1 track, 1 detection;"),
+        ({"tracks": 1200, "detections": 34567}, "1,200 tracks, 34,567 detections;"),
+        ({"scale": UNKNOWN}, "standard deviations off by an unknown factor since"),
+        ({"scale": Scale(2.2, math.nan, math.nan)}, "2.2 times too small since"),
+        ({"scale": Scale(1.1, 0.9, 1.3)}, "1.1 times too small (0.9 to 1.3) since"),
+        ({"scale": Scale(31.6, 9.4, 123.4)}, "32 times too small (9.4 to 123) since"),
+        ({"since_ns": 1_750_000_000_000_000_000}, "since 2025-06-15 15:06:40.0, 7 tracks"),
+    ],
+)
+def test_the_sentence_says_only_what_is_known(changes: dict[str, Any], words: str):
+    assert words in alarm_sentence(alarm(**changes))
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        (AlarmReason.RAISED, f"raised: {SENTENCE}"),
+        (AlarmReason.ACKNOWLEDGED, f"over, acknowledged by anna: {SENTENCE}"),
+        (AlarmReason.NEW_EPOCH, f"over, another recalibrator serves the slice: {SENTENCE}"),
+        (AlarmReason.CALM, f"over, nothing came of it: {SENTENCE}"),
+    ],
+)
+def test_a_change_says_what_became_of_the_alarm(why, words):
+    assert change_sentence(AlarmChange(why, alarm(), actor="anna")) == words
+
+
+def test_a_raised_alarm_names_the_slices_that_may_be_meant_as_well():
+    said = change_sentence(AlarmChange(AlarmReason.RAISED, alarm(), ("truck", "bus")))
+    assert said == f"raised: {SENTENCE}; slices that may be meant as well: truck, bus"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "0 h"),
+        (1e-300, "10^-300.0 h"),
+        (0.00123, "0.00123 h"),
+        (0.25, "0.25 h"),
+        (99.5, "99.5 h"),
+        (1030.4, "1,030 h"),
+        (999_999.0, "999,999 h"),
+        (1e6, "10^6.0 h"),
+        (math.inf, "10^inf h"),
+    ],
+)
+def test_hours_are_told_in_few_digits(value, words):
+    assert hours(value) == words
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "words"),
+    [
+        (0, "0.0 s"),
+        (12_349_000_000, "12.3 s"),
+        (-1_500_000_000, "-1.5 s"),
+        (3_600_000_000_000, "3,600.0 s"),
+        (1_750_000_000_987_654_321, "2025-06-15 15:06:40.9"),
+    ],
+)
+def test_a_clock_from_a_start_is_told_in_seconds_and_a_wall_clock_by_its_date(time_ns, words):
+    assert moment(time_ns) == words
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3).map(sorted))
+def test_a_scale_and_its_inverse_are_one_factor_in_two_directions(ordered):
+    lower, estimate, upper = ordered
+    error = size_of_error(Scale(estimate, lower, upper))
+    mirrored = size_of_error(Scale(1 / estimate, 1 / upper, 1 / lower))
+    assert error is not None and mirrored is not None
+    assert number(error.factor) >= 1
+    if estimate != 1:
+        assert {error.way, mirrored.way} == {"too small", "too large"}
+        both = (error.factor, *error.interval), (mirrored.factor, *mirrored.interval)
+        for one, other in zip(*both, strict=True):
+            # Two digits, of numbers that may round apart.
+            assert number(one) == pytest.approx(number(other), rel=0.1)
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+@pytest.mark.parametrize("estimate", [math.nan, 0.0, -1.0, math.inf])
+def test_an_estimate_that_is_no_factor_is_unknown(estimate):
+    assert size_of_error(Scale(estimate, 1.0, 2.0)) is None

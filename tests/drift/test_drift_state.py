@@ -1,5 +1,5 @@
-"""A family that goes on where another one ended, through JSON: what is known is kept, and what was
-open is lost without being taken for news.
+"""A family that goes on where another one ended, through its document: every bit of what is known
+comes back, what was open is lost without being taken for news, and nothing unsound is believed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.alarms import AlarmReason, key_of
@@ -20,31 +20,49 @@ from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.usual import ReferenceLearner
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
-from tests.calibration.drift.kept_families import (
-    LEARNER,
-    LONG,
-    NAMES,
-    SHORT,
-    K,
-    empty,
-    family_of,
-    fed,
-    feed,
-    text_of,
-    through_text,
-)
-from tests.calibration.drift.watched_rows import Frame, watched
-from tests.laws import assert_same
+from monitor.store.codec import Codec
+from monitor.store.drift_documents import read_family
+from tests.drift.drives import Frame, fed, feed, text_of, watched
+from tests.laws import assert_same, costly
 
-FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
-quick = settings(max_examples=15)
+LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
+K = 3
+NAMES = ("car", "van", "bus")
+SHORT = DriftSettings(
+    # The slow account asks for no second track, and for no time of learning.
+    fewest_tracks=1,
+    reference_seconds=0.0,
+    hours_between_false_pages=1e-3,
+    hours_between_false_tickets=1e-3,
+    reference_tracks=4,
+    reference_detections=150,
+    shortest_reference=3,
+    calm_hours=0.0,
+)
+LONG = replace(SHORT, hours_between_false_pages=1e9, hours_between_false_tickets=1e9)
+
+
+def empty(wanted: DriftSettings) -> Family:
+    """Of three slices, of which nothing is known."""
+    family = Family(wanted)
+    for name in NAMES:
+        family.grow(name, K)
+    return family
+
+
 seeds = st.integers(0, 2**32 - 1)
+FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
+
+
+def family_of(seed: int, wanted: DriftSettings = SHORT, frames: int = 100, factor: float = 1.0):
+    """Of three slices that have seen some frames; NEES are too large by a factor."""
+    return feed(empty(wanted), seed, frames, factor)
 
 
 def gone_on(family: Family, wanted: DriftSettings | None = None, names=NAMES, **other):
     """A family that goes on, all of whose slices have come; and the changes of its alarms."""
     arguments = {"given": {}, "selection": "identity", **other}
-    state = through_text(family)
+    state = read_family(text_of(family))
     restored, changes = restored_family(state, wanted or family.settings, **arguments)
     for name in names:
         restored.grow(name, K)
@@ -85,10 +103,7 @@ def learners_of(family: Family):
     ]
 
 
-# ---- going on
-
-
-@quick
+@costly
 @given(seeds, st.sampled_from([0, 10, 100, 300]), st.sampled_from([0.1, 1.0, 6.0]))
 def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
     family = family_of(seed, frames=frames, factor=factor)
@@ -99,6 +114,7 @@ def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
 
 
 # ---- tracks that go on
+
 
 # Neither does anything become usual, nor evidence an alarm.
 PATIENT = replace(LONG, reference_detections=10**6, hours_between_false_pages=1e150)
@@ -125,17 +141,16 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
     """Where nothing of the last run is known it is."""
     frames = constant(2.5, range(5), range(16))
     family = empty(PATIENT)
-    fed(family, frames[:100])
+    fed(family, frames[:100], 1)
     before = of_seconds(family)
     restored, _ = gone_on(family)
-    fed(restored, frames[100:])
+    fed(restored, frames[100:], 1)
     assert (of_seconds(restored) < 2 * before)[0].all()
-    unaware, _ = restored_family(
-        replace(through_text(family), latest_ns={}), PATIENT, {}, "identity"
-    )
+    nothing = replace(read_family(text_of(family)), latest_ns={})
+    unaware, _ = restored_family(nothing, PATIENT, {}, "identity")
     for name in NAMES:
         unaware.grow(name, K)
-    fed(unaware, frames[100:])
+    fed(unaware, frames[100:], 1)
     assert (of_seconds(unaware) > 100 * before)[0].all()
 
 
@@ -341,9 +356,6 @@ def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_
     assert {one.why for one in changes} == {AlarmReason.NEW_EPOCH}
     assert here in restored.alarms.slices()
     assert not restored.peak.any()
-
-
-# ---- references from recorded drives
 
 
 def file_reference(seed: int) -> Reference:

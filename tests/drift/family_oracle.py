@@ -232,6 +232,7 @@ class SlowFamily:
         self.tracks: dict[int, dict[str, Any]] = {}
         self.given: dict[Any, float] = defaultdict(float)
         self.chain: dict[Any, list[float]] = defaultdict(list)
+        self.weights: dict[Any, float] = {}
 
     def frame(self, frame: Frame) -> list[tuple[Any, ...]]:
         """Take in a frame; alarms as (slice, severity, M) and what has most of the evidence."""
@@ -379,9 +380,12 @@ class SlowFamily:
     def weight(self, key: Any) -> float:
         """w of a bet in M of its severity."""
         g, stage, direction, detector, _ = key
+        if key[:4] in self.weights:
+            return self.weights[key[:4]]
         many = {"absolute": 12, "relative": 8 if direction == "over" else 6, "track": 4}
         share = shares(self.references[g][stage])[detector]
-        return CHARTS[stage, direction][1] * share / many[detector]
+        self.weights[key[:4]] = CHARTS[stage, direction][1] * share / many[detector]
+        return self.weights[key[:4]]
 
     def parts(self, g: int, severity: str) -> dict[tuple[int, str, str], float]:
         """M of a slice by stage, direction and detector."""

@@ -1,4 +1,6 @@
-"""Documents of drift: every bit comes back, and nothing that is not sound is believed."""
+"""Documents of drift: references and learners come back with every bit, older formats are read,
+and nothing that is not sound is believed.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +11,43 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.bets import Stage
 from monitor.drift.correlation import OPEN_TRACK, PARTS
-from monitor.drift.evidence import Unit
-from monitor.drift.family import family_reading
+from monitor.drift.evidence import DriftSettings, Unit
+from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import BINS, Origin, Reference, shipped
-from monitor.drift.state import MOST_KEPT, family_state, restored_family
+from monitor.drift.state import MOST_KEPT, restored_family
 from monitor.drift.usual import WAITING, ReferenceLearner
 from monitor.frames.marks import PLACED, ArrayForm
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument, OtherDocument
+from monitor.store.codec import Codec, InvalidDocument, OtherDocument
 from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
-from tests.calibration.drift.correlated import correlated
-from tests.calibration.drift.kept_families import (
-    LEARNER,
-    LONG,
-    NAMES,
-    SHORT,
-    K,
-    empty,
-    family_of,
-    feed,
-    text_of,
-)
-from tests.calibration.drift.watched_rows import watched
-from tests.laws import assert_same
+from tests.drift.drives import correlated, fed, feed, text_of
+from tests.laws import assert_same, costly
 
-quick = settings(max_examples=40)
+LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
+K, NAMES = 3, ("car", "van", "bus")
+SOON = DriftSettings(
+    fewest_tracks=1,
+    hours_between_false_pages=1e-3,
+    hours_between_false_tickets=1e-3,
+    reference_tracks=4,
+    reference_detections=150,
+    reference_seconds=0.0,
+    calm_hours=0.0,
+)
 seeds = st.integers(0, 2**32 - 1)
 OLDER = {n: Path(__file__).with_name(f"drift_{n}.json").read_bytes() for n in (1, 2)}
 
 
-ODDITIES: tuple[Any, ...] = (None, 5, "x", [], [[]], {}, [None, {}])
+def grown(family: Family) -> Family:
+    """A family to which all slices have come."""
+    for name in NAMES:
+        family.grow(name, K)
+    return family
 
 
 def at(path, whole) -> Any:
@@ -57,14 +61,6 @@ def changed(path, new, whole) -> str:
     copy = json.loads(json.dumps(whole))
     at(path[:-1], copy)[path[-1]] = new
     return json.dumps(copy)
-
-
-def changed_in_table(path, kind, name, new, whole) -> str:
-    """The document with another value in a field of the first record of a table."""
-    form = ArrayForm(kind, (None,))
-    table = form.read(at(path, whole))
-    table[name][0] = new
-    return changed(path, form.write(table), whole)
 
 
 # ---- references
@@ -154,7 +150,6 @@ def test_what_is_no_file_of_references_is_refused_by_the_name_of_the_field(
 # ---- learners
 
 
-@quick
 @given(seeds, st.integers(0, 300))
 def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, frames):
     learner = some_learner(seed, frames)
@@ -167,7 +162,6 @@ def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, 
 
 
 LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
-GOING_ON = ("along_tracks", "going_on")
 
 
 @pytest.mark.parametrize(
@@ -205,15 +199,18 @@ def test_a_learner_that_cannot_be_is_refused(path, new):
         (("histogram", "counts"), PLACED, "place", -1),
         (("histogram", "counts"), PLACED, "place", BINS),
         (("histogram", "counts"), PLACED, "count", 0),
-        (GOING_ON, OPEN_TRACK, "key", 2**64 - 1),
-        (GOING_ON, OPEN_TRACK, "arrived", -1),
-        (GOING_ON, OPEN_TRACK, "last", np.nan),
-        (GOING_ON, OPEN_TRACK, "parts", np.inf),
+        (("along_tracks", "going_on"), OPEN_TRACK, "key", 2**64 - 1),
+        (("along_tracks", "going_on"), OPEN_TRACK, "arrived", -1),
+        (("along_tracks", "going_on"), OPEN_TRACK, "last", np.nan),
+        (("along_tracks", "going_on"), OPEN_TRACK, "parts", np.inf),
     ],
 )
 def test_a_table_of_a_learner_that_cannot_be_is_refused(path, kind, name, new):
+    form = ArrayForm(kind, (None,))
+    table = form.read(at(path, LEARNED))
+    table[name][0] = new
     with pytest.raises(InvalidDocument, match="learner"):
-        LEARNER.read(changed_in_table(path, kind, name, new, LEARNED))
+        LEARNER.read(changed(path, form.write(table), LEARNED))
 
 
 numbers = st.floats(-1e24, 1e24)
@@ -224,7 +221,6 @@ SUMS = {
 }
 
 
-@settings(max_examples=150)
 @given(st.sampled_from([(one, name) for one, names in SUMS.items() for name in names]), st.data())
 def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(path, data):
     group, name = path
@@ -245,11 +241,9 @@ def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(p
 
 
 # ---- families
-
-
 ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
 JUNK = ODD | st.integers() | st.floats() | st.text()
-WHOLE: Any = json.loads(text_of(family_of(1, factor=8.0, frames=300)))
+WHOLE: Any = json.loads(text_of(feed(grown(Family(SOON)), 1, 300, 8.0)))
 EVIDENCE = ("slices", 0, "evidence")
 ALARM = ("latched", 0, "alarm")
 
@@ -307,13 +301,49 @@ def test_evidence_may_be_since_any_stamp_that_a_frame_can_have(stamp):
 
 
 def test_thousands_of_tracks_take_no_more_room_than_few():
-    family = empty(LONG)
+    family = grown(Family(replace(SOON, hours_between_false_pages=1e9)))
     rows = [(i + 1, i % 3, 2.0 + i / 7, 3.0 + i / 7) for i in range(4000)]
-    for second in range(3):
-        finished(family.learn(family.take(K, watched([(0, second * 10**9, True, rows)]))))
-    parts = finished(family_text(family_state(family, "identity")))
-    assert sum(map(len, parts)) < 10**6
+    fed(family, [(0, second * 10**9, True, rows) for second in range(3)], 1)
+    assert len(text_of(family)) < 10**6
     assert family.seconds.tracks == 4000
+
+
+@costly
+@given(st.data())
+def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
+    path: list[Any] = []
+    inner: Any = WHOLE
+    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
+        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
+        path.append(data.draw(st.sampled_from(list(keys))))
+        inner = inner[path[-1]]
+    try:
+        state = read_family(changed(path, data.draw(JUNK), WHOLE))
+    except InvalidDocument:
+        return
+    family, _ = restored_family(state, SOON, {}, "identity")
+    feed(grown(family), 3, 20)
+    for one in family_reading(family, ()).standings:
+        assert np.isfinite(one.evidence)
+        assert one.evidence >= 0
+        assert one.peak >= 0
+    assert read_family(text_of(family))
+
+
+def test_what_is_no_document_at_all_is_refused():
+    whole = json.dumps(WHOLE).encode()
+    ends = (whole[: len(whole) * i // 7] for i in range(1, 7))
+    for text in (b"", b"\xff", b"{", b"[]", b"1", b"{}", b"[" * 10**5, b"null", *ends):
+        with pytest.raises(InvalidDocument):
+            read_family(text)
+
+
+def test_a_later_format_is_told_apart_whatever_else_it_holds():
+    with pytest.raises(OtherDocument, match="use the monitor that wrote it"):
+        read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
+
+
+# ---- older formats
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -385,65 +415,25 @@ def test_every_sum_is_taken_over_from_a_document_of_the_first_format():
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_family_drives_on_from_a_document_of_an_older_format(number):
     state = read_family(OLDER[number])
-    family, changes = restored_family(state, LONG, {}, "identity")
+    wanted = replace(SOON, hours_between_false_pages=1e9, hours_between_false_tickets=1e9)
+    family, changes = restored_family(state, wanted, {}, "identity")
     assert changes == []
-    family.grow("car", K)
-    family.grow("van", K)
-    family.grow("bus", K)
-    feed(family, 4, 50)
+    feed(grown(family), 4, 50)
     assert family.clock.driven > state.driven
     assert read_family(text_of(family)).slices[0].labelled > state.slices[0].labelled
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(number):
-    older = json.loads(OLDER[number])
-    paths: list[tuple[Any, ...]] = [()]
-    for path in paths:
-        inner = at(path, older)
-        keys = inner if isinstance(inner, dict) else range(min(len(inner), 2))
-        for key in keys:
-            for new in ODDITIES:
-                try:
-                    read_family(changed((*path, key), new, older))
-                except InvalidDocument as error:
-                    assert "this monitor" in str(error)
-            if isinstance(inner[key], dict | list) and len(path) < 3:
-                paths.append((*path, key))
-
-
-def test_what_is_no_document_at_all_is_refused():
-    whole = json.dumps(WHOLE).encode()
-    ends = (whole[: len(whole) * i // 7] for i in range(1, 7))
-    for text in (b"", b"\xff", b"{", b"[]", b"1", b"{}", b"[" * 10**5, b"null", *ends):
-        with pytest.raises(InvalidDocument):
-            read_family(text)
-
-
-def test_a_later_format_is_told_apart_whatever_else_it_holds():
-    with pytest.raises(OtherDocument, match="use the monitor that wrote it"):
-        read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
+@given(st.sampled_from([1, 2]), st.data())
+def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(number, data):
+    older: Any = json.loads(OLDER[number])
     path: list[Any] = []
-    inner: Any = WHOLE
+    inner = older
     while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
-        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
-        path.append(data.draw(st.sampled_from(list(keys))))
+        keys = list(inner) if isinstance(inner, dict) else range(min(len(inner), 2))
+        path.append(data.draw(st.sampled_from(keys)))
         inner = inner[path[-1]]
+    new = data.draw(st.sampled_from([None, 5, "x", [], [[]], {}, [None, {}]]))
     try:
-        state = read_family(changed(path, data.draw(JUNK), WHOLE))
-    except InvalidDocument:
-        return
-    family, _ = restored_family(state, SHORT, {}, "identity")
-    for name in NAMES:
-        family.grow(name, K)
-    feed(family, 3, 20)
-    for one in family_reading(family, ()).standings:
-        assert np.isfinite(one.evidence)
-        assert one.evidence >= 0
-        assert one.peak >= 0
-    assert read_family(text_of(family))
+        read_family(changed(path, new, older))
+    except InvalidDocument as error:
+        assert "this monitor" in str(error)
