@@ -1,8 +1,11 @@
-"""From labelled frames to whole tracks, against a loop over single rows."""
+"""From labelled frames to whole tracks: which frames are learned from, when a track is whole, which
+tracks are kept and of one regime, and that to break a track changes nothing of what it says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -10,15 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.detections import Estimates
+from monitor.frames.detections import Estimates, Limits
 from monitor.frames.frame import TrackIds
-from monitor.frames.space import plain_space
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.promotion import reservoir
 from monitor.promotion import tracks as tracks_module
+from monitor.promotion.betting import Clip
 from monitor.promotion.records import TrackSettings
-from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
+from monitor.promotion.register import Follower
+from monitor.promotion.reservoir import FrameSample, Reservoir, latest_alike
+from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack, rows_of
+from monitor.promotion.trial import Trial
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.statistics.observations import finished
+from tests.promotion.simulated_tracks import broken
+from tests.promotion.simulated_tracks import tracks as simulated
 
 SECOND = 10**9
+LIMITS, IDENTITY = Limits(), Identity()
+seeds = st.integers(0, 2**32 - 1)
 # Whatever the stamps are, a track that is seen at 0.1 s intervals is whole after 10 s.
 SETTINGS = TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND, rows_per_track=1024)
 
@@ -67,8 +82,49 @@ def spans(tracks: Iterable[WholeTrack]) -> list[tuple[float, float]]:
     return [(track.stamp_ns[0] / SECOND, track.ended_ns / SECOND) for track in tracks]
 
 
-def test_nothing_comes_of_nothing():
-    assert fed(OpenTracks(SETTINGS), []) == []
+# ---- which frames
+
+
+def sampled(sample: FrameSample, stamps: Sequence[int], source: int = 0) -> list[int]:
+    """Of the stamps of frames, those it takes."""
+    return [stamp for stamp in stamps if sample.takes(source, stamp)]
+
+
+def test_of_each_interval_and_source_the_first_frame_is_taken_with_all_labels_of_it():
+    sample = FrameSample(100)
+    assert sampled(sample, range(-250, 250, 10)) == [-250, -200, -100, 0, 100, 200]
+    assert sampled(sample, [310, 310, 320, 310, 410, 310, 420]) == [310, 310, 310, 410, 310]
+    # A part of a frame that was left out is left out after later frames too.
+    assert sampled(sample, [320, 420, 0, 10]) == [0]
+    assert sampled(sample, [30, 40, 110], source=1) == [30, 110]
+    # What comes after a clock is set back is taken by its own intervals.
+    assert sampled(sample, [1000, 1050, 700, 750, 800, 1080]) == [1000, 700, 800]
+
+
+def test_intervals_are_forgotten_when_too_many_came_after_them(monkeypatch):
+    monkeypatch.setattr(reservoir, "_MOST", 3)
+    sample = FrameSample(100)
+    assert sampled(sample, [0, 100, 200, 20, 120, 220]) == [0, 100, 200]
+    assert sampled(sample, [0], source=1) == [0]
+    # The oldest is forgotten, whosever the new one is.
+    assert sampled(sample, [120, 220]) == []
+    assert sampled(sample, [20, 220]) == [20]
+
+
+@pytest.mark.parametrize("rate", [3, 10, 25, 60])
+def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together(rate):
+    settings = TrackSettings()
+    stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
+    some = sampled(FrameSample(settings.sample_ns), stamps)
+    for first in some:
+        whole = [stamp for stamp in some if first <= stamp < first + settings.longest_ns]
+        assert len(whole) <= settings.rows_per_track
+    short = TrackSettings(idle_ns=SECOND, rows_per_track=2)
+    near = sampled(FrameSample(short.sample_ns), range(0, 30 * SECOND, SECOND // 10))
+    assert np.diff(near).max() <= SECOND // 2
+
+
+# ---- whole
 
 
 def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
@@ -76,12 +132,6 @@ def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
     assert fed(opened, seen(1, 0, 3)) == []
     assert fed(opened, seen(2, 3, 3.95)) == []
     assert spans(fed(opened, seen(2, 4, 4.1))) == [(0.0, 2.9)]
-
-
-def test_a_track_counts_once_with_what_came_in_its_longest_time():
-    opened = OpenTracks(SETTINGS)
-    assert spans(fed(opened, seen(1, 0, 30))) == [(0.0, 9.9)]
-    assert fed(opened, seen(1, 30, 60) + seen(2, 60, 65)) == []
 
 
 def test_a_track_of_two_slices_is_one_in_each():
@@ -188,13 +238,6 @@ def test_an_object_that_stays_counts_again_after_ten_times_its_longest():
     assert [int(track.stamp_ns[0]) // SECOND for track in found] == [0, 100, 200, 300]
 
 
-def test_a_number_that_is_used_again_is_another_object():
-    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
-    for first in (0, 15, 100):
-        frames = [frame((first + i) * SECOND, [1]) for i in range(2)]
-        assert len(fed(opened, [*frames, frame((first + 3) * SECOND, [2])])) >= 1
-
-
 def test_long_tracks_are_thinned_evenly():
     settings = TrackSettings(longest_ns=10 * SECOND, rows_per_track=32)
     for rows in (33, 64, 65, 100, 1000, 4097):
@@ -264,6 +307,9 @@ def test_a_wild_stamp_does_not_stop_the_time_of_its_source_for_good():
     assert (4.0, 13.9) in spans(fed(opened, [*seen(7, 1, 4), *seen(8, 4, 20)]))
 
 
+# ---- bounds
+
+
 def test_further_tracks_are_left_out_for_good_and_counted():
     opened = OpenTracks(TrackSettings(most_open=3))
     assert fed(opened, [frame(i * SECOND // 10, [1, 2, 3, 4, 5]) for i in range(5)]) == []
@@ -316,26 +362,6 @@ def test_spaces_do_not_mix():
     assert all(track.truth.shape == (100, track.space.k) for track in found)
 
 
-def test_nothing_of_a_frame_is_held():
-    opened = OpenTracks(SETTINGS)
-    rows = frame(0, [1], number=3)
-    opened.add(rows)
-    finished(opened.closed())
-    rows.truth[:] = rows.sent.mean[:] = rows.sent.covariance[:] = np.nan
-    (track,) = fed(opened, [frame(2 * SECOND, [2])])
-    assert track.truth.tolist() == [[3, 3]]
-    assert track.sent.mean.tolist() == [[-3, -3]]
-    assert track.sent.covariance[0].tolist() == [[4, 0], [0, 4]]
-    track.truth[:] = 0  # its own, to be written
-
-
-def test_it_yields_while_it_looks_through_many_open_tracks():
-    opened = OpenTracks(SETTINGS)
-    assert fed(opened, [frame(0, range(1, 4001))]) == []
-    assert len(list(opened.closed())) == 4000 // 1024
-    assert len(fed(opened, [frame(2 * SECOND, [1])])) == 4000
-
-
 def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile():
     opened = OpenTracks(SETTINGS)
     for i in range(20):
@@ -346,3 +372,205 @@ def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile
         next(steps)
         opened.add(frame(11 * SECOND, [1]))
     assert len(finished(steps)) == 300
+
+
+# ---- what is later, and rows
+
+
+@given(
+    st.lists(st.integers(-(2**62), 2**62) | st.integers(-9, 9), min_size=1, max_size=20), st.data()
+)
+def test_what_is_later_are_the_rows_after_a_time_and_all_else_stays(stamps, data):
+    stamps.sort()
+    at = data.draw(st.sampled_from(stamps) | st.integers(-10, 10))
+    whole = replace(
+        simulated(0, 1, length=len(stamps))[0],
+        stamp_ns=np.array(stamps),
+        slice=3,
+        delay_ns=5,
+        source=2**40,
+    )
+    expected = [row for row, stamp in enumerate(stamps) if stamp > at]
+    later = whole.since(at)
+    if later is None:
+        assert expected == []
+        return
+    assert later.stamp_ns.tolist() == [stamps[row] for row in expected]
+    assert (later.truth == whole.truth[expected]).all()
+    for name in ("mean", "covariance", "diagonal"):
+        assert (getattr(later.sent, name) == getattr(whole.sent, name)[expected]).all()
+    assert (later.space, later.slice, later.delay_ns, later.source) == (whole.space, 3, 5, 2**40)
+    assert (later.n, later.ended_ns) == (len(expected), stamps[-1])
+
+
+@given(seeds, st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_rows_stand_track_after_track_and_means_are_of_each(seed, counts):
+    some = [simulated(seed + i, 1, length=count)[0] for i, count in enumerate(counts)]
+    rows = rows_of(some)
+    assert rows.counts.tolist() == counts
+    first = 0
+    for track, start in zip(some, rows.start.tolist(), strict=True):
+        assert start == first
+        own = slice(first, first + track.n)
+        assert (rows.truth[own] == track.truth).all()
+        for name in ("mean", "covariance", "diagonal"):
+            assert (getattr(rows.sent, name)[own] == getattr(track.sent, name)).all()
+        first += track.n
+    assert rows.truth.shape[0] == first
+    values = np.random.default_rng(seed).normal(size=first)
+    ends = np.cumsum(counts)
+    slow = [sum(values[end - n : end]) / n for n, end in zip(counts, ends, strict=True)]
+    assert rows.means(values) == pytest.approx(slow)
+    assert rows.means(rows.truth) == pytest.approx(np.array([t.truth.mean(axis=0) for t in some]))
+
+
+# ---- in pieces
+
+
+def said(some: Sequence[WholeTrack], candidate: VarianceScaling, clip: Clip) -> float:
+    """What they say in a trial, together."""
+    return Trial("car", candidate, 1, clip).taken(some, IDENTITY, LIMITS).bets.total
+
+
+@given(seeds, st.integers(1, 32), st.sampled_from([0.7, 1.1, 1.5, 3.0]))
+def test_to_break_a_track_changes_nothing_of_what_it_says(seed, length, factor):
+    (track,) = simulated(seed, 1, length=length)
+    candidate = VarianceScaling((factor**0.5,) * 3)
+    # More than any row of these says: nothing is clipped.
+    clip = Clip(1e3, 1e3, 1e3, rows=32.0)
+    pieces = broken(np.random.default_rng(seed), track, 32)
+    assert said(pieces, candidate, clip) == pytest.approx(said([track], candidate, clip), abs=1e-9)
+
+
+@given(seeds, st.integers(2, 32))
+def test_to_break_a_track_changes_nothing_of_what_an_adaptive_scaling_remembers_of_it(seed, length):
+    (track,) = simulated(seed, 1, length=length, scale=4.0)
+    # So slow that pieces, which end sooner, are as old as the whole.
+    ones = (1.0,) * 3
+    slow = AdaptiveScaling(ones, 1e9, 0.0, 0.0, 20.0, (20.0,) * 3, prior_scale=ones, prior_tracks=3)
+    follower = Follower.of(slow, 32.0)
+    pieces = broken(np.random.default_rng(seed), track, 32)
+    whole, in_parts = follower.taken([track]), follower.taken(pieces)
+    assert in_parts.scaling.scale == pytest.approx(whole.scaling.scale, rel=1e-6)
+    assert in_parts.scaling.tracks == pytest.approx(20 + length / 32, rel=1e-6)
+
+
+# ---- which are kept
+
+
+def ended(slice: int, ended_ns: int, n: int = 1) -> WholeTrack:
+    sent = Estimates(np.zeros((n, 2)), np.ones((n, 1, 1)) * np.eye(2), np.zeros(n, bool))
+    stamps = np.arange(ended_ns - n + 1, ended_ns + 1)
+    return WholeTrack(plain_space(("x", "y")), slice, sent, np.zeros((n, 2)), stamps, 0)
+
+
+steps = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 2), st.integers(0, 20), st.integers(1, 3)),
+    st.tuples(st.just("taken"), st.integers(0, 2), st.just(0), st.just(0)),
+    st.tuples(st.just("drop"), st.integers(0, 2), st.integers(0, 5), st.just(0)),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_each_slice_keeps_the_newest_that_came_and_knows_the_new_ones(steps):
+    kept = Reservoir(TrackSettings(most_tracks=4))
+    expected: dict[int, list[WholeTrack]] = {0: [], 1: [], 2: []}
+    new: list[WholeTrack] = []
+    for what, index, stamp, n in steps:
+        if what == "add":
+            some = [ended(index, stamp + i, n) for i in range(n)]
+            kept.add(some)
+            expected[index] = [*expected[index], *some][-4:]
+            new += some
+        elif what == "taken":
+            kept.taken(index)
+            new = [other for other in new if other.slice != index]
+        else:
+            kept.keep_newest(index, stamp)
+            expected[index] = expected[index][max(0, len(expected[index]) - stamp) :]
+        for i, tracks in expected.items():
+            assert list(kept.tracks(i)) == tracks
+            assert kept.new(i) == sum(other in tracks for other in new)
+        assert kept.slices() == tuple(i for i, tracks in expected.items() if tracks)
+
+
+# ---- of one regime
+
+
+def changed(seed: int, factor: float, *spans: tuple[int, int], length: int = 20) -> int:
+    """Of 400 tracks with t5 errors, where those between so many ago have another variance."""
+    scale: FloatArray = np.ones((400, 1))
+    for before, until in spans:
+        scale[400 - before : 400 - until] = factor
+    found = simulated(seed, 400, 3, length, scale=np.repeat(scale, 3, axis=1), degrees=5)
+    return latest_alike(found, 10)
+
+
+def of_levels(nees: list[float]) -> list[WholeTrack]:
+    """Tracks of one row each, of that NEES/K."""
+    space, n = plain_space(("x",)), 1
+    sent = Estimates(np.zeros((n, 1)), np.ones((n, 1, 1)), np.ones(n, bool))
+    return [
+        WholeTrack(space, 0, sent, np.full((n, 1), np.sqrt(level)), np.array([i]), 0)
+        for i, level in enumerate(nees)
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_tracks_of_one_regime_are_all_kept(length):
+    kept = np.array([changed(seed, 1.0, length=length) for seed in range(60)])
+    assert np.mean(kept == 400) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("factor", "spans", "least", "most", "median"),
+    [
+        (5.0, [(20, 0)], 10, 30, 20),
+        (0.2, [(20, 0)], 10, 30, 20),
+        (2.25, [(40, 0)], 10, 80, 40),
+        (1 / 2.25, [(40, 0)], 10, 80, 40),
+        # A fault that came and went, and one within the fewest.
+        (5.0, [(90, 30)], 10, 40, 30),
+        (5.0, [(9, 0)], 10, 12, 10),
+    ],
+)
+def test_what_was_before_a_change_is_not_kept(factor, spans, least, most, median):
+    kept = np.array([changed(seed, factor, *spans) for seed in range(20)])
+    assert kept.min() >= least
+    assert np.mean(kept <= most) >= 0.95
+    assert np.median(kept) == pytest.approx(median, abs=2)
+
+
+@given(
+    st.lists(st.floats(0, 1e6), min_size=0, max_size=60),
+    st.integers(1, 20),
+)
+def test_at_least_the_fewest_are_kept_or_all_that_there_are(nees, fewest):
+    kept = latest_alike(of_levels(nees), fewest)
+    assert min(fewest, len(nees)) <= kept <= len(nees)
+
+
+@given(st.floats(0, 1e6), st.integers(1, 60), st.integers(1, 20))
+def test_equal_tracks_are_all_kept(level, count, fewest):
+    assert latest_alike(of_levels([level] * count), fewest) == count
+
+
+def test_without_any_spread_the_cut_is_where_the_change_is():
+    for ago in range(10, 50):
+        found = of_levels([1.0] * (100 - ago) + [3.0] * ago)
+        assert latest_alike(found, 10) == ago
+
+
+def test_angles_have_no_say_and_a_covariance_without_a_factor_is_left_out():
+    space = Space((Dimension("x"), Dimension("yaw", kind=DimensionKind.ANGLE), Dimension("y")))
+    random = np.random.default_rng(0)
+    found = []
+    for i in range(40):
+        covariance = np.ones((3, 1, 1)) * np.eye(3)
+        covariance[0, 0, 2] = covariance[0, 2, 0] = 1.0
+        truth = random.normal(size=(3, 3))
+        truth[:, 1] *= 0.01 if i < 20 else 1.0
+        truth[0] *= 1.0 if i < 20 else 1e6
+        sent = Estimates(np.zeros((3, 3)), covariance, np.zeros(3, bool))
+        found.append(WholeTrack(space, 0, sent, truth, np.arange(3) + i, 0))
+    assert latest_alike(found, 10) == 40

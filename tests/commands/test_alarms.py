@@ -1,5 +1,7 @@
 """The verb `alarms` against a server: what it asks for, what it prints, how it fails."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -37,11 +39,13 @@ def sidecar():
 
 
 @pytest.fixture
-def asked(run, sidecar):
-    """The verb, done; what it prints."""
+def said(capsys, sidecar):
+    """What the verb prints; its errors where it cannot do its work."""
 
-    def done(*words):
-        return run("alarms", *words, "--address", sidecar.address)
+    def done(*words, code=0):
+        assert main(["alarms", *words, "--address", sidecar.address]) == code
+        found = capsys.readouterr()
+        return found.err if code else found.out
 
     return done
 
@@ -62,55 +66,46 @@ def heard(capsys, sidecar):
     return lines
 
 
-def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(asked):
-    assert asked("list").splitlines() == LISTED.splitlines()
+def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said):
+    assert said("list").splitlines() == LISTED.splitlines()
+    some = said("list", "truck", "total")
+    heads = [line.split()[0] for line in some.splitlines() if line]
+    assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
+    assert "alarms acknowledge" not in some
 
 
-def test_list_of_slices_shows_these_alone(asked):
-    lines = asked("list", "truck", "total").splitlines()
-    assert [line.split()[0] for line in lines if line] == [
-        "slice", "truck", "truck", "total", "slice", "truck",
-    ]  # fmt: skip
-    assert "alarms acknowledge" not in "".join(lines)
-
-
-def test_list_as_json_has_every_number_and_null_for_what_is_none(asked):
-    found = json.loads(asked("list", "--json"))
+def test_list_as_json_has_every_number_and_null_for_what_is_none(said):
+    found = json.loads(said("list", "--json"))
     assert found == {
         "standings": [plain(entry) for entry in STANDINGS],
         "stages": [plain(entry) for entry in STAGES],
     }
-    assert found["standings"][0]["alarm"]["stage"] == "recalibrated"
-    assert found["standings"][0]["alarm"]["detector"] == "track"
-    assert [entry["state"] for entry in found["standings"]] == [
-        "alarm", "ok", "warning", "too_few", "warning",
-    ]  # fmt: skip
+    states = ["alarm", "ok", "warning", "too_few", "warning"]
+    assert [entry["state"] for entry in found["standings"]] == states
+    page = found["standings"][0]["alarm"]
+    assert (page["stage"], page["detector"]) == ("recalibrated", "track")
     assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
 
 
-def test_where_nothing_is_watched_list_says_why_that_may_be(asked, sidecar):
+def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
     sidecar.watch.answer = DriftReading()
-    assert "no slice is watched: no truth has come yet, or" in asked("list")
-    assert json.loads(asked("list", "--json")) == {"standings": [], "stages": []}
+    assert "no slice is watched: no truth has come yet, or" in said("list")
+    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}
 
 
-def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(asked, sidecar):
-    assert asked("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
-    assert asked("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
+def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
+    assert said("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
+    assert said("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
     assert sidecar.watch.asked == [((), this_person()), (("truck",), "anna")]
+    assert json.loads(said("acknowledge", "car", "--json")) == {"acknowledged": [plain(alarm())]}
 
 
-def test_acknowledge_as_json_has_the_alarms(asked):
-    assert json.loads(asked("acknowledge", "car", "--json")) == {"acknowledged": [plain(alarm())]}
-    assert json.loads(asked("acknowledge", "truck", "--json")) == {"acknowledged": []}
-
-
-def test_a_slice_that_is_not_watched_is_a_line_in_the_words_of_the_sidecar(refused, sidecar):
-    address = ("--address", sidecar.address)
-    line = refused("alarms", "acknowledge", "tram", *address)
-    assert "nothing is watched of 'tram'; there is a bus." in line
-    line = refused("alarms", "list", "tram", *address)
-    assert "no statistics of tram; there are car, total, truck." in line
+def test_what_cannot_be_done_is_a_line_in_the_words_of_the_sidecar(said, capsys, monkeypatch):
+    assert "nothing is watched of 'tram'; there is a bus." in said("acknowledge", "tram", code=1)
+    assert "no statistics of tram; there are car, total, truck." in said("list", "tram", code=1)
+    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
+    assert main(["alarms", "list", "--address", "127.0.0.1:1"]) == 1
+    assert "no sidecar answers at 127.0.0.1:1: start one with" in capsys.readouterr().err
 
 
 def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sidecar):
@@ -156,25 +151,17 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
     assert "acknowledged by an�[2Jna: page: c�ar" in line
 
 
-def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatch):
-    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
-    line = refused("alarms", "list", "--address", "127.0.0.1:1")
-    assert "no sidecar answers at 127.0.0.1:1: start one with" in line
-
-
-@pytest.mark.parametrize("words", [(), ("end",), ("list", "--actor", "a"), ("watch", "--slice")])
-def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [((), 2), (("end",), 2), (("list", "--actor", "a"), 2), (("watch", "--slice"), 2)]
+    + [((action, "--help"), 0) for action in ("list", "acknowledge", "watch")],
+)
+def test_a_command_that_makes_no_sense_is_wrong_usage_and_every_action_explains_itself(
+    capsys, words, code
+):
     with pytest.raises(SystemExit) as end:
         main(["alarms", *words])
-    assert end.value.code == 2
-    assert "usage: calibration-monitor" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("action", ["list", "acknowledge", "watch"])
-def test_every_action_explains_itself(capsys, action):
-    with pytest.raises(SystemExit) as end:
-        main(["alarms", action, "--help"])
-    assert end.value.code == 0
-    said = capsys.readouterr().out
-    assert "--address H:P" in said
-    assert "SLICE" in said
+    assert end.value.code == code
+    said = capsys.readouterr()
+    assert "usage: calibration-monitor" in said.err + said.out
+    assert code or ("--address H:P" in said.out and "SLICE" in said.out)

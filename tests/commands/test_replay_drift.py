@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import tomllib
 from collections.abc import Callable
@@ -35,9 +36,8 @@ from monitor.commands.sending import (
     sequences,
 )
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
-from monitor.config import Config
-from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, DriftState, SliceStanding
-from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
+from monitor.drift.bets import Severity
 from monitor.drift.evidence import Scale
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth
 from monitor.frames.slices import SliceBy
@@ -53,10 +53,34 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
+from tests.alarmed import alarm
 from tests.piped import pipeline_of, reported
-from tests.verbs.recordings import SEQUENCES, csv_file, npz_file, recorded
+from tests.verbs.recordings import SEQUENCES, csv_file, recorded
 
 LIMITS = WireLimits(2**20, 1000)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return recorded()
+
+
+@pytest.fixture(scope="module")
+def drive(rows, tmp_path_factory):
+    return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
+
+
+@pytest.fixture
+def said(capsys):
+    """What a verb prints; its errors where it cannot do its work."""
+
+    def done(*words, code=0):
+        assert main([str(word) for word in words]) == code
+        found = capsys.readouterr()
+        return found.err if code else found.out
+
+    return done
+
 
 # ---- objects of the labeller
 
@@ -116,24 +140,20 @@ def labels_of(path):
     return client.labels
 
 
-def test_labels_of_several_sequences_come_in_the_order_of_their_frames(tmp_path):
-    sent = labels_of(csv_file(tmp_path / "drive.csv", recorded()))
-    assert [(one.frame_id, one.stream) for one in sent] == sorted(
-        (one.frame_id, one.stream) for one in sent
-    )
-    assert {one.stream for one in sent} == set(SEQUENCES)
-
-
-def test_where_a_sequence_ends_the_next_begins(tmp_path):
-    played = sequences(read_recording(csv_file(tmp_path / "drive.csv", recorded())), "")
+def test_labels_come_in_the_order_of_their_frames_and_the_next_sequence_begins_where_one_ends(
+    drive,
+):
+    sent = [(one.frame_id, one.stream) for one in labels_of(drive)]
+    assert sent == sorted(sent)
+    assert {stream for _, stream in sent} == set(SEQUENCES)
+    played = sequences(read_recording(drive), "")
     order = [(number, one.frame.frame_id) for _, number, one in interleaved_frames(played, 2)]
     first, second, third = (one.frames for one in played)
-    assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
     assert first == second
+    assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
     assert order[2 * first :] == [(2, f) for f in range(third)]
     times = [at_s for at_s, *_ in interleaved_frames(played, 2)]
     assert times == sorted(times)
-    assert times[0] == 0.0
 
 
 def objects_by_place(labels):
@@ -191,11 +211,6 @@ def test_labels_of_no_known_object_name_none(rows, tmp_path):
     assert None in expected and set(expected) != {None}
 
 
-def test_a_file_without_objects_sends_the_labels_that_it_always_did(rows, tmp_path):
-    labels = labels_of(npz_file(tmp_path / "drive.npz", rows))
-    assert {frame.objects for frame in labels} == {None}
-
-
 # ---- the sidecar that is started
 
 
@@ -221,38 +236,27 @@ def section(asked, reference=None):
     return tomllib.loads(drift_section(asked, reference))["drift"]
 
 
-def test_the_started_sidecar_keeps_nothing_of_drift(tmp_path):
+def test_the_started_sidecar_keeps_nothing_of_drift_and_learns_its_own_reference(tmp_path):
     config = tmp_path / "sidecar.toml"
     config.write_text('[drift]\npath = "somewhere"\nhours_between_false_pages = 50\n')
     assert "path" not in section(options())
+    with reference_file(options(), None) as reference:
+        assert reference is None
     found = section(options(config=config))
     assert "path" not in found
-    assert found["hours_between_false_pages"] == 50
-    assert Config.model_validate({"drift": found}).drift.settings().page_tolerance == 2**0.5
+    assert (found["hours_between_false_pages"], found["reference"]) == (50, "")
 
 
-@pytest.fixture
-def enough(tmp_path):
-    """A configuration that so small a drive is enough for."""
-    path = tmp_path / "sidecar.toml"
-    path.write_text("[drift]\nreference_tracks = 10\nreference_detections = 100\n")
-    return path
-
-
-def test_a_reference_goes_to_the_started_sidecar(drive, run, enough, tmp_path):
-    path = tmp_path / "usual.json"
-    run("reference", drive, "--class", "car", "--config", enough, "--output", path)
+def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_without_their_fault(
+    drive, said, tmp_path
+):
+    enough, path = tmp_path / "sidecar.toml", tmp_path / "usual.json"
+    enough.write_text("[drift]\nreference_tracks = 10\nreference_detections = 100\n")
+    words = ("--class", "pedestrian", "--where", "class=pedestrian", "--config", enough)
+    said("reference", drive, *words, "--output", path)
     with reference_file(options(reference=str(path)), None) as found:
         assert found == path
         assert section(options(), found)["reference"] == str(path)
-
-
-def test_a_reference_is_learned_of_other_rows_than_are_played_and_without_their_fault(
-    drive, run, enough, tmp_path
-):
-    path = tmp_path / "usual.json"
-    words = ("--class", "pedestrian", "--where", "class=pedestrian", "--config", enough)
-    run("reference", drive, *words, "--output", path)
     asked = options(
         files=[drive],
         config=enough,
@@ -268,29 +272,14 @@ def test_a_reference_is_learned_of_other_rows_than_are_played_and_without_their_
     assert not found.exists()
 
 
-def test_without_a_reference_the_sidecar_learns_its_own():
-    with reference_file(options(), None) as found:
-        assert found is None
-    assert section(options())["reference"] == ""
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--reference", "usual.json"), "--reference: it would be a setting of the sidecar"),
-        (("--reference-where", "role=fit"), "--reference-where: it would be a setting"),
-        (("--config", "sidecar.toml"), "--config: it is for a sidecar that is started here"),
-    ],
-)
-def test_a_sidecar_of_somebody_else_takes_no_settings(refused, drive, words, sentence):
-    line = refused("replay", drive, *words, "--address", "127.0.0.1:1")
-    assert sentence in line
-    assert "leave --address out" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+        # A sidecar of somebody else takes no settings.
+        (("--address", "h:1", "--reference", "u.json"), "--reference: it would be a setting"),
+        (("--address", "h:1", "--reference-where", "role=fit"), "--reference-where: it would be"),
+        (("--address", "h:1", "--config", "s.toml"), "--config: it is for a sidecar that is"),
+        # What cannot be usual is told before a sidecar is started.
         (("--reference", "gone.json"), "cannot read the reference gone.json"),
         (("--reference-where", "role=test"), "none of"),
         (("--reference-where", "class=cyclist"), "nothing is learned"),
@@ -298,18 +287,13 @@ def test_a_sidecar_of_somebody_else_takes_no_settings(refused, drive, words, sen
         (("--config", "gone.toml"), "gone.toml"),
     ],
 )
-def test_what_cannot_be_usual_is_told_before_a_sidecar_is_started(
-    refused, drive, monkeypatch, words, sentence
+def test_what_makes_no_sense_is_told_before_a_sidecar_is_started(
+    said, drive, monkeypatch, words, sentence
 ):
     monkeypatch.setattr(replay, "running_sidecar", None)
-    assert sentence in refused("replay", drive, *words)
-
-
-def test_a_reference_is_given_or_learned_but_not_both(capsys, drive):
-    words = ("--reference", "usual.json", "--reference-where", "role=fit")
-    with pytest.raises(SystemExit):
-        main(["replay", str(drive), *words])
-    assert "not allowed with argument" in capsys.readouterr().err
+    line = said("replay", drive, *words, code=1)
+    assert sentence in line
+    assert ("leave --address out" in line) == ("--address" in words)
 
 
 def test_slices_of_streams_have_no_reference():
@@ -319,24 +303,7 @@ def test_slices_of_streams_have_no_reference():
 
 # ---- what is heard
 
-
-ALARM = Alarm(
-    slice="car",
-    severity=Severity.PAGE,
-    stage=Stage.RECALIBRATED,
-    detector=Detector.TRACK,
-    direction=Direction.OVER,
-    evidence=2000.0,
-    threshold=1000.0,
-    event_ns=12_300_000_000,
-    since_ns=10_100_000_000,
-    detections=214,
-    tracks=7,
-    labelled=900,
-    scale=Scale(2.2, 1.9, 2.6),
-    epoch=0,
-    driven=0.01,
-)
+ALARM = alarm(evidence=2000.0, event_ns=12_300_000_000, since_ns=10_100_000_000)
 
 
 def standing(alarm=None, **other):
@@ -416,15 +383,6 @@ def test_an_unknown_size_does_not_make_an_alarm_a_new_one():
     assert len(found.alarms) == 1
 
 
-def test_listening_ends_with_the_replay_however_that_ends():
-    async def broken(client):
-        async with listening_for_alarms(client):
-            raise ConnectionError("gone")
-
-    with pytest.raises(ConnectionError):
-        asyncio.run(broken(Telling([])))
-
-
 # ---- where and when it was
 
 
@@ -450,16 +408,10 @@ def test_a_moment_is_told_in_the_time_of_its_sequence():
     assert moment(stamp + 10**12, played).frame is None
 
 
-def test_a_moment_of_several_sequences_names_none_of_them():
-    played = [sequence("north", TENTHS), sequence("south", TENTHS)]
-    found = moment(12_300_000_000, played)
-    assert (found.stream, found.frame) == (None, 123)
-
-
-def test_a_frame_of_this_very_stamp_says_which_sequence_it_was():
-    shifted = [t + 0.05 for t in TENTHS]
-    played = [sequence("north", TENTHS), sequence("south", shifted)]
-    found = moment(round(shifted[7] * 1e9), played)
+def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_very_stamp():
+    played = [sequence("north", TENTHS), sequence("south", [t + 0.05 for t in TENTHS])]
+    assert moment(12_310_000_000, played).stream is None
+    found = moment(round(0.75 * 1e9), played)
     assert (found.stream, found.start_ns, found.frame) == ("south", 50_000_000, 7)
 
 
@@ -484,7 +436,7 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
         "direction": "over",
         "stream": "north",
         "frame": 123,
-        "labelled": 900,
+        "labelled": 1214,
         "detections": 214,
         "tracks": 7,
         "evidence_hours": 2000.0,
@@ -519,3 +471,58 @@ def test_sequences_of_the_recording_have_the_stamps_that_are_sent(drive):
         assert played.name in SEQUENCES
         for number, frame in enumerate(played.play()):
             assert moment(frame.frame.stamp_ns, [played]).frame == number
+
+
+# ---- through a sidecar
+DIMENSIONS = ("x", "y", "z")
+RATE = 10  # Hz
+CARS, SECONDS = 15, 20
+FAULT_S = 10.0
+
+
+def simulated(path, seed=0):
+    """Three sequences of cars that are seen all the time, errors alike within each car."""
+    rng = np.random.default_rng(seed)
+    names = ["seq", "role", "frame", "t", "class", *DIMENSIONS]
+    names += [f"{part}{name}" for part in ("var_", "gt_") for name in DIMENSIONS] + ["gt_id"]
+    lines = [",".join(names)]
+    for sequence, role in (("north", "fit"), ("south", "fit"), ("west", "deploy")):
+        size = np.exp(rng.normal(0, 0.15, CARS))
+        error = rng.normal(size=(CARS, 3))
+        for frame in range(SECONDS * RATE):
+            error = 0.5 * error + np.sqrt(0.75) * rng.normal(size=(CARS, 3))
+            truth = 20.0 * np.arange(CARS)[:, None] + [0.0, 1.0, 0.5]
+            mean = truth - 0.3 * size[:, None] * error
+            for car in range(CARS):
+                head = (sequence, role, frame, frame / RATE, "car")
+                values = (*mean[car], *[0.09] * 3, *truth[car])
+                lines.append(",".join(map(str, (*head, *values, f"{sequence}-{car}"))))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_raises_nothing(
+    said, tmp_path
+):
+    path, config = simulated(tmp_path / "drive.csv"), tmp_path / "sidecar.toml"
+    played = ("replay", path, "--where", "role=deploy", "--reference-where", "role=fit", "--json")
+    config.write_text("[drift]\nhours_between_false_pages = 2000\n")
+    found = json.loads(said(*played, "--config", config))
+    assert found["matched"] == CARS * SECONDS * RATE
+    assert found["alarms"] == []
+    entries = {(entry["slice"], entry["severity"]): entry for entry in found["drift"]}
+    assert entries.keys() >= {(s, kind) for s in ("car", "total") for kind in ("page", "ticket")}
+    assert {entry["state"] for entry in found["drift"]} == {"ok"}
+    assert all(entry["log10_peak"] < entry["log10_threshold"] - 1 for entry in found["drift"])
+    assert entries["car", "page"]["log10_threshold"] == pytest.approx(np.log10(2000))
+
+    fault = ("--fault", f"variance=0.1@t={FAULT_S}s")
+    text = said(*played, *fault)
+    first = json.loads(text)["alarms"][0]
+    assert (first["severity"], first["direction"]) == ("page", "over")
+    assert (first["stage"], first["stream"]) == ("recalibrated", "west")
+    assert FAULT_S < first["t"] < FAULT_S + 8
+    assert first["frame"] == round(first["t"] * RATE)
+    assert first["evidence_hours"] >= first["threshold_hours"] == 1000
+    # To the byte, however the drive is played.
+    assert said(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text

@@ -1,0 +1,339 @@
+"""Candidates are fitted slice by slice; and a fit is tried, sent home, or nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.slices import RangeBuckets
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.promotion import fits
+from monitor.promotion.fits import FitJob, fit_rows, fit_slices, nothing_wrong
+from monitor.promotion.records import FitSettings, PolicySettings, stepped
+from monitor.promotion.register import judge, shrinks
+from monitor.promotion.reservoir import looks_healthy
+from monitor.promotion.tracks import WholeTrack
+from monitor.promotion.trial import in_words, ratios
+from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import Objective, VarianceScaling
+from monitor.recalibration.selection import IDENTITY as NOTHING
+from monitor.recalibration.selection import Selection
+from tests.promotion.fit_jobs import job_of, rows_of
+from tests.promotion.odd_recalibrators import Counting, Odd, Spoiling
+from tests.promotion.simulated_tracks import tracks
+
+POLICY, IDENTITY, BAND = PolicySettings(), Identity(), (0.5, 2.0)
+SENT = tracks(0, 1)[0].sent
+NAMES = ("x", "y", "z")
+WITH_YAW = Space((Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
+# As of a clock that counts from 1970: as a float it would be known to 256 ns.
+TODAY = 1_770_000_000_000_000_001
+
+
+# ---- rows
+
+
+def drawn(seed: int, lengths: list[int]) -> list[WholeTrack]:
+    random = np.random.default_rng(seed)
+    found = []
+    for i, n in enumerate(lengths):
+        root = random.normal(size=(n, 2, 2))
+        sent = Estimates(
+            random.uniform(-3, 3, (n, 2)),
+            root @ root.transpose(0, 2, 1) + np.eye(2),
+            random.random(n) < 0.5,
+        )
+        stamps = TODAY + 10**9 * (5 - i) + np.sort(random.integers(0, 10**9, n))
+        delay = int(random.integers(0, 10**10))
+        found.append(WholeTrack(WITH_YAW, 4, sent, random.uniform(-3, 3, (n, 2)), stamps, delay))
+    return found
+
+
+def test_every_row_of_every_track_is_there_in_order():
+    tracks = drawn(1, [3, 1, 7])
+    rows = fit_rows(tracks)
+    assert (rows.n, rows.tracks, rows.space) == (11, 3, WITH_YAW)
+    assert rows.time_s is not None
+    assert rows.delay_s is not None
+    row = 0
+    for number, track in enumerate(tracks):
+        for i in range(track.n):
+            x, yaw = track.truth[i] - track.sent.mean[i]
+            assert rows.error[row, 0] == x
+            # The same angle, and the short way round.
+            assert np.exp(1j * rows.error[row, 1]) == pytest.approx(np.exp(1j * yaw))
+            assert abs(rows.error[row, 1]) <= np.pi
+            assert np.array_equal(rows.estimates.mean[row], track.sent.mean[i])
+            assert np.array_equal(rows.estimates.covariance[row], track.sent.covariance[i])
+            assert rows.estimates.diagonal[row] == track.sent.diagonal[i]
+            assert rows.track[row] == number
+            assert rows.time_s[row] == track.stamp_ns[i] / 1e9
+            assert rows.delay_s[row] == track.delay_ns / 1e9
+            row += 1
+
+
+# ---- fits
+
+
+@pytest.mark.parametrize("method", FITTINGS)
+def test_every_method_fits_the_slices_that_it_is_given(method):
+    job = job_of(method, {"car": rows_of(1), "van": rows_of(2)})
+    outcome = fit_slices(job)
+    assert not outcome.refused
+    assert [one.method for one in outcome.fitted.values()] == [method, method]
+    assert list(outcome.fitted) == ["car", "van"]
+
+
+def test_a_scaling_of_many_tracks_finds_the_factor_and_the_same_one_again():
+    job = job_of("variance-scaling", {"car": rows_of(3, tracks=400, factor=1.5)})
+    first, second = (fit_slices(job).fitted["car"].parameters() for _ in range(2))
+    np.testing.assert_allclose(first["scale"], 1.5, rtol=0.08)
+    assert first == second
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
+@pytest.mark.parametrize("per_track", [1, 40])
+def test_few_tracks_are_drawn_towards_nothing_wrong_and_towards_one_factor(method, per_track):
+    rows = rows_of(4, tracks=3, per_track=per_track, factor=2.0, alike=True)
+    # Of one object all errors are the same: its rows are worth one, however many they are.
+    alone = fit_slices(job_of(method, {"car": rows}, prior_tracks=1e-9)).fitted["car"]
+    drawn = fit_slices(job_of(method, {"car": rows}, prior_tracks=3.0)).fitted["car"]
+    alone_log, drawn_log = (np.log(one.parameters()["scale"]) for one in (alone, drawn))
+    # 3 tracks against 3, and then against 20.
+    own = 3 / 23
+    np.testing.assert_allclose(
+        drawn_log.mean(), (own + (1 - own) / 2) * alone_log.mean(), rtol=0.05
+    )
+    free = np.log(FITTINGS[method].fit(rows, FitOptions(), None).parameters()["scale"])
+    np.testing.assert_allclose(drawn_log - drawn_log.mean(), own * (free - free.mean()), atol=0.01)
+
+
+def test_nothing_is_wrong_where_angles_are_whitened_last():
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m")))
+    prior = nothing_wrong(space)
+    assert prior.order == (1, 0)
+    estimates = Estimates(np.zeros((1, 2)), np.array([[[2.0, 0.3], [0.3, 1.0]]]), np.array([False]))
+    np.testing.assert_array_equal(prior.apply(estimates).covariance, estimates.covariance)
+    job = job_of("covariance-scaling", {"car": replace(rows_of(1, k=2), space=space)})
+    assert not fit_slices(job).refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value"),
+    [
+        (FitSettings(objective=Objective.QUANTILE), "objective", "quantile"),
+        (FitSettings("adaptive-scaling", time_constant_s=17.0), "time_constant_s", 17.0),
+    ],
+)
+def test_the_objective_and_time_constant_of_the_settings_are_those_of_the_fit(
+    settings, field, value
+):
+    fitted = fit_slices(FitJob(settings, {"car": rows_of(1)})).fitted["car"]
+    assert fitted.parameters()[field] == value
+
+
+def test_a_slice_whose_rows_determine_nothing_is_refused_in_the_words_of_the_method():
+    perfect = rows_of(1)
+    perfect.error[:, 1] = 0.0
+    outcome = fit_slices(job_of("variance-scaling", {"car": perfect, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    assert outcome.refused["car"].startswith("dimension 'd1' has no error in ")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), np.linalg.LinAlgError("no room")])
+def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, error):
+    unlucky = rows_of(1)
+
+    def fails(rows, prior):
+        if rows is unlucky:
+            raise error
+        return FITTINGS["variance-scaling"].fit(rows, FitOptions(), prior)
+
+    fitting = Fitting(fails, borrows=True)
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
+    outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    assert outcome.refused == {
+        "car": f"variance-scaling failed: {type(error).__name__}: no room",
+    }
+
+
+@dataclass(frozen=True)
+class Rescaling(Odd):
+    """Multiplies covariances by what nobody can use."""
+
+    factor: float
+    method = "variance-scaling"
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        return Estimates(estimates.mean, estimates.covariance * self.factor, estimates.diagonal)
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf, -1.0, 0.0, 1e30])
+def test_what_would_make_its_own_rows_unusable_is_refused(monkeypatch, factor):
+    fitting = Fitting(lambda rows: Rescaling(factor))
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
+    outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
+    assert not outcome.fitted
+    reason = outcome.refused["car"]
+    assert reason.startswith("of the rows it was fitted on, variance-scaling makes ")
+    assert ", of 600 of 600 detections: choose another method" in reason
+
+
+def test_the_deviations_that_are_sound_are_those_of_the_job():
+    job = replace(job_of("variance-scaling", {"car": rows_of(1)}), limits=Limits(1e8, 1e-6, 0.1))
+    (reason,) = fit_slices(job).refused.values()
+    assert "deviations beyond [limits] largest_deviation = 0.1" in reason
+
+
+# ---- what looks healthy
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fit_of_what_looks_healthy_lies_within_the_band(method, seed):
+    factor = float(np.random.default_rng(seed).uniform(0.5, 1.6))
+    rows, settings = rows_of(seed, tracks=15, factor=factor), FitSettings(method)
+    fitted = fit_slices(FitJob(settings, {"car": rows})).fitted["car"]
+    squared = np.square(fitted.parameters()["scale"])
+    if looks_healthy(rows, settings, BAND):
+        assert ((squared >= BAND[0]) & (squared <= BAND[1])).all()
+
+
+@pytest.mark.parametrize(
+    ("factor", "settings", "healthy"),
+    [
+        (1.1, FitSettings("variance-scaling"), True),
+        (2.0, FitSettings("variance-scaling"), False),
+        (0.5, FitSettings("variance-scaling"), False),
+        # Of methods whose factors are not the mean nothing is sure.
+        (1.0, FitSettings("gp-normal"), False),
+        (1.0, FitSettings("adaptive-scaling"), False),
+        (1.0, FitSettings("variance-scaling", Objective.QUANTILE), False),
+    ],
+)
+def test_health_is_told_by_the_mean_square_of_every_dimension(factor, settings, healthy):
+    assert looks_healthy(rows_of(1, tracks=100, factor=factor), settings, BAND) == healthy
+
+
+# ---- what is tried
+
+
+def scaled(*factors: float) -> VarianceScaling:
+    return VarianceScaling(tuple(np.sqrt(factors).tolist()))
+
+
+def judged(fitted, champion=IDENTITY):
+    return judge(fitted, champion, SENT, NAMES, POLICY)
+
+
+@pytest.mark.parametrize(
+    ("factors", "champion", "candidate", "words"),
+    [
+        ((3.0, 1.2, 0.9), None, (3.0, 1.2, 0.9), "factors on the variance: x 3, y 1.2, z 0.9"),
+        # A healthy detector is left alone, and a single factor beyond the band is reason enough.
+        ((1.99, 0.51, 1.5), None, None, "lies within 0.5 … 2: x 1.99, y 0.51, z 1.5; nothing to"),
+        ((2.01, 1.0, 1.0), None, (2.01, 1.0, 1.0), "factors on the variance: x 2.01"),
+        ((1.0, 1.0, 0.49), None, (1.0, 1.0, 0.49), "z 0.49"),
+        # One that is healthy again goes home, whatever serves it now.
+        ((1.1, 0.9, 1.3), (4.0, 4.0, 4.0), (), "x 1.1, y 0.9, z 1.3; back to what is sent"),
+        # A step that changes next to nothing is none.
+        ((3.2, 3.0, 2.8), (3.0, 3.0, 3.0), None, "none changes by more than 1.1"),
+        ((3.4, 3.0, 3.0), (3.0, 3.0, 3.0), (3.4, 3.0, 3.0), "factors on the variance"),
+    ],
+)
+def test_a_fault_is_corrected_and_a_healthy_detector_is_left_alone(
+    factors, champion, candidate, words
+):
+    judgement = judged(scaled(*factors), scaled(*champion) if champion else IDENTITY)
+    expected = scaled(*candidate) if candidate else IDENTITY
+    assert judgement.candidate == (None if candidate is None else expected)
+    assert words in judgement.reason
+    assert [factor.typical for factor in judgement.factors] == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "words"),
+    [
+        (Odd(), "spoiling fails: RuntimeError: broken: look at"),
+        (Spoiling(float("nan")), "makes covariances that are not finite, of 40 of 40 detections"),
+        (Spoiling(-1.0), "makes covariances that are not positive definite, of 40 of 40"),
+        (scaled(1e9, 1, 1), "deviations beyond [limits] largest_deviation = 1000, of 40 of 40"),
+        (scaled(1, 1e-9, 1), "deviations below [limits] smallest_deviation = 0.001, of 40 of 40"),
+    ],
+)
+def test_what_cannot_be_forwarded_is_not_tried_and_it_is_said_why(fitted, words):
+    judgement = judge(fitted, IDENTITY, SENT, NAMES, POLICY, Limits(1e8, 1e-3, 1e3))
+    assert judgement.candidate is None
+    assert words in judgement.reason
+    assert judgement.factors == ()
+
+
+def test_what_an_exception_says_is_cut_to_one_line_that_can_be_recorded():
+    assert in_words(ValueError("a\n b\x00\ud800c")) == "ValueError: a b c"
+    assert len(in_words(ValueError("x" * 10**6))) < 250
+    assert in_words(KeyError()) == "KeyError"
+
+
+def test_each_recalibrator_is_applied_once_and_a_champion_that_fails_counts_as_what_is_sent():
+    fitted, champion = Counting(3.0), Counting(5.0)
+    judged(fitted, champion)
+    assert (fitted.times, champion.times) == (1, 1)
+    assert judged(scaled(3.0, 3.0, 3.0), Odd()).candidate == scaled(3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "champion", "expected"),
+    [
+        (scaled(3, 3, 3), IDENTITY, False),
+        (scaled(3, 3, 0.95), IDENTITY, False),
+        (scaled(3, 3, 0.85), IDENTITY, True),
+        (scaled(3, 3, 3), scaled(3, 3, 5), True),
+        (IDENTITY, scaled(3, 3, 3), True),
+        (IDENTITY, scaled(0.3, 0.3, 0.3), False),
+    ],
+)
+def test_it_shrinks_where_any_variance_becomes_smaller_by_more_than_the_hysteresis(
+    candidate, champion, expected
+):
+    assert shrinks(ratios(candidate, champion, SENT), POLICY.hysteresis) is expected
+    judgement = judged(candidate, champion)
+    assert judgement.shrinks is expected
+
+
+# ---- a step changes one slice
+TWICE, THRICE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
+XY = ("x", "y")
+
+
+def test_a_step_gives_one_slice_a_recalibrator_and_leaves_the_others_theirs():
+    first = stepped(NOTHING, XY, ("car",), TWICE)
+    assert (first.dimensions, first.of(("car",)), first.of(("van",))) == (XY, TWICE, Identity())
+    second = stepped(first, XY, ("van",), THRICE)
+    assert (second.of(("car",)), second.of(("van",))) == (TWICE, THRICE)
+
+
+def test_the_way_back_leads_to_the_very_version_that_was_left():
+    first = stepped(NOTHING, XY, ("car",), TWICE)
+    second = stepped(first, XY, ("van",), THRICE)
+    assert stepped(second, XY, ("van",), Identity()).version == first.version
+    assert stepped(first, XY, ("car",), Identity()) == NOTHING
+
+
+def test_home_is_the_identity_even_where_a_wider_slice_or_the_fallback_has_a_recalibrator():
+    wide = Selection(XY, TWICE)
+    home = stepped(wide, XY, ("car",), Identity())
+    assert (home.of(("car",)), home.of(("van",))) == (Identity(), TWICE)
+    by_class = Selection(XY, Identity(), {"car": TWICE})
+    near = stepped(by_class, XY, ("car/<20", "car"), Identity())
+    assert (near.of(("car/<20", "car")), near.of(("car/>=20", "car"))) == (Identity(), TWICE)
+
+
+def test_slices_by_range_bring_the_buckets_they_are_named_after():
+    ranges = RangeBuckets((20.0,), XY)
+    assert stepped(NOTHING, XY, ("car/<20", "car"), TWICE, ranges).ranges == ranges
+    assert stepped(NOTHING, XY, ("car",), TWICE).ranges is None
