@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.drift.alarms import (
     AlarmChange,
@@ -104,19 +102,6 @@ def test_what_is_wrong_from_the_very_first_frame_is_found_by_the_absolute_detect
     assert page.detector is Detector.ABSOLUTE
 
 
-def test_what_is_usual_of_a_reference_and_yet_wrong_is_found_by_the_absolute_detector():
-    wrong = exact_reference()
-    assert wrong.levels is not None
-    wrong = replace(
-        wrong,
-        quantiles=5 * wrong.quantiles,
-        levels=replace(wrong.levels, mean=wrong.levels.mean + math.log(5)),
-    )
-    family = family_of(STAYS, reference=wrong)
-    page = raised(fed(family, drive(60, made=lambda _: 5.0)), Severity.PAGE)[0]
-    assert page.detector is Detector.ABSOLUTE
-
-
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_unwatched_without_one(changed):
     family = family_of(STAYS, reference=exact_reference())
@@ -131,16 +116,6 @@ def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_unwatched_w
 
 
 NAMES = ("car", "van", "bus", "bike")
-
-
-def test_one_slice_that_drifts_alarms_alone():
-    family = family_of(STAYS, NAMES, exact_reference())
-    frames = drive(30, made=FAULT, slices=(2,))
-    for others, frame in zip(drive(30, 1, slices=(0, 1, 3)), frames, strict=True):
-        frame[3].extend(others[3])
-    (change,) = fed(family, frames)
-    assert change.alarm.slice == "bus"
-    assert change.concerned == ()
 
 
 def test_slices_of_which_none_alarms_alone_alarm_together_and_are_listed():
@@ -197,15 +172,6 @@ def test_the_peak_of_all_together_begins_anew_with_that_of_any_slice(end):
     assert (family.peak[1] == 0) == (end == "epoch")
 
 
-def test_acknowledging_one_slice_leaves_the_others():
-    family = family_of(STAYS, NAMES[:2], exact_reference())
-    fed(family, drive(30, made=FAULT, slices=(0, 1)))
-    assert {key[0] for key in family.alarms.latched} >= {"car", "van"}
-    family.acknowledge(("car",), "anna")
-    assert "car" not in family.alarms.slices()
-    assert "van" in family.alarms.slices()
-
-
 def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
     wanted = replace(STAYS, calm_hours=30 / 3600)
     family = family_of(wanted, reference=exact_reference())
@@ -215,13 +181,6 @@ def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
     (over,) = fed(family, drive(4, 2, begin=last + 29))
     assert (over.why, over.alarm) == (AlarmReason.CALM, page)
     assert family.evidence.peak[0, 0] == pytest.approx(0, abs=1)
-
-
-def test_without_a_time_of_calm_an_alarm_stays():
-    family = family_of(STAYS, reference=exact_reference())
-    fed(family, drive(16, made=FAULT))
-    assert fed(family, drive(200, 1, begin=16.0), 64) == []
-    assert family.alarms.slices() == {"car"}
 
 
 # ---- epochs
@@ -249,14 +208,6 @@ def test_a_new_epoch_forgets_forwarded_evidence_and_keeps_that_of_raw_estimates(
     assert family.evidence.sums[0].tolist() == before[0].tolist()
     assert family.evidence.sums[1, 2:].tolist() == before[1, 2:].tolist()
     assert before[1, 2:].max() > 0
-
-
-def test_an_epoch_of_no_slices_changes_nothing():
-    family = family_of(STAYS, reference=exact_reference())
-    fed(family, drive(3))
-    assert family.new_epoch([]) == []
-    assert family.epochs == [0]
-    assert family.seconds.tracks > 0
 
 
 # ---- learning
@@ -297,24 +248,6 @@ def test_nothing_is_learned_of_a_slice_with_an_alarm():
     assert family.usual.references[0][Stage.RECALIBRATED].nees_ratio == pytest.approx(1, abs=0.2)
 
 
-def test_learning_goes_on_in_the_other_slices():
-    family = family_of(LEARNS, NAMES[:2])
-    frames = drive(40, made=lambda _: 8.0)
-    for others, frame in zip(drive(40, 1, slices=(1,)), frames, strict=True):
-        frame[3].extend(others[3])
-    fed(family, frames)
-    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.SHIPPED
-    assert family.usual.references[1][Stage.RECALIBRATED].origin is Origin.LEARNED
-
-
-def test_a_fault_after_learning_is_found_by_what_was_learned():
-    family = family_of(LEARNS)
-    changes = fed(family, drive(60, made=lambda t: 5.0 if t >= 40 else 1.0))
-    (alarm,) = raised(changes)
-    assert (alarm.slice, alarm.severity) == ("car", Severity.PAGE)
-    assert abs(alarm.since_ns - 40 * SECOND) <= 2 * SECOND
-
-
 # ---- who says so
 
 
@@ -333,14 +266,6 @@ def test_one_odd_object_raises_no_alarm_and_two_do():
     assert raised(fed(family_of(alone, reference=exact_reference()), parked(1)), Severity.PAGE)
     assert fed(family_of(STAYS, reference=exact_reference()), parked(1)) == []
     assert raised(fed(family_of(STAYS, reference=exact_reference()), parked(2)), Severity.PAGE)
-
-
-def test_where_no_tracks_are_known_nobody_is_asked_who_says_so():
-    frames = [
-        (source, stamp, changed, [(0, slice, raw, made) for _, slice, raw, made in rows])
-        for source, stamp, changed, rows in drive(60, made=FAULT)
-    ]
-    assert raised(fed(family_of(STAYS, reference=exact_reference()), frames), Severity.PAGE)
 
 
 # ---- what a recalibrator compensates
@@ -465,21 +390,6 @@ def test_hours_are_told_in_few_digits(value, words):
 )
 def test_a_clock_from_a_start_is_told_in_seconds_and_a_wall_clock_by_its_date(time_ns, words):
     assert moment(time_ns) == words
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3).map(sorted))
-def test_a_scale_and_its_inverse_are_one_factor_in_two_directions(ordered):
-    lower, estimate, upper = ordered
-    error = size_of_error(Scale(estimate, lower, upper))
-    mirrored = size_of_error(Scale(1 / estimate, 1 / upper, 1 / lower))
-    assert error is not None and mirrored is not None
-    assert number(error.factor) >= 1
-    if estimate != 1:
-        assert {error.way, mirrored.way} == {"too small", "too large"}
-        both = (error.factor, *error.interval), (mirrored.factor, *mirrored.interval)
-        for one, other in zip(*both, strict=True):
-            # Two digits, of numbers that may round apart.
-            assert number(one) == pytest.approx(number(other), rel=0.1)
 
 
 def number(text: str) -> float:

@@ -10,20 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
 
 from monitor.drift.bets import (
     ABSOLUTE,
     SCALE,
     Aim,
-    DetectionCells,
     Direction,
-    log_likelihoods,
     row_log_likelihoods,
 )
 from monitor.drift.clocks import SET_BACK_NS, DrivingClock, SourceTimes
 from monitor.drift.evidence import (
-    NO_REFERENCE,
     OF_TRACKS,
     ONLY_COVERAGE,
     WITH_TRACKS,
@@ -35,9 +31,8 @@ from monitor.drift.evidence import (
     scale_of,
 )
 from monitor.drift.observed import seconds_over
-from monitor.drift.reference import Origin, Reference
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import ReferenceLearner
 from monitor.frames.space import FloatArray
 from tests.drift.drives import Frame, mapped, watched
 from tests.drift.family_oracle import SlowClock
@@ -97,17 +92,6 @@ def test_run_lengths_keep_the_budget_and_a_fault_is_found_in_a_few_detections():
     assert few.size / alarms_of(0.25 * few, 200.0, WITHOUT_TRACKS)[1] < 20
 
 
-@pytest.mark.parametrize("shares", [ONLY_COVERAGE, WITHOUT_TRACKS])
-def test_heavy_tails_that_are_calibrated_in_the_mean_are_no_page_within_the_band(shares):
-    errors = np.random.default_rng(2).standard_t(5, (2250, 80, K)) * math.sqrt(3 / 5)
-    nees = (errors**2).sum(axis=2)
-    aims = (Aim(Direction.OVER, math.sqrt(2)), Aim(Direction.UNDER, math.sqrt(2)))
-    learner = ReferenceLearner(K)
-    learner.add(nees[:250].ravel(), np.zeros(250 * 80, np.uint64), np.repeat(np.arange(250), 80))
-    usual = learner.learned(Origin.LEARNED, 10)
-    assert alarms_of(nees[250:], 1e5, shares, aims, usual)[0] == 0
-
-
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("tolerance", [1.0, math.sqrt(2)])
 def test_at_the_edge_of_the_band_evidence_of_coverage_is_what_was_driven(direction, tolerance):
@@ -125,40 +109,6 @@ def test_at_the_edge_of_the_band_evidence_of_coverage_is_what_was_driven(directi
     assert abs(sums.mean() - steps) < 4 * error
 
 
-def test_tempered_evidence_of_detections_that_are_all_the_same_is_less_than_what_was_driven():
-    # Ten detections of a frame with one error: as bad as correlation can be.
-    many, frames, copies = 2000, 10, 10
-    random = np.random.default_rng(5)
-    board = streams(many, ONLY_COVERAGE)
-    cell = np.repeat(np.arange(many), copies)
-    tempering = np.full(many, 1 / copies)
-    for _ in range(frames):
-        e = np.repeat(random.chisquare(K, many), copies)
-        cells = DetectionCells(
-            K, e, e, cell, np.ones(e.size, bool), many, tempering, tempering, [np.ones(many)] * 2
-        )
-        said = log_likelihoods(cells, AIMS)
-        board.add_detections(FORWARDED, np.ones(many), np.exp(said))
-    sums = board.sums[:, 0, :ABSOLUTE].mean(axis=1)
-    assert abs(sums.mean() - frames) < 4 * sums.std() / math.sqrt(many)
-
-
-@pytest.mark.parametrize(
-    "shares", [NO_REFERENCE, ONLY_COVERAGE, WITHOUT_TRACKS, WITH_TRACKS], ids=str
-)
-def test_weights_of_a_severity_sum_to_no_more_than_one(shares):
-    board = Evidence()
-    board.grow(1)
-    for charts in (slice(0, 2), slice(2, 4)):
-        board.set_shares(0, charts, shares)
-    page, tickets = by_severity(board.weights.sum(axis=2))[0]
-    given = shares.absolute + shares.relative + shares.track
-    assert page == pytest.approx(given)
-    assert tickets == pytest.approx(given)
-    assert given <= 1
-    assert_allclose(board.weights.min(), 0)
-
-
 def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
     board = streams(1, ONLY_COVERAGE)
     board.add_detections(FORWARDED, np.ones(1), np.ones((1, 2, ABSOLUTE + SCALE + 2)))
@@ -168,42 +118,11 @@ def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
     assert (board.sums[0, FORWARDED, OF_TRACKS] == 0).all()
 
 
-def test_room_for_more_slices_changes_none_of_those_there_are():
-    board = streams(2, WITH_TRACKS)
-    board.add_detections(FORWARDED, np.ones(2), np.full((2, 2, ABSOLUTE + SCALE + 2), 2.0))
-    before = board.by_detector()
-    board.grow(5)
-    assert board.slices == 5
-    assert board.by_detector()[:2].tolist() == before.tolist()
-    some = board.take(np.array([1, 3]))
-    some.sums += 1
-    board.put(np.array([1, 3]), some)
-    assert board.by_detector()[0].tolist() == before[0].tolist()
-    assert (board.by_detector()[1, FORWARDED] > before[1, FORWARDED]).all()
-
-
 # ---- by how much standard deviations are wrong
 
 
 def run_of(x: np.ndarray) -> np.ndarray:
     return np.array([x.size, x.sum(), (x * x).sum()])
-
-
-def test_the_interval_holds_the_truth_nineteen_times_of_twenty():
-    random = np.random.default_rng(0)
-    held = 0
-    for _ in range(1000):
-        found = scale_of(run_of(4.0 * random.chisquare(3, 200) / 3), 1.0)
-        held += found.lower <= 2.0 <= found.upper
-    assert 0.92 <= held / 1000 <= 0.975
-
-
-def test_detections_that_are_worth_less_widen_the_interval():
-    run = run_of(np.random.default_rng(0).chisquare(3, 200) / 3)
-    whole, quarter = scale_of(run, 1.0), scale_of(run, 0.25)
-    assert quarter.estimate == whole.estimate
-    width = whole.upper**2 - whole.estimate**2
-    assert quarter.upper**2 - quarter.estimate**2 == pytest.approx(2 * width)
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -257,16 +176,6 @@ def test_a_clock_goes_as_the_slow_one_does(seed):
 )
 def test_a_frame_adds_the_step_of_its_source(stamps, added):
     assert driven(DrivingClock(), 0, *stamps) == pytest.approx(added)
-
-
-@pytest.mark.parametrize("sources", [1, 2, 5])
-def test_sources_of_one_vehicle_drive_the_same_hour_together(sources):
-    clock = DrivingClock()
-    for number in range(1000):
-        for source in range(sources):
-            # Each by a clock of its own.
-            clock.drive(source, source * 10**15 + number * SECOND // 10)
-    assert clock.driven == pytest.approx(99.9, abs=0.1)
 
 
 def test_a_source_that_waits_for_its_truth_does_not_hold_the_others_up():
@@ -342,12 +251,6 @@ def test_a_source_that_waits_for_labels_while_another_has_minutes_of_them_is_not
     came(times, (0, 1.0))
     came(times, *((1, second) for second in range(300)))
     assert came(times, (0, 1.1)).life.tolist() == [1]
-
-
-def test_frames_are_numbered_over_all_calls():
-    times = SourceTimes(9)
-    came(times, (0, 1.0), (1, 1.0))
-    assert came(times, (0, 1.0)).number.tolist() == [2]
 
 
 # ---- which seconds of tracks are over after which frame

@@ -167,21 +167,6 @@ def test_tempering_of_frames_is_that_of_the_series_of_their_means(seed, n, cuts)
     assert found == pytest.approx(frames_by_loops(y.tolist()), rel=1e-6)
 
 
-@pytest.mark.parametrize(("correlation", "least", "most"), [(0.6, 0.16, 0.57), (0.9, 0.036, 0.13)])
-def test_a_frame_is_worth_what_the_tracks_in_it_are_though_none_are_known(correlation, least, most):
-    nees, _ = correlated(1, 4, correlation, 800)
-    found = framed(nees.mean(axis=1) / 4).tempering()
-    assert found is not None
-    assert least < found < most
-
-
-def test_two_sources_whose_frames_take_turns_hide_nothing():
-    nees = np.stack([correlated(seed, 4, 0.9, 1500)[0].mean(axis=1) for seed in (1, 2)], axis=1)
-    found = framed(nees.ravel() / 4).tempering()
-    assert found is not None
-    assert found < 0.15
-
-
 def test_fewer_than_sixteen_frames_tell_nothing_and_frames_that_never_vary_are_not_alike():
     assert framed(np.arange(15.0)).tempering() is None
     assert framed(np.arange(16.0)).tempering() is not None
@@ -215,14 +200,6 @@ def test_levels_beyond_all_rows_go_on_as_chi_square_does():
     found = counted([2.0]).quantiles(3)
     usual = chi2.ppf(knot_levels(), 3)
     np.testing.assert_allclose(found / usual, 2.0 / chi2.ppf(0.5, 3), rtol=0.004)
-
-
-@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=50), st.integers(1, 7))
-def test_quantiles_ascend_and_are_positive_whatever_came(rows, k):
-    found = counted(rows).quantiles(k)
-    assert (found > 0).all()
-    assert np.isfinite(found).all()
-    assert (np.diff(found) >= 0).all()
 
 
 # ---- how tracks differ
@@ -343,14 +320,6 @@ def random_reference(seed: int) -> Reference:
 anything = st.lists(st.floats(0, 1e300), min_size=1, max_size=40)
 
 
-@given(seeds, anything)
-def test_what_is_larger_is_mapped_to_what_is_no_smaller(seed, nees):
-    found = mapped(random_reference(seed), np.sort(nees))
-    assert (found > 0).all()
-    assert np.isfinite(found).all()
-    assert (np.diff(found) >= 0).all()
-
-
 @given(seeds, st.integers(1, 9), anything)
 def test_rows_of_many_slices_at_once_are_mapped_as_those_of_one(seed, slices, nees):
     random = np.random.default_rng(seed)
@@ -388,28 +357,12 @@ def test_where_no_quantiles_are_known_nees_stay_what_they_are():
 # ---- learned
 
 
-def taught(nees, tracks, k=4, frames_a_call=16, seconds=True) -> ReferenceLearner:
-    """NEES and ids of (F, T), at 10 Hz; seconds of at least 5 detections."""
+def taught(nees, tracks, k=4, frames_a_call=16) -> ReferenceLearner:
+    """NEES and ids of (F, T), in pieces."""
     learner = ReferenceLearner(k)
     for at in range(0, len(nees), frames_a_call):
         e, ids = nees[at : at + frames_a_call], tracks[at : at + frames_a_call]
         learner.add(e.ravel(), ids.ravel(), np.repeat(np.arange(at, at + len(e)), e.shape[1]))
-    known: dict[int, list[float]] = {}
-    for at in range(0, len(nees) if seconds else 0, 10):
-        e, ids = nees[at : at + 10].ravel(), tracks[at : at + 10].ravel()
-        for key in np.unique(ids).tolist():
-            of_track = e[ids == key]
-            earlier = known.setdefault(key, [])
-            if of_track.size < 5:
-                continue
-            y = float(np.log(of_track).mean())
-            learner.seconds.add(
-                np.array([y]),
-                np.array([of_track.size]),
-                np.array([len(earlier)]),
-                np.array([np.mean(earlier) if earlier else 0.0]),
-            )
-            earlier.append(y)
     return learner
 
 
@@ -431,39 +384,9 @@ def test_rows_of_the_law_that_was_learned_are_chi_square():
     assert reference.detections == 20_000
 
 
-@pytest.mark.parametrize(("k", "factor"), [(1, 1.25), (1, 3.0), (4, 2.0), (4, 0.5)])
-def test_bets_on_scale_gain_nothing_on_the_average_over_references_of_the_same_law(k, factor):
-    random = np.random.default_rng(7)
-    gains = []
-    for _ in range(40):
-        rows = random.chisquare(k, 300) / random.gamma(3.0, 1 / 3, 300)
-        learner = ReferenceLearner(k)
-        learner.add(rows, np.zeros(300, np.uint64), np.arange(300))
-        reference = replace(learned(learner), tempering=1.0)
-        fresh = random.chisquare(k, 5000) / random.gamma(3.0, 1 / 3, 5000)
-        e = mapped(reference, fresh)
-        gains.append((factor**-k * np.exp(e / 2 * (1 - factor**-2))).mean())
-    error = float(np.std(gains)) / np.sqrt(len(gains))
-    assert np.mean(gains) < 1 + 3 * error
-    # And an unlucky reference is not lost: the cap bounds what its last row may say.
-    assert max(gains) < 1.6
-
-
-def test_all_of_it_is_known_of_a_stream_with_tracks():
-    nees, tracks = correlated(3, 4, 0.6, 600)
-    learner = taught(nees, tracks)
-    reference = learned(learner)
-    assert learner.tracks > 0
-    assert learner.tracks == np.unique(tracks).size
-    assert learner.detections == reference.detections == nees.size
-    assert reference.levels is not None
-    assert reference.levels.mean == pytest.approx(np.log(nees).mean(), abs=0.1)
-    assert (reference.k, reference.origin) == (4, Origin.LEARNED)
-
-
 def test_a_stream_without_tracks_knows_frames_and_assumes_the_rest():
     nees, tracks = correlated(3, 4, 0.6, 600)
-    learner = taught(nees, np.zeros_like(tracks), seconds=False)
+    learner = taught(nees, np.zeros_like(tracks))
     reference = learned(learner)
     assert learner.tracks == 0
     assert reference.levels is None
@@ -471,29 +394,15 @@ def test_a_stream_without_tracks_knows_frames_and_assumes_the_rest():
     assert 0.2 < reference.frame_tempering < 0.5
 
 
-def test_of_nothing_all_is_as_shipped_but_levels():
-    reference, assumed = learned(ReferenceLearner(3)), shipped(3)
-    assert reference.quantiles.size == 0
-    assert reference.levels is None
-    for name in ("k", "detections", "nees_ratio", "tempering", "frame_tempering"):
-        assert getattr(reference, name) == getattr(assumed, name)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
-def test_the_cut_of_a_stream_into_calls_does_not_matter_beyond_rounding(seed, cut, looked_at):
+@given(seeds, st.integers(1, 90), st.integers(1, 90))
+def test_the_cut_of_a_stream_into_calls_does_not_matter_beyond_rounding(seed, cut, other):
     nees, tracks = correlated(seed, 3, 0.5, 90)
-    one = learned(taught(nees, tracks, 3, 90, seconds=False))
-    learner = ReferenceLearner(3)
-    frame = np.arange(90)[:, None] + np.zeros(8, np.int64)
-    for at in range(0, 90, cut):
-        rows = slice(at, at + cut)
-        learner.add(nees[rows].ravel(), tracks[rows].ravel(), frame[rows].ravel())
-        if at >= looked_at:
-            assert learner.tracks == np.unique(tracks[: at + cut]).size
-    other = learned(learner)
-    assert np.array_equal(one.quantiles, other.quantiles)
+    learners = [taught(nees, tracks, 3, size) for size in (cut, other)]
+    assert [one.tracks for one in learners] == [np.unique(tracks).size] * 2
+    one, again = map(learned, learners)
+    assert np.array_equal(one.quantiles, again.quantiles)
     for name in ("nees_ratio", "tempering", "frame_tempering"):
-        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-6)
+        assert getattr(one, name) == pytest.approx(getattr(again, name), rel=1e-6)
 
 
 def test_an_outlier_counts_as_one_error():
@@ -570,28 +479,3 @@ def test_a_reference_is_learned_over_so_much_driving_at_least():
     usual = usual_of(replace(WANTED, reference_seconds=60.0))
     spans = ((500.0, 510.0), (510.0, 559.9), (559.9, 560.0))
     assert [taught_to(usual, drive(20), fed=fed) for fed in spans] == [[], [], list(Stage)]
-
-
-def test_who_forgets_begins_to_learn_anew():
-    usual = usual_of(replace(WANTED, reference_detections=2000))
-    taught_to(usual, drive(20, made=lambda _: 9.0))
-    for stage in Stage:
-        usual.forget(0, stage)
-    assert taught_to(usual, drive(20)) == []
-    assert taught_to(usual, drive(20, 1)) == list(Stage)
-    assert usual.references[0][Stage.RAW].nees_ratio == pytest.approx(1, abs=0.1)
-
-
-def test_arrays_are_those_of_the_references():
-    usual = usual_of(names=("car", "van"), van=exact_reference(tracks=False, tempering=0.5))
-    found = usual.arrays(Stage.RAW)
-    assert found.levels.tolist() == [True, False]
-    levels = shipped(K).levels
-    assert levels is not None
-    assert found.tempering.tolist() == [shipped(K).tempering, 0.5]
-    assert found.mean[0] == levels.mean
-    assert found.between[0] == pytest.approx(levels.between**2)
-    assert found.within[0] == pytest.approx(levels.within**2)
-    some = found.take(np.array([1]))
-    assert some.number.tolist() == [1]
-    assert some.tempering.tolist() == [0.5]

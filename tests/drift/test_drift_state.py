@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.drift.alarms import AlarmReason, key_of
-from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
+from monitor.drift.alarms import AlarmReason
+from monitor.drift.bets import CHARTS, Severity, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin, Reference, calibrated_level
@@ -195,35 +195,7 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     assert older(constant(0.0, range(3), range(50, 52))) == [False] * 6
 
 
-def test_tracks_that_went_on_are_older_even_where_the_checkpoint_is_of_their_last_second():
-    family = empty(LONG)
-    fed(family, constant(0.0, range(3), range(4))[:35])
-    restored, _ = gone_on(family)
-    found = restored.seconds.take(watched(constant(0.0, range(3), range(3, 6))))
-    assert found.older.all() and found.before.tolist() == [0] * 3 + [1] * 3
-
-
 # ---- alarms and terms
-
-
-def test_a_latched_alarm_is_not_raised_again_and_ends_when_it_is_acknowledged():
-    family = family_of(1, factor=8.0)
-    assert family.alarms.latched
-    restored, _ = gone_on(family)
-    known, before = set(restored.alarms.latched), dict(restored.alarms.counts)
-    feed(restored, 2, 100, 8.0)
-    there = set(family.alarms.latched)
-    assert there <= set(restored.alarms.latched)
-    for key, latched in family.alarms.latched.items():
-        assert restored.alarms.latched[key].alarm == latched.alarm
-    # Only those that were not there are counted.
-    new = len(set(restored.alarms.latched) - known)
-    assert sum(restored.alarms.counts.values()) == sum(before.values()) + new
-    ended = restored.acknowledge((), "me")
-    assert {key_of(one.alarm) for one in ended} >= there
-    again, _ = gone_on(restored)
-    assert again.alarms.latched == {}
-    assert again.alarms.counts == restored.alarms.counts
 
 
 def test_other_hours_between_false_alarms_change_nothing_that_is_kept():
@@ -312,33 +284,6 @@ def test_no_more_slices_are_kept_than_can_be_read():
     state = family_state(family, "identity")
     assert len(state.slices) == MOST_KEPT
     assert state.slices[0].name == "car"
-
-
-def test_who_acknowledges_what_has_not_come_back_finds_its_peak_gone_when_it_does():
-    family = family_of(6, factor=8.0)
-    ((name, severity, _), _) = next(
-        one for one in family.alarms.latched.items() if one[0][0] != TOTAL
-    )
-    restored, _ = gone_on(family, names=())
-    restored.acknowledge([name], "me")
-    restored.grow(name, K)
-    number = SEVERITIES.index(severity)
-    assert family.evidence.peak[NAMES.index(name), number] > 0
-    assert restored.evidence.peak[0, number] == 0
-
-
-def test_slices_that_come_after_another_recalibrator_begin_another_epoch():
-    family = family_of(7, LONG, frames=200, factor=3.0)
-    restored, _ = gone_on(family, names=("car",))
-    restored.new_epoch([], left=True)
-    restored.new_epoch([])
-    restored.grow("van", K)
-    assert restored.epochs == [0, 1]
-    assert restored.evidence.sums[0].any()
-    assert not restored.evidence.sums[1, FORWARDED].any()
-    assert restored.evidence.sums[1, ~FORWARDED].any()
-    assert restored.labelled[0] > 0
-    assert restored.labelled[1] == 0
 
 
 def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_and_no_others():

@@ -151,25 +151,6 @@ def test_how_rows_are_cut_into_calls_changes_not_a_bit(seed, cuts, wild):
     assert (one.late, one.short, one.tracks) == (many.late, many.short, many.tracks)
 
 
-def test_blocks_of_one_call_come_by_source_then_second_then_track():
-    frames = [
-        frame
-        for second in (7, 8)
-        for source, track in ((2, 9), (1, 5), (1, 3))
-        for frame in second_of(track, second, source=source, of_slice=track)
-    ]
-    frames += [(source, 9 * SECOND, False, []) for source in (1, 2)]
-    blocks, _ = taken([watched(sorted(frames, key=lambda frame: frame[1]))])
-    assert [block[:3] for block in blocks] == [
-        (1, 7, 3),
-        (1, 7, 5),
-        (1, 8, 3),
-        (1, 8, 5),
-        (2, 7, 9),
-        (2, 8, 9),
-    ]
-
-
 def test_a_block_of_few_detections_is_dropped_and_its_track_goes_on():
     frames = [
         *second_of(1, 3),
@@ -376,28 +357,6 @@ def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, pa
     if not past:
         # No bet wins more than e⁴ a track, which the largest ones would now and then.
         assert (ratio.mean(axis=0)[:2] > 1 - 4 * error[:2] - 0.02).all()
-
-
-@given(
-    path=st.lists(st.integers(0, STATES - 1), min_size=2, max_size=12),
-    sign=st.sampled_from([1, -1]),
-)
-def test_no_path_within_the_band_wins_more_than_its_own_chance(path, sign):
-    """Eight tracks at exactly the level of the path: the worst case for the bets, in the mean."""
-    later = (
-        moved([float(i == here) for i in range(STATES)])[there]
-        for here, there in itertools.pairwise(path)
-    )
-    chance = math.prod(later) * moved([])[path[0]]
-    chain, won = NOTHING, np.zeros(len(FACTORS))
-    for state in path:
-        level = float(np.linspace(LOW[0], HIGH[0], STATES)[state])
-        found = residuals_of([level] * 8)
-        now = common_level(chain, found, alone(8), LOW, HIGH)
-        edge, of_edge = (HIGH, now.high_edge) if sign > 0 else (LOW, now.low_edge)
-        won += log_ratios(found, sign, edge, alone(8)).sum(axis=0) + of_edge[0]
-        chain = now.chain
-    assert won.max() <= -math.log(chance) + 1e-9
 
 
 def test_slices_have_chains_of_their_own_and_keep_them_without_tracks():

@@ -26,7 +26,7 @@ from monitor.drift.usual import ReferenceLearner
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
-from monitor.pipeline import alarms, drift_watch, recalibrators
+from monitor.pipeline import alarms, drift_watch
 from monitor.pipeline.alarms import ACTOR, DriftAlarms
 from monitor.pipeline.drift_watch import DriftWatch, NoSuchSlice
 from monitor.pipeline.fits.rounds import FitRounds
@@ -150,16 +150,6 @@ def test_an_epoch_begins_by_name_and_version_and_goes_on_in_the_next_run():
     assert (current(after, "a"), current(after, "c")) == ([True] * 3, [False] * 3)
 
 
-def test_versions_that_are_long_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr(recalibrators, "_MOST_VERSIONS", 3)
-    epochs = DriftEpochs()
-    for number in range(10):
-        epochs.begin(str(number), [0])
-    assert epochs.current(np.arange(2), "5").tolist() == [False, True]
-    assert epochs.current(np.arange(2), "9").tolist() == [True, True]
-    assert len(epochs._number) == 3
-
-
 def test_slices_that_another_recalibrator_serves_are_those_whose_own_one_differs():
     slices, twice = table(), VarianceScaling((2.0, 2.0))
     other = Selection(XY.names, Identity(), {"van": twice})
@@ -275,20 +265,6 @@ def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
     assert raw is not None
     assert made is not None
     assert (raw.detections, made.detections) == (40, 0)
-
-
-def test_two_at_work_take_in_everything_once():
-    watch = watch_of()
-    for number in range(300):
-        watch.add(rows_of(number), "a")
-    both = [watch.catch_up(everything=True), watch.catch_up(everything=True)]
-    while both:
-        for work in list(both):
-            try:
-                next(work)
-            except StopIteration:
-                both.remove(work)
-    assert watch.family.labelled[0] == 1200
 
 
 def test_a_fault_costs_the_frames_of_its_portion_and_they_are_counted(monkeypatch):
@@ -431,21 +407,6 @@ def test_who_goes_on_lacks_what_was_open_and_tells_no_alarm_again(seed, cut, uni
             stays.remove(key)
 
 
-def test_a_fault_is_found_after_a_restart_in_the_middle_of_it():
-    entries = entries_of(3, number=320)
-    life = Life(SHORT, entries).until(330)
-    assert not life.told
-    assert life.again().until(len(entries)).told
-
-
-def test_who_is_told_to_stop_has_nothing_open():
-    entries = entries_of(5)
-    life = Life(SHORT, entries).until(200)
-    assert life.open > 0
-    life.ended()
-    assert (life.open, life.labelled) == (0, sum(one.n for one in entries[:200]))
-
-
 @costly
 @given(st.integers(0, 999), st.sampled_from(list(Unit)), st.sets(st.integers(1, 320)))
 def test_when_what_comes_is_taken_in_changes_no_bit_of_what_is_found(seed, unit, looks):
@@ -547,13 +508,6 @@ def test_an_error_that_nobody_expects_is_said_and_ends_it(asked, caplog):
     assert "a fault" in caplog.text
 
 
-def test_a_page_asks_for_no_fit_where_that_is_not_configured(caplog):
-    watch = watching()
-    watch.pipeline.drift.announce(RAISED)
-    assert not watch._running
-    assert "car" in caplog.text
-
-
 def test_a_reference_is_given_to_the_watch_before_any_slice_is(tmp_path):
     learner = ReferenceLearner(2)
     nees = np.random.default_rng(1).chisquare(2, 500)
@@ -575,28 +529,3 @@ def test_a_reference_that_cannot_be_used_stops_the_start_by_its_name(tmp_path, t
         file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
         watching(reference=str(file))
-
-
-def test_a_fault_in_the_watch_costs_that_look_and_nothing_else(monkeypatch):
-    looks: list[None] = []
-
-    def catch_up(_: DriftWatch, **__: bool):
-        looks.append(None)
-        if len(looks) == 1:
-            raise RuntimeError("a fault")
-        yield
-
-    monkeypatch.setattr(alarms, "_PERIOD", 0.001)
-    monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
-    watch = watching()
-
-    async def run() -> None:
-        task = asyncio.create_task(watch.keep_watching())
-        async with asyncio.timeout(10):
-            while len(looks) < 4:
-                await asyncio.sleep(0.001)
-        task.cancel()
-        await watch.end()
-
-    asyncio.run(run())
-    assert watch.pipeline.counters.internal_errors == 1

@@ -1,5 +1,5 @@
-"""What people and tracks do to recalibrators: which is active then, what is recorded, under which version
-a candidate is known, the way back, and the next run.
+"""What people and tracks do to recalibrators: which is active then, what is recorded, under which
+version a candidate is known, the way back, and the next run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from monitor.promotion.records import SWAPS, Happened, Record, TrialState
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from tests.checkpointed import begun
@@ -164,28 +163,6 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert happened(promotions) == [Happened.BEGAN]
 
 
-@pytest.mark.parametrize(("count", "slice"), [(1, "car"), (2, "")])
-def test_a_fit_that_failed_is_recorded_and_changes_nothing(count, slice):
-    promotions = promotions_of("car", "bus")
-    some = [to_fit(promotions, index) for index in range(count)]
-    record = promotions.fit_failed("it hung", some, "schedule")
-    assert (record.what, record.slice, record.reason) == (Happened.FIT_FAILED, slice, "it hung")
-    assert (record.version, record.before, record.after) == ("", HOME, HOME)
-    assert promotions.counters.fits["failed"] == count
-
-
-def test_a_fit_that_ends_under_a_recalibrator_of_other_dimensions_has_no_trial():
-    promotions = promotions_of("car")
-    entry = to_fit(promotions, 0)
-    (other,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
-    promotions.promote(other, "anna")
-    (found,) = finished(promotions.begin([entry], FitOutcome({"car": scaled(4.0)}, {}), "schedule"))
-    assert found.version == ""
-    assert found.reason
-    assert promotions.trials() == ()
-    assert happened(promotions) == [Happened.PROMOTED]
-
-
 def test_candidates_are_counted_by_what_became_of_them():
     promotions = promotions_of("car", mode="automatic")
     counts = promotions.counters.trials
@@ -208,40 +185,6 @@ def test_candidates_are_counted_by_what_became_of_them():
     promotions.rollback(Selection, "", "anna")
     swaps = promotions.counters.swaps
     assert (swaps["promoted"], swaps["rolled_back"], swaps["adapted"]) == (2, 1, 0)
-
-
-def test_every_swap_in_the_records_is_counted_and_follows_from_the_one_before():
-    promotions = promotions_of("car", "bus", mode="automatic")
-    begin(promotions, scaled(4.0))
-    begin(promotions, scaled(9.0), slice=1)
-    for number, scale in enumerate([4.0, 1.0, 9.0]):
-        begin_ns = number * 10**12
-        both = [tracks(number, 80, scale=scale, begin_ns=begin_ns, slice=i) for i in (0, 1)]
-        teach(promotions, both[0] + both[1])
-    swaps = [record for record in promotions.records(1000) if record.what in SWAPS]
-    counts = promotions.counters.swaps
-    assert len(swaps) == counts["promoted"] + counts["rolled_back"] + counts["adapted"] >= 3
-    now = HOME
-    for record in promotions.records(1000):
-        assert record.before == now
-        assert record.what in SWAPS or record.after == now
-        now = record.after
-    assert now == active_version(promotions)
-
-
-def test_records_are_announced_as_they_are_remembered_and_the_next_run_counts_on():
-    promotions = promotions_of("car")
-    told: list[Record] = []
-    promotions.pipeline.events.listen(Record, told.append)
-    promoted(promotions, 4.0)
-    promotions.pin(pinned=True, actor="anna")
-    assert tuple(told) == promotions.records(1000)
-    assert promotions.records(1) == (told[-1],)
-    assert promotions.records(0) == ()
-    later = promotions_of("car")
-    later.remember(told, 17)
-    assert later.pin(pinned=True, actor="anna").sequence == 18
-    assert later.records(1000)[:-1] == tuple(told)
 
 
 def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
@@ -270,18 +213,6 @@ def known_of(promotions) -> set[str]:
     selections = promotions.recalibrators.known.values()
     versions = {one.version for one in selections if isinstance(one, Selection)}
     return versions - {IDENTITY.version}
-
-
-def test_a_candidate_is_known_as_the_champion_with_its_slice_replaced():
-    promotions = promotions_of("car", "bus")
-    (champion,) = known(promotions, document(1.5, bus=3.0))
-    promotions.promote(champion, "anna")
-    version = begin(promotions, scaled(4.0)).version
-    candidate = promotions.recalibrators.known.find(version)
-    assert isinstance(candidate, Selection)
-    assert candidate.by_slice == {"car": scaled(4.0), "bus": scaled(3.0)}
-    assert candidate.fallback == scaled(1.5)
-    assert promotions.recalibrators.selection.version == champion
 
 
 def test_a_candidate_that_is_discarded_or_superseded_is_forgotten_unless_somebody_has_sent_it():
@@ -320,18 +251,6 @@ def test_versions_move_with_the_champion_and_old_names_still_lead_to_the_candida
         promotions.promote(first, "anna")
 
 
-def test_candidates_of_two_slices_are_both_promoted_by_tracks_that_come_together():
-    promotions = promotions_of("car", "bus", mode="automatic")
-    begin(promotions, scaled(4.0))
-    begin(promotions, scaled(4.0), slice=1)
-    together = [*tracks(0, 60, scale=4.0), *tracks(1, 60, scale=4.0, slice=1)]
-    records = teach(promotions, together)
-    assert [record.what for record in records] == [Happened.PROMOTED] * 2
-    assert {record.slice for record in records} == {"car", "bus"}
-    assert records[1].before == records[0].after
-    assert promotions.recalibrators.selection.by_slice == {"car": scaled(4.0), "bus": scaled(4.0)}
-
-
 def test_standings_say_where_every_trial_stands():
     promotions = promotions_of("car", "bus", "tram")
     promoted(promotions, 4.0, slice=2)
@@ -351,26 +270,6 @@ def test_standings_say_where_every_trial_stands():
     assert found["car"].evidence.gain > 0
     # What the guard's rollback would put in force: the tram without one of its own.
     assert found["tram"].version == IDENTITY.version
-
-
-def test_what_a_guard_would_put_in_force_has_a_version_from_the_first_track_on():
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 9.0, slice=1)
-    before = promotions.recalibrators.selection.version
-    promoted(promotions, 4.0)
-    teach(promotions, tracks(0, 1, scale=4.0))
-    (guard,) = [one for one in promotions.trials() if one.slice == "car"]
-    assert (guard.state, guard.version) == (TrialState.GUARD, before)
-
-
-def test_a_guard_follows_the_champion_too():
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    teach(promotions, tracks(0, 1, scale=4.0))
-    promoted(promotions, 9.0, slice=1)
-    (guard,) = promotions.trials()
-    expected = Selection(("x", "y", "z"), Identity(), {"bus": scaled(9.0)})
-    assert guard.version == expected.version
 
 
 # ---- the way back
@@ -394,27 +293,6 @@ def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
     assert active_version(promotions) == HOME
 
 
-def test_a_slice_goes_back_through_its_own_changes():
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    promoted(promotions, 9.0, slice=1)
-    promoted(promotions, 16.0)
-    promotions.rollback(Selection, "car", "anna")
-    assert of_slices(promotions) == {"car": scaled(4.0), "bus": scaled(9.0)}
-    promotions.rollback(Selection, "car", "anna")
-    assert of_slices(promotions) == {"bus": scaled(9.0)}
-
-
-@pytest.mark.parametrize("slice", ["bus", "nonesuch"])
-def test_a_slice_that_was_served_by_nothing_else_cannot_go_back(slice):
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    before = active_version(promotions)
-    with pytest.raises(NothingToRollBack, match=f"slice '{slice}' .* roll back one of car, bus"):
-        promotions.rollback(Selection, slice, "anna")
-    assert active_version(promotions) == before
-
-
 def test_class_probabilities_have_a_stack_of_their_own():
     promotions = promotions_of("car")
     of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
@@ -427,16 +305,6 @@ def test_class_probabilities_have_a_stack_of_their_own():
     with pytest.raises(NothingToRollBack):
         promotions.rollback(ClassSelection, "", "anna")
     assert promotions.rollback(Selection, "", "anna").after == HOME
-
-
-def test_what_the_guard_brought_back_is_not_undone_with_another_slice():
-    promotions = promotions_of("car", "bus", mode="automatic")
-    promoted(promotions, 4.0)
-    promoted(promotions, 9.0, slice=1)
-    back = teach(promotions, tracks(0, 100))[-1]
-    assert (back.what, back.slice) == (Happened.ROLLED_BACK, "car")
-    promotions.rollback(Selection, "bus", "anna")
-    assert active_version(promotions) == HOME
 
 
 class Ways(RuleBasedStateMachine):

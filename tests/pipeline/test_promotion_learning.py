@@ -20,7 +20,6 @@ from monitor.frames.space import plain_space
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.learning import LabelledTracks, job_of
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.records import Happened
 from monitor.promotion.tracks import LabelledRows, WholeTrack
@@ -33,7 +32,6 @@ from tests.learnt import (
     document,
     happened,
     known,
-    promoted,
     promotions_of,
     teach,
     to_fit,
@@ -80,31 +78,7 @@ def test_frames_become_whole_tracks_by_slice_and_are_kept():
     assert finished(learning.whole()) == {}
 
 
-def test_the_latest_truth_never_goes_back():
-    learning = learning_of("car")
-    for number in [*range(100, 114), *range(8), *range(20, 34)]:
-        # Of two streams, one of which is behind.
-        source = int(number < 100)
-        learning.take(frame(number, {number // 10: 0}, source))
-        finished(learning.whole())
-    assert learning.latest_ns == 109 * SECOND // 2
-    assert min(track.ended_ns for track in learning.reservoir.tracks(0)) < 50 * SECOND
-
-
 # ---- slices
-
-
-def test_what_overflows_cannot_have_one():
-    promotions = promotions_of()
-    slices = promotions.learning.slices
-    slices.limit = 1
-    assert slices.index(XYZ, "lidar", "car") == 0
-    over = slices.index(XYZ, "lidar", "bus")
-    assert slices.slices[over].overflow
-    assert promotions.learning.chain(over) is None
-    assert list(promotions.learning.chains()) == ["car"]
-    teach(promotions, tracks(0, 20, slice=over))
-    assert promotions.learning.due() == []
 
 
 def test_a_slice_of_another_space_of_one_name_or_of_other_dimensions_cannot_have_one():
@@ -118,16 +92,6 @@ def test_a_slice_of_another_space_of_one_name_or_of_other_dimensions_cannot_have
     promotions.promote(version, "anna")
     assert learning.chains() == {"sign": ("sign",)}
     assert learning.spaces() == {("sign",): UV}
-
-
-def test_the_champion_of_a_slice_is_that_of_its_finest_name():
-    learning = learning_of("car")
-    selection = Selection(XYZ.names, scaled(2.0), {"car": scaled(3.0)})
-    served = LabelledTracks(
-        learning.settings, learning.limits, learning.slices, Recalibrators(selection)
-    )
-    assert served.champion(("lidar/car", "car")) == scaled(3.0)
-    assert served.champion(("bus",)) == scaled(2.0)
 
 
 # ---- what is due
@@ -157,28 +121,6 @@ def test_nothing_is_due_where_it_would_lead_to_nothing():
     assert promotions.learning.due() == []
     promotions.pin(pinned=True, actor="anna")
     assert promotions.learning.due() == []
-
-
-def test_what_is_asked_for_needs_no_new_tracks_and_no_leave():
-    promotions = promotions_of("car", "bus", "tram", mode="manual")
-    learning = promotions.learning
-    teach(promotions, [*tracks(0, 3), *tracks(1, 4, slice=1)])
-    for _ in range(2):
-        assert [entry.chain[0] for entry in learning.asked(())] == ["car", "bus"]
-    assert [entry.chain[0] for entry in learning.asked(["bus", "tram"])] == ["bus"]
-    assert learning.asked(["tram"]) == []
-
-
-def test_what_is_forgotten_is_not_fitted_on():
-    promotions = promotions_of("car", "bus")
-    some = tracks(0, 10)
-    teach(promotions, [*some, *tracks(1, 10, slice=1)])
-    promotions.learning.forget(("car",), 3)
-    car, bus = promotions.learning.asked(())
-    assert list(car.tracks) == some[7:]
-    assert len(bus.tracks) == 10
-    promotions.learning.forget(("car",), 0)
-    assert [entry.chain[0] for entry in promotions.learning.asked(())] == ["bus"]
 
 
 def test_a_job_has_the_newest_tracks_that_are_alike_of_every_slice():
@@ -226,17 +168,6 @@ def test_a_source_that_is_behind_the_others_is_not_taken_for_known():
     finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
     teach(promotions, [replace(track, source=2) for track in tracks(1, 12, scale=1.8)])
     assert say(promotions) == {"car": 12}
-
-
-def test_what_was_before_a_promotion_does_not_count_for_the_guard():
-    promotions = promotions_of("car")
-    some = tracks(0, 60)
-    teach(promotions, some[:20])
-    promoted(promotions, 4.0)
-    teach(promotions, some[:20])
-    assert say(promotions) == {}
-    teach(promotions, some[20:40])
-    assert say(promotions)["car"] == 20
 
 
 # ---- rounds of fits
@@ -364,22 +295,6 @@ def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
     assert promotions.trials() == ()
 
 
-def test_whole_tracks_decide_of_those_on_trial(monkeypatch):
-    rounds, promotions, fits = rounds_of("car", mode="automatic")
-    begin(promotions, scaled(4.0))
-    coming = [tracks(0, 60, scale=4.0)]
-
-    def whole(_):
-        yield
-        return {0: coming.pop()} if coming else {}
-
-    monkeypatch.setattr(LabelledTracks, "whole", whole)
-
-    learned(rounds, lambda: Happened.PROMOTED in happened(promotions))
-    assert fits.jobs == []
-    assert promotions.recalibrators.selection.by_slice == {"car": scaled(4.0)}
-
-
 def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):
     rounds, promotions, fits = rounds_of("car", fit_every_seconds=10.0)
     fits.wrong = [FitFailed("it crashed") for _ in range(7)]
@@ -434,21 +349,6 @@ def test_an_error_in_a_fit_or_in_what_is_learned_does_not_end_the_learning(clock
 
     learned(rounds, failed, lambda: Happened.BEGAN in happened(promotions))
     assert happened(promotions) == [Happened.BEGAN]
-
-
-def test_who_ends_the_learning_ends_the_fit():
-    rounds, promotions, fits = rounds_of("car")
-    teach(promotions, faulty(0, 10))
-
-    async def run() -> None:
-        fits.held = asyncio.Event()
-        async with learning(rounds):
-            await until(lambda: len(fits.jobs) == 1)
-        assert fits.cancelled == 1
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
-    assert promotions.records(10) == ()
 
 
 def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():

@@ -20,18 +20,14 @@ from monitor.promotion.trial import (
     Guard,
     Trial,
     clip_of,
-    factors,
     joint_log_score,
     mean_differences,
-    ratios,
 )
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
-from tests.promotion.odd_recalibrators import ByRow, Moving, Odd, Spoiling
+from tests.promotion.odd_recalibrators import Moving, Odd, Spoiling
 from tests.promotion.simulated_tracks import outliers_broken_off, tracks
-from tests.recalibration.rows import wild_estimates
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -100,12 +96,6 @@ def test_the_score_is_the_log_density_by_dimension_without_angles(k):
     np.testing.assert_allclose(joint_log_score(space, error, covariance), expected, rtol=1e-10)
 
 
-def test_a_covariance_that_is_not_positive_definite_has_no_score_and_its_neighbours_have():
-    error, covariance = gaussians(4, 3, 3)
-    covariance[1] = np.diag([1.0, -1.0, 1.0])
-    assert np.isnan(joint_log_score(XYZ, error, covariance)).tolist() == [False, True, False]
-
-
 def test_differences_are_means_over_each_track_of_the_scores_of_what_is_forwarded():
     some = [replace_length(track, n) for track, n in zip(tracks(1, 3), (5, 1, 40), strict=True)]
     found = mean_differences(rows_of(some), scaled(2.0, 3.0, 0.5), scaled(1.0, 1.5, 1.0), LIMITS)
@@ -168,33 +158,6 @@ def test_rows_on_which_the_champion_fails_count_as_sent():
     np.testing.assert_allclose(found, [as_sent[0], doubled[1]], rtol=1e-12)
 
 
-def test_a_truth_beyond_all_bounds_leaves_differences_finite():
-    track = tracks(8, 1)[0]
-    far = replace(track, truth=track.truth + 1e200)
-    found = mean_differences(rows_of([far, track]), scaled(2, 2, 2), Identity(), LIMITS)
-    assert np.isfinite(found.value).all()
-
-
-# ---- factors on the variance
-
-
-def test_factors_that_differ_by_row_are_told_by_quantiles_and_their_geometric_mean():
-    factor = np.exp(np.random.default_rng(3).normal(size=(400, 3)))
-    found = factors(ByRow(factor), wild_estimates(3, 400, 3), ("x", "y", "z"))
-    for one, column in zip(found, factor.T, strict=True):
-        ordered = np.sort(column)
-        assert ordered[19] <= one.lowest <= ordered[20]
-        assert one.typical == pytest.approx(np.prod(column ** (1 / 400)))
-        assert ordered[379] <= one.highest <= ordered[380]
-
-
-def test_ratios_are_against_what_the_champion_makes():
-    sent = wild_estimates(4, 30, 3)
-    found = ratios(scaled(3.0, 3.0, 3.0), scaled(2.0, 3.0, 6.0), sent)
-    for column in (found.lowest, found.typical, found.highest):
-        np.testing.assert_allclose(column, [1.5, 1.0, 0.5])
-
-
 # ---- what a trial counts
 
 
@@ -207,18 +170,6 @@ def test_a_short_track_has_its_share_of_a_say():
     assert short.n == 10
     (difference,) = mean_differences(rows_of([short]), trial.recalibrator, IDENTITY, LIMITS).value
     assert trial.taken([short], IDENTITY, LIMITS).bets.total == pytest.approx(difference / 4)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 7, 20])
-def test_tracks_in_parts_say_what_they_say_together(cut):
-    some = tracks(1, 20, scale=2.0)
-    trial = begun(scaled(2, 2, 2), IDENTITY, some[0])
-    whole = trial.taken(some, IDENTITY, LIMITS).bets
-    parts = trial.taken(some[cut:], IDENTITY, LIMITS).taken(some[:cut], IDENTITY, LIMITS).bets
-    assert parts.better == pytest.approx(whole.better, rel=1e-9)
-    assert parts.worse == pytest.approx(whole.worse, rel=1e-9)
-    assert parts.tracks == 20
-    assert parts.gain == pytest.approx(whole.gain)
 
 
 def test_evidence_says_what_the_verdict_rests_on():
@@ -250,29 +201,7 @@ def test_the_verdict_is_the_first_that_holds(better, worse, seen, verdict):
     assert Trial("car", IDENTITY, 1, Clip(), bets).verdict(SETTINGS) is verdict
 
 
-@pytest.mark.parametrize(
-    ("candidate", "words"),
-    [
-        (Odd(), "fails: RuntimeError: broken"),
-        (Spoiling(NAN, first=900, last=901), "makes covariances that are not finite, of 1 of"),
-    ],
-)
-def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candidate, words):
-    some = tracks(3, 30, scale=5.0)
-    trial = Trial("car", candidate, 1, Clip()).taken(some, IDENTITY, LIMITS)
-    assert trial.verdict(SETTINGS) is Verdict.UNSOUND
-    assert trial.unsound.startswith(words)
-    assert trial.taken(some[:2], IDENTITY, LIMITS).verdict(SETTINGS) is Verdict.UNSOUND
-
-
 # ---- how much a track can say
-
-
-def test_what_a_full_say_is_comes_from_the_tracks_whatever_is_tried_on_them():
-    counts = {1: 3, 20: 20, 40: 1}
-    some = [track for length, count in counts.items() for track in tracks(1, count, length=length)]
-    for candidate in (scaled(2, 2, 2), scaled(0.5, 0.5, 0.5), Moving(1.0)):
-        assert clip_of(candidate, IDENTITY, rows_of(some), 1.0).rows == 20
 
 
 def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
@@ -285,16 +214,6 @@ def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
     perfect = [replace(track, truth=track.sent.mean) for track in some]
     exact = mean_differences(rows_of(perfect), candidate, IDENTITY, LIMITS).value
     assert exact == pytest.approx(-clip.loss)
-
-
-def test_who_shrinks_can_lose_all_and_gain_as_little_as_the_inverse_can_lose():
-    track = tracks(5, 1)[0]
-    clip = clip_between(scaled(0.5, 0.5, 0.5), IDENTITY, track)
-    assert (clip.most, clip.loss) == (1.0, 1.0)
-    assert clip.gain == pytest.approx(np.log(2) / 2)
-    back = clip_between(IDENTITY, scaled(2, 2, 2), track)
-    assert back.loss == 1.0
-    assert back.gain == pytest.approx(clip.gain)
 
 
 @pytest.mark.parametrize(
@@ -316,15 +235,6 @@ def test_where_factors_differ_by_input_the_largest_that_there_can_be_is_staked(c
     assert clip_between(IDENTITY, candidate, track).gain == pytest.approx(np.log(1.5))
 
 
-def test_who_may_get_other_factors_stakes_nothing_on_those_it_has():
-    candidate, track = ByRow(np.full(40, 2.0)), tracks(5, 1)[0]
-    following = AdaptiveScaling((1.5,) * 3, 60.0, 0.0, 0.0, 9.0, (20.0,) * 3, (1.0,) * 3, 3.0)
-    # One of other dimensions fails, and what was sent goes on.
-    for one in (candidate, following, scaled(2, 2)):
-        assert clip_between(one, IDENTITY, track) == Clip(1.0, 1.0, 1.0, 40.0)
-        assert clip_between(IDENTITY, one, track) == Clip(1.0, 1.0, 1.0, 40.0)
-
-
 def test_a_scaling_of_correlated_dimensions_that_turns_their_ellipse_can_lose_all():
     covariance = np.array([[1.0, 0.97, 0.0], [0.97, 1.0, 0.0], [0.0, 0.0, 1.0]])[None]
     sent = Estimates(np.zeros((1, 3)), covariance, np.zeros(1, bool))
@@ -339,14 +249,6 @@ def test_a_scaling_of_correlated_dimensions_that_turns_their_ellipse_can_lose_al
         clip = clip_between(near, IDENTITY, track)
         assert clip.loss == pytest.approx(np.log(near.scale).mean())
         assert clip_between(IDENTITY, near, track).gain == pytest.approx(clip.loss)
-
-
-def test_what_the_joint_measures_leave_out_has_no_part_in_it():
-    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m")))
-    track = replace(tracks(7, 1, k=2)[0], space=space)
-    clip = clip_between(scaled(0.1, 2), IDENTITY, track)
-    assert clip.loss == pytest.approx(np.log(2) / 2)
-    assert clip.gain == 1.0
 
 
 def test_who_does_neither_alone_stakes_all_and_no_stake_is_nothing_or_more_than_the_most():
@@ -386,15 +288,6 @@ def test_under_heavy_tails_no_step_away_from_a_calibrated_champion_is_proven(fac
     assert verdicts.count(Verdict.BETTER) <= 1
 
 
-def test_what_was_fitted_to_the_noise_of_ten_tracks_is_not_proven():
-    for seed in range(15):
-        some = tracks(seed, 410, degrees=5.0)
-        rows = rows_of(some[:10])
-        square = np.square((rows.truth - rows.sent.mean) / rows.sent.deviation)
-        verdict, _ = decided(scaled(*square.mean(axis=0).tolist()), IDENTITY, some[10:])
-        assert verdict is not Verdict.BETTER
-
-
 @pytest.mark.parametrize(("factor", "degrees"), [(1.5, 5.0), (2.0, 5.0), (1 / 1.5, 3.0)])
 def test_outliers_broken_off_into_tracks_of_their_own_prove_no_step_of_a_healthy_detector(
     factor, degrees
@@ -410,33 +303,6 @@ def test_outliers_broken_off_into_tracks_of_their_own_prove_no_step_of_a_healthy
         by_head.append(ended(alone, IDENTITY, some[20:])[0])
     assert by_length.count(Verdict.BETTER) <= (degrees == 3.0)
     assert factor < 1 or set(by_head) == {Verdict.BETTER}
-
-
-def test_no_wrong_shrinking_is_proven_under_the_heaviest_tails_that_are_insured():
-    some = tracks(11, 12_000, k=3, length=1, degrees=3.0, held=True)
-    rows, candidate = rows_of(some), alike(1 / 1.5)
-    clip = clip_between(candidate, IDENTITY, some[0])
-    assert clip.insured(3)
-    differences = mean_differences(rows, candidate, IDENTITY, LIMITS).value
-    multiples = clip.multiples(differences, clip.shares(rows.counts), clip.loss)
-    wealth = np.cumsum(np.log(multiples).reshape(30, 400, 6), axis=1)
-    won = (np.exp(wealth).mean(axis=2) >= 100).any(axis=1)
-    assert won.sum() <= 1
-
-
-def test_a_histogram_whose_rare_bin_loses_what_the_others_gain_is_not_proven():
-    # x averages 0: a gain of 0.02 nats in 98 of 100 tracks, and a loss of 1 in two.
-    candidate, won = HistogramBinning(((10.0,),) * 3, ((np.sqrt(1.3), 0.35),) * 3), 0
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        some = tracks(seed, 400, length=10, scale=1.3)
-        for i in np.flatnonzero(random.random(400) < 0.02).tolist():
-            far = replace(some[i].sent, covariance=400 * some[i].sent.covariance)
-            some[i] = replace(some[i], sent=far, truth=20 * some[i].truth - 19 * far.mean)
-        clip = clip_between(candidate, IDENTITY, some[0])
-        assert clip.loss == 1.0
-        won += ended(Trial("car", candidate, 1, clip), IDENTITY, some)[0] is Verdict.BETTER
-    assert won <= 1
 
 
 def test_a_wrong_correction_is_proven_worse():
@@ -469,17 +335,6 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
         assert guard.won(SETTINGS)
         # Those since the end of the fault, or since a track that the leading bettor lost much on.
         assert within / 2 < guard.watch.leading.tracks < within + 40
-
-
-@pytest.mark.parametrize(("older", "degrees", "count"), [(1.5, 5.0, 410), (1 / 1.5, 3.0, 1000)])
-def test_outliers_broken_off_into_tracks_of_their_own_bring_nothing_back(older, degrees, count):
-    for seed in range(2):
-        some = outliers_broken_off(tracks(seed, count, degrees=degrees))
-        clip = clip_of(alike(older), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        guard = Guard("car", alike(older), clip)
-        for first in range(20, len(some), 50):
-            guard = guard.taken(some[first : first + 50], IDENTITY, LIMITS)
-            assert not guard.won(SETTINGS)
 
 
 def test_its_evidence_is_of_the_tracks_since_it_is_better():
