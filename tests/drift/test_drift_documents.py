@@ -167,6 +167,7 @@ LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
         (["seconds", "tracks"], [1.0] + [0.0] * 64),
         (["seconds", "tracks"], [0.0, 0.5] + [0.0] * 63),
         (["seconds", "within"], -1.0),
+        (["seconds", "rows"], 0),
         (["histogram", "counts"], ""),
         (["waiting"], ArrayForm(WAITING, (None,)).write(np.zeros(1, WAITING))),
     ],

@@ -122,6 +122,7 @@ def test_rows_of_no_track_say_nothing_and_errors_that_never_vary_are_not_alike()
     assert (sums.tracks, sums.rows, sums.tempering()) == (0, 0, None)
     track = np.repeat([1, 2], 20).astype(np.uint64)
     assert along_tracks(np.full(40, 1.5), track).tempering() == 1.0
+    assert along_tracks(np.zeros(40), track).tempering() == 1.0
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 3 * OPEN])

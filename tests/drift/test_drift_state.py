@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.alarms import AlarmReason
-from monitor.drift.bets import CHARTS, Severity, Stage
+from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin, Reference, calibrated_level
@@ -284,6 +284,19 @@ def test_no_more_slices_are_kept_than_can_be_read():
     state = family_state(family, "identity")
     assert len(state.slices) == MOST_KEPT
     assert state.slices[0].name == "car"
+
+
+def test_who_acknowledges_what_has_not_come_back_finds_its_peak_gone_when_it_does():
+    family = family_of(6, factor=8.0)
+    ((name, severity, _), _) = next(
+        one for one in family.alarms.latched.items() if one[0][0] != TOTAL
+    )
+    restored, _ = gone_on(family, names=())
+    restored.acknowledge([name], "me")
+    restored.grow(name, K)
+    number = SEVERITIES.index(severity)
+    assert family.evidence.peak[NAMES.index(name), number] > 0
+    assert restored.evidence.peak[0, number] == 0
 
 
 def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_and_no_others():

@@ -267,6 +267,20 @@ def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
     assert (raw.detections, made.detections) == (40, 0)
 
 
+def test_two_at_work_take_in_everything_once():
+    watch = watch_of()
+    for number in range(300):
+        watch.add(rows_of(number), "a")
+    both = [watch.catch_up(everything=True), watch.catch_up(everything=True)]
+    while both:
+        for work in list(both):
+            try:
+                next(work)
+            except StopIteration:
+                both.remove(work)
+    assert watch.family.labelled[0] == 1200
+
+
 def test_a_fault_costs_the_frames_of_its_portion_and_they_are_counted(monkeypatch):
     watch = watch_of()
     take, wrong = Family.take, [RuntimeError("a fault")]
@@ -529,3 +543,28 @@ def test_a_reference_that_cannot_be_used_stops_the_start_by_its_name(tmp_path, t
         file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
         watching(reference=str(file))
+
+
+def test_a_fault_in_the_watch_costs_that_look_and_nothing_else(monkeypatch):
+    looks: list[None] = []
+
+    def catch_up(_: DriftWatch, **__: bool):
+        looks.append(None)
+        if len(looks) == 1:
+            raise RuntimeError("a fault")
+        yield
+
+    monkeypatch.setattr(alarms, "_PERIOD", 0.001)
+    monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
+    watch = watching()
+
+    async def run() -> None:
+        task = asyncio.create_task(watch.keep_watching())
+        async with asyncio.timeout(10):
+            while len(looks) < 4:
+                await asyncio.sleep(0.001)
+        task.cancel()
+        await watch.end()
+
+    asyncio.run(run())
+    assert watch.pipeline.counters.internal_errors == 1

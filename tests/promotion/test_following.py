@@ -153,6 +153,14 @@ def test_a_champion_that_was_on_trial_counts_votes_as_on_trial_and_stays_where_i
     )
 
 
+def test_that_labels_come_too_late_is_said_once():
+    owner = owner_of(adaptive(1.0, time_constant_s=5.0))
+    decisions = owner.take_one_by_one(late(tracks(5, 20, scale=9.0), 6.0))
+    assert whats(decisions) == [Happened.HELD]
+    assert "up to 6 s" in decisions[0].reason
+    assert owner.champion() == adaptive(1.0, time_constant_s=5.0)
+
+
 # ---- on trial
 
 

@@ -23,6 +23,7 @@ from tests.promotion.odd_recalibrators import Odd, Spoiling
 from tests.promotion.owned_registers import (
     BUS,
     CAR,
+    FITTED_NS,
     IDENTITY,
     Owner,
     adaptive,
@@ -147,6 +148,20 @@ def test_it_waits_as_long_as_the_fault_lasts_and_only_another_fit_takes_its_plac
     assert not owner.register.on_trial["car"].proven
 
 
+def test_what_was_proven_while_pinned_is_proven_anew_before_it_acts():
+    owner = Owner(settings(AUTOMATIC))
+    owner.register.pinned = True
+    waiting(owner)
+    owner.register.pinned = False
+    assert owner.take(tracks(2, 3)) == []
+    trial = owner.register.on_trial["car"].trial
+    assert (trial.number, trial.bets.tracks) == (2, 3)
+    assert owner.register.spent["car"] == 2
+    # The fault is over: nothing is promoted by what it said.
+    assert Happened.PROMOTED not in whats(owner.take(tracks(3, 400)))
+    assert owner.champion() == IDENTITY
+
+
 # ---- chance
 
 
@@ -263,6 +278,15 @@ def test_what_served_before_comes_back_by_itself_only_where_tracks_show_their_ta
     assert whats(decisions) == [what]
     assert ("how heavy" in decisions[0].reason) == (what is Happened.HELD)
     assert (owner.champion() == wide) == (what is Happened.HELD)
+
+
+def test_a_candidate_that_shrinks_one_dimension_waits():
+    owner, narrow = Owner(settings(allow_shrinking=True)), VarianceScaling((math.sqrt(0.05),))
+    fitted_on = tracks(1000, 10, k=1, length=1, begin_ns=FITTED_NS)
+    owner.register.begin(CAR, narrow, IDENTITY, fitted_on)
+    decisions = owner.take_one_by_one(tracks(3, 200, k=1, length=1, scale=0.05))
+    assert whats(decisions) == [Happened.PROVEN]
+    assert "how heavy" in decisions[0].reason
 
 
 # ---- whatever happens

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
+from monitor.promotion import tracks as tracks_module
 from monitor.promotion.betting import Clip
 from monitor.promotion.records import TrackSettings
 from monitor.promotion.register import Follower
@@ -289,6 +290,14 @@ def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile
         next(steps)
         opened.add(frame(11 * SECOND, [1]))
     assert len(finished(steps)) == 300
+
+
+def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
+    monkeypatch.setattr(tracks_module, "_WAITING", 5)
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
+    assert opened.left_out == 8
+    assert [track.n for track in fed(opened, [frame(9 * SECOND, [3])])] == [2, 2]
 
 
 # ---- in pieces
