@@ -118,19 +118,6 @@ def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_unwatched_w
 NAMES = ("car", "van", "bus", "bike")
 
 
-def test_slices_of_which_none_alarms_alone_alarm_together_and_are_listed():
-    # A detection in turn of each slice; and one slice that is as usual.
-    family = family_of(STAYS, NAMES, exact_reference(tracks=False))
-    frames = []
-    for number, frame in enumerate(drive(30, made=lambda _: 1.0, slices=(3,), tracks=1)):
-        rows = [(9 * 10 + g, g, 12.0, 12.0) for g in range(3)]
-        frames.append((*frame[:3], rows + frame[3] if number >= 100 else frame[3]))
-    change = next(one for one in fed(family, frames, 1) if one.alarm.severity is Severity.PAGE)
-    assert change.alarm.slice == "total"
-    assert set(change.concerned) == set(NAMES[:3])
-    assert change.alarm.evidence >= 1000.0
-
-
 # ---- how long it stays
 
 
@@ -223,15 +210,6 @@ def test_shares_go_to_what_is_known_once_a_reference_is_learned():
     family.new_epoch([0])
     assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
     assert family.evidence.shares[0, 2] == pytest.approx([0.3, 0.3, 0.4])
-
-
-@pytest.mark.parametrize(("shortest", "tracked"), [(10_000, True), (10, False)])
-def test_too_few_tracks_or_none_leave_detections_to_count(shortest, tracked):
-    family = family_of(replace(LEARNS, shortest_reference=shortest))
-    fed(family, drive(20, tracked=tracked))
-    learned = family.usual.references[0][Stage.RECALIBRATED]
-    assert (learned.origin, learned.levels) == (Origin.LEARNED, None)
-    assert family.evidence.shares[0, 0] == pytest.approx([0.5, 0.5, 0.0])
 
 
 def test_nothing_is_learned_of_a_slice_with_an_alarm():
@@ -390,10 +368,6 @@ def test_hours_are_told_in_few_digits(value, words):
 )
 def test_a_clock_from_a_start_is_told_in_seconds_and_a_wall_clock_by_its_date(time_ns, words):
     assert moment(time_ns) == words
-
-
-def number(text: str) -> float:
-    return float(text.replace(",", ""))
 
 
 @pytest.mark.parametrize("estimate", [math.nan, 0.0, -1.0, math.inf])

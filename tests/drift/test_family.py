@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState
-from monitor.drift.bets import BETS, CHARTS_OF, SEVERITIES, Severity, Stage
+from monitor.drift.bets import BETS, SEVERITIES, Severity, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity, scale_of
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
@@ -235,15 +235,6 @@ def test_every_hour_is_given_out_once_and_no_more(seed):
     # What was driven since the last second of a source that was over waits.
     waiting = sum(one.waiting for one in family.clock._sources.values()) / 3600
     assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
-
-
-def test_a_frame_that_no_recalibrator_changed_gives_the_raw_charts_nothing():
-    family = family_with(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
-    for source, stamp, _, rows in faulty_frames(0):
-        family.take(K, watched([(source, stamp, False, rows)]))
-    raw = CHARTS_OF[Stage.RAW]
-    assert family.evidence.sums[:, raw].max() == 0
-    assert family.evidence.sums[:, CHARTS_OF[Stage.RECALIBRATED]].max() > 0
 
 
 def test_slices_that_never_came_have_no_time():

@@ -43,18 +43,6 @@ class Spoiling(Odd):
         return Estimates(estimates.mean.copy(), covariance, estimates.diagonal)
 
 
-@dataclass
-class Counting(Odd):
-    """Multiplies variances, and counts how often it is applied."""
-
-    factor: float
-    times: int = 0
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        self.times += 1
-        return Estimates(estimates.mean, self.factor * estimates.covariance, estimates.diagonal)
-
-
 @dataclass(frozen=True)
 class Moving(Odd):
     """Moves means by so much, and leaves covariances."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Estimates
 from monitor.frames.slices import RangeBuckets
 from monitor.promotion import fits
 from monitor.promotion.fits import FitJob, fit_rows, fit_slices
@@ -19,7 +19,7 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import Objective, VarianceScaling
 from monitor.recalibration.selection import IDENTITY as NOTHING
 from tests.promotion.fit_jobs import job_of, rows_of
-from tests.promotion.odd_recalibrators import Odd, Spoiling
+from tests.promotion.odd_recalibrators import Odd
 from tests.promotion.simulated_tracks import tracks
 
 POLICY, IDENTITY, BAND = PolicySettings(), Identity(), (0.5, 2.0)
@@ -197,23 +197,6 @@ def test_a_fault_is_corrected_and_a_healthy_detector_is_left_alone(
     assert judgement.candidate == (None if candidate is None else expected)
     assert words in judgement.reason
     assert [factor.typical for factor in judgement.factors] == pytest.approx(factors)
-
-
-@pytest.mark.parametrize(
-    ("fitted", "words"),
-    [
-        (Odd(), "spoiling fails: RuntimeError: broken: look at"),
-        (Spoiling(float("nan")), "makes covariances that are not finite, of 40 of 40 detections"),
-        (Spoiling(-1.0), "makes covariances that are not positive definite, of 40 of 40"),
-        (scaled(1e9, 1, 1), "deviations beyond [limits] largest_deviation = 1000, of 40 of 40"),
-        (scaled(1, 1e-9, 1), "deviations below [limits] smallest_deviation = 0.001, of 40 of 40"),
-    ],
-)
-def test_what_cannot_be_forwarded_is_not_tried_and_it_is_said_why(fitted, words):
-    judgement = judge(fitted, IDENTITY, SENT, NAMES, POLICY, Limits(1e8, 1e-3, 1e3))
-    assert judgement.candidate is None
-    assert words in judgement.reason
-    assert judgement.factors == ()
 
 
 # ---- a step changes one slice

@@ -198,33 +198,6 @@ def test_what_is_no_better_is_rarely_promoted_in_three_trials_of_calibrated_trac
     assert promoted <= binom.ppf(0.999, 60, 0.2) == 22
 
 
-# ---- what has come in force
-
-
-def test_a_fit_is_wanted_where_it_could_lead_to_something_by_itself():
-    owner = Owner(settings(ADVISE))
-    assert owner.register.wants_fit(CAR)
-    owner.register.pinned = True
-    assert not owner.register.wants_fit(CAR)
-    owner.register.pinned = False
-    owner.begin(scaled(4.0))
-    assert not owner.register.wants_fit(CAR)
-    assert owner.register.wants_fit(BUS)
-    assert not Owner(settings(MANUAL)).register.wants_fit(CAR)
-
-
-def test_any_decision_ends_the_take_and_gives_back_the_tracks_that_had_no_say():
-    owner, some = Owner(settings(ADVISE)), tracks(0, 100, scale=4.0)
-    owner.begin(scaled(4.0))
-    decisions, rest = finished(owner.register.take(CAR, owner.champion, some))
-    assert whats(decisions) == [PROVEN]
-    said = owner.register.on_trial["car"].trial.bets.tracks
-    assert said % 16 == 0
-    assert rest == some[said:]
-    assert finished(owner.register.take(CAR, owner.champion, rest)) == ([], [])
-    assert owner.register.on_trial["car"].trial.bets.tracks == 100
-
-
 # ---- what served before
 
 

@@ -20,13 +20,14 @@ from monitor.promotion.trial import (
     Guard,
     Trial,
     clip_of,
+    factors,
     joint_log_score,
     mean_differences,
 )
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
-from tests.promotion.odd_recalibrators import Moving, Odd, Spoiling
+from tests.promotion.odd_recalibrators import ByRow, Moving, Odd, Spoiling
 from tests.promotion.simulated_tracks import outliers_broken_off, tracks
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
@@ -156,6 +157,19 @@ def test_rows_on_which_the_champion_fails_count_as_sent():
     as_sent = mean_differences(rows, candidate, Identity(), LIMITS).value
     doubled = mean_differences(rows, candidate, scaled(2, 2, 2), LIMITS).value
     np.testing.assert_allclose(found, [as_sent[0], doubled[1]], rtol=1e-12)
+
+
+# ---- factors on the variance
+
+
+def test_factors_that_differ_by_row_are_told_by_quantiles_and_their_geometric_mean():
+    factor = np.exp(np.random.default_rng(3).normal(size=(400, 3)))
+    found = factors(ByRow(factor), rows_of(tracks(3, 10)).sent, ("x", "y", "z"))
+    for one, column in zip(found, factor.T, strict=True):
+        ordered = np.sort(column)
+        assert ordered[19] <= one.lowest <= ordered[20]
+        assert one.typical == pytest.approx(np.prod(column ** (1 / 400)))
+        assert ordered[379] <= one.highest <= ordered[380]
 
 
 # ---- what a trial counts

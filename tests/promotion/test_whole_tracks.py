@@ -18,11 +18,9 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.promotion import tracks as tracks_module
 from monitor.promotion.betting import Clip
 from monitor.promotion.records import TrackSettings
-from monitor.promotion.register import Follower
 from monitor.promotion.reservoir import FrameSample, latest_alike
 from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
 from monitor.promotion.trial import Trial
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.statistics.observations import finished
@@ -316,19 +314,6 @@ def test_to_break_a_track_changes_nothing_of_what_it_says(seed, length, factor):
     clip = Clip(1e3, 1e3, 1e3, rows=32.0)
     pieces = broken(np.random.default_rng(seed), track, 32)
     assert said(pieces, candidate, clip) == pytest.approx(said([track], candidate, clip), abs=1e-9)
-
-
-@given(seeds, st.integers(2, 32))
-def test_to_break_a_track_changes_nothing_of_what_an_adaptive_scaling_remembers_of_it(seed, length):
-    (track,) = simulated(seed, 1, length=length, scale=4.0)
-    # So slow that pieces, which end sooner, are as old as the whole.
-    ones = (1.0,) * 3
-    slow = AdaptiveScaling(ones, 1e9, 0.0, 0.0, 20.0, (20.0,) * 3, prior_scale=ones, prior_tracks=3)
-    follower = Follower.of(slow, 32.0)
-    pieces = broken(np.random.default_rng(seed), track, 32)
-    whole, in_parts = follower.taken([track]), follower.taken(pieces)
-    assert in_parts.scaling.scale == pytest.approx(whole.scaling.scale, rel=1e-6)
-    assert in_parts.scaling.tracks == pytest.approx(20 + length / 32, rel=1e-6)
 
 
 # ---- which are kept
