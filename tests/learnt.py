@@ -62,11 +62,6 @@ def teach(promotions: Promotions, some: Sequence[WholeTrack]) -> list[Record]:
     return [record for record in promotions.records(1000) if record.sequence > first]
 
 
-def teach_one_by_one(promotions: Promotions, some: Sequence[WholeTrack]) -> list[Record]:
-    """The same, a track at a time."""
-    return [record for track in some for record in teach(promotions, [track])]
-
-
 def to_fit(promotions: Promotions, slice: int = 0) -> TracksToFit:
     """Ten healthy tracks of a slice, from before time 0."""
     fitted_on = tracks(1000, 10, begin_ns=-(10**12), slice=slice)

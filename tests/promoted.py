@@ -8,7 +8,6 @@ import math
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,27 +15,24 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from monitor.v1 import frame_pb2, truth_pb2
+from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import recalibration_record_pb2 as records_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
+from tests.edges.fit_processes import children, is_there
 from tests.labelled import header
-from tests.promoted_fits import workers
 from tests.served import PATIENCE, Conversation, Sidecar, eventually
 
 BEGAN, PROVEN = records_pb.HAPPENED_BEGAN, records_pb.HAPPENED_PROVEN
 PROMOTED, ROLLED_BACK = records_pb.HAPPENED_PROMOTED, records_pb.HAPPENED_ROLLED_BACK
-DISCARDED, HELD = records_pb.HAPPENED_DISCARDED, records_pb.HAPPENED_HELD
-FIT_FAILED = records_pb.HAPPENED_FIT_FAILED
-PINNED, UNPINNED = records_pb.HAPPENED_PINNED, records_pb.HAPPENED_UNPINNED
+PINNED = records_pb.HAPPENED_PINNED
 SWAPS = (PROMOTED, ROLLED_BACK, records_pb.HAPPENED_ADAPTED)
 
 # s of event time between two frames.
 _PERIOD = 0.1
-# Objects that are seen at once, frames that each of them lives, and how errors resemble those of
-# the frame before.
-_OBJECTS, _SHORTEST_LIFE, _LONGEST_LIFE, _CORRELATION = 24, 10, 40, 0.65
+# Frames that each object lives, and how errors resemble those of the frame before.
+_SHORTEST_LIFE, _LONGEST_LIFE, _CORRELATION = 10, 40, 0.65
 # Frames that are sent in one go, and s of rest after them: the sidecar learns every 0.25 s, so that
 # some hundred tracks end between two looks.
 _IN_ONE_GO, _REST = 20, 0.05
@@ -46,7 +42,7 @@ _FOR_A_FIT = 2.0
 _LIFETIME = 12 * PATIENCE
 
 
-def settings(folder: Path | str = "", *, statistics: str = "", **promotion: object) -> str:
+def settings(folder: Path | str = "", **promotion: object) -> str:
     """A sidecar that fits as soon as it can and keeps what it learns at once."""
     chosen = {
         "fit_every_seconds": 0.2,
@@ -59,8 +55,6 @@ def settings(folder: Path | str = "", *, statistics: str = "", **promotion: obje
     return f"""
 [metrics]
 refresh_seconds = 0.2
-[statistics]
-{statistics}
 [state]
 folder = "{folder}"
 every_seconds = 0.2
@@ -91,7 +85,7 @@ class Traffic:
     """Of one detector: its event time goes on, whatever becomes of the sidecar.
 
     variance  by class: what is sent over what is true; 1 is calibrated
-    delay     frames after which the truth comes; 0: with the detections
+    objects   that are seen at once
     tracks    objects that were seen for the last time
     frames    that were sent, of which every one was answered
     versions  in force as the latest frame was answered
@@ -102,7 +96,7 @@ class Traffic:
     sidecar: Sidecar
     classes: Sequence[str] = ("car",)
     seed: int = 1
-    delay: int = 0
+    objects: int = 24
     stream: str = "lidar"
     variance: dict[str, float] = field(default_factory=dict)
     tracks: int = 0
@@ -115,8 +109,6 @@ class Traffic:
     _born: int = 0
     _random: np.random.Generator = field(init=False)
     _frames: Conversation = field(init=False)
-    _truth: Conversation = field(init=False)
-    _waiting: deque[pb.ReportGroundTruthRequest] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -125,21 +117,14 @@ class Traffic:
     def connect(self, sidecar: Sidecar) -> None:
         """To the sidecar that has come after the one that is gone."""
         self.sidecar = sidecar
-        self._waiting.clear()
-        monitor = sidecar.monitor
-        self._frames = Conversation(
-            lambda sent, timeout: monitor.Process(sent, timeout=max(timeout, _LIFETIME))
-        )
-        self._truth = Conversation(
-            lambda sent, timeout: monitor.ReportGroundTruth(sent, timeout=max(timeout, _LIFETIME))
-        )
+        process = sidecar.monitor.Process
+        self._frames = Conversation(lambda sent, timeout: process(sent, timeout=_LIFETIME))
         answer = self._frames.ask(header(self.stream, self.classes)).header
         assert answer.accepted, answer.notice
 
     def close(self) -> None:
         """In order: every frame has its answer."""
         self._frames.close()
-        self._truth.close()
 
     def send(self, frames: int = _IN_ONE_GO) -> None:
         """So many frames, each of which is answered whole and in order, as refused by nobody."""
@@ -150,9 +135,6 @@ class Traffic:
             assert answer.status == frame_pb2.STATUS_RECALIBRATED, answer.notices
             assert [d.id for d in answer.detections] == [d.id for d in frame.detections]
             assert {d.status for d in answer.detections} == {frame_pb2.STATUS_RECALIBRATED}
-            while len(self._waiting) > self.delay:
-                account = self._truth.ask(self._waiting.popleft()).account
-                assert account.matched == _OBJECTS, account
         self.versions = tuple(answer.recalibrator_versions)
         self.sent = np.array([d.covariance for d in frame.detections])
         self.forwarded = np.array([d.covariance for d in answer.detections])
@@ -162,11 +144,10 @@ class Traffic:
         number = self.frames
         self.frames += 1
         frame = frame_pb2.Frame(frame_id=number, stamp_ns=round(number * _PERIOD * 1e9))
-        truth = truth_pb2.FrameTruth(stream=self.stream, frame_id=number)
         seen = self._alive()
         factor = np.array([self.variance.get(self.classes[s.class_index], 1.0) for s in seen])
         deviation = np.array([s.deviation for s in seen])
-        position = self._random.uniform(-50, 50, (_OBJECTS, 2))
+        position = self._random.uniform(-50, 50, (self.objects, 2))
         mean = position + deviation * np.array([s.error for s in seen])
         rows = zip(
             seen,
@@ -183,12 +164,7 @@ class Traffic:
                 covariance=covariance,
                 upstream_track_id=one.track,
             )
-            if self.delay:
-                truth.detections.add(detection_id=one.track, ground_truth=label)
-            else:
-                detection.ground_truth.extend(label)
-        if self.delay:
-            self._waiting.append(pb.ReportGroundTruthRequest(truth=truth))
+            detection.ground_truth.extend(label)
         return frame
 
     def _alive(self) -> list[_Seen]:
@@ -199,7 +175,7 @@ class Traffic:
         fresh = math.sqrt(1 - _CORRELATION**2) * random.normal(size=(len(alive), 2))
         for seen, change in zip(alive, fresh, strict=True):
             seen.error = _CORRELATION * seen.error + change
-        while len(alive) < _OBJECTS:
+        while len(alive) < self.objects:
             life = int(random.integers(_SHORTEST_LIFE, _LONGEST_LIFE, endpoint=True))
             deviation = random.uniform(0.5, 2, 2)
             index = self._born % len(self.classes)
@@ -322,7 +298,9 @@ def rollback(sidecar: Sidecar, slice: str = "") -> admin_pb.RollbackResponse:
     return found
 
 
-def fit(sidecar: Sidecar, *slices: str, method: str = "") -> admin_pb.FitResponse:
-    request = admin_pb.FitRequest(slices=slices, method=method, actor="test")
-    found: admin_pb.FitResponse = sidecar.admin.Fit(request, timeout=3 * PATIENCE)
-    return found
+def workers(server: int) -> set[int]:
+    """Processes that a sidecar has started to fit, and that are still there."""
+    try:
+        return {pid for pid in children(server) if is_there(pid)}
+    except FileNotFoundError:
+        return set()

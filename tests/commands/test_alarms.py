@@ -1,0 +1,167 @@
+"""The verb `alarms` against a server: what it asks for, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from monitor.cli import main
+from monitor.commands.options import plain, this_person
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
+from monitor.drift.evidence import Scale
+from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
+from tests.piped import pipeline_of
+
+LISTED = """\
+slice  severity  state                evidence   threshold  log10        size                          since   tracks
+car    page      alarm, recalibrated  1,030 h    1,000 h    3.0 of 3.0   σ too small by 2.2 (1.9–2.6)  12.3 s  7
+car    ticket    ok                   0 h        500 h      -∞ of 2.7    -                             -       -
+truck  page      warning              250 h      1,000 h    2.4 of 3.0   -                             -       -
+truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -                             -       -
+total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -                             -       -
+
+slice  stage         size                        one is worth  counted by    reference
+car    raw           σ too large by 2 (1.6–2.5)  0.12          track-second  learned: 31 tracks, 2,040 detections
+truck  recalibrated  -                           1             detection     shipped
+
+to end alarms: alarms acknowledge [SLICE ...]
+"""  # noqa: E501 -- the table as it is printed
+NOON_NS = 1_750_000_000_123_456_789
+
+
+@pytest.fixture
+def sidecar():
+    with served(pipeline_of(), FixedWatch()) as found:
+        yield found
+
+
+@pytest.fixture
+def said(capsys, sidecar):
+    """What the verb prints; its errors where it cannot do its work."""
+
+    def done(*words, code=0):
+        assert main(["alarms", *words, "--address", sidecar.address]) == code
+        found = capsys.readouterr()
+        return found.err if code else found.out
+
+    return done
+
+
+@pytest.fixture
+def heard(capsys, sidecar):
+    """The lines of `alarms watch` up to the end of the sidecar."""
+
+    def lines(*words):
+        assert main(["alarms", "watch", *words, "--address", sidecar.address]) == 1
+        said = capsys.readouterr()
+        assert said.err == (
+            f"calibration-monitor alarms: the sidecar at {sidecar.address} was shut down: "
+            "watch again when it serves.\n"
+        )
+        return said.out.splitlines()
+
+    return lines
+
+
+def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said):
+    assert said("list").splitlines() == LISTED.splitlines()
+    some = said("list", "truck", "total")
+    heads = [line.split()[0] for line in some.splitlines() if line]
+    assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
+    assert "alarms acknowledge" not in some
+
+
+def test_list_as_json_has_every_number_and_null_for_what_is_none(said):
+    found = json.loads(said("list", "--json"))
+    assert found == {
+        "standings": [plain(entry) for entry in STANDINGS],
+        "stages": [plain(entry) for entry in STAGES],
+    }
+    states = ["alarm", "ok", "warning", "too_few", "warning"]
+    assert [entry["state"] for entry in found["standings"]] == states
+    page = found["standings"][0]["alarm"]
+    assert (page["stage"], page["detector"]) == ("recalibrated", "track")
+    assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
+
+
+def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
+    sidecar.watch.answer = DriftReading()
+    assert "no slice is watched: no truth has come yet, or" in said("list")
+    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}
+
+
+def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
+    assert said("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
+    assert said("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
+    assert sidecar.watch.asked == [((), this_person()), (("truck",), "anna")]
+    assert json.loads(said("acknowledge", "car", "--json")) == {"acknowledged": [plain(alarm())]}
+
+
+def test_what_cannot_be_done_is_a_line_in_the_words_of_the_sidecar(said, capsys, monkeypatch):
+    assert "nothing is watched of 'tram'; there is a bus." in said("acknowledge", "tram", code=1)
+    assert "no statistics of tram; there are car, total, truck." in said("list", "tram", code=1)
+    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
+    assert main(["alarms", "list", "--address", "127.0.0.1:1"]) == 1
+    assert "no sidecar answers at 127.0.0.1:1: start one with" in capsys.readouterr().err
+
+
+def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sidecar):
+    over = AlarmChange(AlarmReason.ACKNOWLEDGED, alarm(), actor="anna")
+    sidecar.say(RAISED, over, None, time_ns=NOON_NS)
+    sentence = alarm_sentence(alarm())
+    assert heard() == [
+        f"2025-06-15 15:06:40.1  raised: {sentence}; slices that may be meant as well: truck",
+        f"2025-06-15 15:06:40.1  over, acknowledged by anna: {sentence}",
+    ]
+
+
+def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
+    bus = AlarmChange(AlarmReason.RAISED, alarm("bus"))
+    sidecar.say(bus, RAISED, None)
+    (line,) = heard("truck")
+    assert "raised: page: car" in line
+
+
+def test_watch_as_json_is_an_object_a_line(heard, sidecar):
+    unknown = AlarmChange(AlarmReason.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
+    sidecar.say(RAISED, unknown, None, time_ns=7)
+    found = [json.loads(line) for line in heard("--json")]
+    assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
+    assert found[1]["change"]["why"] == "calm"
+    assert found[1]["change"]["alarm"]["scale"]["estimate"] is None
+
+
+def test_watch_that_is_interrupted_ends_as_programs_do_then(sidecar):
+    def interrupt():
+        if sidecar.service.events._watchers:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            sidecar.loop.call_later(0.01, interrupt)
+
+    sidecar.loop.call_soon_threadsafe(interrupt)
+    assert main(["alarms", "watch", "--address", sidecar.address]) == 130
+
+
+def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
+    sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
+    (line,) = heard()
+    assert "acknowledged by an�[2Jna: page: c�ar" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [((), 2), (("end",), 2), (("list", "--actor", "a"), 2), (("watch", "--slice"), 2)]
+    + [((action, "--help"), 0) for action in ("list", "acknowledge", "watch")],
+)
+def test_a_command_that_makes_no_sense_is_wrong_usage_and_every_action_explains_itself(
+    capsys, words, code
+):
+    with pytest.raises(SystemExit) as end:
+        main(["alarms", *words])
+    assert end.value.code == code
+    said = capsys.readouterr()
+    assert "usage: calibration-monitor" in said.err + said.out
+    assert code or ("--address H:P" in said.out and "SLICE" in said.out)

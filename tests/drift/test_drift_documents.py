@@ -1,0 +1,381 @@
+"""Documents of drift: references and learners come back with every bit, older formats are read,
+and nothing that is not sound is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.drift.bets import Stage
+from monitor.drift.correlation import OPEN_TRACK, PARTS
+from monitor.drift.evidence import DriftSettings, Unit
+from monitor.drift.family import Family, family_reading
+from monitor.drift.reference import BINS, Origin, Reference, shipped
+from monitor.drift.state import MOST_KEPT, restored_family
+from monitor.drift.usual import WAITING, ReferenceLearner
+from monitor.frames.marks import PLACED, ArrayForm
+from monitor.statistics.observations import finished
+from monitor.store.codec import Codec, InvalidDocument, OtherDocument
+from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from tests.drift.drives import correlated, feed, text_of
+from tests.laws import assert_same, costly
+
+LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
+K, NAMES = 3, ("car", "van", "bus")
+SOON = DriftSettings(
+    fewest_tracks=1,
+    hours_between_false_pages=1e-3,
+    hours_between_false_tickets=1e-3,
+    reference_tracks=4,
+    reference_detections=150,
+    reference_seconds=0.0,
+    calm_hours=0.0,
+)
+seeds = st.integers(0, 2**32 - 1)
+OLDER = {n: Path(__file__).with_name(f"drift_{n}.json").read_bytes() for n in (1, 2)}
+
+
+def grown(family: Family) -> Family:
+    """A family to which all slices have come."""
+    for name in NAMES:
+        family.grow(name, K)
+    return family
+
+
+def at(path, whole) -> Any:
+    for step in path:
+        whole = whole[step]
+    return whole
+
+
+def changed(path, new, whole) -> str:
+    """The document with another value at one place."""
+    copy = json.loads(json.dumps(whole))
+    at(path[:-1], copy)[path[-1]] = new
+    return json.dumps(copy)
+
+
+# ---- references
+
+
+def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
+    random = np.random.default_rng(seed)
+    k = int(random.integers(1, 8))
+    learner = ReferenceLearner(k)
+    if not frames:
+        return learner
+    nees, tracks = correlated(seed, k, 0.7, frames, life=12)
+    tracks[random.random(tracks.shape) < 0.1] = 0
+    learner.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(frames), 8))
+    for before in range(4):
+        level, mean = random.standard_normal((2, 20))
+        learner.seconds.add(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+    if seed % 2:
+        learner.take_in()
+    return learner
+
+
+def some_reference(seed: int, frames: int = 40) -> Reference:
+    return some_learner(seed, frames).learned(Origin.LEARNED, 10)
+
+
+def through_file(path: Path, text: str):
+    path.write_text(text)
+    return read_references(path)
+
+
+def test_references_come_back_with_every_bit_whatever_their_origin(tmp_path):
+    references = {
+        "Car": {Stage.RAW: some_reference(1, 0), Stage.RECALIBRATED: some_reference(2, 300)},
+        "Pedestrian|0-20m": {Stage.RECALIBRATED: shipped(3)},
+        "Bus": {Stage.RAW: replace(some_reference(5), origin=Origin.FILE)},
+    }
+    found = through_file(tmp_path / "usual.json", reference_text(references))
+    assert found.keys() == references.keys()
+    for name, by_stage in references.items():
+        assert found[name].keys() == by_stage.keys()
+        for stage, reference in by_stage.items():
+            assert_same(found[name][stage], reference)
+
+
+RAW = ("slices", "Car", "raw")
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "named"),
+    [
+        ((*RAW, "k"), 0, "raw.k"),
+        ((*RAW, "origin"), "guessed", "learned"),
+        ((*RAW, "quantiles"), [1.0], "64 numbers"),
+        ((*RAW, "quantiles", 3), 0.0, "quantiles"),
+        ((*RAW, "quantiles", 3), 1e20, "never fall"),
+        ((*RAW, "tempering"), 1.5, "raw.tempering"),
+        ((*RAW, "levels", "within"), 0.0, "raw.levels.within"),
+        ((*RAW, "more"), 1, "raw.more"),
+        (("kind",), "trial", "'reference.kind' is 'trial'"),
+        (("version",), 2, "'reference.version' is 2"),
+        (("slices", "Car"), {"best": {}}, "'raw' or 'recalibrated'"),
+        (("slices",), {str(i): {} for i in range(1000)}, "reference.slices"),
+    ],
+)
+def test_what_is_no_file_of_references_is_refused_by_the_name_of_the_field(
+    tmp_path, path, new, named
+):
+    whole = json.loads(reference_text({"Car": {Stage.RAW: some_reference(1)}}))
+    with pytest.raises(InvalidDocument) as error:
+        through_file(tmp_path / "usual.json", changed(path, new, whole))
+    assert named in str(error.value)
+    assert "learn the reference again" in str(error.value)
+
+
+# ---- learners
+
+
+@given(seeds, st.integers(0, 300))
+def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, frames):
+    learner = some_learner(seed, frames)
+    back = LEARNER.read(LEARNER.write(learner))
+    assert_same(back, learner)
+    nees, tracks = correlated(seed + 1, learner.k, 0.7, 20, life=12)
+    for one in (learner, back):
+        one.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(1000, 1020), 8))
+    assert_same(back.learned(Origin.LEARNED, 10), learner.learned(Origin.LEARNED, 10))
+
+
+LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (["detections"], 3),
+        (["along_tracks", "rows"], 5),
+        (["along_tracks", "tracks"], 10**9),
+        (["along_tracks", "totals"], [1e9] * PARTS),
+        (["along_tracks", "products"], [float("inf")] * PARTS**2),
+        (["along_frames", "waiting"], [1.0] * 256),
+        (["along_frames", "batches"], [100.0] * 27),
+        (["along_frames", "pairs"], [0.0] * 5),
+        (["seconds", "tracks"], [1.0] + [0.0] * 64),
+        (["seconds", "tracks"], [0.0, 0.5] + [0.0] * 63),
+        (["seconds", "within"], -1.0),
+        (["seconds", "rows"], 0),
+        (["histogram", "counts"], ""),
+        (["waiting"], ArrayForm(WAITING, (None,)).write(np.zeros(1, WAITING))),
+    ],
+)
+def test_a_learner_that_cannot_be_is_refused(path, new):
+    with pytest.raises(InvalidDocument):
+        LEARNER.read(changed(path, new, LEARNED))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "name", "new"),
+    [
+        (("histogram", "counts"), PLACED, "place", -1),
+        (("histogram", "counts"), PLACED, "place", BINS),
+        (("histogram", "counts"), PLACED, "count", 0),
+        (("along_tracks", "going_on"), OPEN_TRACK, "key", 2**64 - 1),
+        (("along_tracks", "going_on"), OPEN_TRACK, "arrived", -1),
+        (("along_tracks", "going_on"), OPEN_TRACK, "last", np.nan),
+        (("along_tracks", "going_on"), OPEN_TRACK, "parts", np.inf),
+    ],
+)
+def test_a_table_of_a_learner_that_cannot_be_is_refused(path, kind, name, new):
+    form = ArrayForm(kind, (None,))
+    table = form.read(at(path, LEARNED))
+    table[name][0] = new
+    with pytest.raises(InvalidDocument, match="learner"):
+        LEARNER.read(changed(path, form.write(table), LEARNED))
+
+
+numbers = st.floats(-1e24, 1e24)
+SUMS = {
+    "along_tracks": ("totals", "products"),
+    "along_frames": ("waiting", "pairs"),
+    "seconds": ("means", "squares"),
+}
+
+
+@given(st.sampled_from([(one, name) for one, names in SUMS.items() for name in names]), st.data())
+def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(path, data):
+    group, name = path
+    numbered = getattr(getattr(some_learner(1), group), name).ravel().tolist()
+    for _ in range(3):
+        numbered[data.draw(st.integers(0, len(numbered) - 1))] = data.draw(numbers)
+    try:
+        learner = LEARNER.read(changed(path, numbered, LEARNED))
+    except InvalidDocument:
+        return
+    with np.errstate(all="raise", under="ignore"):
+        reference = learner.learned(Origin.LEARNED, 10)
+    for found in (reference.tempering, reference.frame_tempering):
+        assert 0.02 <= found <= 1
+    assert reference.levels is not None
+    for found in (reference.levels.mean, reference.levels.between, reference.levels.within):
+        assert np.isfinite(found)
+
+
+# ---- families
+ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
+JUNK = ODD | st.integers() | st.floats() | st.text()
+WHOLE: Any = json.loads(text_of(feed(grown(Family(SOON)), 1, 300, 8.0)))
+EVIDENCE = ("slices", 0, "evidence")
+ALARM = ("latched", 0, "alarm")
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "said"),
+    [
+        (("driven",), -1.0, "drift.driven"),
+        (("peak",), [0.0], "drift.peak"),
+        (("latched",), [1] * 10**5, "drift.latched"),
+        ((*ALARM, "severity"), "Page", "drift.latched[0].alarm.severity"),
+        ((*ALARM, "event_ns"), 2**63, "drift.latched[0].alarm.event_ns"),
+        (("slices",), [{}] * (MOST_KEPT + 1), "drift.slices"),
+        (("slices", 0, "k"), 4, "of 'k' 4"),
+        ((*EVIDENCE, "sums"), [], "'evidence' must be of one slice"),
+        ((*EVIDENCE, "sums"), [1e300] * 400, "drift.slices[0].evidence.sums"),
+        ((*EVIDENCE, "shares"), [1.0] * 12, "'shares' at most 1 in sum"),
+        ((*EVIDENCE, "since"), [2**70] * 4, "drift.slices[0].evidence.since"),
+        (("slices", 0, "learners"), [None, None], "a reference or a learner"),
+        (("gathered", "page_tolerance"), 0.5, "drift.gathered.page_tolerance"),
+        (("latest_ns",), {"0": 2**70}, "drift.latest_ns.0"),
+        (("goes_on",), None, "'drift.goes_on' is unknown"),
+        (("slices", 0, "learners", 0, "began"), -1.0, "drift.slices[0].learners[0].began"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
+    with pytest.raises(InvalidDocument) as refused:
+        read_family(changed(path, new, WHOLE))
+    assert said in str(refused.value)
+    assert "remove it" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("stamp", [-(2**63), 2**63 - 1])
+def test_evidence_may_be_since_any_stamp_that_a_frame_can_have(stamp):
+    state = read_family(json.dumps(WHOLE))
+    one = state.slices[0]
+    far = replace(one.evidence, since=np.full_like(one.evidence.since, stamp))
+    state = replace(state, slices=(replace(one, evidence=far), *state.slices[1:]))
+    again = read_family(b"".join(finished(family_text(state))))
+    assert again.slices[0].evidence.since.tolist() == far.since.tolist()
+
+
+@costly
+@given(st.data())
+def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
+    path: list[Any] = []
+    inner: Any = WHOLE
+    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
+        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
+        path.append(data.draw(st.sampled_from(list(keys))))
+        inner = inner[path[-1]]
+    try:
+        state = read_family(changed(path, data.draw(JUNK), WHOLE))
+    except InvalidDocument:
+        return
+    family, _ = restored_family(state, SOON, {}, "identity")
+    feed(grown(family), 3, 20)
+    for one in family_reading(family, ()).standings:
+        assert np.isfinite(one.evidence)
+        assert one.evidence >= 0
+        assert one.peak >= 0
+    assert read_family(text_of(family))
+
+
+def test_a_later_format_is_told_apart_whatever_else_it_holds():
+    with pytest.raises(OtherDocument, match="use the monitor that wrote it"):
+        read_family(b'{"format": "calibration-monitor/drift/9", "more": 1}')
+
+
+# ---- older formats
+
+
+def test_a_document_of_the_format_before_loses_nothing_that_is_known():
+    older = json.loads(OLDER[2])
+    again = json.loads(b"".join(finished(family_text(read_family(OLDER[2])))))
+    open = ("entry", "beyond", "waits", "order", "goes_on")
+    assert again == {
+        **{name: value for name, value in older.items() if name not in open},
+        "format": "calibration-monitor/drift/3",
+        "frames": 40,
+        "latest_ns": {"1": 146679612719, "0": 952663696325},
+        "slices": [
+            {
+                **{name: value for name, value in one.items() if name != "open"},
+                "learners": [
+                    learner and {**learner, "began": began}
+                    for learner, began in zip(one["learners"], one["open"]["began"], strict=True)
+                ],
+            }
+            for one in older["slices"]
+        ],
+    }
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_evidence_of_whole_tracks_goes_on_as_that_of_detections(number):
+    text = OLDER[number].replace(b'"unit":"track-second"', b'"unit":"track"')
+    assert text != OLDER[number]
+    assert read_family(text).gathered.unit is Unit.DETECTION
+
+
+def test_every_sum_is_taken_over_from_a_document_of_the_first_format():
+    older, state = json.loads(OLDER[1]), read_family(OLDER[1])
+    learning, known = older["slices"]
+    for one, content in zip(state.slices, older["slices"], strict=True):
+        for name, values in content["evidence"].items():
+            assert getattr(one.evidence, name).ravel().tolist() == values
+    for learner, content in zip(state.slices[0].learners, learning["learners"], strict=True):
+        assert learner is not None
+        tracks, waiting = learner.along_tracks, learner.waiting
+        assert np.flatnonzero(learner.histogram.counts).tolist() == content["bins"]
+        assert tracks.going_on["key"].tolist() == content["tracks"]["ids"]
+        assert tracks.going_on["parts"].ravel().tolist() == content["tracks"]["parts"]
+        assert {name: waiting[name].tolist() for name in waiting.dtype.names or ()} == content[
+            "waiting"
+        ]
+        assert learner.along_frames.waiting.tolist() == content["frames"]["waiting"]
+        assert learner.seconds.means.tolist() == content["seconds"]["means"]
+    for reference, content in zip(state.slices[1].references, known["references"], strict=True):
+        assert reference is not None
+        assert reference.quantiles.tolist() == content["quantiles"]
+        assert reference.levels is not None
+        assert reference.levels.mean == content["levels"]["mean"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_family_drives_on_from_a_document_of_an_older_format(number):
+    state = read_family(OLDER[number])
+    wanted = replace(SOON, hours_between_false_pages=1e9, hours_between_false_tickets=1e9)
+    family, changes = restored_family(state, wanted, {}, "identity")
+    assert changes == []
+    feed(grown(family), 4, 50)
+    assert family.clock.driven > state.driven
+    assert read_family(text_of(family)).slices[0].labelled > state.slices[0].labelled
+
+
+@given(st.sampled_from([1, 2]), st.data())
+def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(number, data):
+    older: Any = json.loads(OLDER[number])
+    path: list[Any] = []
+    inner = older
+    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
+        keys = list(inner) if isinstance(inner, dict) else range(min(len(inner), 2))
+        path.append(data.draw(st.sampled_from(keys)))
+        inner = inner[path[-1]]
+    new = data.draw(st.sampled_from([None, 5, "x", [], [[]], {}, [None, {}]]))
+    try:
+        read_family(changed(path, new, older))
+    except InvalidDocument as error:
+        assert "this monitor" in str(error)

@@ -1,0 +1,281 @@
+"""Evidence in hours keeps its budget: by simulation, many streams side by side; and the clocks by
+which the hours are counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.drift.bets import (
+    ABSOLUTE,
+    SCALE,
+    Aim,
+    Direction,
+    row_log_likelihoods,
+)
+from monitor.drift.clocks import SET_BACK_NS, DrivingClock, SourceTimes
+from monitor.drift.evidence import (
+    OF_TRACKS,
+    ONLY_COVERAGE,
+    WITH_TRACKS,
+    WITHOUT_TRACKS,
+    DriftSettings,
+    Evidence,
+    Shares,
+    by_severity,
+    scale_of,
+)
+from monitor.drift.observed import seconds_over
+from monitor.drift.reference import Reference
+from monitor.drift.track_seconds import TrackSeconds
+from monitor.frames.space import FloatArray
+from tests.drift.drives import Frame, mapped, watched
+from tests.drift.family_oracle import SlowClock
+
+K = 4
+FORWARDED = slice(0, 2)
+AIMS = (Aim(Direction.OVER, 1.0), Aim(Direction.UNDER, 1.0))
+
+
+def streams(many: int, shares: Shares) -> Evidence:
+    found = Evidence()
+    found.grow(many)
+    for number in range(many):
+        found.set_shares(number, FORWARDED, shares)
+    return found
+
+
+def alarms_of(
+    nees: FloatArray,
+    budget: float,
+    shares: Shares,
+    aims: tuple[Aim, Aim] = AIMS,
+    usual: Reference | None = None,
+) -> FloatArray:
+    """(2,) alarms by severity, of (steps, streams) NEES; one hour a detection.
+
+    usual  None: χ², exactly
+    """
+    many = nees.shape[1]
+    board, found = streams(many, shares), np.zeros(2)
+    weights, hours = board.weights, np.ones(many)
+    for e in nees:
+        like = e if usual is None else mapped(usual, e)
+        said = row_log_likelihoods(K, e, like, aims, [np.ones(many)] * len(aims))
+        board.add_detections(FORWARDED, hours, np.exp(said))
+        over = by_severity(board.by_chart(weights)) >= budget
+        found += over.sum(axis=0)
+        for stream, severity in np.argwhere(over).tolist():
+            board.begin_anew(stream, np.array([severity == 0, severity == 1, False, False]))
+    return found
+
+
+SECOND = 10**9
+seeds = st.integers(0, 2**32 - 1)
+
+
+# ---- the budget
+
+
+def test_run_lengths_keep_the_budget_and_a_fault_is_found_in_a_few_detections():
+    nees = np.random.default_rng(0).chisquare(K, (2000, 80))
+    alarms = alarms_of(nees, 200.0, WITHOUT_TRACKS)
+    assert (alarms >= 200).all()
+    assert (nees.size / alarms >= 200).all()
+    few = nees[:400]
+    assert few.size / alarms_of(4.0 * few, 200.0, WITHOUT_TRACKS)[0] < 10
+    assert few.size / alarms_of(0.25 * few, 200.0, WITHOUT_TRACKS)[1] < 20
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("tolerance", [1.0, math.sqrt(2)])
+def test_at_the_edge_of_the_band_evidence_of_coverage_is_what_was_driven(direction, tolerance):
+    many, steps = 4000, 12
+    edge = tolerance ** (2 * direction.sign)
+    random = np.random.default_rng(3)
+    aims = (Aim(direction, tolerance),) * 2
+    board = streams(many, ONLY_COVERAGE)
+    for _ in range(steps):
+        e = edge * random.chisquare(K, many)
+        said = row_log_likelihoods(K, e, e, aims, [np.ones(e.size)] * len(aims))
+        board.add_detections(FORWARDED, np.ones(many), np.exp(said))
+    sums = board.sums[:, 0, :ABSOLUTE].mean(axis=1)
+    error = sums.std() / math.sqrt(many)
+    assert abs(sums.mean() - steps) < 4 * error
+
+
+def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
+    board = streams(1, ONLY_COVERAGE)
+    board.add_detections(FORWARDED, np.ones(1), np.ones((1, 2, ABSOLUTE + SCALE + 2)))
+    board.set_shares(0, FORWARDED, WITH_TRACKS)
+    assert (board.sums[0, FORWARDED, :ABSOLUTE] == 1).all()
+    assert (board.sums[0, FORWARDED, ABSOLUTE:] == 0).all()
+    assert (board.sums[0, FORWARDED, OF_TRACKS] == 0).all()
+
+
+# ---- by how much standard deviations are wrong
+
+
+def run_of(x: np.ndarray) -> np.ndarray:
+    return np.array([x.size, x.sum(), (x * x).sum()])
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_nothing_is_known_of_fewer_than_two(n):
+    found = scale_of(run_of(np.ones(n)), 0.5)
+    assert all(math.isnan(one) for one in (found.estimate, found.lower, found.upper))
+
+
+def test_the_scale_is_the_root_of_the_mean_with_its_interval():
+    found = scale_of(np.array([4.0, 16.0, 80.0]), 0.5)
+    half = 1.96 * math.sqrt(4 / 2)  # variance 80/4 − 4², of 4 detections worth 2
+    assert (found.estimate, found.lower) == pytest.approx((2.0, math.sqrt(4 - half)))
+    assert found.upper == pytest.approx(math.sqrt(4 + half))
+    alike = scale_of(run_of(np.full(10, 4.0)), 0.5)
+    assert (alike.estimate, alike.lower, alike.upper) == pytest.approx((2, 2, 2))
+
+
+# ---- hours of driving
+
+
+def driven(clock: DrivingClock, source: int, *seconds: float) -> list[float]:
+    return [clock.drive(source, round(at * SECOND)) for at in seconds]
+
+
+@given(seeds)
+def test_a_clock_goes_as_the_slow_one_does(seed):
+    random = np.random.default_rng(seed)
+    clock, slow, at = DrivingClock(), SlowClock(), np.zeros(4, np.int64)
+    for _ in range(200):
+        source = int(random.integers(4)) if random.random() < 0.3 else 0
+        steps = [0.1, 0.1, 1.0, 4.0, 20.0, 0.0, -0.1, -9.0, -11.0]
+        at[source] += round(random.choice(steps) * SECOND)
+        assert clock.drive(source, int(at[source])) == pytest.approx(
+            slow.drive(source, int(at[source])), abs=1e-12
+        )
+    assert clock.driven == pytest.approx(slow.driven)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "added"),
+    [
+        # The first frame adds nothing, the next one its step; of a long pause five seconds count.
+        ([7.0, 7.5, 7.6], [0, 0.5, 0.1]),
+        ([0.0, 4.9, 3600.0, 3601.0], [0, 4.9, 5, 1]),
+        # Ground truth of an earlier frame adds nothing, and gives nothing twice.
+        ([0.0, 1.0, 0.5, 1.0, 1.5], [0, 1, 0, 0, 0.5]),
+        # A clock that was set back by more than ten seconds goes on from there.
+        ([100.0, 90.0, 100.5], [0, 0, 0.5]),
+        ([100.0, 89.9, 90.9], [0, 0, 1]),
+    ],
+)
+def test_a_frame_adds_the_step_of_its_source(stamps, added):
+    assert driven(DrivingClock(), 0, *stamps) == pytest.approx(added)
+
+
+def test_a_source_that_waits_for_its_truth_does_not_hold_the_others_up():
+    clock = DrivingClock()
+    driven(clock, 0, *np.arange(0, 100, 0.1))
+    driven(clock, 1, *np.arange(0, 100, 0.1))
+    assert clock.driven == pytest.approx(197, abs=2)
+
+
+def test_what_a_source_drove_waits_for_its_tracks_and_is_given_once():
+    clock = DrivingClock()
+    for source, seconds in ((0, 0.5), (0, 0.25), (1, 1.0)):
+        clock.drive(source, SECOND)
+        clock.wait(source, seconds)
+    assert [clock.waited(source) for source in (0, 0, 1, 2)] == [0.75, 0, 1, 0]
+
+
+def test_what_a_source_waited_for_is_forgotten_with_it():
+    clock = DrivingClock()
+    driven(clock, 1, 0.0)
+    clock.wait(1, 3.0)
+    driven(clock, 0, *np.arange(0, 420, 0.1))
+    driven(clock, 2, 0.0)
+    clock.wait(1, 3.0)
+    assert clock.waited(1) == 0
+
+
+def test_a_source_that_is_gone_leaves_the_whole_time_to_the_others():
+    clock = DrivingClock()
+    driven(clock, 1, 0.0)
+    before = driven(clock, 0, *np.arange(0, 20, 1.0))
+    driven(clock, 0, *np.arange(20, 100, 1.0))
+    assert before[1:] == pytest.approx([0.5] * 19)
+    assert clock.drive(0, 100 * SECOND) == pytest.approx(1.0)
+
+
+# ---- times of sources
+
+
+def came(times: SourceTimes, *frames: tuple[int, float]):
+    """Frames (source, seconds)."""
+    source, seconds = zip(*frames, strict=True)
+    return times.take(
+        np.array(source, np.int64), (np.array(seconds) * SECOND).round().astype(np.int64)
+    )
+
+
+def test_time_is_the_latest_stamp_of_a_source_and_a_late_one_changes_nothing():
+    arrivals = came(SourceTimes(9), (0, 5.2), (1, 100.0), (0, 5.9), (0, 4.0), (0, 6.1))
+    assert (arrivals.time_ns / SECOND).tolist() == [5.2, 100.0, 5.9, 5.9, 6.1]
+    assert arrivals.life.tolist() == [1, 2, 1, 1, 1]
+    assert arrivals.turn.tolist() == [1, 2, 1, 1, 3]
+    assert arrivals.ended == (1,)
+
+
+def test_a_source_begins_anew_only_when_it_is_set_back_by_more_than_the_limit():
+    back = SET_BACK_NS / SECOND
+    arrivals = came(SourceTimes(9), (0, 50.0), (0, 50.0 - back), (0, 49.9 - back))
+    assert arrivals.life.tolist() == [1, 1, 2]
+    assert (arrivals.time_ns[-1], arrivals.ended) == (round((49.9 - back) * SECOND), (1,))
+
+
+def test_of_too_many_sources_the_one_not_heard_of_for_longest_is_over():
+    times = SourceTimes(2)
+    arrivals = came(times, (0, 1.0), (1, 1.0), (0, 1.5), (2, 1.0))
+    assert arrivals.ended == (2,)
+    _, goes_on = times.now(np.array([1, 2, 3, 4]))
+    assert goes_on.tolist() == [True, False, True, False]
+
+
+def test_a_source_that_waits_for_labels_while_another_has_minutes_of_them_is_not_over():
+    times = SourceTimes(9)
+    came(times, (0, 1.0))
+    came(times, *((1, second) for second in range(300)))
+    assert came(times, (0, 1.1)).life.tolist() == [1]
+
+
+# ---- which seconds of tracks are over after which frame
+PERIOD_NS = 100_000_000
+
+
+def second_of(begin: int, source: int = 0, frames: int = 10) -> list[Frame]:
+    rows = [(source + 1, 0, 3.0, 3.0)]
+    return [(source, begin * 10 * PERIOD_NS + at * PERIOD_NS, False, rows) for at in range(frames)]
+
+
+def over_after(frames: list[Frame]) -> list[tuple[int, int, int]]:
+    """Frame, source and second."""
+    rows = watched(frames)
+    blocks = TrackSeconds(DriftSettings()).take(rows)
+    columns = blocks.frame.tolist(), blocks.source.tolist(), blocks.second.tolist()
+    of_each = list(zip(*columns, strict=True))
+    groups = [{of_each[block] for block in group.tolist()} for group in seconds_over(blocks)]
+    return [alike for (alike,) in groups]
+
+
+def test_a_second_is_over_with_the_first_frame_of_a_later_one_of_its_source():
+    frames = second_of(7) + second_of(8) + second_of(20, frames=1)
+    assert over_after(frames) == [(10, 0, 7), (20, 0, 8)]
+    turns = zip(second_of(7, 0), second_of(7000, 1), strict=True)
+    frames = [frame for pair in turns for frame in pair]
+    frames += second_of(7001, 1, 1) + second_of(8, 0, 1)
+    assert over_after(frames) == [(20, 1, 7000), (21, 0, 7)]

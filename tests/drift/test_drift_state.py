@@ -1,0 +1,353 @@
+"""A family that goes on where another one ended, through its document: every bit of what is known
+comes back, what was open is lost without being taken for news, and nothing unsound is believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.drift.alarms import AlarmReason
+from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
+from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
+from monitor.drift.family import Family
+from monitor.drift.reference import Origin, Reference, calibrated_level
+from monitor.drift.state import MOST_KEPT, family_state, restored_family
+from monitor.drift.usual import ReferenceLearner
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import FloatArray
+from monitor.store.codec import Codec
+from monitor.store.drift_documents import read_family
+from tests.drift.drives import Frame, fed, feed, text_of, watched
+from tests.laws import assert_same, costly
+
+LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
+K = 3
+NAMES = ("car", "van", "bus")
+SHORT = DriftSettings(
+    # The slow account asks for no second track, and for no time of learning.
+    fewest_tracks=1,
+    reference_seconds=0.0,
+    hours_between_false_pages=1e-3,
+    hours_between_false_tickets=1e-3,
+    reference_tracks=4,
+    reference_detections=150,
+    shortest_reference=3,
+    calm_hours=0.0,
+)
+LONG = replace(SHORT, hours_between_false_pages=1e9, hours_between_false_tickets=1e9)
+
+
+def empty(wanted: DriftSettings) -> Family:
+    """Of three slices, of which nothing is known."""
+    family = Family(wanted)
+    for name in NAMES:
+        family.grow(name, K)
+    return family
+
+
+seeds = st.integers(0, 2**32 - 1)
+FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
+
+
+def family_of(seed: int, wanted: DriftSettings = SHORT, frames: int = 100, factor: float = 1.0):
+    """Of three slices that have seen some frames; NEES are too large by a factor."""
+    return feed(empty(wanted), seed, frames, factor)
+
+
+def gone_on(family: Family, wanted: DriftSettings | None = None, names=NAMES, **other):
+    """A family that goes on, all of whose slices have come; and the changes of its alarms."""
+    arguments = {"given": {}, "selection": "identity", **other}
+    state = read_family(text_of(family))
+    restored, changes = restored_family(state, wanted or family.settings, **arguments)
+    for name in names:
+        restored.grow(name, K)
+    return restored, changes
+
+
+def assert_same_family(left: Family, right: Family) -> None:
+    """All that is kept; bets without weight may have gathered anything."""
+    assert left.names == right.names
+    assert left.epochs == right.epochs
+    for name in ("labelled", "fed", "peak"):
+        assert_same(getattr(left, name), getattr(right, name), name)
+    for name in left.evidence.__dataclass_fields__:
+        ours, theirs = getattr(left.evidence, name), getattr(right.evidence, name)
+        if name == "sums":
+            ours, theirs = (
+                np.where(one.evidence.weights > 0, one.evidence.sums, 0) for one in (left, right)
+            )
+        elif name == "clean":
+            # Of seconds of tracks that nobody heeds.
+            ours, theirs = (
+                np.where(one.evidence.shares[..., -1] > 0, getattr(one.evidence, name), 0)
+                for one in (left, right)
+            )
+        assert_same(ours, theirs, name)
+    assert_same(left.alarms.latched, right.alarms.latched)
+    assert left.alarms.counts == right.alarms.counts
+    assert left.clock.driven == right.clock.driven
+    for ours, theirs in zip(left.usual.references, right.usual.references, strict=True):
+        assert_same(tuple(ours), tuple(theirs))
+    assert learners_of(left) == learners_of(right)
+
+
+def learners_of(family: Family):
+    return [
+        [None if one is None else LEARNER.write(one) for one in both]
+        for both in family.usual.learners
+    ]
+
+
+@costly
+@given(seeds, st.sampled_from([0, 10, 100, 300]), st.sampled_from([0.1, 1.0, 6.0]))
+def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
+    family = family_of(seed, frames=frames, factor=factor)
+    restored, changes = gone_on(family)
+    assert changes == []
+    assert_same_family(restored, family)
+    assert text_of(restored) == text_of(family)
+
+
+# ---- tracks that go on
+
+
+# Neither does anything become usual, nor evidence an alarm.
+PATIENT = replace(LONG, reference_detections=10**6, hours_between_false_pages=1e150)
+
+
+def constant(level: float, tracks: range, seconds: range, *, source: int = 0) -> list[Frame]:
+    """Tracks whose errors are always as large, ten frames a second; 0 is the level of calibrated
+    ones.
+    """
+    e = float(np.exp(calibrated_level(K) + level))
+    return [
+        (source, second * 10**9 + at * 10**8, False, [(1 + track, 0, e, e) for track in tracks])
+        for second in seconds
+        for at in range(10)
+    ]
+
+
+def of_seconds(family: Family) -> FloatArray:
+    """Evidence of seconds of tracks of the first slice, in hours, by bet."""
+    return family.evidence.sums[0, :, OF_TRACKS].copy()
+
+
+def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
+    """Where nothing of the last run is known it is."""
+    frames = constant(2.5, range(5), range(16))
+    family = empty(PATIENT)
+    fed(family, frames[:100], 1)
+    before = of_seconds(family)
+    restored, _ = gone_on(family)
+    fed(restored, frames[100:], 1)
+    assert (of_seconds(restored) < 2 * before)[0].all()
+    nothing = replace(read_family(text_of(family)), latest_ns={})
+    unaware, _ = restored_family(nothing, PATIENT, {}, "identity")
+    for name in NAMES:
+        unaware.grow(name, K)
+    fed(unaware, frames[100:], 1)
+    assert (of_seconds(unaware) > 100 * before)[0].all()
+
+
+def test_a_level_that_changes_after_a_restart_is_news():
+    family = empty(PATIENT)
+    fed(family, constant(0.0, range(5), range(10)))
+    restored, _ = gone_on(family)
+    fed(restored, constant(0.0, range(5), range(10, 13)))
+    before = of_seconds(restored)
+    fed(restored, constant(2.5, range(5), range(13, 17)))
+    assert (of_seconds(restored) > 100 * before)[0].all()
+
+
+def test_who_went_on_says_that_something_is_wrong_but_teaches_nothing_twice():
+    family = empty(PATIENT)
+    fed(family, constant(2.5, range(5), range(4)))
+    restored, _ = gone_on(family)
+    fed(restored, constant(2.5, range(5), range(4, 9)))
+    assert restored.supporters[0].count(0, 4) == 5
+    for was, now in zip(family.usual.learners[0], restored.usual.learners[0], strict=True):
+        assert was is not None and now is not None
+        assert now.seconds.tracks.sum() == was.seconds.tracks.sum() == 5
+        assert now.detections > was.detections
+
+
+def test_only_tracks_that_the_last_run_may_have_seen_are_older():
+    """Who came later is not, nor who comes again after more than the idle time, nor who comes of a
+    source that begins anew, or is new.
+    """
+    family = empty(LONG)
+    fed(family, constant(0.0, range(3), range(100, 104)))
+    restored, _ = gone_on(family)
+
+    def older(frames: list[Frame]) -> list[bool]:
+        blocks = restored.seconds.take(watched(frames))
+        return [bool(one) for one in blocks.older]
+
+    assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
+    assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
+    assert older(constant(0.0, range(3), range(112, 114))) == [False] * 4
+    assert older(constant(0.0, range(10, 12), range(104, 106), source=1)) == [False] * 2
+    assert older(constant(0.0, range(3), range(50, 52))) == [False] * 6
+
+
+# ---- alarms and terms
+
+
+def test_other_hours_between_false_alarms_change_nothing_that_is_kept():
+    family = family_of(3, LONG, factor=3.0)
+    restored, _ = gone_on(family, replace(LONG, hours_between_false_pages=7.0))
+    assert_same_family(restored, family)
+    assert restored.thresholds[0] == 7.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"page_tolerance": 2.0}, {"ticket_tolerance": 1.1}, {"unit": Unit.DETECTION}]
+)
+def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays(change):
+    family = family_of(3, factor=8.0, frames=300)
+    restored, changes = gone_on(family, replace(SHORT, **change))
+    assert changes == []
+    assert not restored.evidence.sums.any()
+    assert not restored.evidence.run.any()
+    assert not restored.evidence.peak.any()
+    assert not restored.peak.any()
+    if restored.settings.unit is Unit.DETECTION:
+        assert not restored.evidence.shares[..., -1].any()
+    assert_same(restored.alarms.latched, family.alarms.latched)
+    assert learners_of(restored) == learners_of(family)
+    assert restored.epochs == family.epochs
+    assert restored.labelled.tolist() == family.labelled.tolist()
+    for slice in range(3):
+        assert_same(tuple(restored.usual.references[slice]), tuple(family.usual.references[slice]))
+
+
+def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_begin():
+    family = family_of(4, factor=8.0, frames=250)
+    forwarded = [
+        key
+        for key, one in family.alarms.latched.items()
+        if one.alarm.stage is Stage.RECALIBRATED and key[0] != TOTAL
+    ]
+    assert forwarded
+    restored, changes = gone_on(family, selection="variance-scaling-1")
+    expected = family.new_epoch(range(3))
+    assert [one.why for one in changes] == [AlarmReason.NEW_EPOCH] * len(forwarded)
+    assert sorted(map(str, changes)) == sorted(map(str, expected))
+    assert_same_family(restored, family)
+
+
+def test_what_was_being_learned_of_another_recalibrator_is_forgotten():
+    restored, _ = gone_on(family_of(4, LONG, frames=30), selection="variance-scaling-1")
+    raw, forwarded = restored.usual.learners[0]
+    assert raw is not None and raw.detections > 0
+    assert forwarded is not None and forwarded.detections == 0
+
+
+# ---- slices that come later, or never
+
+
+def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts():
+    family = family_of(5, LONG, frames=200, factor=2.0)
+    restored, _ = gone_on(family, names=("bus",))
+    assert_same(
+        family_state(restored, "identity").slices[0].evidence,
+        family_state(family, "identity").slices[2].evidence,
+    )
+    again, _ = gone_on(restored, names=("van", "car", "bus"))
+    for slice, name in enumerate(again.names):
+        was = NAMES.index(name)
+        assert again.labelled[slice] == family.labelled[was] > 0
+        assert_same(again.evidence.peak[slice], family.evidence.peak[was])
+
+
+def test_a_slice_of_the_same_name_and_another_k_begins_anew():
+    family = family_of(5, LONG, factor=2.0)
+    restored, _ = gone_on(family, names=())
+    restored.grow("car", K + 1)
+    assert restored.labelled.tolist() == [0]
+    assert set(restored.left) == {(name, K) for name in NAMES}
+    restored.grow("car", K)
+    assert restored.labelled[1] == family.labelled[0]
+
+
+def test_no_more_slices_are_kept_than_can_be_read():
+    family = Family(LONG)
+    (one, *_) = family_state(family_of(5, LONG, frames=0), "identity").slices
+    many = [replace(one, name=f"n{i}") for i in range(MOST_KEPT + 7)]
+    family.left = {(one.name, one.k): one for one in many}
+    family.grow("car", K)
+    state = family_state(family, "identity")
+    assert len(state.slices) == MOST_KEPT
+    assert state.slices[0].name == "car"
+
+
+def test_who_acknowledges_what_has_not_come_back_finds_its_peak_gone_when_it_does():
+    family = family_of(6, factor=8.0)
+    ((name, severity, _), _) = next(
+        one for one in family.alarms.latched.items() if one[0][0] != TOTAL
+    )
+    restored, _ = gone_on(family, names=())
+    restored.acknowledge([name], "me")
+    restored.grow(name, K)
+    number = SEVERITIES.index(severity)
+    assert family.evidence.peak[NAMES.index(name), number] > 0
+    assert restored.evidence.peak[0, number] == 0
+
+
+def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_and_no_others():
+    family = family_of(4, factor=8.0, frames=250)
+    forwarded = {
+        key[0]
+        for key, one in family.alarms.latched.items()
+        if one.alarm.stage is Stage.RECALIBRATED and key[0] != TOTAL
+    }
+    assert len(forwarded) > 1
+    here = min(forwarded)
+    restored, _ = gone_on(family, names=(here,))
+    changes = restored.new_epoch([], left=True)
+    assert {one.alarm.slice for one in changes} == forwarded - {here}
+    assert {one.why for one in changes} == {AlarmReason.NEW_EPOCH}
+    assert here in restored.alarms.slices()
+    assert not restored.peak.any()
+
+
+def file_reference(seed: int) -> Reference:
+    learner = ReferenceLearner(K)
+    nees = np.random.default_rng(seed).chisquare(K, 500)
+    learner.add(nees, np.zeros(500, np.uint64), np.arange(500))
+    return learner.learned(Origin.FILE, 10)
+
+
+def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_anew():
+    family = family_of(8, LONG, frames=200, factor=3.0)
+    one, other = ({"car": {Stage.RECALIBRATED: file_reference(i)}} for i in range(2))
+    first, _ = gone_on(family, given=one)
+    assert_same(first.usual.references[0][Stage.RECALIBRATED], one["car"][Stage.RECALIBRATED])
+    assert not first.evidence.sums[0, FORWARDED].any()
+    assert first.evidence.sums[0, ~FORWARDED].any()
+    feed(first, 9, 100, 3.0)
+    assert first.evidence.sums[0, FORWARDED].any()
+    same, _ = gone_on(first, given=one)
+    assert_same(same.evidence.take(np.arange(1)).peak, first.evidence.take(np.arange(1)).peak)
+    assert same.evidence.sums[0, FORWARDED].any()
+    for known in (other, {}):
+        changed, _ = gone_on(first, given=known)
+        assert not changed.evidence.sums[0, FORWARDED].any()
+        learning = changed.usual.learners[0][Stage.RECALIBRATED] is not None
+        assert learning == (known == {})
+
+
+def test_bets_without_weight_never_stand_in_the_way():
+    family = family_of(2, LONG, frames=30)
+    weightless = family.evidence.weights == 0
+    assert weightless.any()
+    family.evidence.sums[weightless] = np.inf
+    family.evidence.sums[~weightless] = 1e300
+    restored, _ = gone_on(family)
+    assert np.isfinite(restored.evidence.sums).all()
+    assert restored.evidence.by_chart(restored.evidence.weights).max() > LONG.hours(Severity.PAGE)

@@ -1,0 +1,467 @@
+"""What people and tracks do to recalibrators: which is active then, what is recorded, under which
+version a candidate is known, the way back, and the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import monitor.pipeline.recalibrators
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.promotion.fits import FitOutcome
+from monitor.promotion.records import SWAPS, Happened, Record, TrialState
+from monitor.recalibration.classes.class_scaling import Temperature
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.statistics.observations import finished
+from tests.checkpointed import begun
+from tests.learnt import (
+    active_version,
+    begin,
+    document,
+    happened,
+    known,
+    of_slices,
+    promoted,
+    promotions_of,
+    teach,
+    to_fit,
+)
+from tests.promotion.owned_registers import adaptive, scaled
+from tests.promotion.simulated_tracks import tracks
+
+HOME = IDENTITY.version
+CHAINS = {"car": ("car",), "bus": ("bus",)}
+
+
+# ---- people
+
+
+def test_promoting_puts_a_known_version_in_force_and_says_who_did_it():
+    promotions = promotions_of("car")
+    with pytest.raises(UnknownVersion, match="no recalibrator 'nonesuch'"):
+        promotions.promote("nonesuch", "anna")
+    assert (promotions.records(10), active_version(promotions)) == ((), HOME)
+    (version,) = known(promotions, document(2.0))
+    record = promotions.promote(version, "anna")
+    assert active_version(promotions) == version
+    assert record == Record(
+        1, 1, Happened.PROMOTED, "", version, HOME, version, "anna", "asked for"
+    )
+    again = promotions.promote(version, "otto")
+    assert (again.what, again.before, again.after) == (Happened.HELD, version, version)
+    assert promotions.records(10) == (record, again)
+
+
+def test_pinning_is_recorded_and_people_may_still_act():
+    promotions = promotions_of("car", mode="manual")
+    assert promotions.pin(pinned=True, actor="anna").what is Happened.PINNED
+    assert promotions.pinned
+    promoted(promotions, 4.0)
+    assert of_slices(promotions) == {"car": scaled(4.0)}
+    promotions.rollback(Selection, "", "anna")
+    record = promotions.pin(pinned=False, actor="anna")
+    assert (record.what, record.version) == (Happened.UNPINNED, HOME)
+    # What is held is said again after a pin.
+    promoted(promotions, 4.0)
+    assert [one.what for one in teach(promotions, tracks(0, 100))] == [Happened.HELD]
+    assert teach(promotions, tracks(1, 5, begin_ns=10**13)) == []
+    promotions.pin(pinned=True, actor="anna")
+    (held,) = teach(promotions, tracks(2, 5, begin_ns=2 * 10**13))
+    assert (held.what, "pinned" in held.reason) == (Happened.HELD, True)
+    assert of_slices(promotions) == {"car": scaled(4.0)}
+
+
+# ---- tracks
+
+
+def test_a_candidate_lives_from_its_trial_to_its_rollback_in_the_records():
+    promotions = promotions_of("car", mode="automatic")
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(0, 60, scale=4.0))
+    teach(promotions, tracks(1, 100, begin_ns=10**12))
+    began, proven, back = promotions.records(10)
+    version = began.version
+    assert [record.what for record in (began, proven, back)] == [
+        Happened.BEGAN,
+        Happened.PROMOTED,
+        Happened.ROLLED_BACK,
+    ]
+    assert [record.sequence for record in promotions.records(10)] == [1, 2, 3]
+    assert (began.actor, began.before, began.after) == ("anna", HOME, HOME)
+    assert (proven.actor, proven.before, proven.after) == ("trial", HOME, version)
+    assert (back.actor, back.before, back.after) == ("trial", version, HOME)
+    assert began.event_ns is None
+    assert proven.event_ns == 60 * 40 * 10**8
+    assert proven.evidence is not None
+    assert proven.evidence.log10_better >= proven.evidence.log10_threshold
+    assert proven.factors[0].typical == pytest.approx(4.0)
+    assert {record.slice for record in promotions.records(10)} == {"car"}
+    assert promotions.records_of(version) == (began, proven, back)
+    # Nobody needs to roll back any further.
+    with pytest.raises(NothingToRollBack):
+        promotions.rollback(Selection, "", "anna")
+    # And no fit is made of the fault.
+    kept = promotions.learning.reservoir.tracks(0)
+    assert len(kept) == pytest.approx(100, abs=10)
+    assert all(track.ended_ns > 59 * 40 * 10**8 for track in kept)
+
+
+def test_a_candidate_may_be_approved_before_and_after_it_is_proven_and_the_record_says_so():
+    promotions = promotions_of("car")
+    version = begin(promotions, scaled(4.0)).version
+    (proven,) = teach(promotions, tracks(0, 60, scale=4.0))
+    assert (proven.what, proven.before, proven.after) == (Happened.PROVEN, HOME, HOME)
+    record = promotions.promote(version, "anna")
+    assert (record.reason, record.slice, record.actor) == ("approved", "car", "anna")
+    assert record.evidence is not None
+    assert record.evidence.tracks == 60
+    counts = promotions.counters.trials
+    assert (counts["proven"], counts["promoted"]) == (1, 1)
+    early = promoted(promotions_of("car"), 4.0)
+    assert early.reason == "approved before it was proven"
+    assert early.evidence is not None
+    assert early.evidence.tracks == 0
+
+
+def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back():
+    promotions = promotions_of("car")
+    first = promotions.promote(begin(promotions, adaptive(4.0)).version, "anna").after
+    records = teach(promotions, tracks(0, 4, scale=40.0))
+    records += teach(promotions, tracks(1, 4, scale=400.0, begin_ns=10**12))
+    assert [record.what for record in records] == [Happened.ADAPTED] * 2
+    assert records[0].before == first
+    assert records[1].before == records[0].after
+    assert promotions.counters.swaps["adapted"] == 2
+    # Steps that nobody can go back to are not kept in mind.
+    assert records[0].after not in promotions.recalibrators.known
+    register = promotions.learning.register
+    assert (list(register.guards), list(register.followers)) == (["car"], ["car"])
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+
+
+def test_what_came_of_a_fit_is_told_slice_by_slice():
+    promotions = promotions_of("car", "bus", "tram")
+    some = [to_fit(promotions, index) for index in range(3)]
+    outcome = FitOutcome({"car": scaled(4.0), "bus": scaled(1.1)}, {"tram": "too few"})
+    car, bus, tram = finished(promotions.begin(some, outcome, "anna"))
+    assert (car.reason, car.tracks, car.detections) == ("", 10, 400)
+    assert car.version == promotions.trials()[0].version
+    assert car.factors[0].typical == pytest.approx(4.0)
+    assert (bus.version, tram.version, tram.reason) == ("", "", "too few")
+    assert "nothing to correct" in bus.reason
+    assert bus.factors[0].typical == pytest.approx(1.1)
+    fits = promotions.counters.fits
+    assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
+    assert happened(promotions) == [Happened.BEGAN]
+
+
+def test_candidates_are_counted_by_what_became_of_them():
+    promotions = promotions_of("car", mode="automatic")
+    counts = promotions.counters.trials
+    begin(promotions, scaled(4.0))
+    begin(promotions, scaled(5.0))
+    assert (counts["began"], counts["superseded"]) == (2, 1)
+    teach(promotions, tracks(0, 100, scale=0.5))
+    assert counts["discarded_worse"] == 1
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(1, 60, scale=4.0, begin_ns=10**12))
+    assert (counts["proven"], counts["promoted"], promotions.counters.swaps["promoted"]) == (
+        1,
+        1,
+        1,
+    )
+    begin(promotions, scaled(9.0))
+    (version,) = known(promotions, document(2.0))
+    promotions.promote(version, "anna")
+    assert (counts["began"], counts["superseded"]) == (4, 2)
+    promotions.rollback(Selection, "", "anna")
+    swaps = promotions.counters.swaps
+    assert (swaps["promoted"], swaps["rolled_back"], swaps["adapted"]) == (2, 1, 0)
+
+
+def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
+    monkeypatch.setattr(monitor.pipeline.recalibrators, "MOST_KNOWN", 8)
+    promotions = promotions_of("car", "bus")
+    first, second = known(promotions, document(2.0), document(3.0))
+    promotions.promote(first, "anna")
+    promotions.promote(second, "anna")
+    candidate = begin(promotions, scaled(9.0), slice=1).version
+    for number in range(20):
+        known(promotions, document(10.0 + number))
+    assert {first, second, candidate, HOME} <= promotions.recalibrators.known.keys()
+    assert len(promotions.recalibrators.known) <= 9
+    begin(promotions, scaled(5.0))
+    guards = [one for one in promotions.trials() if one.state is TrialState.GUARD]
+    assert guards == []
+    assert promotions.rollback(Selection, "", "anna").after == first
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+
+
+# ---- candidates
+
+
+def known_of(promotions) -> set[str]:
+    """Versions of estimates, but for the identity."""
+    selections = promotions.recalibrators.known.values()
+    versions = {one.version for one in selections if isinstance(one, Selection)}
+    return versions - {IDENTITY.version}
+
+
+def test_a_candidate_that_is_discarded_or_superseded_is_forgotten_unless_somebody_has_sent_it():
+    promotions = promotions_of("car", mode="automatic")
+    older = begin(promotions, scaled(4.0)).version
+    newer = begin(promotions, scaled(5.0)).version
+    assert known_of(promotions) == {newer}
+    teach(promotions, tracks(0, 400))
+    record = promotions.records(1)[0]
+    assert (record.what, record.version) == (Happened.DISCARDED, newer)
+    assert known_of(promotions) == set()
+    for version in (older, newer):
+        with pytest.raises(UnknownVersion, match=version):
+            promotions.promote(version, "anna")
+    (version,) = known(promotions, Selection(("x", "y", "z"), Identity(), {"car": scaled(4.0)}))
+    assert begin(promotions, scaled(4.0)).version == version
+    teach(promotions, tracks(1, 400, begin_ns=10**13))
+    assert promotions.trials() == ()
+    assert known_of(promotions) == {version}
+
+
+def test_versions_move_with_the_champion_and_old_names_still_lead_to_the_candidate():
+    promotions = promotions_of("car", "bus")
+    first = begin(promotions, scaled(4.0)).version
+    promoted(promotions, 9.0, slice=1)
+    (standing,) = [one for one in promotions.trials() if one.state is TrialState.RUNNING]
+    assert standing.slice == "car"
+    assert standing.version != first
+    assert standing.version in known_of(promotions)
+    assert first not in known_of(promotions)
+    record = promotions.promote(first, "anna")
+    assert record.after == standing.version
+    assert promotions.recalibrators.selection.by_slice == {"car": scaled(4.0), "bus": scaled(9.0)}
+    # It is a candidate no more: what it was once called leads nowhere.
+    with pytest.raises(UnknownVersion):
+        promotions.promote(first, "anna")
+
+
+def test_standings_say_where_every_trial_stands():
+    promotions = promotions_of("car", "bus", "tram")
+    promoted(promotions, 4.0, slice=2)
+    running = begin(promotions, scaled(9.0), slice=1).version
+    begin(promotions, scaled(4.0))
+    teach(promotions, [*tracks(0, 40, scale=4.0), *tracks(1, 8, scale=4.0, slice=2)])
+    found = {one.slice: one for one in promotions.trials()}
+    states = {name: one.state for name, one in found.items()}
+    assert states == {
+        "car": TrialState.PROVEN,
+        "bus": TrialState.RUNNING,
+        "tram": TrialState.GUARD,
+    }
+    assert found["bus"].version == running
+    assert found["bus"].factors[0].typical == pytest.approx(9.0)
+    assert found["car"].evidence.tracks == 40
+    assert found["car"].evidence.gain > 0
+    # What the guard's rollback would put in force: the tram without one of its own.
+    assert found["tram"].version == IDENTITY.version
+
+
+# ---- the way back
+
+
+def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
+    promotions = promotions_of("car")
+    versions = known(promotions, document(2.0), document(3.0), document(4.0))
+    for version in versions:
+        promotions.promote(version, "anna")
+    for earlier in [versions[1], versions[0], HOME]:
+        record = promotions.rollback(Selection, "", "otto")
+        assert (record.what, record.after, record.actor) == (
+            Happened.ROLLED_BACK,
+            earlier,
+            "otto",
+        )
+        assert active_version(promotions) == earlier
+    with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
+        promotions.rollback(Selection, "", "otto")
+    assert active_version(promotions) == HOME
+
+
+def test_class_probabilities_have_a_stack_of_their_own():
+    promotions = promotions_of("car")
+    of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
+    (of_estimates,) = known(promotions, document(2.0))
+    promotions.promote(of_classes.version, "anna")
+    promotions.promote(of_estimates, "anna")
+    record = promotions.rollback(ClassSelection, "", "anna")
+    assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
+    assert active_version(promotions) == of_estimates
+    with pytest.raises(NothingToRollBack):
+        promotions.rollback(ClassSelection, "", "anna")
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+
+
+class Ways(RuleBasedStateMachine):
+    """Of two slices, by people."""
+
+    @initialize()
+    def begin(self):
+        self.promotions = promotions_of("car", "bus")
+        # By slice: what it was rolled back from since it was last promoted.
+        self.bad: dict[str, list[Recalibrator]] = {"car": [], "bus": []}
+
+    def of(self, slice: str) -> Recalibrator:
+        return self.promotions.recalibrators.selection.of(CHAINS[slice])
+
+    @rule(slice=st.sampled_from([0, 1]), factor=st.sampled_from([4.0, 9.0]))
+    def a_candidate_is_promoted(self, slice, factor):
+        found = begin(self.promotions, scaled(factor), slice)
+        if found.version:
+            self.promotions.promote(found.version, "anna")
+            self.bad[found.slice] = []
+
+    @rule(factor=st.sampled_from([4.0, 9.0]))
+    def a_document_is_promoted(self, factor):
+        (version,) = known(self.promotions, document(factor))
+        self.promotions.promote(version, "anna")
+        self.bad = {"car": [], "bus": []}
+
+    @rule()
+    def all_go_back(self):
+        stack = list(self.promotions.recalibrators.before[Selection])
+        if not stack:
+            with pytest.raises(NothingToRollBack):
+                self.promotions.rollback(Selection, "", "anna")
+            return
+        record = self.promotions.rollback(Selection, "", "anna")
+        assert record.after == stack[-1]
+        assert len(self.promotions.recalibrators.before[Selection]) < len(stack)
+        for slice, bad in self.bad.items():
+            assert self.of(slice) not in bad
+
+    @rule(slice=st.sampled_from(["car", "bus"]))
+    def a_slice_goes_back(self, slice):
+        (other,) = {"car", "bus"} - {slice}
+        now, others = self.of(slice), self.of(other)
+        try:
+            record = self.promotions.rollback(Selection, slice, "anna")
+        except NothingToRollBack:
+            assert self.of(slice) == now
+            return
+        assert record.slice == slice
+        assert self.of(slice) != now
+        assert self.of(other) == others
+        self.bad[slice].append(now)
+        assert self.of(slice) not in self.bad[slice]
+
+    @invariant()
+    def the_way_back_is_known(self):
+        if not hasattr(self, "promotions"):
+            return
+        before, recalibrators = (
+            self.promotions.recalibrators.before[Selection],
+            self.promotions.recalibrators,
+        )
+        assert set(before) <= recalibrators.known.keys()
+        assert active_version(self.promotions) not in before[-1:]
+
+    @invariant()
+    def every_record_begins_where_the_last_one_ended(self):
+        if not hasattr(self, "promotions"):
+            return
+        now = HOME
+        for record in self.promotions.records(1000):
+            assert record.before == now
+            assert record.what in SWAPS or record.after == now
+            now = record.after
+        assert now == active_version(self.promotions)
+
+
+Ways.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=20)
+TestWays = Ways.TestCase
+
+
+# ---- the next run
+SLICES = ("car", "bus", "tram", "van")
+
+
+@pytest.fixture
+def busy(tmp_path) -> Promotions:
+    """A run with a trial, a guard, a follower, and what no track has made a guard of yet."""
+    run = begun(tmp_path, *SLICES, mode="automatic")
+    promotions = run.promotions
+    tram = Selection(("x", "y", "z"), Identity(), {"tram": adaptive(1.0)})
+    promotions.promote(known(promotions, tram)[0], "anna")
+    promoted(promotions, 4.0, slice=1)
+    begin(promotions, scaled(5.0))
+    teach(promotions, tracks(0, 8, scale=2.0))
+    teach(promotions, tracks(1, 8, scale=4.0, slice=1))
+    teach(promotions, tracks(2, 8, scale=1.1, slice=2))
+    promoted(promotions, 9.0, slice=3)
+    asyncio.run(run.kept())
+    return promotions
+
+
+def test_a_run_that_goes_on_knows_what_the_last_one_knew_and_decides_as_it_would_have(
+    busy, tmp_path
+):
+    second = begun(tmp_path, *SLICES, mode="automatic").promotions
+    assert second.recalibrators.selection == busy.recalibrators.selection
+    assert second.recalibrators.before == busy.recalibrators.before
+    ours, theirs = second.learning.register, busy.learning.register
+    for name in ("on_trial", "guards", "befores", "spent", "followers", "pinned"):
+        assert getattr(ours, name) == getattr(theirs, name)
+        assert name == "pinned" or getattr(ours, name)
+    assert second.trials() == busy.trials()
+    assert {one.slice for one in second.trials()} == {"car", "bus", "tram"}
+    assert all(one.version for one in second.trials())
+    sequence = second.sequence = busy.sequence
+    for run in (busy, second):
+        for slice, scale in enumerate([5.0, 1.0, 6.0, 1.0]):
+            teach(run, tracks(slice, 120, scale=scale, begin_ns=10**13, slice=slice))
+    found, expected = (
+        [
+            (one.what, one.slice, one.before, one.after, one.evidence)
+            for one in run.records(1000)
+            if one.sequence > sequence
+        ]
+        for run in (second, busy)
+    )
+    assert found == expected
+    assert {what for what, *_ in found} >= {Happened.PROMOTED, Happened.ROLLED_BACK}
+
+
+@pytest.mark.parametrize("scale", [5.0, 0.5])
+def test_a_candidate_of_the_last_run_has_its_version_until_it_is_promoted_or_discarded(
+    busy, tmp_path, scale
+):
+    (candidate,) = [one for one in busy.trials() if one.slice == "car"]
+    second = begun(tmp_path, *SLICES).promotions
+    assert candidate.version in {one.version for one in second.trials()}
+    if scale > 1:
+        record = second.promote(candidate.version, "anna")
+        assert (record.after, record.slice) == (candidate.version, "car")
+        assert record.evidence == candidate.evidence
+        return
+    teach(second, tracks(5, 100, scale=scale, begin_ns=10**13))
+    assert second.records(1)[0].what is Happened.DISCARDED
+    assert candidate.version not in second.recalibrators.known
+
+
+def test_a_change_before_the_first_detection_ends_what_the_last_run_left_of_that_slice(
+    busy, tmp_path
+):
+    before = {one.slice: one.version for one in busy.trials()}
+    later = begun(tmp_path, mode="automatic").promotions
+    assert {one.slice: one.version for one in later.trials()} == before
+    register = later.learning.register
+    for left in [{"car", "bus", "tram"}, {"car", "tram"}, {"car"}]:
+        later.rollback(Selection, "", "anna")
+        assert {*register.on_trial, *register.guards, *register.befores} == left
+    assert register.followers == {}

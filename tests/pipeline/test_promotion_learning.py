@@ -1,0 +1,421 @@
+"""What ground truth teaches: which slices can have recalibrators, what is due to be fitted, which
+tracks have a say, and what goes wrong without harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import monitor.pipeline.fits.rounds
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import plain_space
+from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.learning import LabelledTracks, job_of
+from monitor.pipeline.promotions import Promotions
+from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
+from monitor.promotion.records import Happened
+from monitor.promotion.tracks import LabelledRows, WholeTrack
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import Selection
+from monitor.statistics.observations import finished
+from tests.learnt import (
+    XYZ,
+    begin,
+    document,
+    happened,
+    known,
+    promotions_of,
+    teach,
+    to_fit,
+)
+from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
+
+UV = plain_space(("u", "v"), "px")
+SECOND = 10**9
+
+
+def learning_of(*slices: str, **promotion) -> LabelledTracks:
+    learning: LabelledTracks = promotions_of(*slices, **promotion).learning
+    return learning
+
+
+def frame(number: int, seen: dict[int, int], source: int = 0) -> LabelledRows:
+    """At number × 0.5 s, of tracks by their slice."""
+    n = len(seen)
+    random = np.random.default_rng(number)
+    truth = random.normal(size=(n, 3))
+    covariance = np.broadcast_to(np.eye(3), (n, 3, 3)).copy()
+    sent = Estimates(truth + random.normal(size=(n, 3)), covariance, np.ones(n, bool))
+    ids = TrackIds(np.array(list(seen), np.uint64), np.ones(n, bool))
+    slices, stamp_ns = np.array(list(seen.values())), number * SECOND // 2
+    return LabelledRows(XYZ, slices, sent, truth, stamp_ns, 0, ids, source)
+
+
+# ---- tracks
+
+
+def test_frames_become_whole_tracks_by_slice_and_are_kept():
+    learning = learning_of("car", "bus")
+    for number in range(8):
+        learning.take(frame(number, {1: 0, 2: 1, 3: 0}))
+    assert finished(learning.whole()) == {}
+    assert learning.latest_ns is None
+    for number in range(8, 14):
+        learning.take(frame(number, {4: 0}))
+    found = finished(learning.whole())
+    assert {slice: [track.n for track in of] for slice, of in found.items()} == {0: [8, 8], 1: [8]}
+    assert learning.latest_ns == 7 * SECOND // 2
+    assert learning.reservoir.tracks(0) == tuple(found[0])
+    assert finished(learning.whole()) == {}
+
+
+# ---- slices
+
+
+def test_a_slice_of_another_space_of_one_name_or_of_other_dimensions_cannot_have_one():
+    promotions = promotions_of("car", "bus")
+    learning = promotions.learning
+    assert learning.slices.index(UV, "camera", "car") == 2
+    learning.slices.index(UV, "camera", "sign")
+    assert (learning.chain(0), learning.chain(2)) == (("car",), None)
+    assert set(learning.chains()) == {"car", "bus", "sign"}
+    (version,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
+    promotions.promote(version, "anna")
+    assert learning.chains() == {"sign": ("sign",)}
+    assert learning.spaces() == {("sign",): UV}
+
+
+# ---- what is due
+
+
+def test_a_slice_is_due_when_it_has_enough_new_tracks():
+    promotions = promotions_of("car", "bus")
+    learning = promotions.learning
+    teach(promotions, [*tracks(0, 9), *tracks(1, 10, slice=1)])
+    (due,) = learning.due()
+    assert due.chain == ("bus",)
+    assert len(due.tracks) == 10
+    assert due.until == {0: due.tracks[-1].ended_ns}
+    assert learning.due() == []
+    teach(promotions, [*tracks(2, 1), *tracks(3, 9, slice=1)])
+    (due,) = learning.due()
+    assert (due.chain, len(due.tracks)) == (("car",), 10)
+
+
+def test_nothing_is_due_where_it_would_lead_to_nothing():
+    manual = promotions_of("car", mode="manual")
+    teach(manual, tracks(0, 50))
+    assert manual.learning.due() == []
+    promotions = promotions_of("car")
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(0, 20, scale=1.8))
+    assert promotions.learning.due() == []
+    promotions.pin(pinned=True, actor="anna")
+    assert promotions.learning.due() == []
+
+
+def test_a_job_has_the_newest_tracks_that_are_alike_of_every_slice():
+    promotions = promotions_of("car", "bus")
+    scale = np.repeat([1.0, 16.0], 100)[:, None] * np.ones(3)
+    teach(promotions, [*tracks(0, 200, scale=scale), *tracks(1, 40, slice=1)])
+    settings, limits = promotions.learning.settings.fits, promotions.learning.limits
+    job, entries = job_of(promotions.learning.asked(()), settings, limits)
+    assert job.settings is settings
+    assert list(job.slices) == ["car", "bus"]
+    assert [len(entry.tracks) for entry in entries] == [pytest.approx(100, abs=5), 40]
+    for entry in entries:
+        rows = job.slices[entry.chain[0]]
+        assert rows.error.shape[0] == sum(track.n for track in entry.tracks)
+        assert len(np.unique(rows.track)) == len(entry.tracks)
+
+
+# ---- what has a say
+
+
+def outcome_of(**by_slice: float) -> FitOutcome:
+    return FitOutcome({name: scaled(factor) for name, factor in by_slice.items()}, {})
+
+
+def say(promotions) -> dict[str, int]:
+    return {one.slice: one.evidence.tracks for one in promotions.trials()}
+
+
+def test_what_the_fit_knew_has_no_say_in_its_trial_whole_or_in_part():
+    some = tracks(0, 30, scale=1.8)
+    for until, count in ((some[9].ended_ns, 20), (int(some[9].stamp_ns[30]), 21)):
+        promotions = promotions_of("car")
+        entry = replace(to_fit(promotions), until={0: until})
+        finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
+        teach(promotions, some)
+        assert say(promotions) == {"car": count}
+
+
+def test_a_source_that_is_behind_the_others_is_not_taken_for_known():
+    promotions = promotions_of("car")
+    ahead = [replace(track, source=1) for track in tracks(0, 10, begin_ns=10**13)]
+    teach(promotions, ahead)
+    (entry,) = promotions.learning.asked(())
+    assert entry.until == {1: ahead[-1].ended_ns}
+    finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
+    teach(promotions, [replace(track, source=2) for track in tracks(1, 12, scale=1.8)])
+    assert say(promotions) == {"car": 12}
+
+
+# ---- rounds of fits
+
+
+@dataclass
+class Fits:
+    """Stands for the process that fits: all slices by 4, or what goes wrong.
+
+    held       fits wait until it is set
+    cancelled  how many were, while they waited
+    """
+
+    wrong: list[Exception] = field(default_factory=list)
+    jobs: list[FitJob] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
+    held: asyncio.Event | None = None
+    cancelled: int = 0
+
+    async def __call__(self, job: FitJob, timeout: float) -> FitOutcome:
+        self.jobs.append(job)
+        self.timeouts.append(timeout)
+        if self.held is not None:
+            try:
+                await self.held.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if self.wrong:
+            raise self.wrong.pop(0)
+        return FitOutcome({name: scaled(4.0) for name in job.slices}, {})
+
+
+@dataclass
+class Clock:
+    """What a round takes for the time, in s."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def learning(rounds: FitRounds) -> AsyncIterator[None]:
+    task = asyncio.create_task(rounds.keep_learning())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+async def some_looks() -> None:
+    await asyncio.sleep(0.02)
+
+
+def faulty(seed: int, count: int, *, begin_ns: int = 0, slice: int = 0) -> list[WholeTrack]:
+    """Tracks that a fit is worth while for."""
+    return tracks(seed, count, scale=4.0, begin_ns=begin_ns, slice=slice)
+
+
+def rounds_of(*slices: str, **promotion: Any) -> tuple[FitRounds, Promotions, Fits]:
+    promotions, fits = promotions_of(*slices, **promotion), Fits()
+    return FitRounds(promotions, fits), promotions, fits
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> Clock:
+    """Moved by the test alone; looks come at once."""
+    found = Clock()
+    monkeypatch.setattr(monitor.pipeline.fits.rounds, "time", found)
+    monkeypatch.setattr(monitor.pipeline.fits.rounds, "_ROUNDS_PERIOD", 0.001)
+    return found
+
+
+def learned(rounds: FitRounds, *holds: Callable[[], bool]) -> None:
+    """A sidecar learns until this is so, one after the other."""
+
+    async def run() -> None:
+        async with learning(rounds):
+            for one in holds:
+                await until(one)
+
+    asyncio.run(run())
+
+
+def test_a_slice_with_enough_new_tracks_is_fitted_and_put_on_trial_unless_it_looks_healthy():
+    rounds, promotions, fits = rounds_of("car", "bus", "tram", fit_timeout_seconds=7.0)
+    teach(promotions, [*faulty(0, 12), *faulty(1, 9, slice=1), *tracks(2, 40, slice=2)])
+    learned(rounds, lambda: Happened.BEGAN in happened(promotions))
+    (job,) = fits.jobs
+    assert list(job.slices) == ["car"]
+    assert job.settings == promotions.learning.settings.fits
+    assert fits.timeouts == [7.0]
+    (record,) = promotions.records(10)
+    assert (record.what, record.actor) == (Happened.BEGAN, "schedule")
+    assert promotions.counters.fits["nothing"] == 1
+    asyncio.run(rounds.asked(["tram"], "", "anna"))
+    assert list(fits.jobs[-1].slices) == ["tram"]
+
+
+def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
+    rounds, promotions, fits = rounds_of("car")
+    teach(promotions, faulty(0, 10))
+    (version,) = known(promotions, document(car=3.0))
+
+    async def run() -> None:
+        fits.held = asyncio.Event()
+        async with learning(rounds):
+            await until(lambda: len(fits.jobs) == 1)
+            promotions.promote(version, "anna")
+            fits.held.set()
+            await until(lambda: promotions.counters.fits["superseded"] == 1)
+
+    asyncio.run(run())
+    assert happened(promotions) == [Happened.PROMOTED]
+    assert promotions.trials() == ()
+
+
+def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):
+    rounds, promotions, fits = rounds_of("car", fit_every_seconds=10.0)
+    fits.wrong = [FitFailed("it crashed") for _ in range(7)]
+
+    async def run() -> None:
+        async with learning(rounds):
+            for failure, pause in enumerate([20, 40, 80, 160, 320, 320, 320], 1):
+                teach(promotions, faulty(failure, 10, begin_ns=failure * 10**12))
+                await until_failed(promotions, failure)
+                clock.now += pause - 0.5
+                teach(promotions, faulty(50 + failure, 10, begin_ns=failure * 10**12))
+                await some_looks()
+                assert len(fits.jobs) == failure
+                clock.now += 0.5
+            await until(lambda: Happened.BEGAN in happened(promotions))
+            promotions.learning.register.on_trial.clear()
+            teach(promotions, faulty(99, 10, begin_ns=10**14))
+
+            def tried_again() -> bool:
+                clock.now += 10  # whenever the round before came to its end
+                return len(fits.jobs) == 9
+
+            await until(tried_again)
+
+    asyncio.run(run())
+    assert happened(promotions) == [Happened.FIT_FAILED] * 7 + [Happened.BEGAN] * 2
+
+
+async def until_failed(promotions: Promotions, fits: int) -> None:
+    await until(lambda: promotions.counters.fits["failed"] == fits)
+
+
+def test_an_error_in_a_fit_or_in_what_is_learned_does_not_end_the_learning(clock, monkeypatch):
+    rounds, promotions, fits = rounds_of("car")
+    whole, wrong = LabelledTracks.whole, [RuntimeError("nobody thought of that")] * 3
+    fits.wrong = [RuntimeError("nor of that")]
+
+    def failing(learning):
+        if wrong:
+            raise wrong.pop()
+        return whole(learning)
+
+    monkeypatch.setattr(LabelledTracks, "whole", failing)
+    teach(promotions, faulty(0, 10))
+
+    def failed() -> bool:
+        if promotions.pipeline.counters.internal_errors < 4:
+            return False
+        clock.now += 1000
+        teach(promotions, faulty(1, 10, begin_ns=10**12))
+        return True
+
+    learned(rounds, failed, lambda: Happened.BEGAN in happened(promotions))
+    assert happened(promotions) == [Happened.BEGAN]
+
+
+def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
+    rounds, promotions, fits = rounds_of("car", "bus", mode="manual")
+    teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
+    (found,) = asyncio.run(rounds.asked(["bus"], "covariance-scaling", "anna"))
+    assert (found.slice, found.tracks, found.detections) == ("bus", 3, 120)
+    (job,) = fits.jobs
+    assert job.settings.method == "covariance-scaling"
+    (record,) = promotions.records(10)
+    assert (record.what, record.slice, record.actor) == (Happened.BEGAN, "bus", "anna")
+    both = asyncio.run(rounds.asked([], "", "anna"))
+    assert [one.slice for one in both] == ["car", "bus"]
+    assert fits.jobs[-1].settings.method == "variance-scaling"
+
+
+@pytest.mark.parametrize(
+    ("slices", "method", "words"),
+    [
+        (["car"], "magic", "method 'magic': it must be one of identity, variance-scaling"),
+        (["car", "nonesuch"], "", "slices: there is no 'nonesuch'.* There are: car, bus"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_in_words(slices, method, words):
+    rounds, promotions, fits = rounds_of("car", "bus")
+    teach(promotions, faulty(0, 3))
+    with pytest.raises(CannotFit, match=words):
+        asyncio.run(rounds.asked(slices, method, "anna"))
+    assert fits.jobs == []
+    assert promotions.records(10) == ()
+
+
+def test_nothing_can_be_fitted_before_there_are_slices():
+    with pytest.raises(CannotFit, match="There are: none yet"):
+        asyncio.run(rounds_of()[0].asked(["car"], "", "anna"))
+    for names in ([], ["car"]):
+        with pytest.raises(NoTracksYet, match="no slice has a whole track"):
+            asyncio.run(rounds_of("car")[0].asked(names, "", "anna"))
+
+
+def test_who_asks_is_told_that_a_fit_failed_and_it_is_recorded():
+    rounds, promotions, fits = rounds_of("car", "bus")
+    fits.wrong = [FitFailed("it crashed")]
+    teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
+    with pytest.raises(FitFailed, match="it crashed"):
+        asyncio.run(rounds.asked([], "", "anna"))
+    (record,) = promotions.records(10)
+    assert (record.what, record.slice, record.actor) == (Happened.FIT_FAILED, "", "anna")
+    assert promotions.counters.fits["failed"] == 2
+
+
+def test_who_asks_while_a_fit_runs_waits_for_it():
+    rounds, promotions, fits = rounds_of("car", "bus")
+    teach(promotions, [*faulty(0, 10), *faulty(1, 3, slice=1)])
+
+    async def run() -> None:
+        fits.held = asyncio.Event()
+        async with learning(rounds):
+            await until(lambda: len(fits.jobs) == 1)
+            asked = asyncio.create_task(rounds.asked(["bus"], "", "anna"))
+            await some_looks()
+            assert not asked.done()
+            assert len(fits.jobs) == 1
+            fits.held.set()
+            (found,) = await asked
+            assert found.slice == "bus"
+
+    asyncio.run(run())
+    assert [list(job.slices) for job in fits.jobs] == [["car"], ["bus"]]
+    assert [record.actor for record in promotions.records(10)] == ["schedule", "anna"]

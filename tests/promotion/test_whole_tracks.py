@@ -1,0 +1,363 @@
+"""From labelled frames to whole tracks: which frames are learned from, when a track is whole, which
+tracks are kept and of one regime, and that to break a track changes nothing of what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import FloatArray, plain_space
+from monitor.promotion import tracks as tracks_module
+from monitor.promotion.betting import Clip
+from monitor.promotion.records import TrackSettings
+from monitor.promotion.reservoir import FrameSample, latest_alike
+from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
+from monitor.promotion.trial import Trial
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.statistics.observations import finished
+from tests.promotion.simulated_tracks import broken
+from tests.promotion.simulated_tracks import tracks as simulated
+
+SECOND = 10**9
+LIMITS, IDENTITY = Limits(), Identity()
+seeds = st.integers(0, 2**32 - 1)
+# Whatever the stamps are, a track that is seen at 0.1 s intervals is whole after 10 s.
+SETTINGS = TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND, rows_per_track=1024)
+
+
+def frame(
+    stamp_ns: int,
+    tracks: Sequence[int | None],
+    *,
+    slices: Sequence[int] | None = None,
+    source: int = 0,
+    delay_ns: int = 0,
+    names: str = "xy",
+    number: float = 0.0,
+) -> LabelledRows:
+    """Rows of a frame by the track of each, None for none; truth is the number of the row, from
+    `number` on, the mean its negative, the variance 1 more.
+    """
+    n, k = len(tracks), len(names)
+    value = (number + np.arange(n))[:, None] * np.ones(k)
+    known = np.array([track is not None for track in tracks])
+    return LabelledRows(
+        space=plain_space(tuple(names)),
+        slices=np.array([0] * n if slices is None else slices, np.int64),
+        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(k), known),
+        truth=value,
+        stamp_ns=stamp_ns,
+        delay_ns=delay_ns,
+        tracks=TrackIds(np.array([track or 0 for track in tracks], np.uint64), known),
+        source=source,
+    )
+
+
+def fed(opened: OpenTracks, frames: Iterable[LabelledRows]) -> list[WholeTrack]:
+    for rows in frames:
+        opened.add(rows)
+    return finished(opened.closed())
+
+
+def seen(track: int, start_s: float, stop_s: float, *, source: int = 0) -> list[LabelledRows]:
+    """A track, every 0.1 s."""
+    first, last = round(start_s * 10), round(stop_s * 10)
+    return [frame(i * SECOND // 10, [track], source=source) for i in range(first, last)]
+
+
+def spans(tracks: Iterable[WholeTrack]) -> list[tuple[float, float]]:
+    return [(track.stamp_ns[0] / SECOND, track.ended_ns / SECOND) for track in tracks]
+
+
+# ---- which frames
+
+
+def sampled(sample: FrameSample, stamps: Sequence[int], source: int = 0) -> list[int]:
+    """Of the stamps of frames, those it takes."""
+    return [stamp for stamp in stamps if sample.takes(source, stamp)]
+
+
+def test_of_each_interval_and_source_the_first_frame_is_taken_with_all_labels_of_it():
+    sample = FrameSample(100)
+    assert sampled(sample, range(-250, 250, 10)) == [-250, -200, -100, 0, 100, 200]
+    assert sampled(sample, [310, 310, 320, 310, 410, 310, 420]) == [310, 310, 310, 410, 310]
+    # A part of a frame that was left out is left out after later frames too.
+    assert sampled(sample, [320, 420, 0, 10]) == [0]
+    assert sampled(sample, [30, 40, 110], source=1) == [30, 110]
+    # What comes after a clock is set back is taken by its own intervals.
+    assert sampled(sample, [1000, 1050, 700, 750, 800, 1080]) == [1000, 700, 800]
+
+
+@pytest.mark.parametrize("rate", [3, 10, 25, 60])
+def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together(rate):
+    settings = TrackSettings()
+    stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
+    some = sampled(FrameSample(settings.sample_ns), stamps)
+    for first in some:
+        whole = [stamp for stamp in some if first <= stamp < first + settings.longest_ns]
+        assert len(whole) <= settings.rows_per_track
+    short = TrackSettings(idle_ns=SECOND, rows_per_track=2)
+    near = sampled(FrameSample(short.sample_ns), range(0, 30 * SECOND, SECOND // 10))
+    assert np.diff(near).max() <= SECOND // 2
+
+
+# ---- whole
+
+
+def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 0, 3)) == []
+    assert fed(opened, seen(2, 3, 3.95)) == []
+    assert spans(fed(opened, seen(2, 4, 4.1))) == [(0.0, 2.9)]
+
+
+def test_rows_of_no_known_track_are_a_unit_a_block():
+    opened = OpenTracks(SETTINGS)
+    frames = [frame(i * 2 * SECOND, [None, None, 4]) for i in range(-7, 8)]
+    found = fed(opened, frames)
+    blocks = [track for track in found if not track.sent.diagonal[0]]
+    assert spans(blocks) == [(-14.0, -12.0), (-10.0, -2.0), (0.0, 8.0)]
+    assert [track.n for track in blocks] == [4, 10, 10]
+    # Where nobody tracks, it is the same.
+    untracked = OpenTracks(SETTINGS)
+    for rows in frames:
+        n = slice(0, 2)
+        untracked.add(
+            LabelledRows(
+                rows.space,
+                rows.slices[n],
+                rows.sent.take(n),
+                rows.truth[n],
+                rows.stamp_ns,
+                0,
+                None,
+                0,
+            )
+        )
+    assert spans(finished(untracked.closed())) == spans(blocks)
+
+
+def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
+    stamps = [0.3, 0.1, 0.2, 0.9, 0.5]
+    opened = OpenTracks(SETTINGS)
+    frames = [
+        frame(round(s * SECOND), [None, 5], number=10 * i, delay_ns=100 - i)
+        for i, s in enumerate(stamps)
+    ]
+    track, _ = fed(opened, [*frames, frame(15 * SECOND, [6])])
+    order = np.argsort(stamps)
+    number = 10.0 * order + 1
+    assert track.stamp_ns.tolist() == [round(stamps[i] * SECOND) for i in order]
+    assert np.array_equal(track.truth, number[:, None] * [1, 1])
+    assert np.array_equal(track.sent.mean, -track.truth)
+    assert np.array_equal(track.sent.covariance, (1 + number)[:, None, None] * np.eye(2))
+    assert track.sent.diagonal.all()
+    assert track.delay_ns == 100
+
+
+@given(
+    gaps=st.lists(
+        st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=60,
+    ),
+    cut=st.integers(1, 60),
+)
+def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cut):
+    """In the order of time, a loop over single rows: whole is what was last seen too long ago, or
+    began too long ago, and what comes later is left out.
+    """
+    number = count()
+    settings = TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024)
+    opened = OpenTracks(settings)
+    expected: list[list[float]] = []
+    # By track: when its unit began and its rows, when something last came of it, what is over.
+    units: dict[int, tuple[int, list[float]]] = {}
+    last: dict[int, int] = {}
+    over: set[int] = set()
+    found: list[WholeTrack] = []
+    now = 0
+    for place, (gap, tracks) in enumerate(gaps):
+        now += gap
+        start = next(number) * 10.0
+        opened.add(frame(now, tracks, number=start))
+        for row, track in enumerate(tracks):
+            if track in units:
+                began = units[track][0]
+                if now - last[track] > 10 or now - began >= 60:
+                    over.add(track)
+                if track in over and (now - last[track] >= 60 or now - began >= 600):
+                    del units[track]
+            if track not in units:
+                over.discard(track)
+                units[track] = now, []
+                expected.append(units[track][1])
+            if track not in over:
+                units[track][1].append(start + row)
+            last[track] = now
+        if place % cut == 0:
+            found += finished(opened.closed())
+    found += fed(opened, [frame(now + 1000, [99])])
+    assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected)
+
+
+def test_an_object_that_stays_counts_again_after_ten_times_its_longest():
+    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
+    frames = [frame(second * SECOND // 2, [1]) for second in range(2 * 350)]
+    found = fed(opened, [*frames, frame(1000 * SECOND, [2])])
+    assert [int(track.stamp_ns[0]) // SECOND for track in found] == [0, 100, 200, 300]
+
+
+def test_long_tracks_are_thinned_evenly():
+    settings = TrackSettings(longest_ns=10 * SECOND, rows_per_track=32)
+    for rows in (33, 64, 65, 100, 1000, 4097):
+        stamps = np.linspace(0, 9 * SECOND, rows).astype(int)
+        opened = OpenTracks(settings)
+        frames = [frame(int(stamp), [1]) for stamp in stamps]
+        (track,) = fed(opened, [*frames, frame(11 * SECOND, [2])])
+        gaps = np.diff(track.stamp_ns) / (stamps[-1] / 31)
+        assert 20 <= track.n <= 32
+        assert track.stamp_ns[0] == 0
+        assert gaps.max() < 2.1, rows
+        assert track.ended_ns > 0.93 * stamps[-1]
+
+
+def test_a_source_that_is_labelled_hours_late_has_its_own_time():
+    opened = OpenTracks(SETTINGS)
+    found = []
+    for second in range(20):
+        late = seen(1, second, second + 1, source=1)
+        live = seen(2, 7200 + second, 7201 + second, source=2)
+        found += fed(opened, [row for pair in zip(late, live, strict=True) for row in pair])
+    assert spans(found) == [(0.0, 9.9), (7200.0, 7209.9)]
+
+
+def test_tracks_of_a_source_that_fell_silent_are_whole_when_others_have_gone_on():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 0, 2, source=1)) == []
+    assert (0.0, 1.9) not in spans(fed(opened, seen(2, 2, 12.9, source=2)))
+    assert (0.0, 1.9) in spans(fed(opened, seen(3, 12.9, 13.1, source=2)))
+
+
+def test_a_clock_that_is_set_back_ends_what_is_open_and_begins_anew():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 7200, 7202)) == []
+    found = fed(opened, seen(2, 0, 20))
+    assert spans(found)[-1] == (7200.0, 7201.9)
+    start, stop = spans(found)[0]
+    assert start < 2
+    assert stop - start == pytest.approx(9.9)
+
+
+def test_stragglers_neither_end_nor_join_nor_begin_anything():
+    opened = OpenTracks(SETTINGS)
+    stragglers = [*seen(1, 20, 20.5), *seen(8, 50, 50.5), *seen(9, 102, 102.3)]
+    assert fed(opened, [*seen(1, 100, 105), *stragglers]) == []
+    assert spans(fed(opened, [*seen(1, 105, 106), *seen(2, 108, 109)])) == [(100.0, 105.9)]
+
+
+# ---- bounds
+
+
+def test_further_tracks_are_left_out_for_good_and_counted():
+    opened = OpenTracks(TrackSettings(most_open=3))
+    assert fed(opened, [frame(i * SECOND // 10, [1, 2, 3, 4, 5]) for i in range(5)]) == []
+    assert opened.left_out == 2
+    assert len(fed(opened, [frame(2 * SECOND, [4, 6])])) == 3
+    (only,) = fed(opened, [frame(40 * SECOND, [7])])
+    assert only.n == 1
+    assert opened.left_out == 2
+
+
+def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile():
+    opened = OpenTracks(SETTINGS)
+    for i in range(20):
+        opened.add(frame(i * SECOND // 10, range(1, 301)))
+    opened.add(frame(10 * SECOND, [None] * 2000))
+    steps = opened.closed()
+    for _ in range(8000 // 256 + 300 // 16):
+        next(steps)
+        opened.add(frame(11 * SECOND, [1]))
+    assert len(finished(steps)) == 300
+
+
+def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
+    monkeypatch.setattr(tracks_module, "_WAITING", 5)
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
+    assert opened.left_out == 8
+    assert [track.n for track in fed(opened, [frame(9 * SECOND, [3])])] == [2, 2]
+
+
+# ---- in pieces
+
+
+def said(some: Sequence[WholeTrack], candidate: VarianceScaling, clip: Clip) -> float:
+    """What they say in a trial, together."""
+    return Trial("car", candidate, 1, clip).taken(some, IDENTITY, LIMITS).bets.total
+
+
+@given(seeds, st.integers(1, 32), st.sampled_from([0.7, 1.1, 1.5, 3.0]))
+def test_to_break_a_track_changes_nothing_of_what_it_says(seed, length, factor):
+    (track,) = simulated(seed, 1, length=length)
+    candidate = VarianceScaling((factor**0.5,) * 3)
+    # More than any row of these says: nothing is clipped.
+    clip = Clip(1e3, 1e3, 1e3, rows=32.0)
+    pieces = broken(np.random.default_rng(seed), track, 32)
+    assert said(pieces, candidate, clip) == pytest.approx(said([track], candidate, clip), abs=1e-9)
+
+
+# ---- which are kept
+
+
+steps = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 2), st.integers(0, 20), st.integers(1, 3)),
+    st.tuples(st.just("taken"), st.integers(0, 2), st.just(0), st.just(0)),
+    st.tuples(st.just("drop"), st.integers(0, 2), st.integers(0, 5), st.just(0)),
+)
+
+
+# ---- of one regime
+
+
+def changed(seed: int, factor: float, *spans: tuple[int, int], length: int = 20) -> int:
+    """Of 400 tracks with t5 errors, where those between so many ago have another variance."""
+    scale: FloatArray = np.ones((400, 1))
+    for before, until in spans:
+        scale[400 - before : 400 - until] = factor
+    found = simulated(seed, 400, 3, length, scale=np.repeat(scale, 3, axis=1), degrees=5)
+    return latest_alike(found, 10)
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_tracks_of_one_regime_are_all_kept(length):
+    kept = np.array([changed(seed, 1.0, length=length) for seed in range(60)])
+    assert np.mean(kept == 400) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("factor", "spans", "least", "most", "median"),
+    [
+        (5.0, [(20, 0)], 10, 30, 20),
+        (0.2, [(20, 0)], 10, 30, 20),
+        (2.25, [(40, 0)], 10, 80, 40),
+        (1 / 2.25, [(40, 0)], 10, 80, 40),
+        # A fault that came and went, and one within the fewest.
+        (5.0, [(90, 30)], 10, 40, 30),
+        (5.0, [(9, 0)], 10, 12, 10),
+    ],
+)
+def test_what_was_before_a_change_is_not_kept(factor, spans, least, most, median):
+    kept = np.array([changed(seed, factor, *spans) for seed in range(20)])
+    assert kept.min() >= least
+    assert np.mean(kept <= most) >= 0.95
+    assert np.median(kept) == pytest.approx(median, abs=2)

@@ -1,0 +1,130 @@
+"""Drift of calibration in streams to a real sidecar: it is told by every way there is, ends with
+what compensates it, and outlives kills.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from monitor.cli import main
+from monitor.v1 import calibration_pb2, drift_pb2
+from tests.checkpointed import on_disk
+from tests.drifting import (
+    ALARM,
+    NEW_EPOCH,
+    PAGE,
+    QUIET,
+    RAISED,
+    TICKET,
+    TOO_SMALL,
+    Drive,
+    acknowledge,
+    drift_events,
+    drive_until_alarm,
+    settings,
+    standing,
+)
+from tests.foreign_client import promote, scaling
+from tests.promoted import BEGAN, Watcher, series
+from tests.served import PATIENCE, eventually, running, starting
+
+RAW, FORWARDED = calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED
+OVER = drift_pb2.DRIFT_DIRECTION_OVER
+ACKNOWLEDGED = drift_pb2.DRIFT_CHANGE_ACKNOWLEDGED
+# s of healthy driving after which it is known what is usual: 2,000 detections with truth.
+LEARNED = 40.0
+OF_CAR = 'severity="page",slice="car"'
+
+
+def test_a_page_is_told_by_every_way_until_somebody_knows_and_a_promotion_ends_it(tmp_path, capsys):
+    def verb(*words: str) -> str:
+        assert main(["alarms", *words, "--address", sidecar.grpc]) == 0
+        said: str = capsys.readouterr().out
+        return said
+
+    with running(tmp_path, settings("refit_on_page = true")) as sidecar:
+        watcher, drive = Watcher(sidecar), Drive(sidecar)
+        drive.send(LEARNED)
+        for name in ("car", "total"):
+            assert standing(sidecar, name).state in QUIET
+            assert standing(sidecar, name).peak_hours < 1
+        began = drive.seconds
+        drive.variance["car"] = TOO_SMALL
+        alarm = drive_until_alarm(drive, 6)
+        assert (alarm.stage, alarm.direction, alarm.epoch) == (FORWARDED, OVER, 0)
+        assert alarm.evidence_hours >= alarm.threshold_hours == 1000
+        assert began <= alarm.event_ns / 1e9 <= began + 6
+        assert abs(alarm.since_ns / 1e9 - began) <= 2
+        assert alarm.scale.lower <= math.sqrt(5) <= alarm.scale.upper
+        assert 0 < alarm.tracks <= alarm.detections <= alarm.labelled <= 8 * drive.frames
+        assert 3600 * alarm.driven_hours == pytest.approx(alarm.event_ns / 1e9)
+        assert eventually(lambda: series(sidecar, "drift_state")[OF_CAR] == 2)
+        assert eventually(lambda: [one.alarm for one in drift_events(watcher)] == [alarm])
+        assert sum(series(sidecar, "drift_alarms_total").values()) == 1
+        assert "alarm, recalibrated" in verb("list")
+
+        # It is fitted once tracks of the fault have ended; a fit has the lowest priority.
+        drive.send(15)
+        assert standing(sidecar).alarm == alarm
+        assert eventually(lambda: watcher.of(BEGAN), 6 * PATIENCE)
+        assert (watcher.of(BEGAN)[0].slice, watcher.of(BEGAN)[0].actor) == ("car", "drift")
+        # A fault that goes on comes again.
+        assert acknowledge(sidecar, "car") == [alarm]
+        page = drive_until_alarm(drive, 10)
+
+        # What a promotion compensates is no page any more, and stays visible as a ticket.
+        promote(sidecar, document=scaling(math.sqrt(5), math.sqrt(5)))
+        assert eventually(lambda: drift_events(watcher, NEW_EPOCH))
+        assert drift_events(watcher, NEW_EPOCH)[0].alarm == page
+        ticket = drive_until_alarm(drive, 10, severity=TICKET)
+        assert (ticket.stage, ticket.direction, ticket.epoch) == (RAW, OVER, 1)
+        assert standing(sidecar).state in QUIET
+        ended = json.loads(verb("acknowledge", "car", "--actor", "anna", "--json"))
+        assert [one["severity"] for one in ended["acknowledged"]] == ["ticket"]
+        assert "there were no alarms" in verb("acknowledge")
+        changes = [RAISED, ACKNOWLEDGED, RAISED, NEW_EPOCH, RAISED, ACKNOWLEDGED]
+        assert eventually(lambda: [one.change for one in drift_events(watcher)] == changes)
+        assert eventually(lambda: sidecar.metric("drift_epochs_total") == 1)
+        drive.close()
+
+
+def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged(tmp_path):
+    kept = tmp_path / "state"
+    state = f"[state]\nfolder = '{kept}'\nevery_seconds = 0.2\n"
+    with starting(tmp_path, settings("hours_between_false_pages = 1e-4", state)) as start:
+
+        def latched():
+            there = (kept / "state.db").exists()
+            return json.loads(on_disk(kept).parts["drift"])["latched"] if there else []
+
+        def killed_and_started():
+            sidecar.process.kill()
+            sidecar.process.wait(PATIENCE)
+            drive.connect(begun := start())
+            return begun
+
+        sidecar = start()
+        drive = Drive(sidecar)
+        drive.variance["car"] = TOO_SMALL
+        told = drive_until_alarm(drive, 100)
+        assert eventually(latched)
+        sidecar = killed_and_started()
+        watcher = Watcher(sidecar)
+        drive.variance.clear()
+        drive.send(0.1)
+        again = standing(sidecar)
+        assert (again.state, again.alarm) == (ALARM, told)
+        assert eventually(lambda: series(sidecar, "drift_state").get(OF_CAR) == 2)
+        assert sum(series(sidecar, "drift_alarms_total").values()) == 1
+        assert drift_events(watcher) == []
+        watcher.close()
+        assert acknowledge(sidecar) == [told]
+        # It was answered when it was on the disk.
+        assert latched() == []
+        sidecar = killed_and_started()
+        drive.send(0.1)
+        assert not standing(sidecar, severity=PAGE).HasField("alarm")
+        assert eventually(lambda: sum(series(sidecar, "drift_alarms_total").values()) == 1)

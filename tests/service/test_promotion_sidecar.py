@@ -1,0 +1,238 @@
+"""A recalibrator's way through a real sidecar: born beside the stream, tried on later truth, put in
+force by itself or by people, and sent home when the fault is over; also over kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from monitor.recalibration.selection import IDENTITY
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
+from tests.edges.fit_processes import SOON, is_there
+from tests.foreign_client import failure, promote
+from tests.promoted import (
+    BEGAN,
+    PINNED,
+    PROMOTED,
+    PROVEN,
+    ROLLED_BACK,
+    SWAPS,
+    Traffic,
+    Watcher,
+    active_version,
+    drive,
+    drive_for,
+    listed,
+    pin,
+    rollback,
+    series,
+    settings,
+    trials,
+    workers,
+)
+from tests.served import PATIENCE, Sidecar, eventually, running, starting
+
+FAULT = 0.2  # of the variance that is sent
+
+
+def killed(sidecar: Sidecar) -> None:
+    sidecar.process.kill()
+    sidecar.process.wait(PATIENCE)
+
+
+def compensated(traffic: Traffic) -> bool:
+    """Whether what is forwarded is about as large as what is true."""
+    factors = traffic.factors() * traffic.variance["car"]
+    return bool(np.all((factors > 0.6) & (factors < 1.6)))
+
+
+def history(sidecar: Sidecar) -> list[Record]:
+    """All of it, which has no hole."""
+    found = list(listed(sidecar, records=1000).records)
+    assert [record.sequence for record in found] == list(range(1, len(found) + 1))
+    return found
+
+
+def briefly(records: list[Record]) -> list[tuple[int, int, str, int]]:
+    """What tells one from another."""
+    return [(r.sequence, r.what, r.version, r.time.ToNanoseconds()) for r in records]
+
+
+def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_path):
+    with running(tmp_path, settings(mode="automatic")) as sidecar:
+        traffic, watcher = Traffic(sidecar), Watcher(sidecar)
+        drive_for(traffic, 60)
+        assert not watcher.records
+        assert np.array_equal(traffic.forwarded, traffic.sent)
+        traffic.variance["car"] = FAULT
+        drive(traffic, until=lambda: watcher.of(PROMOTED), tracks=3000)
+        began, promoted = watcher.of(BEGAN)[0], watcher.of(PROMOTED)[0]
+        assert began.sequence < promoted.sequence
+        assert began.before == began.after == promoted.before == IDENTITY.version
+        assert promoted.version == promoted.after != IDENTITY.version
+        assert (promoted.slice, promoted.actor) == ("car", "trial")
+        assert promoted.evidence.log10_better >= promoted.evidence.log10_threshold >= 1
+        assert [factor.dimension for factor in promoted.factors] == ["x", "y"]
+        # The first may be of a time that was half before the fault: then others follow.
+        drive(traffic, until=lambda: compensated(traffic), tracks=3000)
+        traffic.send(1)
+        assert traffic.versions == (active_version(sidecar),)
+        label, factor = 'dimension="x",slice="car"', float(traffic.factors()[0, 0])
+
+        def shows(expected: float) -> bool:
+            found = series(sidecar, "recalibration_factor").get(label)
+            return bool(found == pytest.approx(expected))
+
+        assert eventually(lambda: shows(factor))
+        assert series(sidecar, "recalibrator_swaps_total")['outcome="promoted"'] >= 1
+
+        traffic.variance.clear()
+        drive(traffic, until=lambda: active_version(sidecar) == IDENTITY.version, tracks=3000)
+        assert eventually(lambda: watcher.of(ROLLED_BACK))
+        back = watcher.of(ROLLED_BACK)[-1]
+        assert back.after == IDENTITY.version
+        assert back.evidence.log10_better >= back.evidence.log10_threshold == pytest.approx(5)
+        traffic.send(1)
+        assert np.array_equal(traffic.forwarded, traffic.sent)
+        assert eventually(lambda: shows(1.0))
+        traffic.close()
+
+
+def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_before(tmp_path):
+    config = settings(tmp_path / "kept")
+
+    def is_kept() -> None:
+        """Wait until all that the sidecar knows by now is on the disk."""
+        state = tmp_path / "kept" / "state.db"
+        for _ in range(2):
+            before = state.stat().st_mtime_ns if state.exists() else 0
+            assert eventually(lambda b=before: state.exists() and state.stat().st_mtime_ns != b)
+
+    def guarded() -> bool:
+        return ("car", admin_pb.TRIAL_STATE_GUARD) in trials(sidecar)
+
+    with starting(tmp_path, config) as start:
+        sidecar = start()
+        traffic, watcher = Traffic(sidecar, variance={"car": FAULT}), Watcher(sidecar)
+        drive(traffic, until=lambda: watcher.of(PROVEN), tracks=4000)
+        proven = trials(sidecar)["car", admin_pb.TRIAL_STATE_PROVEN]
+        is_kept()
+        killed(sidecar)
+
+        sidecar = start()
+        traffic.connect(sidecar)
+        traffic.send(1)
+        again = trials(sidecar)["car", admin_pb.TRIAL_STATE_PROVEN]
+        assert again.version == proven.version
+        assert again.evidence.tracks >= proven.evidence.tracks
+        assert active_version(sidecar) == IDENTITY.version
+        got = sidecar.admin.Get(admin_pb.GetRequest(version=again.version), timeout=PATIENCE)
+        assert [record.what for record in got.records] == [BEGAN, PROVEN]
+        assert promote(sidecar, version=again.version).after == again.version
+        pin(sidecar, True)
+        drive(traffic, until=guarded, tracks=500)
+        is_kept()
+        killed(sidecar)
+
+        sidecar = start()
+        traffic.connect(sidecar)
+        traffic.variance.clear()
+        traffic.send(1)
+        assert traffic.versions == (again.version,)
+        assert np.all(traffic.factors() > 2)
+        assert listed(sidecar).pinned
+        assert guarded()
+        records = history(sidecar)
+        assert [record.what for record in records] == [BEGAN, PROVEN, PROMOTED, PINNED]
+        assert briefly(records)[:2] == briefly(watcher.records)[:2]
+        assert rollback(sidecar, "car").after == IDENTITY.version
+        code, text = failure(lambda: rollback(sidecar))
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "nothing to roll back to" in text
+        is_kept()
+        killed(sidecar)
+
+        sidecar = start()
+        assert active_version(sidecar) == IDENTITY.version
+        assert history(sidecar)[-1].what == ROLLED_BACK
+
+
+# `python -m monitor.pipeline.fits.worker` finds this on its PYTHONPATH: it hangs as it begins to
+# fit, by when it has its job and watches its parent.
+_HANGS = """
+import sys, time
+
+class AsItFits:
+    def find_spec(self, name, path=None, target=None):
+        while name == "monitor.promotion.fits":
+            time.sleep(1)
+        return None
+
+if "monitor.pipeline.fits.worker" in sys.orig_argv:
+    sys.meta_path.insert(0, AsItFits())
+"""
+
+
+def test_frames_are_answered_while_a_fit_hangs_and_nothing_is_left_of_it(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(_HANGS, encoding="utf-8")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+
+    def is_fitting(worker: int) -> bool:
+        """Whether it has taken its job: it watches its parent by a thread then."""
+        tasks = Path(f"/proc/{worker}/task")
+        return tasks.exists() and len(list(tasks.iterdir())) > 1
+
+    with starting(tmp_path, settings()) as start:
+        sidecar = start()
+        traffic = Traffic(sidecar, variance={"car": FAULT})
+        server = sidecar.process.pid
+        drive(traffic, until=lambda: workers(server), tracks=4000)
+        assert eventually(lambda: any(map(is_fitting, workers(server))), 6 * PATIENCE)
+        left, frames = workers(server), traffic.frames
+        drive_for(traffic, 300)
+        assert workers(server) == left
+        assert traffic.frames - frames > 100
+        assert series(sidecar, "detections_total")['outcome="refused"'] == 0
+        assert np.array_equal(traffic.forwarded, traffic.sent)
+        killed(sidecar)
+        assert eventually(lambda: not any(map(is_there, left)), SOON)
+
+
+@pytest.mark.campaign
+def test_wherever_it_is_killed_what_is_active_is_what_its_audit_log_says(tmp_path):
+    chance = random.Random(6)
+    with starting(
+        tmp_path, settings(tmp_path / "kept", mode="automatic", allow_shrinking=True)
+    ) as start:
+        sidecar = start()
+        traffic, told = Traffic(sidecar), list[Record]()
+        for _ in range(5):
+            watcher = Watcher(sidecar)
+            # What is in force is wrong: sooner or later it must change.
+            home = active_version(sidecar) == IDENTITY.version
+            traffic.variance["car"] = FAULT if home else 1.0
+            until = chance.choice([(BEGAN, *SWAPS), SWAPS])
+            drive(traffic, until=partial(watcher.of, *until), tracks=4000)
+            time.sleep(chance.choice([0, 0, 0.02, 0.1]))
+            killed(sidecar)
+            watcher.close()
+            told += watcher.records
+            sidecar = start()
+            records = history(sidecar)
+            swaps = [record.after for record in records if record.what in SWAPS]
+            assert active_version(sidecar) == (swaps[-1] if swaps else IDENTITY.version)
+            # What was told in the very last moments may not have come to the disk, nothing else.
+            sure = briefly(told)[:-3]
+            assert briefly(records)[: len(sure)] == sure
+            told = records
+            traffic.connect(sidecar)
