@@ -1,4 +1,4 @@
-"""Slices of recorded rows: which there are, which lie in which, and how a thin one borrows."""
+"""Fits by slice: which slices rows have, how a thin one borrows, and what rows are worth."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from monitor.frames.detections import Estimates
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import plain_space
-from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
 from monitor.recalibration.fitting import WHOLE, FitSlice, Parts, fit_slices, prior_strength, worth
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
+from tests.recalibration.rows import rows_of
 
+seeds = st.integers(0, 2**32 - 1)
 CLASS, STREAM, RANGE = SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE
-
+# front: Car near, Car far, Bus near; rear: Car near, Car near.
 # front: Car near, Car far, Bus near; rear: Car near, Car near.
 PARTS = Parts(
     {STREAM: ("front", "rear"), CLASS: ("Bus", "Car"), RANGE: ("<20", ">=20")},
@@ -64,22 +69,6 @@ def found(*by: SliceBy) -> dict[str, list[int]]:
 )
 def test_the_slices_are_those_asked_for_and_all_wider_ones(by, slices):
     assert found(*by) == slices
-
-
-def test_ranges_alone_are_no_slices_where_classes_are_told_apart():
-    names = set(found(CLASS, STREAM, RANGE))
-    assert {"front/Car/<20", "Car/<20", "front/Car", "Car", "front"} <= names
-    assert not names & {"<20", ">=20", "front/<20", "rear/<20"}
-
-
-@pytest.mark.parametrize("by", [(CLASS, RANGE), (CLASS, STREAM, RANGE), (STREAM, RANGE)])
-def test_a_slice_comes_after_all_that_it_lies_in(by):
-    slices = PARTS.slices(by)
-    names = [entry.name for entry in slices]
-    for i, entry in enumerate(slices):
-        assert all(names.index(name) < i for name in entry.wider if name in names)
-        wider = [set(slices[names.index(name)].rows) for name in entry.wider if name in names]
-        assert all(set(entry.rows) <= rows for rows in wider)
 
 
 def test_rows_find_the_slices_that_were_fitted_on_them_by_their_chain():
@@ -144,13 +133,6 @@ ALL = VarianceScaling((100.0,))
 
 def entry(name: str, n: int, *wider: str, tracks: int | None = None) -> tuple[FitSlice, FitRows]:
     return FitSlice(name, np.arange(n), wider), rows(n, tracks)
-
-
-def test_a_slice_of_enough_rows_stands_on_its_own():
-    fits = Fits()
-    made = fit_slices([entry("Car", 30)], fits, ALL, borrows=True, fewest=30)
-    assert fits.seen == [(30, None)]
-    assert made["Car"].leans_on is None
 
 
 def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
@@ -229,13 +211,6 @@ def test_rows_are_worth_no_more_than_their_tracks(n, tracks, expected):
         assert worth(rows(n)) == expected
 
 
-def test_one_track_however_long_is_thin():
-    long = rows(5000, tracks=1)
-    assert worth(long) == 1
-    made = fit_slices([entry("Car", 5000, tracks=1)], Fits(), ALL, borrows=True, fewest=30)
-    assert made["Car"].leans_on == WHOLE
-
-
 def test_a_prior_outweighs_the_rows_of_few_tracks_as_it_would_as_many_rows():
     for part in (rows(200), rows(200, tracks=1), rows(200, tracks=3)):
         strength = prior_strength(part, 30.0)
@@ -244,3 +219,66 @@ def test_a_prior_outweighs_the_rows_of_few_tracks_as_it_would_as_many_rows():
             worth(part) / (worth(part) + 30.0)
         )
     assert prior_strength(rows(0), 30.0) == 30.0
+
+
+# ---- what rows are worth
+
+TRACK = np.repeat(np.arange(60), 10)
+
+
+def alike(seed, share):
+    """Gaussian errors of 60 tracks; `share` is the correlation within one."""
+    random = np.random.default_rng(seed)
+    common, own = random.normal(size=60)[TRACK], random.normal(size=600)
+    return np.sqrt(share) * common + np.sqrt(1 - share) * own
+
+
+def slow_effect(x, track):
+    """D = max(1, Σ_c (Σ_{i∈c} (x_i − m))² / Σ_i (x_i − m)²), Kish 1965."""
+    off = x - x.mean()
+    together = sum(off[track == c].sum() ** 2 for c in set(track.tolist()))
+    return max(1.0, together / sum(value * value for value in off))
+
+
+@given(seeds, st.floats(0.0, 0.9), st.floats(-4.0, 4.0))
+def test_the_effects_are_those_of_the_definition_in_any_unit(seed, share, unit):
+    z = alike(seed, share)
+    size = np.median(z * z) / chi2.median(1)
+    expected = slow_effect(np.minimum(z * z / size, 64.0), TRACK)
+    signed = slow_effect(np.clip(z / np.sqrt(size), -8.0, 8.0), TRACK)
+    scaled = 10.0**unit * z[:, None]
+    assert effect_on_mean_square(scaled**2, TRACK) == pytest.approx([expected], rel=1e-9)
+    assert effect_on_mean(scaled, TRACK) == pytest.approx([signed], rel=1e-9)
+
+
+def test_each_dimension_has_a_weight_of_its_own():
+    z = np.stack([alike(3, 0.8), alike(4, 0.0)], axis=1)
+    rows = rows_of(np.ones(z.shape), z, TRACK)
+    assert rows.size_weight[0] < 0.4 < 0.7 < rows.size_weight[1]
+    assert rows.weight == rows.size_weight[0]
+    for i in range(2):
+        alone = rows_of(np.ones(600), z[:, i], TRACK)
+        assert rows.size_weight[i] == pytest.approx(alone.weight, rel=1e-12)
+
+
+def test_an_outlier_does_not_hide_how_alike_the_others_are():
+    z = alike(6, 0.7)
+    spoilt = z.copy()
+    spoilt[17] = 1e200
+    found = rows_of(np.ones(600), spoilt, TRACK)
+    assert found.weight < 0.6
+    assert found.location_weight[0] < 0.4
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_errors_of_which_most_are_nothing_have_a_worth(share):
+    z = np.where(np.arange(600) % 5 < 5 * share, 0.0, alike(7, 0.5))
+    rows = rows_of(np.ones(600), z, TRACK)
+    assert 0 < rows.weight <= 1
+    assert 0 < rows.location_weight[0] <= 1
+
+
+def test_rows_without_tracks_are_worth_one_each():
+    rows = rows_of(np.ones((600, 2)), np.stack([alike(8, 0.5)] * 2, axis=1))
+    assert rows.size_weight.tolist() == rows.location_weight.tolist() == [1.0, 1.0]
+    assert rows.take(np.arange(0)).weight == 1.0

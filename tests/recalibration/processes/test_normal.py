@@ -1,12 +1,14 @@
-"""GP-Normal multivariate: what it must reach on reference and simulated sets, what it serves
-against matrix algebra row by row, and the laws that every recalibrator obeys."""
+"""GP-Normal and GP-Normal multivariate: the likelihood against quadrature, what is served against
+matrix algebra, and what fits must reach on reference and simulated sets."""
 
-import copy
+from __future__ import annotations
+
 import json
 from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space
@@ -16,7 +18,6 @@ from monitor.recalibration.processes.multivariate import (
     fit_gp_normal_multivariate,
 )
 from monitor.recalibration.recalibrator import Identity, UnfitData
-from monitor.store.codec import InvalidDocument
 from tests import laws
 from tests.recalibration.gp_multivariate_sets import (
     correlated_pairs,
@@ -26,13 +27,155 @@ from tests.recalibration.gp_multivariate_sets import (
     rows_of,
     space_of,
 )
-from tests.recalibration.rows import as_read, joined
+from tests.recalibration.rows import (
+    as_read,
+    forwarded_loss,
+    joined,
+    normal_likelihood,
+    nothing_to_find,
+    reference_rows,
+    rows_from,
+    scaled_loss,
+    sizes,
+    true_log_factor,
+)
 from tests.reference.datasets import all_sets
 
 # The order of whitening is here not the order of the dimensions.
+# The order of whitening is here not the order of the dimensions.
 YAW_XY = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *space_of(2).dimensions))
+
+
 # Enough for laws, and quick.
 FEW = 4  # inducing points
+
+
+# ---- the likelihood of GP-Normal
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
+
+
+def moments(seed, rows):
+    random = np.random.default_rng(seed)
+    shape = (rows.space.k, rows.n)
+    return random.normal(size=shape), random.uniform(0.0, 1.5, shape)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_expectation_is_that_of_quadrature(seed):
+    rows = sizes(seed, n=200, k=3)
+    mean, variance = moments(seed, rows)
+    expected = 0.0
+    for j in range(3):
+        f = mean[j, :, None] + np.sqrt(variance[j])[:, None] * NODES
+        scale = rows.deviation[:, j, None] * np.exp(0.5 * f)
+        density = norm.logpdf(rows.error[:, j, None], scale=scale)
+        expected = expected + density @ WEIGHTS / np.sqrt(2 * np.pi)
+    found = normal_likelihood(rows).expected(mean, variance).value
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_derivatives_are_those_of_differences():
+    rows = sizes(4, n=50, k=2)
+    likelihood = normal_likelihood(rows)
+    mean, variance = moments(4, rows)
+    found = likelihood.expected(mean, variance)
+    for j in range(2):
+        step = np.zeros_like(mean)
+        step[j] = 1e-6
+        for slope, up, down in (
+            (
+                found.by_mean,
+                likelihood.expected(mean + step, variance),
+                likelihood.expected(mean - step, variance),
+            ),
+            (
+                found.by_variance,
+                likelihood.expected(mean, variance + step),
+                likelihood.expected(mean, variance - step),
+            ),
+        ):
+            difference = (up.value - down.value) / 2e-6
+            assert slope[j] == pytest.approx(difference, rel=1e-6, abs=1e-7)
+
+
+def test_it_begins_at_variance_scaling():
+    rows = sizes(5, k=3)
+    nees = np.mean((rows.error / rows.deviation) ** 2, axis=0)
+    likelihood = normal_likelihood(rows)
+    assert likelihood.start == pytest.approx(np.log(nees))
+    mean = np.repeat(likelihood.start[:, None], rows.n, axis=1)
+    slope = likelihood.expected(mean, np.zeros_like(mean)).by_mean.sum(axis=1)
+    assert slope == pytest.approx(np.zeros(3), abs=1e-9)
+
+
+# ---- what GP-Normal finds
+
+
+def log_factor(model, rows):
+    made = model.apply(rows.estimates).covariance
+    ratio = np.diagonal(made, axis1=1, axis2=2) / rows.deviation**2
+    return np.log(ratio)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_factor_that_was_put_in_comes_out(full):
+    model = normal.fit_gp_normal(sizes(1, n=3000, full=full))
+    fresh = sizes(2, n=1000, full=full)
+    gap = log_factor(model, fresh) - true_log_factor(fresh.estimates.mean)
+    assert np.sqrt(np.mean(gap**2)) < 0.15
+    assert np.mean(fresh.error**2 / (np.exp(log_factor(model, fresh)) * fresh.deviation**2)) == (
+        pytest.approx(1.0, abs=0.1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "evaluated", "reached"),
+    [
+        ("cosine_mean", slice(2000, 4000), 1.085),
+        ("cosine_variance", slice(2000, 4000), 0.745),
+        ("box4_size_dependent", slice(4000, 6000), 3.115),
+    ],
+)
+def test_the_figures_of_the_reference_sets_are_reached(name, evaluated, reached):
+    model = normal.fit_gp_normal(reference_rows(name, slice(0, 2000)))
+    assert forwarded_loss(model, reference_rows(name, evaluated)) <= reached
+
+
+@pytest.mark.parametrize("name", ["cauchy_1d", "box4_heavy_tailed"])
+def test_heavy_tails_are_no_worse_off_than_with_variance_scaling(name):
+    fitted_on, fresh = (reference_rows(name, slice(a, a + 2000)) for a in (0, 2000))
+    found = forwarded_loss(normal.fit_gp_normal(fitted_on), fresh)
+    assert found <= scaled_loss(fitted_on, fresh) + 0.01
+
+
+def test_one_true_factor_is_left_to_variance_scaling():
+    fitted_on = reference_rows("box4_overconfident_diag", slice(0, 2000))
+    fresh = reference_rows("box4_overconfident_diag", slice(10_000, 12_000))
+    found = forwarded_loss(normal.fit_gp_normal(fitted_on), fresh)
+    assert found == pytest.approx(scaled_loss(fitted_on, fresh), abs=0.001)
+
+
+def test_a_factor_that_turns_with_an_angle_has_no_jump_where_the_angle_is_wrapped():
+    random = np.random.default_rng(3)
+    yaw = random.uniform(-np.pi, np.pi, (4000, 1))
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),))
+    error = 0.1 * np.exp(0.8 * np.cos(yaw - 2.8)) * random.normal(size=yaw.shape)
+    model = normal.fit_gp_normal(rows_from(yaw, np.full_like(yaw, 0.01), error, space=space))
+    ends = rows_from(np.array([[-np.pi], [np.pi]]), np.full((2, 1), 0.01), np.ones((2, 1)))
+    left, right = log_factor(model, ends)[:, 0]
+    assert left == pytest.approx(right, abs=1e-9)
+    assert left == pytest.approx(1.6 * np.cos(np.pi - 2.8), abs=0.3)
+
+
+def test_one_giant_error_makes_no_dependence():
+    rows = sizes(18, n=500, factor=nothing_to_find)
+    rows.error[7] = 1e9
+    model = normal.fit_gp_normal(rows)
+    assert np.ptp(log_factor(model, rows), axis=0) == pytest.approx(np.zeros(2), abs=1e-9)
+
+
+# ---- what GP-Normal multivariate must reach
 
 
 @cache
@@ -52,9 +195,6 @@ def fitted(form, k):
     if form == "mixed":
         rows = joined(rows, drifting(k + 1, n=n, k=k, diagonal=True))
     return fit_gp_normal_multivariate(rows, FEW)
-
-
-# ---- what it must reach
 
 
 def test_boxes_with_lost_correlations_reach_covariance_scaling():
@@ -96,16 +236,6 @@ def test_correlations_that_do_not_are_those_of_covariance_scaling(seed):
     found, _ = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
     assert found == pytest.approx(scaled, abs=0.01)
-
-
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_errors_of_covariances_that_depend_on_the_detection_are_corrected(diagonal):
-    rows = drifting(3, n=2500, diagonal=diagonal)
-    left, right = rows.take(np.arange(500)), rows.take(np.arange(500, 2500))
-    found, nees = joint_likelihood(fit_gp_normal_multivariate(left), right)
-    scaled, _ = joint_likelihood(covariance_scaled(left), right)
-    assert found < scaled - 0.2
-    assert nees == pytest.approx(1.0, abs=0.1)
 
 
 def test_one_dimension_is_gp_normal():
@@ -183,19 +313,6 @@ def test_the_order_of_the_dimensions_is_that_of_the_space():
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def test_a_frame_of_both_forms_is_recalibrated_row_by_row():
-    model = fitted("mixed", 3)
-    plain = drifting(11, n=40, diagonal=True)
-    full = drifting(12, n=50)
-    both = joined(plain, full).take(np.random.default_rng(1).permutation(90))
-    made = model.apply(both.estimates)
-    flags = both.estimates.diagonal
-    for part in (flags, ~flags):
-        sent = both.take(np.flatnonzero(part)).estimates
-        assert np.array_equal(made.covariance[part], model.apply(sent).covariance)
-    assert not made.diagonal.any()
-
-
 @pytest.mark.parametrize("k", [2, 3])
 def test_a_form_that_was_not_fitted_is_only_scaled(k):
     for form in ("variances", "covariances"):
@@ -215,79 +332,7 @@ def test_one_dimension_has_one_form_however_it_is_flagged():
     assert fit_gp_normal_multivariate(drifting(1, n=150, k=1, diagonal=True), FEW) == model
 
 
-def test_far_outside_of_the_fit_weights_are_those_at_its_edge():
-    model = fitted("variances", 2)
-    sent = drifting(14, n=10, k=2, diagonal=True).estimates
-    far = [
-        model.apply(Estimates(sent.mean * 0 + at, sent.covariance, sent.diagonal)).covariance
-        for at in (1e2, 1e8)
-    ]
-    assert np.array_equal(*far)
-
-
-def test_a_wrong_unit_is_fitted_away():
-    rows = drifting(15, n=150, diagonal=True)
-    unit = np.array([1.0, 1000.0, 0.01])
-    sent = rows.estimates
-    other = rows_of(sent.mean, sent.covariance * np.outer(unit, unit), rows.error, True)
-    expected = fit_gp_normal_multivariate(rows, FEW).apply(rows.estimates).covariance
-    assert fit_gp_normal_multivariate(other, FEW).apply(
-        other.estimates
-    ).covariance == pytest.approx(expected, rel=1e-3)
-
-
-# ---- laws
-
-
-def test_rows_of_one_object_are_not_taken_for_as_many():
-    rows = correlated_pairs(1, n=60)
-    track = np.arange(60)
-    sent = rows.estimates
-    once = rows_of(sent.mean, sent.covariance, rows.error, True, track=track)
-    often = once.take(np.repeat(track, 5))
-    apart = often.take(np.arange(often.n))
-    apart.track[:] = -1
-    # Equal in the first digits they would be known for copies.
-    apart.error[:] *= 1 + 1e-3 * np.random.default_rng(3).normal(size=apart.error.shape)
-    sent = correlated_pairs(2, n=200).estimates
-    found, expected, sharpened = (
-        fit_gp_normal_multivariate(one).apply(sent).covariance for one in (often, once, apart)
-    )
-    gap = np.abs(found - expected).max()
-    assert gap < 0.1 * np.abs(sharpened - expected).max()
-
-
-def test_its_type_says_what_it_is():
-    model = fitted("variances", 2)
-    assert (model.method, model.output, model.k) == ("gp-normal-multivariate", "gaussian", 2)
-    assert model.keeps_definite
-
-
-# ---- data that do not determine a recalibrator
-
-
-def test_nothing_can_be_fitted_on_no_rows():
-    with pytest.raises(UnfitData, match="cannot fit on 0 detections"):
-        fit_gp_normal_multivariate(drifting(1, n=0))
-
-
-def test_a_dimension_without_errors_is_named():
-    rows = drifting(1)
-    rows.error[:, 1] = 0.0
-    with pytest.raises(UnfitData, match="dimension 'y' has no error in 600 rows"):
-        fit_gp_normal_multivariate(rows)
-
-
-def test_one_row_determines_one_dimension_and_no_more():
-    one = drifting(1, n=1, k=1)
-    made = fit_gp_normal_multivariate(one).apply(one.estimates).covariance
-    assert made[0, 0, 0] == pytest.approx(one.error[0, 0] ** 2)
-    for k in (2, 3):
-        for diagonal, form in ((True, "variances"), (False, "covariances")):
-            with pytest.raises(
-                UnfitData, match=rf"of 1 rows with {form} over .* are singular: {k}"
-            ):
-                fit_gp_normal_multivariate(drifting(1, n=1, k=k, diagonal=diagonal))
+# ---- data that do not determine it
 
 
 @pytest.mark.parametrize("diagonal", [True, False])
@@ -307,14 +352,6 @@ def test_a_form_with_too_few_rows_is_named():
         fit_gp_normal_multivariate(rows, FEW)
 
 
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_duplicated_rows_and_constant_deviations_are_fitted(diagonal):
-    rows = drifting(6, n=60, diagonal=diagonal)
-    rows.estimates.covariance[:] = rows.estimates.covariance[0]
-    model = fit_gp_normal_multivariate(rows.take(np.repeat(np.arange(60), 3)), FEW)
-    laws.recalibrated_covariances_are_positive_definite(model, rows.estimates)
-
-
 @pytest.mark.parametrize("diagonal", [False, True])
 @pytest.mark.parametrize("n", [4, 5, 8, 20])
 @pytest.mark.parametrize("apart", [0.0, 1e-7])
@@ -326,109 +363,3 @@ def test_of_a_few_rows_that_repeat_a_fit_is_what_can_be_read(diagonal, n, apart)
     document = json.loads(json.dumps(model.parameters()))
     assert as_read(GpNormalMultivariate, document) == model
     laws.recalibrated_covariances_are_positive_definite(model, few.estimates)
-
-
-def test_rows_that_repeat_show_no_more_than_once():
-    once = drifting(7, n=40)
-    again = once.take(np.repeat(np.arange(40), 100))
-    alone, repeated = (
-        fit_gp_normal_multivariate(rows, FEW).apply(once.estimates).covariance
-        for rows in (once, again)
-    )
-    assert repeated == pytest.approx(alone, rel=1e-3, abs=1e-3 * np.abs(alone).max())
-
-
-# ---- documents
-
-
-def changed(content, path, value):
-    content = copy.deepcopy(content)
-    place = content
-    for step in path[:-1]:
-        place = place[step]
-    if value is None:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    return content
-
-
-# Its smallest eigenvalue is positive by a rounding, and still it has no root.
-SINGULAR = [[(1 / 3) ** 2, (1 / 3) * (1 / 9)], [(1 / 3) * (1 / 9), (1 / 9) ** 2]]
-WRONG = {
-    "no scale": (("scale",), None, "'parameters' has no 'scale'"),
-    "a negative scale": (("scale", 0), -1.0, r"'parameters.scale\[0\]' is -1.0"),
-    "a scale of another unit": (("scale", 0), 1e13, r"'parameters.scale\[0\]' is 10000000000000.0"),
-    "an order of other dimensions": (("order",), [0, 2], "'order' is"),
-    "a form that is no object": (("variances",), [], r"'parameters.variances' is \[\]"),
-    "no moment": (("variances", "moment"), None, "'parameters.variances' has no 'moment'"),
-    "an indefinite moment": (("variances", "moment"), [[1.0, 2.0], [2.0, 1.0]], "not positive"),
-    "a singular moment": (("variances", "moment"), SINGULAR, "'moment' is"),
-    "a vanishing moment": (("variances", "moment"), [[1e-25, 0.0], [0.0, 1.0]], "'moment' is"),
-    "a moment of another unit": (("variances", "moment"), [[1e30, 0.0], [0.0, 1.0]], "1e.30"),
-    "no weights": (("variances", "weights"), None, "'parameters.variances' has no 'weights'"),
-    "a weight beyond bounds": (
-        ("variances", "weights", "high", 0),
-        1e3,
-        r"'parameters.variances.weights.high\[0\]' is 1000.0",
-    ),
-    "NaN": (
-        ("variances", "weights", "low", 0),
-        float("nan"),
-        r"'parameters.variances.weights.low\[0\]' is nan",
-    ),
-    "too few limits": (
-        ("variances", "weights", "low"),
-        [0.0],
-        "'parameters.variances.weights': 'low' has 1 entries: with 'processes' ",
-    ),
-    "no variance of the weights": (
-        ("variances", "most_uncertain"),
-        None,
-        "'parameters.variances' has no 'most_uncertain'",
-    ),
-    "too few variances": (
-        ("variances", "most_uncertain"),
-        [0.0],
-        "'parameters.variances': 'most_uncertain' has 1 entries: with 'weights'",
-    ),
-    "a negative variance": (
-        ("variances", "most_uncertain", 1),
-        -0.1,
-        r"'parameters.variances.most_uncertain\[1\]' is -0.1",
-    ),
-    "a boundless variance": (
-        ("variances", "most_uncertain", 1),
-        1e9,
-        r"'parameters.variances.most_uncertain\[1\]' is 1000000000.0",
-    ),
-}
-
-
-@pytest.mark.parametrize(("path", "value", "message"), WRONG.values(), ids=WRONG)
-def test_a_wrong_document_is_refused(path, value, message):
-    content = changed(fitted("mixed", 2).parameters(), path, value)
-    with pytest.raises(InvalidDocument, match=message):
-        as_read(GpNormalMultivariate, content)
-
-
-def test_processes_of_other_outputs_are_refused():
-    content = fitted("mixed", 2).parameters()
-    weights = content["variances"]["weights"]
-    weights["processes"].reverse()
-    with pytest.raises(
-        InvalidDocument,
-        match=r"'parameters.variances': 'processes' have \[2, 1\] outputs: 2 dimensions ",
-    ):
-        as_read(GpNormalMultivariate, content)
-
-
-def test_a_document_without_any_form_is_refused():
-    content = fitted("mixed", 2).parameters()
-    del content["variances"], content["covariances"]
-    with pytest.raises(InvalidDocument, match="'covariances' is missing, and so is 'var"):
-        as_read(GpNormalMultivariate, content)
-    content = fitted("covariances", 1).parameters()
-    content["variances"] = content.pop("covariances")
-    with pytest.raises(InvalidDocument, match="'covariances' is missing: one dimension needs"):
-        as_read(GpNormalMultivariate, content)

@@ -1,15 +1,25 @@
-"""The bound against the textbook, its slopes against differences, and its optimum against exact
-regression, which a Gaussian likelihood has in closed form."""
+"""Fits of processes: the bound against the textbook, its slopes against differences, its optimum
+against exact regression, and inputs that say something against those that do not."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from monitor.recalibration.processes import variational
 from monitor.recalibration.processes.normal import NormalLikelihood
-from monitor.recalibration.processes.process_fit import Search, fit_process, hyper_slope
+from monitor.recalibration.processes.process_fit import (
+    Search,
+    choose_inputs,
+    evidence_share,
+    fit_process,
+    hyper_slope,
+    inducing_points,
+)
 from monitor.recalibration.processes.sparse_process import Expected, in_blocks
 from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
@@ -19,6 +29,28 @@ from tests.recalibration.processes.processes import (
     textbook_at,
     textbook_divergence,
 )
+from tests.recalibration.rows import normal_likelihood, nothing_to_find, rows_from, sizes
+
+# ---- inducing points
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 3), st.integers(1, 15))
+def test_they_lie_within_the_points_and_apart(seed, n, width, count):
+    points = np.random.default_rng(seed).normal(size=(n, width))
+    found = inducing_points(points, count)
+    assert found.shape == (min(n, count), width)
+    assert (found >= points.min(axis=0) - 1e-12).all()
+    assert (found <= points.max(axis=0) + 1e-12).all()
+    assert len(np.unique(found, axis=0)) == len(found)
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 5])
+def test_points_that_repeat_make_no_more_centres_than_there_are(distinct):
+    points = np.arange(distinct, dtype=float)[np.arange(100) % distinct][:, None]
+    assert sorted(inducing_points(points, 12)[:, 0].tolist()) == list(range(distinct))
+
+
+# ---- the bound and the search
 
 
 @dataclass(frozen=True)
@@ -44,15 +76,15 @@ def factors(seed, n, outputs):
     return points, NormalLikelihood(square, np.zeros((outputs, n)))
 
 
+def search_of(likelihood, points, weight=1.0, inducing=6):
+    return Search(likelihood, likelihood.start, points, weight, inducing)
+
+
 def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence():
     points, likelihood = factors(1, 300, 2)
     process, found = fit_process(likelihood, points, 0.5, 6)
     value = likelihood.expected(*textbook_at(process, points)).value.sum()
     assert found == pytest.approx(0.5 * value - textbook_divergence(process), rel=1e-7)
-
-
-def search_of(likelihood, points, weight=1.0, inducing=6):
-    return Search(likelihood, likelihood.start, points, weight, inducing)
 
 
 def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
@@ -122,16 +154,6 @@ def test_with_inducing_points_everywhere_it_is_exact_regression():
     assert found == pytest.approx(evidence, abs=1e-3)
 
 
-def test_a_fit_finds_the_factor_that_made_the_errors():
-    points, likelihood = factors(8, 4000, 1)
-    process, _ = fit_process(likelihood, points[:, :1], 1.0)
-    x = np.linspace(-1.5, 1.5, 21)[:, None]
-    mean, variance = process.at(x)
-    gap = (mean[0] - 1.5 * np.tanh(x[:, 0])) / np.sqrt(variance[0])
-    assert np.sqrt(variance[0]).max() < 0.2
-    assert np.sqrt(np.mean(gap**2)) < 2.0
-
-
 def seen(search, packed):
     """What a search finds somewhere, where the likelihood has a value."""
     found = search.evaluated(packed)
@@ -171,18 +193,6 @@ def test_a_search_turns_back_from_where_the_likelihood_has_no_value():
     assert search.unpacked(search.place.packed)[1].max() < 1.0
 
 
-def test_a_row_of_less_weight_makes_the_process_less_sure():
-    points, likelihood = factors(10, 1000, 1)
-    _, sure = fit_process(likelihood, points, 1.0)[0].at(points)
-    _, unsure = fit_process(likelihood, points, 0.1)[0].at(points)
-    assert (unsure > sure).mean() > 0.95
-    copies = np.repeat(np.arange(1000), 10)
-    again = NormalLikelihood(likelihood.square[:, copies], likelihood.log_deviation[:, copies])
-    process, _ = fit_process(again, points[copies], 0.1)
-    _, same = process.at(points)
-    assert np.median(same / sure) == pytest.approx(1.0, abs=0.1)
-
-
 @pytest.mark.parametrize("points", [np.zeros((50, 0)), np.full((50, 2), 0.3)])
 def test_without_anything_to_tell_rows_apart_the_process_is_the_constant(points):
     _, likelihood = factors(11, 50, 2)
@@ -191,12 +201,6 @@ def test_without_anything_to_tell_rows_apart_the_process_is_the_constant(points)
     assert not process.inducing
     at_start = np.repeat(likelihood.start[:, None], 50, axis=1)
     assert found == likelihood.expected(at_start, 0.0 * at_start).value.sum()
-
-
-def test_a_fit_is_the_same_bit_for_bit_each_time():
-    points, likelihood = factors(12, 500, 2)
-    first, second = (fit_process(likelihood, points, 1.0) for _ in range(2))
-    assert first == second
 
 
 def test_a_likelihood_that_is_not_finite_is_refused():
@@ -218,10 +222,71 @@ def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
     assert not process.inducing
 
 
-def test_rows_in_blocks_come_back_in_line():
-    seen = Points(300, in_blocks(np.zeros((300, 1)), ROWS), np.zeros((1, 1)))
-    values = np.arange(600.0).reshape(2, 300)
-    blocks = seen.in_blocks(values)
-    assert blocks.shape == (2, 2, variational.ROWS)
-    assert np.array_equal(seen.in_line(blocks), values)
-    assert not blocks.reshape(2, -1)[:, 300:].any()
+# ---- the choice of inputs
+
+
+def chosen(rows, dimension=0):
+    likelihood = normal_likelihood(rows, dimension)
+    weight = float(rows.size_weight[dimension])
+    process = choose_inputs(likelihood, rows, weight)
+    return [(str(f.kind), f.dimension) for f in process.inputs], process
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_the_one_input_that_matters_is_found_for_every_dimension(dimension):
+    assert chosen(sizes(1, n=2000, k=3), dimension)[0] == [("log-mean", 0)]
+
+
+def test_two_inputs_that_matter_are_both_found():
+    random = np.random.default_rng(2)
+    mean = random.normal(size=(3000, 4))
+    sigma = np.exp(random.normal(0, 0.5, (3000, 4)))
+    log_factor = 1.2 * np.tanh(2 * mean[:, 2:3]) + 1.5 * np.log(sigma[:, 1:2])
+    error = sigma * np.exp(0.5 * log_factor) * random.normal(size=(3000, 4))
+    found, process = chosen(rows_from(mean, sigma**2, error))
+    assert sorted(found) == [("log-deviation", 1), ("mean", 2)]
+    assert process.width == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_matters_the_process_is_variance_scaling(seed):
+    rows = sizes(seed, n=1000, k=3, factor=nothing_to_find)
+    found, process = chosen(rows)
+    assert found == []
+    nees = np.mean((rows.error / rows.deviation)[:, 0] ** 2)
+    assert process.constant == pytest.approx([np.log(nees)], rel=1e-9)
+
+
+@pytest.mark.parametrize("tail", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_outliers_are_not_taken_for_a_dependence(tail, seed):
+    rows = sizes(seed, n=1000, k=2, factor=nothing_to_find, tail=tail)
+    assert chosen(rows)[0] == []
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.1, 0.01, 0.001])
+def test_rows_of_tracks_are_worth_less_than_as_many_objects(unit):
+    alone = sizes(5, n=150, k=1, factor=lambda mean: 0.5 * np.tanh(np.log(mean) - 4))
+    copies = np.repeat(np.arange(150), 20)
+    tracked = rows_from(
+        alone.estimates.mean[copies],
+        (unit * alone.deviation[copies]) ** 2,
+        alone.error[copies],
+        track=copies,
+    )
+    untracked = rows_from(
+        alone.estimates.mean[copies], alone.deviation[copies] ** 2, alone.error[copies]
+    )
+    assert chosen(alone)[0] == chosen(tracked)[0] == []
+    assert chosen(untracked)[0] != []
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_share_of_the_evidence_is_two_over_the_kurtosis_less_one(seed):
+    rows = sizes(seed, n=500, k=1, factor=nothing_to_find, tail=3)
+    likelihood = normal_likelihood(rows)
+    mean = np.repeat(likelihood.start[:, None], rows.n, axis=1)
+    z = (rows.error / rows.deviation)[:, 0]
+    kurtosis = np.mean(z**4) / np.mean(z**2) ** 2
+    share = evidence_share(likelihood.expected(mean, np.zeros_like(mean)))
+    assert share == pytest.approx(min(1.0, 2 / (kurtosis - 1)), rel=1e-9)

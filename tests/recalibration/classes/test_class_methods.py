@@ -1,0 +1,557 @@
+"""Recalibration of class probabilities: the laws of every method, each method against its equation,
+simulated distortions, and where rows are few."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.optimize import minimize_scalar
+
+from monitor.recalibration.classes import class_scaling
+from monitor.recalibration.classes.class_scaling import (
+    AuxiliaryScaling,
+    NetworkFamily,
+    VectorFamily,
+    VectorScaling,
+    fit_auxiliary_scaling,
+    fit_temperature,
+    fit_vector_scaling,
+)
+from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS
+from monitor.recalibration.classes.classwise_isotonic import (
+    FEWEST,
+    MOST_KNOTS,
+    UNCHANGED,
+    fit_classwise_isotonic,
+)
+from monitor.recalibration.classes.probabilities import (
+    ClassIdentity,
+    ClassRows,
+    as_columns,
+    averaged_loss,
+    from_logits,
+    from_probabilities,
+)
+from monitor.recalibration.recalibrator import UnfitData
+from tests.laws import assert_same
+from tests.recalibration.classes.class_sets import (
+    METHODS,
+    distorted,
+    evaluated,
+    made,
+    of_several_opinions,
+    overconfident,
+    reference,
+)
+from tests.recalibration.rows import as_read
+
+of_every_method = pytest.mark.parametrize("method", METHODS)
+of_every_fit = pytest.mark.parametrize("method", CLASS_FITS)
+SEVERAL = of_several_opinions(1, 800)
+
+
+def opinions(seed, n, m, classes):
+    random = np.random.default_rng(seed)
+    return from_logits(random.normal(0.0, 4.0, (n, m, classes)))
+
+
+# ---- what comes out
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.integers(0, 5),
+    arrays.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 4), st.integers(1, 3), st.just(4)),
+        elements=st.floats(0.0, 1.0),
+    ),
+)
+def test_whatever_is_sent_probabilities_come_back(method, seed, sent):
+    found = made(method, 4, seed).apply(from_probabilities(sent))
+    assert found.shape == sent.shape
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert np.abs(found.sum(axis=2) - 1).max() <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("classes", [2, 10, 80])
+@pytest.mark.parametrize("m", [1, 3])
+def test_each_detection_is_recalibrated_by_itself_to_the_last_bit(method, classes, m):
+    model = made(method, classes)
+    sent = opinions(3, 67, m, classes)
+    whole = model.apply(sent)
+    for row in range(67):
+        assert_same(model.apply(sent[row : row + 1]), whole[row : row + 1])
+    assert_same(model.apply(sent[5:40]), whole[5:40])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_of_nan_stays_one_and_leaves_its_neighbours_alone(method):
+    model = made(method, 10)
+    sent = opinions(5, 12, 2, 10)
+    before = model.apply(sent)
+    broken = sent.copy()
+    broken[3], broken[7, 1, 4] = np.nan, np.nan
+    after = model.apply(broken)
+    assert np.isnan(after[3]).all()
+    assert np.isnan(after[7, 1]).all()
+    kept = np.ones((12, 2), bool)
+    kept[3], kept[7, 1] = False, False
+    assert np.array_equal(after[kept], before[kept])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [0, 1, 9])
+def test_recalibration_leaves_its_argument_alone(method, n):
+    sent = opinions(6, n, 1, 10)
+    before = sent.copy()
+    found = made(method, 10).apply(sent)
+    assert_same(sent, before)
+    assert found.shape == (n, 1, 10)
+    assert not np.shares_memory(found, sent)
+
+
+def test_the_identity_changes_a_sum_off_1_and_nothing_else():
+    sent = np.array([[[0.2, 0.3, 0.5]], [[0.2, 0.3, 0.4995]]])
+    found = made("class-identity", 3).apply(from_probabilities(sent))
+    assert found[0] == pytest.approx(sent[0], abs=1e-15)
+    assert found[1] == pytest.approx(sent[1] / 0.9995, abs=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_document_read_back_is_the_same_to_the_last_bit(method, classes):
+    model = made(method, classes)
+    again = as_read(CLASS_METHODS[method], json.loads(json.dumps(model.parameters())))
+    assert again == model
+    assert hash(again) == hash(model)
+    sent = opinions(8, 10, 1, classes)
+    assert_same(again.apply(sent), model.apply(sent))
+
+
+# ---- fits
+
+
+@pytest.mark.parametrize("method", CLASS_FITS)
+def test_the_order_of_rows_changes_nothing_to_the_last_bit(method):
+    random = np.random.default_rng(10)
+    rows = distorted(11, 600, 4)
+    twice = np.append(np.arange(600), random.integers(0, 600, 100))
+    track = random.integers(-1, 120, 700)
+    rows = ClassRows(rows.log_probabilities[twice], rows.label[twice], track)
+    found = CLASS_FITS[method](rows)
+    for _ in range(2):
+        again = CLASS_FITS[method](rows.take(random.permutation(700)))
+        assert again == found
+
+
+@pytest.mark.parametrize("method", CLASS_FITS)
+def test_a_fit_to_several_opinions_is_that_to_one_if_they_agree(method):
+    rows = distorted(12, 1500, 3)
+    alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
+    sent = opinions(13, 50, 1, 3)
+    found, expected = (CLASS_FITS[method](r).apply(sent) for r in (alike, rows))
+    assert np.abs(found - expected).max() < 1e-9
+
+
+ONE_CLASS, NO_PARTS = "all 1 rows are of class 2", "2 rows are too few to leave out one of 5 parts"
+
+
+@pytest.mark.parametrize(
+    ("method", "n", "refused"),
+    [
+        ("temperature", 1, "1 rows are the likelier the lower the temperature"),
+        ("temperature", 2, None),
+        ("temperature", 7, None),
+        ("vector-scaling", 1, ONE_CLASS),
+        ("vector-scaling", 2, NO_PARTS),
+        ("vector-scaling", 7, None),
+        ("auxiliary-scaling", 1, ONE_CLASS),
+        ("auxiliary-scaling", 2, NO_PARTS),
+        ("auxiliary-scaling", 7, None),
+        *(
+            ("classwise-isotonic", n, f"10 independent rows of it and 10 of others among {n}")
+            for n in (1, 2, 7)
+        ),
+    ],
+)
+def test_of_a_few_rows_a_fit_is_finite_or_refused(method, n, refused):
+    few = of_several_opinions(15, n)
+    if refused is None:
+        assert np.isfinite(CLASS_FITS[method](few).apply(SEVERAL.log_probabilities)).all()
+    else:
+        with pytest.raises(UnfitData, match=refused):
+            CLASS_FITS[method](few)
+
+
+@pytest.mark.parametrize("method", CLASS_FITS)
+def test_zero_probabilities_can_be_fitted(method):
+    rows = distorted(17, 800, 4)
+    hard = np.exp(rows.log_probabilities)
+    hard[hard < 0.05] = 0.0
+    model = CLASS_FITS[method](ClassRows(from_probabilities(hard), rows.label))
+    assert np.isfinite(model.apply(from_probabilities(hard))).all()
+
+
+# ---- rows and their loss
+
+ROWS = of_several_opinions(1, 200, opinions=3)
+
+
+def test_the_loss_is_that_of_loops_over_the_averaged_opinions():
+    """−log 1/M Σ_m exp(s_my) / Σ_c exp(s_mc), Laves et al. 2019, eq. 25."""
+    random = np.random.default_rng(2)
+    scores = random.normal(0.0, 3.0, (4, 200 * 3))
+    found, _ = averaged_loss(scores, ROWS.label)
+    for i in range(200):
+        p = 0.0
+        for m in range(3):
+            s = scores[:, 3 * i + m]
+            p += np.exp(s[ROWS.label[i]]) / sum(np.exp(one) for one in s) / 3
+        assert found[i] == pytest.approx(-np.log(p), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("opinions", [1, 3])
+def test_its_derivatives_are_those_of_small_steps(opinions):
+    random = np.random.default_rng(3)
+    scores, label = random.normal(0.0, 2.0, (4, 5 * opinions)), random.integers(0, 4, 5)
+    found = averaged_loss(scores, label)[1]
+    for c in range(4):
+        for j in range(5 * opinions):
+            step = np.zeros_like(scores)
+            step[c, j] = 1e-6
+            up, down = (averaged_loss(scores + sign * step, label)[0].sum() for sign in (1, -1))
+            assert found[c, j] == pytest.approx((up - down) / 2e-6, abs=1e-8)
+
+
+def test_rows_of_a_track_are_in_one_part_and_parts_are_about_equal():
+    track = np.repeat(np.arange(50), 4)
+    track[:20] = -1
+    fold = ClassRows(ROWS.log_probabilities, ROWS.label, track).fold(5)
+    for one in range(5, 50):
+        assert np.unique(fold[track == one]).size == 1
+    assert np.bincount(fold, minlength=5).min() >= 20
+    alone = ROWS.fold(5)
+    assert np.array_equal(np.bincount(alone), np.full(5, 40))
+
+
+def test_alike_rows_of_one_object_are_worth_less():
+    single = of_several_opinions(6, 300, opinions=1)
+    five = np.repeat(np.arange(300), 5)
+    tracked = ClassRows(single.log_probabilities[five], single.label[five], five)
+    assert tracked.weight == pytest.approx(0.2, rel=0.02)
+    assert single.weight == 1.0
+    assert ClassRows(single.log_probabilities, single.label, np.full(300, -1)).weight == 1.0
+
+
+# ---- temperature
+
+
+def slow_loss(rows: ClassRows, temperature: float) -> float:
+    """Mean of −log 1/N Σ_i softmax(z_i / T)_y, Laves et al. 2019, eq. 25; row by row."""
+    total = 0.0
+    for opinions, y in zip(rows.log_probabilities, rows.label, strict=True):
+        p = 0.0
+        for z in opinions:
+            weights = [np.exp(one / temperature) for one in z]
+            p += weights[y] / sum(weights) / len(opinions)
+        total -= np.log(p)
+    return total / rows.n
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [overconfident(1, 300, 4), overconfident(2, 200, 2, 0.5), of_several_opinions(3, 150)],
+    ids=["too sure", "two classes, too unsure", "five opinions"],
+)
+def test_it_is_at_the_optimum_of_the_loss(rows):
+    found = fit_temperature(rows).temperature
+    best = minimize_scalar(
+        lambda at: slow_loss(rows, np.exp(at)),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-7},
+    )
+    assert found == pytest.approx(np.exp(best.x), abs=1e-4)
+    assert slow_loss(rows, found) <= best.fun + 1e-12
+
+
+def test_the_reference_set_is_calibrated_no_worse_than_by_the_reference():
+    fitted, fresh = reference()
+    model = fit_temperature(fitted)
+    # fits.json of the reference: T = 1.995320043599942, ECE 0.016946978413340873
+    assert model.temperature == pytest.approx(1.995320044, abs=1e-6)
+    found = evaluated(model, fresh)
+    assert found.ece <= 0.016946978413340873
+    assert found.nll == pytest.approx(1.5431878396, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("classes", [2, 10, 80])
+def test_a_known_temperature_is_found_again(temperature, classes):
+    assert fit_temperature(
+        overconfident(5, 6000, classes, temperature)
+    ).temperature == pytest.approx(temperature, rel=0.06)
+
+
+def test_logits_and_their_probabilities_give_one_temperature():
+    random = np.random.default_rng(6)
+    logits = random.normal(0.0, 2.0, (500, 1, 5)) + 7.0
+    label = overconfident(6, 500, 5).label
+    p = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    sure = np.where(random.uniform(size=500) < 0.6, logits[:, 0].argmax(axis=1), label)
+    one, other = (ClassRows(x, sure) for x in (from_logits(logits), from_probabilities(p)))
+    assert fit_temperature(one).temperature == pytest.approx(
+        fit_temperature(other).temperature, rel=1e-9
+    )
+
+
+def test_a_detector_that_is_always_right_does_not_determine_it():
+    rows = overconfident(8, 200)
+    right = ClassRows(rows.log_probabilities, rows.log_probabilities[:, 0].argmax(axis=1))
+    with pytest.raises(UnfitData, match=r"the lower the temperature, below 0\.01.*Add rows in"):
+        fit_temperature(right)
+    certain = from_probabilities(np.eye(3)[[0, 1, 2, 0]])[:, None]
+    with pytest.raises(UnfitData, match="the lower the temperature"):
+        fit_temperature(ClassRows(certain, np.array([0, 1, 2, 0])))
+
+
+def test_probabilities_that_say_nothing_of_the_labels_do_not_determine_it():
+    rows = overconfident(9, 400)
+    least = ClassRows(rows.log_probabilities, rows.log_probabilities[:, 0].argmin(axis=1))
+    with pytest.raises(UnfitData, match=r"the higher the temperature, beyond 100.*order of the"):
+        fit_temperature(least)
+    uniform = from_probabilities(np.full((4, 1, 3), 1 / 3))
+    with pytest.raises(UnfitData, match="the higher the temperature"):
+        fit_temperature(ClassRows(uniform, np.array([0, 1, 2, 0])))
+
+
+# ---- vector and auxiliary scaling
+
+
+def test_weights_and_biases_act_as_in_the_equation():
+    """softmax(T z + b), T = diag(t), Laves et al. 2019, eq. 26; Guo et al. 2017 with a bias."""
+    weight, bias = (0.5, 1.5, 2.0), (0.3, -0.2, 0.0)
+    sent = of_several_opinions(1, 20, classes=3).log_probabilities
+    found = VectorScaling(weight, bias).apply(sent)
+    for i in range(20):
+        for m in range(5):
+            each = [np.exp(weight[c] * sent[i, m, c] + bias[c]) for c in range(3)]
+            assert found[i, m] == pytest.approx(np.array(each) / sum(each), abs=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_one_temperature_is_right_no_class_gets_its_own(seed):
+    rows = overconfident([6, seed], 4000)
+    assert fit_vector_scaling(rows).weight == pytest.approx(
+        [1 / class_scaling.fit_temperature(rows).temperature] * 10
+    )
+
+
+def test_rows_of_few_objects_are_not_taken_for_many():
+    """A distortion that ten objects show over and over is no reason for classes of their own."""
+    some = overconfident(11, 40, 4)
+    again = np.repeat(np.arange(40), 50)
+    rows = ClassRows(some.log_probabilities[again], some.label[again], again)
+    assert fit_vector_scaling(rows).weight == pytest.approx(
+        [1 / class_scaling.fit_temperature(rows).temperature] * 4
+    )
+    assert max(map(abs, fit_vector_scaling(rows).bias)) == 0.0
+
+
+def test_too_few_to_leave_some_out_are_refused():
+    # One in three is wrong: the temperature is determined.
+    said = from_probabilities(np.array([[[0.8, 0.1, 0.1]], [[0.1, 0.8, 0.1]], [[0.1, 0.8, 0.1]]]))
+    with pytest.raises(UnfitData, match="3 rows are too few to leave out one of 5 parts"):
+        fit_vector_scaling(ClassRows(said, np.array([0, 1, 2])))
+    many = of_several_opinions(14, 100)
+    one_object = ClassRows(many.log_probabilities, many.label, np.zeros(100, np.int64))
+    with pytest.raises(UnfitData, match="100 rows are too few to leave out one of 5 parts"):
+        fit_vector_scaling(one_object)
+
+
+def test_the_network_is_that_of_loops():
+    """softmax(w z + b + W₂ φ(W₁ u + b₁)), φ(a) = a above 0 and 0.01 a below; eq. 27."""
+    model = made("auxiliary-scaling", 4)
+    assert isinstance(model, AuxiliaryScaling)
+    sent = of_several_opinions(1, 25).log_probabilities
+    found = model.apply(sent)
+    for i in range(25):
+        for m in range(5):
+            z = sent[i, m]
+            u = [
+                min(max((z[c] - model.centre[c]) / model.spread[c], model.lowest[c]), 2.0)
+                for c in range(4)
+            ]
+            unit = [
+                sum(w * one for w, one in zip(row, u, strict=True)) + b
+                for row, b in zip(model.hidden, model.hidden_bias, strict=True)
+            ]
+            active = [a if a > 0 else 0.01 * a for a in unit]
+            score = [
+                model.weight[c] * z[c]
+                + model.bias[c]
+                + sum(w * a for w, a in zip(model.output[c], active, strict=True))
+                for c in range(4)
+            ]
+            p = np.exp(score) / np.exp(score).sum()
+            assert found[i, m] == pytest.approx(p, abs=1e-13)
+
+
+def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():
+    fitted, fresh = distorted(5, 6000), distorted(6, 6000)
+    models = (
+        fit_auxiliary_scaling(fitted),
+        class_scaling.fit_vector_scaling(fitted),
+        class_scaling.fit_temperature(fitted),
+    )
+    found, vector, simple = (evaluated(model, fresh) for model in models)
+    assert found.cece <= 0.5 * simple.cece
+    assert found.nll <= vector.nll - 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_many_classes_and_few_rows_it_does_not_overfit(seed):
+    """The paper's own doubles the error of 100 classes, with every row of the fit right."""
+    fitted, fresh = overconfident([7, seed], 500, 40), overconfident([8, seed], 4000, 40)
+    found, simple = (
+        evaluated(model, fresh)
+        for model in (fit_auxiliary_scaling(fitted), class_scaling.fit_temperature(fitted))
+    )
+    assert found.nll <= simple.nll + 0.01
+
+
+@pytest.mark.campaign
+def test_a_seed_fixes_the_fit_and_another_gives_much_the_same():
+    fitted, fresh = distorted(9, 3000, 5), distorted(10, 4000, 5)
+    assert fit_auxiliary_scaling(fitted, seed=3) == fit_auxiliary_scaling(fitted, seed=3)
+    losses = [evaluated(fit_auxiliary_scaling(fitted, seed), fresh).nll for seed in range(3)]
+    assert np.ptp(losses) < 0.02
+
+
+def test_beyond_what_the_fit_has_seen_the_network_adds_a_constant():
+    model = made("auxiliary-scaling", 4)
+    assert isinstance(model, AuxiliaryScaling)
+    far = from_probabilities(
+        np.array([[[1e-9, 1e-10, 1e-11, 1e-11]], [[1e-11, 1e-10, 1e-9, 1e-10]]])
+    )
+    made_of_it = np.log(model.apply(far)[:, 0])
+    linear = np.array(model.weight) * far[:, 0]
+    added = made_of_it - linear
+    added -= added[:, :1]
+    assert added[0] == pytest.approx(added[1], abs=1e-9)
+
+
+def of_vector(classes):
+    return VectorFamily(0.7, classes)
+
+
+def of_network(classes):
+    random = np.random.default_rng(4)
+    w, b, m, s = (random.uniform(0.5, 2.0, (classes, 1)) for _ in range(4))
+    return NetworkFamily(w, b, -m, s, random.normal(0.0, 0.5, (2, classes)))
+
+
+@pytest.mark.parametrize("family_of", [of_vector, of_network])
+@pytest.mark.parametrize("rows", [distorted(3, 40, 3), of_several_opinions(4, 30)])
+def test_the_slope_is_that_of_small_steps(rows, family_of):
+    family, columns = family_of(rows.classes), as_columns(rows.log_probabilities)
+    at = np.random.default_rng(5).normal(0.0, 0.3, len(family.bounds))
+
+    def loss(parameters):
+        return averaged_loss(family.scores(parameters, columns), rows.label)[0].sum()
+
+    by_score = averaged_loss(family.scores(at, columns), rows.label)[1]
+    found = family.slope(at, columns, by_score)
+    for i, step in enumerate(1e-6 * np.eye(at.size)):
+        assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fit", [class_scaling.fit_vector_scaling, class_scaling.fit_auxiliary_scaling]
+)
+def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling(fit):
+    fitted, fresh = reference()
+    found, simple = (
+        evaluated(model, fresh) for model in (fit(fitted), class_scaling.fit_temperature(fitted))
+    )
+    assert found.nll <= simple.nll + 1e-6
+    assert found.ece <= simple.ece + 1e-6
+    assert found.cece <= simple.cece + 1e-6
+
+
+# ---- classwise isotonic regression
+
+
+def pooled(sent, true):
+    """Blocks [Σ log p, rows, hits] of pool adjacent violators, one row after the other."""
+    blocks: list[list[float]] = []
+    for at in np.unique(sent):
+        here = sent == at
+        blocks.append([at * here.sum(), here.sum(), true[here].sum()])
+        while len(blocks) > 1 and blocks[-2][2] / blocks[-2][1] >= blocks[-1][2] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+    return np.array(blocks)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_knots_stand_at_the_pooled_blocks(classes):
+    rows = distorted(1, 400, classes)
+    for c, one in enumerate(fit_classwise_isotonic(rows).knots):
+        sent, made = one.sent, one.made
+        true = rows.label == c
+        sums, n, hits = pooled(rows.log_probabilities[:, 0, c], true).T
+        assert sent == pytest.approx(sums / n, abs=1e-12)
+        share = (true.sum() + 1) / (400 + classes)
+        expected = (hits + share) / (n + 1)
+        rising = np.diff(expected, prepend=-1, append=2) > 0
+        kept = rising[:-1] & rising[1:]
+        assert np.exp(made)[kept] == pytest.approx(expected[kept], abs=1e-12)
+
+
+def test_overconfidence_and_distortion_are_much_reduced():
+    fitted, fresh = reference()
+    assert evaluated(fit_classwise_isotonic(fitted), fresh).ece < 0.03
+    fitted, fresh = distorted(4, 6000), distorted(5, 6000)
+    before, after = (
+        evaluated(ClassIdentity(), fresh),
+        evaluated(fit_classwise_isotonic(fitted), fresh),
+    )
+    assert after.cece < 0.5 * before.cece
+    assert after.nll < before.nll - 0.3
+
+
+def test_a_class_with_few_rows_is_left_as_it_is():
+    rows = distorted(6, 1000, 4)
+    rare = np.flatnonzero(rows.label == 2)[FEWEST - 1 :]
+    kept = np.setdiff1d(np.arange(1000), rare)
+    knots = fit_classwise_isotonic(rows.take(kept)).knots
+    assert knots[2] == UNCHANGED
+    assert UNCHANGED not in (knots[0], knots[1], knots[3])
+    one_more = fit_classwise_isotonic(rows.take(np.append(kept, rare[0])))
+    assert one_more.knots[2] != UNCHANGED
+
+
+def test_knots_are_bounded_however_many_rows_there_are():
+    rows = overconfident(8, 400_000, 2, temperature=1.0)
+    sizes = [len(one.sent) for one in fit_classwise_isotonic(rows).knots]
+    assert max(sizes) == MOST_KNOTS
+
+
+def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
+    rows = of_several_opinions(9, 2000, opinions=1)
+    certain = from_probabilities(np.eye(4)[rows.label])[:, None]
+    model = fit_classwise_isotonic(ClassRows(certain, rows.label))
+    nothing = from_probabilities(np.zeros((1, 1, 4)))
+    made = model.apply(np.concatenate([certain, nothing]))
+    assert made.min() > 0
+    assert made.max() < 1
+    assert made[-1, 0].sum() == pytest.approx(1.0, abs=1e-12)

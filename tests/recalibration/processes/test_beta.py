@@ -1,0 +1,503 @@
+"""GP-Beta: the beta map against plain integration and the equation as it is printed, its likelihood
+and line against differences and an optimiser without derivatives, and how near a fit comes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import minimize
+from scipy.stats import norm
+
+from monitor.frames.detections import Estimates
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes import beta
+from monitor.recalibration.processes.beta import PRIOR, direction, factor_on_deviation, refined
+from monitor.recalibration.processes.beta_map import (
+    BOUNDS,
+    FAR,
+    FURTHEST,
+    LARGEST,
+    LARGEST_SHIFT,
+    BetaErrors,
+    BetaLine,
+    BetaMarginals,
+    beta_likelihood,
+    hazard,
+    log_odds,
+    logit,
+    moment_table,
+    moments,
+    quantile_table,
+    standard_quantile,
+)
+from monitor.recalibration.processes.sparse_process import expected_under_normal, latent_nodes
+from tests.recalibration.rows import (
+    forwarded_loss,
+    nll,
+    own_loss,
+    reference_rows,
+    rows_of,
+    scaled_loss,
+)
+
+# a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
+# a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
+MAPS = [
+    (1.0, 1.0, 0.0),
+    (0.2, 0.2, 0.0),
+    (5.0, 5.0, 0.3),
+    (0.3, 4.0, 1.0),
+    (1.5, 0.7, -4.0),
+    (np.exp(LARGEST), np.exp(-LARGEST), -LARGEST_SHIFT),
+]
+
+
+logs = st.floats(-LARGEST, LARGEST)
+shifts = st.floats(-LARGEST_SHIFT, LARGEST_SHIFT)
+
+
+def marginals(a, b, c, mean=0.0, unit=1.0):
+    one = np.ones((1, 1))
+    return by_search(mean * one, unit * one, a * one, b * one, c * one)
+
+
+def by_search(mean, unit, a, b, c):
+    """With quantiles by a search, where served ones are read off a table."""
+    return BetaMarginals(
+        *(mean, unit, a, b, c), lambda tau: standard_quantile(log_odds(tau)[:, None, None], a, b, c)
+    )
+
+
+def density(found, value):
+    return float(np.exp(found.log_density(np.array([[value]]))).item())
+
+
+def probability(found, value):
+    return float(found.cumulative(np.array([[value]])).item())
+
+
+def pieces(found):
+    """Where to cut an integral: the density may be narrow, or have two peaks."""
+    tau = np.array([1e-15, 1e-9, 1e-5, 1e-3, 0.05, 0.25, 0.5, 0.75, 0.95, 1 - 1e-3, 1 - 1e-5])
+    return np.append(found.quantiles(tau).ravel(), found.quantiles(np.array([1 - 1e-10])).ravel())
+
+
+def integral(function, edges):
+    return sum(
+        quad(function, low, high, epsabs=1e-14, epsrel=1e-12, limit=200)[0]
+        for low, high in pairwise(edges)
+    )
+
+
+# ---- density, probability, quantiles
+
+
+@pytest.mark.parametrize(("a", "b", "c"), MAPS)
+def test_the_density_is_the_gaussian_times_the_slope_of_the_printed_map(a, b, c):
+    mean, unit = 3.0, 0.4
+    found = marginals(a, b, c, mean, unit)
+    for t in (-3.0, -0.7, 0.0, 1.1, 2.9):
+        value = mean + unit * t
+        f = norm.cdf(value, mean, unit)
+        g = 1 / (1 + 1 / (np.exp(c) * f**a / (1 - f) ** b))
+        slope = g * (1 - g) * (a / f + b / (1 - f))
+        assert probability(found, value) == pytest.approx(g, rel=1e-9)
+        assert density(found, value) == pytest.approx(norm.pdf(value, mean, unit) * slope, rel=1e-9)
+
+
+@given(logs, logs, shifts, st.floats(-1e14, 1e14))
+def test_nothing_overflows_however_far_out_a_value_lies(log_a, log_b, c, value):
+    found = marginals(np.exp(log_a), np.exp(log_b), c)
+    at = np.array([[value]])
+    assert np.isfinite(found.log_density(at)).all()
+    assert 0 <= found.cumulative(at).item() <= 1
+
+
+@given(logs, logs, shifts)
+def test_quantiles_ascend_and_the_probability_undoes_them(log_a, log_b, c):
+    found = marginals(np.exp(log_a), np.exp(log_b), c)
+    tau = np.concatenate([[1e-12, 1e-6], np.linspace(0.01, 0.99, 50), [1 - 1e-6]])
+    quantile = found.quantiles(tau)[:, 0, 0]
+    assert (np.diff(quantile) > 0).all()
+    back = [probability(found, value) for value in quantile]
+    assert back == pytest.approx(tau, abs=1e-9)
+
+
+def test_the_quantiles_of_nought_and_one_are_infinite():
+    assert marginals(2.0, 0.5, 1.0).quantiles(np.array([0.0, 1.0])).ravel().tolist() == [
+        -np.inf,
+        np.inf,
+    ]
+
+
+@given(logs, logs, shifts, st.floats(-700, 700))
+def test_the_search_for_a_quantile_ends_at_it_for_any_odds(log_a, log_b, c, odds):
+    a, b = np.exp(log_a), np.exp(log_b)
+    t = standard_quantile(np.array([odds]), a, b, c)
+    assert logit(t, a, b, c) == pytest.approx([odds], abs=1e-8)
+
+
+def test_the_hazard_is_the_density_over_the_upper_tail():
+    t = np.array([-50.0, -3.0, 0.0, 2.0, 8.0])
+    assert hazard(t) == pytest.approx(np.exp(norm.logpdf(t) - norm.logsf(t)), rel=1e-10)
+    assert hazard(np.array([1e8])) == pytest.approx([1e8], rel=1e-12)
+
+
+# ---- moments and tables
+
+
+@pytest.mark.parametrize(("a", "b", "c"), MAPS)
+def test_moments_are_those_of_the_density(a, b, c):
+    line = BetaLine((np.log(a), np.log(b), c), (0.0, 0.0, 0.0))
+    found_mean, log_deviation = moments(line, np.zeros(1))[0]
+    whole = marginals(a, b, c)
+    edges = pieces(whole)
+    mean = integral(lambda t: t * density(whole, t), edges)
+    variance = integral(lambda t: (t - mean) ** 2 * density(whole, t), edges)
+    assert found_mean.item() == pytest.approx(mean, abs=1e-7 * np.sqrt(variance))
+    assert np.exp(2 * log_deviation.item()) == pytest.approx(variance, rel=1e-6)
+
+
+LINES = [
+    (BetaLine((0.1, 0.2, 0.0), (0.8, 0.6, 0.1)), (-2.0, 1.5)),
+    (BetaLine((0.0, 0.3, 0.5), (0.7, -0.7, 0.4)), (-2.5, 2.5)),
+    (BetaLine((0.4, 0.0, 0.0), (0.0, 0.0, 1.0)), (-5.0, 3.0)),
+]
+
+
+@pytest.mark.parametrize(("line", "bounds"), LINES)
+def test_slopes_of_the_moments_are_finite_differences_of_them(line, bounds):
+    latent = np.linspace(bounds[0], bounds[1], 11)
+    step = 1e-5
+    (above, _), (below, _) = moments(line, latent + step), moments(line, latent - step)
+    assert moments(line, latent)[1] == pytest.approx((above - below) / (2 * step), abs=5e-8)
+
+
+@pytest.mark.parametrize("ranges", [tuple(bounds for _, bounds in LINES), ((0.7, 0.7),) * 3])
+def test_tables_give_moments_and_quantiles_of_every_line_within_its_range(ranges):
+    lines, levels = tuple(line for line, _ in LINES), (1e-12, 0.05, 0.5, 0.95, 1 - 1e-9)
+    latent = np.stack([np.linspace(low, high, 301) for low, high in ranges])
+    mean, log_deviation = moment_table(lines, ranges).at(latent)
+    found = quantile_table(lines, ranges, levels).at(latent)
+    assert found.shape == (5, 3, 301)
+    for row, line in enumerate(lines):
+        exact = moments(line, latent[row])[0]
+        assert mean[row] == pytest.approx(exact[0], abs=1e-6)
+        assert log_deviation[row] == pytest.approx(exact[1], abs=1e-6)
+        # Not the probability: that would forgive the tails.
+        odds = logit(found[:, row], *line.at(latent[row]))
+        assert pytest.approx(np.tile(log_odds(np.array(levels)), (301, 1)), abs=1e-8) == odds.T
+
+
+# ---- the line
+
+
+@given(
+    st.tuples(logs, logs, shifts),
+    st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.floats(-3, 3)),
+    st.floats(-100, 100),
+    st.floats(0, 100),
+)
+def test_a_range_is_moved_to_where_all_three_parameters_are_within_their_bounds(
+    base, loading, low, width
+):
+    line = BetaLine(base, loading)
+    moved = line.within(low, low + width)
+    assert moved[0] <= moved[1]
+    assert line.bounded(*moved)
+    # By more than rounding and the margin that is kept.
+    if all(
+        abs(start + loading * end) <= (1 - 1e-6) * bound
+        for start, loading, bound in zip(base, line.loading, BOUNDS, strict=True)
+        for end in (low, low + width)
+    ):
+        assert moved == (low, low + width)
+
+
+def test_a_range_that_rounding_alone_puts_within_the_bounds_ends_at_them():
+    line = BetaLine((0.0, LARGEST, 0.0), (0.0, -1.0, 0.0))
+    assert line.within(-1e-220, 0.0) == (0.0, 0.0)
+
+
+def test_a_line_beyond_its_bounds_is_not_bounded():
+    assert not BetaLine((0.0, 0.0, 0.0), (1.0, 0.0, 0.0)).bounded(-1.0, LARGEST + 0.1)
+    assert not BetaLine((0.0, 0.0, np.nan), (0.0, 0.0, 0.0)).bounded(0.0, 1.0)
+
+
+# ---- the likelihood
+
+LINE = BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2))
+
+STEP = 1e-6
+
+
+def of(error, deviation):
+    return BetaErrors(error / deviation, np.log(deviation))
+
+
+def errors_along(seed=0, n=60, line=LINE, factor=1.7):
+    random = np.random.default_rng(seed)
+    deviation = np.exp(0.5 * random.normal(size=n))
+    error = 2 * factor * deviation * random.normal(size=n)
+    return error, deviation, beta_likelihood(of(error, deviation), factor, line)
+
+
+def test_the_log_likelihood_is_the_density_of_the_printed_map():
+    error, deviation, likelihood = errors_along()
+    latent = np.array([[-1.5], [0.0], [0.7]]) + np.zeros(error.size)
+    unit = 1.7 * deviation
+    a, b, c = (
+        np.exp(0.2 + 0.8 * latent),
+        np.exp(-0.1 + 0.55 * latent),
+        0.3 + 0.2 * latent,
+    )
+    f, rest = norm.cdf(error, scale=unit), norm.sf(error, scale=unit)
+    g = 1 / (1 + rest**b / (np.exp(c) * f**a))
+    expected = norm.pdf(error, scale=unit) * g * (1 - g) * (a / f + b / rest)
+    value, slope = likelihood.log_likelihood(latent)
+    assert value == pytest.approx(np.log(expected), abs=1e-8)
+    above, _ = likelihood.log_likelihood(latent + STEP)
+    below, _ = likelihood.log_likelihood(latent - STEP)
+    assert slope == pytest.approx((above - below) / (2 * STEP), rel=1e-6, abs=1e-6)
+
+
+def test_twenty_nodes_are_as_good_as_two_hundred_over_the_variances_of_a_fit():
+    _, _, likelihood = errors_along(1, n=300)
+    mean = np.linspace(-2, 2, 300)[None]
+    # Fitted variances lie between 0.003 and 0.1; at 1 the error is still far below a nat.
+    for variance, tolerance in ((0.003, 1e-13), (0.1, 1e-12), (0.5, 1e-6), (1.0, 1e-4)):
+        spread = np.full((1, 300), variance)
+        found = likelihood.expected(mean, spread)
+        fine = expected_under_normal(likelihood.log_likelihood, mean, spread, count=200)
+        size = np.maximum(1, np.abs(fine.value))
+        assert (np.abs(found.value - fine.value) / size).max() < tolerance
+
+
+def test_the_derivatives_of_the_expectation_are_finite_differences_of_it():
+    _, _, likelihood = errors_along(2)
+    mean, variance = np.linspace(-1, 1, 60)[None], np.geomspace(1e-3, 0.5, 60)[None]
+    found = likelihood.expected(mean, variance)
+
+    def value(m, v):
+        return likelihood.expected(m, v).value
+
+    by_mean = (value(mean + STEP, variance) - value(mean - STEP, variance)) / (2 * STEP)
+    by_variance = (value(mean, variance + STEP) - value(mean, variance - STEP)) / (2 * STEP)
+    assert found.by_mean[0] == pytest.approx(by_mean, rel=1e-5, abs=1e-5)
+    assert found.by_variance[0] == pytest.approx(by_variance, rel=1e-4, abs=1e-4)
+
+
+def test_the_derivatives_by_factor_and_line_are_finite_differences_of_the_same_expectation():
+    error, deviation, likelihood = errors_along(3)
+    mean, variance = np.linspace(-1, 1, 60), np.full(60, 0.2)
+    latent = latent_nodes(mean, variance)
+    value, slopes = likelihood.expected_by_map(latent)
+    whole = likelihood.expected(mean[None], variance[None]).value.sum()
+    assert value == pytest.approx(whole, rel=1e-12)
+
+    def moved(entry, step):
+        numbers = [np.log(1.7), *LINE.base, *LINE.loading]
+        numbers[entry] += step
+        line = BetaLine(tuple(numbers[1:4]), tuple(numbers[4:]))
+        there = beta_likelihood(of(error, deviation), np.exp(numbers[0]), line)
+        return there.expected_by_map(latent)[0]
+
+    for entry, found in enumerate(slopes):
+        slope = (moved(entry, STEP) - moved(entry, -STEP)) / (2 * STEP)
+        assert found == pytest.approx(slope, rel=1e-5, abs=1e-4)
+
+
+def test_nothing_overflows_for_any_error_or_latent_value():
+    error = np.array([0.0, 1e-300, -1e9, 1e300, -50.0])
+    likelihood = beta_likelihood(of(error, np.array([1e-6, 1e5, 1e-6, 1.0, 1.0])), 1.0, LINE)
+    assert np.isfinite(likelihood.by_log_factor(np.zeros((1, 5)))).all()
+    value, slope = likelihood.log_likelihood(np.array([[-1e6], [0.0], [1e6]]) * np.ones(5))
+    assert np.isfinite(value).all()
+    assert np.isfinite(slope).all()
+
+
+def test_an_error_beyond_the_furthest_counts_as_one_there():
+    far = of(np.array([5 * FURTHEST, FURTHEST]), np.ones(2))
+    likelihood = beta_likelihood(far, 1.0, LINE)
+    value, _ = likelihood.log_likelihood(np.zeros((1, 2)))
+    assert value[0, 0] == value[0, 1]
+    assert likelihood.by_log_factor(np.zeros((1, 2))).tolist() == [[-1.0, -1.0]]
+
+
+def test_parameters_far_beyond_what_is_served_are_bounded():
+    _, _, likelihood = errors_along(4, line=BetaLine((0.0, 0.0, 0.0), (1.0, 0.0, 0.0)))
+    at, _ = likelihood.log_likelihood(np.full((1, 60), FAR))
+    beyond, _ = likelihood.log_likelihood(np.full((1, 60), FAR + 3))
+    assert np.array_equal(at, beyond)
+
+
+# ---- fits of factor, line and direction
+
+
+def errors_of(normalised, deviation=1.0):
+    return BetaErrors(normalised, np.log(deviation) * np.ones(normalised.size))
+
+
+def test_a_constant_map_is_that_of_the_largest_penalised_likelihood():
+    z = np.random.default_rng(0).gamma(2.0, size=400) - 2.0
+
+    def loss(packed):
+        factor, a, b = np.exp(packed[:3])
+        prior = 0.5 * np.square(packed[1:] / PRIOR).sum()
+        t = z / factor
+        return prior - (printed_log_density(t, a, b, packed[3]) - packed[0]).sum()
+
+    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
+    found = np.array([np.log(factor), *line.base])
+    best = minimize(
+        loss, found + 0.2, method="Nelder-Mead", options={"xatol": 1e-6, "maxiter": 5000}
+    )
+    assert loss(found) == pytest.approx(best.fun, abs=0.02)
+    assert line.loading == (0.0, 0.0, 0.0)
+
+
+def test_a_factor_that_does_not_move_is_kept():
+    z = np.random.default_rng(2).normal(size=300)
+    factor, _ = refined(errors_of(z), 2.5, BetaLine(), 1.0, factor_moves=False)
+    assert factor == pytest.approx(2.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("z", [[3.0], [0.0, 0.0, 1e-9], [1e9, -1e-9, 0.0], [2.0, 2.0, 2.0, 2.0]])
+def test_a_few_rows_give_a_map_within_its_bounds(z):
+    z = np.array(z)
+    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
+    assert np.isfinite(factor)
+    assert factor > 0
+    assert all(abs(x) <= bound for x, bound in zip(line.base, BOUNDS, strict=True))
+
+
+def test_the_factor_is_that_of_the_central_interval_and_of_those_with_errors_where_few_have():
+    z = np.random.default_rng(4).normal(size=50_000)
+    assert factor_on_deviation(2.5 * z) == pytest.approx(2.5, rel=0.02)
+    sparse = np.zeros(100)
+    sparse[3] = 5.0
+    assert factor_on_deviation(sparse) == pytest.approx(0.5)
+
+
+def test_the_direction_is_the_scale_where_sizes_vary_and_the_shift_where_signs_do():
+    random = np.random.default_rng(5)
+    x, noise = random.uniform(-1, 1, (4000, 1)), random.normal(size=4000)
+    useless = random.normal(size=(4000, 1))
+    inputs = np.concatenate([useless, x], axis=1)
+
+    def found(z):
+        factor = factor_on_deviation(z)
+        _, line = refined(errors_of(z), factor, BetaLine(), 1.0, factor_moves=False)
+        return direction(beta_likelihood(errors_of(z), factor, line), inputs)
+
+    scale = found(np.exp(x[:, 0]) * noise)
+    assert scale[0] > 0.5
+    assert scale[1] > 0.5
+    assert np.linalg.norm(scale) == pytest.approx(1.0)
+    shift = found(x[:, 0] + noise)
+    assert shift[0] * shift[1] < 0 or abs(shift[2]) > 0.7
+
+
+def test_without_inputs_the_direction_is_the_scale():
+    z = np.random.default_rng(6).normal(size=100)
+    likelihood = beta_likelihood(errors_of(z), 1.0, BetaLine())
+    assert direction(likelihood, np.zeros((100, 0))) == pytest.approx(
+        (np.sqrt(0.5), np.sqrt(0.5), 0.0)
+    )
+
+
+def printed_log_density(t, a, b, c):
+    f, rest = norm.cdf(t), norm.sf(t)
+    g = 1 / (1 + rest**b / (np.exp(c) * f**a))
+    return norm.logpdf(t) + np.log(g * (1 - g) * (a / f + b / rest))
+
+
+# ---- the method
+
+
+def drawn(fault, seed=0, n=2000) -> FitRows:
+    """Errors of one dimension: σ times what `fault` makes of the mean x and of N(0, 1)."""
+    random = np.random.default_rng(seed)
+    x, sigma = random.uniform(-3, 3, n), np.exp(0.3 * random.normal(size=n))
+    rows = rows_of(sigma, sigma * fault(x, random.normal(size=n)))
+    sent = rows.estimates
+    return FitRows(
+        rows.space, Estimates(x[:, None], sent.covariance, sent.diagonal), rows.error, rows.track
+    )
+
+
+def sized(x, noise):
+    return np.exp(np.sin(x)) * noise
+
+
+def shifted(x, noise):
+    return 0.8 * np.sin(x) + noise
+
+
+def quantile_error(model, rows):
+    """Mean over τ of |share within the central τ interval − τ|."""
+    truth = rows.estimates.mean + rows.error
+    level = model.marginals(rows.estimates).cumulative(truth)
+    inside = np.abs(2 * level.ravel() - 1) <= TAU[:, None]
+    return float(np.abs(inside.mean(axis=1) - TAU).mean())
+
+
+TAU = np.arange(1, 20) * 0.05
+
+
+def test_far_from_the_fit_the_map_stays_within_what_was_seen_there():
+    rows = drawn(sized)
+    model = beta.fit_gp_beta(rows)
+    near = model.marginals(rows.estimates)
+    sent = Estimates(np.full((2, 1), 1e8), np.array([[[1e-12]], [[1e10]]]), np.ones(2, bool))
+    far = model.marginals(sent)
+    for name in ("a", "b", "c"):
+        seen, found = getattr(near, name), getattr(far, name)
+        assert found.min() >= seen.min() - 1e-12
+        assert found.max() <= seen.max() + 1e-12
+
+
+def test_sizes_that_depend_on_the_mean_are_found():
+    model = beta.fit_gp_beta(drawn(sized))
+    others = drawn(sized, seed=1)
+    truth = nll(others.deviation * np.exp(np.sin(others.estimates.mean)), others.error)
+    # The map of a wider or narrower Gaussian is not quite a Gaussian.
+    assert own_loss(model, others) < truth + 0.015
+    assert forwarded_loss(model, others) < truth + 0.015
+
+
+def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():
+    rows, others = drawn(shifted), drawn(shifted, seed=1)
+    model = beta.fit_gp_beta(rows)
+    truth = nll(
+        others.deviation, others.error - others.deviation * 0.8 * np.sin(others.estimates.mean)
+    )
+    assert own_loss(model, others) < truth + 0.015
+    assert forwarded_loss(model, others) < truth + 0.015
+    assert scaled_loss(rows, others) > truth + 0.1
+
+
+def test_gaussian_errors_cost_no_more_than_variance_scaling():
+    rows = reference_rows("box4_overconfident_diag", slice(0, 2000))
+    others = reference_rows("box4_overconfident_diag", slice(10_000, 12_000))
+    model = beta.fit_gp_beta(rows)
+    assert own_loss(model, others) < scaled_loss(rows, others) + 0.003
+    assert forwarded_loss(model, others) < scaled_loss(rows, others) + 0.003
+
+
+def test_heavy_tails_gain_over_variance_scaling():
+    rows = reference_rows("box4_heavy_tailed", slice(0, 2000))
+    others = reference_rows("box4_heavy_tailed", slice(10_000, 12_000))
+    assert own_loss(beta.fit_gp_beta(rows), others) < scaled_loss(rows, others) - 0.05
+
+
+def test_loss_and_quantile_error_on_the_cosine_set_are_below_those_of_the_papers_code():
+    model = beta.fit_gp_beta(reference_rows("cosine_mean", slice(0, 2000)))
+    held_out = reference_rows("cosine_mean", slice(2000, 2200))
+    assert own_loss(model, held_out) < 1.1568
+    assert quantile_error(model, held_out) < 0.0505
