@@ -1,4 +1,7 @@
-"""A job for another process arrives to the last bit, and what has no head of it is refused."""
+"""Jobs and outcomes of fits between two processes: they arrive to the last bit, and whatever is
+none of that very job is refused with the field and the value."""
+
+from __future__ import annotations
 
 import json
 from dataclasses import replace
@@ -10,17 +13,28 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.pipeline.fits.messages import job_pieces, read_job
-from monitor.promotion.fits import FitJob, fit_slices
+from monitor.pipeline.fits.messages import (
+    MOST_BYTES,
+    MOST_REASON,
+    job_pieces,
+    outcome_bytes,
+    read_job,
+    read_outcome,
+)
+from monitor.promotion.fits import FitJob, FitOutcome, fit_slices
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.fitting import FITTINGS
-from monitor.recalibration.scaling import Objective
+from monitor.recalibration.scaling import Objective, VarianceScaling
 from tests.promotion.fit_jobs import job_of, rows_of
+from tests.recalibration.rows import json_values
+
+# ---- jobs
 
 SPACE = Space(
     (Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE_MODULO_PI)),
     angles_in_joint=True,
 )
+
 DIMENSION = ["slices", 0, "space", "dimensions"]
 
 
@@ -91,14 +105,9 @@ def test_what_arrives_is_what_was_sent(
         assert_same_rows(found.slices[label], rows)
 
 
-def test_the_space_arrives_with_its_units_and_angles():
-    job = job_of("variance-scaling", {"": replace(rows_of(1, k=2), space=SPACE)})
-    assert read_job(written(job)).slices[""].space == SPACE
-
-
-def test_arrays_that_are_not_in_order_in_memory_arrive_too():
-    rows = rows_of(1)
-    backwards = replace(rows, error=rows.error[::-1], track=rows.track[::-1])
+def test_a_space_with_angles_and_arrays_that_are_not_in_order_in_memory_arrive_too():
+    rows = rows_of(1, k=2)
+    backwards = replace(rows, space=SPACE, error=rows.error[::-1], track=rows.track[::-1])
     found = read_job(written(job_of("variance-scaling", {"car": backwards})))
     assert_same_rows(found.slices["car"], backwards)
 
@@ -109,13 +118,6 @@ def test_arrays_go_out_from_where_they_lie():
     owners = [piece.obj for piece in pieces if isinstance(piece.obj, np.ndarray)]
     for array in (rows.estimates.mean, rows.estimates.covariance, rows.error):
         assert any(owner is array or np.shares_memory(owner, array) for owner in owners)
-
-
-@pytest.mark.parametrize("method", FITTINGS)
-def test_every_method_fits_what_arrived_as_it_fits_what_was_sent(method):
-    job = job_of(method, {"car": rows_of(1)})
-    sent, arrived = fit_slices(job), fit_slices(read_job(written(job)))
-    assert arrived.fitted["car"].parameters() == sent.fitted["car"].parameters()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 9, 400, -8, -1])
@@ -142,11 +144,7 @@ def changed(path, value) -> bytes:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (
-            ["format"],
-            "calibration-monitor/fit-job/2",
-            "'format' is 'calibration-monitor/fit-job/2'",
-        ),
+        (["format"], "fit-job/2", "'format' is 'fit-job/2'"),
         (["settings"], 3, "'head.settings' is 3"),
         (["settings", "objective"], "best", "'head.settings.objective' is 'best'"),
         (["settings", "time_constant_s"], 0, "'head.settings.time_constant_s' is 0"),
@@ -172,3 +170,109 @@ def test_a_head_that_is_none_is_refused_with_the_field_and_the_value(path, value
 def test_anything_else_is_refused_and_nothing_worse_happens(data):
     with pytest.raises(ValueError):
         read_job(data)
+
+
+# ---- outcomes
+
+JOB = job_of("variance-scaling", {"car": rows_of(1), "van": rows_of(2)})
+
+SCALING = {"method": "variance-scaling", "parameters": {"scale": [1.0, 2.0, 3.0]}}
+
+CAR = {"slice": "car", "fitted": SCALING}
+
+VAN = {"slice": "van", "refused": "too few"}
+
+
+def scaled(*scale):
+    return {"slice": "car", "fitted": {**SCALING, "parameters": {"scale": list(scale)}}}
+
+
+def lines(*content) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in content)
+
+
+@pytest.mark.parametrize("method", FITTINGS)
+def test_the_recalibrators_of_every_method_arrive_to_the_last_bit(method):
+    rows = rows_of(1)
+    job = job_of(method, {"car": rows, "bad": rows.take(np.arange(0))})
+    outcome = fit_slices(job)
+    found = read_outcome(outcome_bytes(outcome), job)
+    assert found.refused == outcome.refused
+    assert list(found.fitted) == list(outcome.fitted)
+    made, expected = (x.fitted["car"].apply(rows.estimates) for x in (found, outcome))
+    np.testing.assert_array_equal(made.covariance, expected.covariance)
+    np.testing.assert_array_equal(made.mean, expected.mean)
+
+
+def test_an_outcome_that_lies_as_it_should_is_read():
+    found = read_outcome(lines(VAN, CAR), JOB)
+    assert found == FitOutcome({"car": VarianceScaling((1.0, 2.0, 3.0))}, {"van": "too few"})
+
+
+def test_a_reason_becomes_one_line_of_what_may_be_shown():
+    reason = "two\nlines\x1b[31m and\x00 a bell\a" + "!" * 2 * MOST_REASON
+    found = read_outcome(outcome_bytes(FitOutcome({}, {"car": reason, "van": ""})), JOB)
+    assert found.refused["car"].startswith("two lines [31m and a bell !!!")
+    assert len(found.refused["car"]) == MOST_REASON
+    assert found.refused["van"] == ""
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 0.0, 1e13])
+def test_a_recalibrator_that_cannot_be_read_again_is_refused_and_the_others_arrive(wrong):
+    good, bad = (VarianceScaling((1.0, value, 1.0)) for value in (2.0, wrong))
+    found = read_outcome(outcome_bytes(FitOutcome({"car": bad, "van": good}, {})), JOB)
+    assert found.fitted == {"van": good}
+    assert "made what cannot be used: 'outcome.fitted.parameters.scale[1]'" in found.refused["car"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "has 0 slices, and 2 were asked for"),
+        (b"Segmentation fault\n", "is no JSON"),
+        (bytes(range(256)), "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (lines({}), "'outcome' has no 'slice'"),
+        (lines([]), "'outcome' is []"),
+        (lines(CAR), "has 1 slices, and 2 were asked for"),
+        (lines(CAR, CAR), "every slice of the job must be there once"),
+        (lines(CAR, {"slice": "bus", "refused": ""}), "and no other"),
+        (lines(CAR, {"slice": [], "refused": ""}), "'outcome.slice' is []"),
+        (lines(CAR, VAN, VAN), "has 3 slices, and 2 were asked for"),
+        (lines(CAR, VAN, VAN, VAN), "Extra data"),
+        (lines(CAR, VAN)[:-9], "is no JSON"),
+        (lines(CAR, {**VAN, "refused": None}), "one of 'fitted' and 'refused'"),
+        (lines(VAN, {**CAR, "refused": ""}), "one of 'fitted' and 'refused'"),
+        (lines(CAR, {**VAN, "refused": "a\nb"}), r"'a\nb' holds what cannot be printed"),
+        (lines(CAR, {**VAN, "refused": "a" * 1001}), "at most 1000"),
+        (
+            lines(VAN, {**CAR, "fitted": {**SCALING, "method": "magic"}}),
+            "'outcome.fitted.method' is 'magic'",
+        ),
+        (
+            lines(VAN, {**CAR, "fitted": {"method": "identity"}}),
+            "is a identity of None dimensions: a variance-scaling of 3 was asked for",
+        ),
+        (lines(VAN, scaled(1.0, 2.0)), "is a variance-scaling of 2 dimensions"),
+        (lines(VAN, {**CAR, "fitted": {**SCALING, "parameters": {}}}), "has no 'scale'"),
+        (lines(VAN, scaled(1, 2, -3)), "scale[2]' is -3"),
+        (lines(VAN, scaled(1, 2, float("nan"))), "scale[2]' is nan"),
+        (lines(VAN, scaled(1, 2, float("inf"))), "scale[2]' is inf"),
+        (lines(VAN, CAR).replace(b"3.0", b"1" * 5000), "is no JSON (Exceeds the limit"),
+    ],
+)
+def test_whatever_is_no_outcome_of_the_job_is_refused_and_said(data, words):
+    with pytest.raises(ValueError) as caught:
+        read_outcome(data, JOB)
+    assert words in str(caught.value)
+
+
+def test_an_outcome_that_is_too_long_is_not_even_looked_at():
+    with pytest.raises(ValueError, match=f"has {MOST_BYTES + 1} bytes: at most {MOST_BYTES}"):
+        read_outcome(b"\n" * (MOST_BYTES + 1), JOB)
+
+
+@given(st.lists(json_values, max_size=4), st.binary(max_size=40))
+def test_nothing_but_a_refusal_comes_of_anything_else(values, rest):
+    with pytest.raises(ValueError):
+        read_outcome(lines(*values) + rest, JOB)

@@ -1,6 +1,11 @@
-"""Recalibration of class probabilities through fit, apply and evaluate."""
+"""Recalibration of class probabilities through fit, apply and evaluate; and what apply writes of
+whole files."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +13,7 @@ from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
 from tests.recalibration.rows import read_class_selection
-from tests.verbs.documents import document
-from tests.verbs.recordings import csv_file
 
-N, C, M = 900, 4, 3
 NAMES = ("bus", "car", "cyclist", "pedestrian")
 
 
@@ -21,6 +23,13 @@ def simulated(seed=0):
     logits = random.normal(size=(N, C)) * 1.5
     label = (softmax(logits, axis=1).cumsum(axis=1) > random.random((N, 1))).argmax(axis=1)
     return 2 * logits, label
+
+
+N, C, M = 900, 4, 3
+
+
+def document(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 @pytest.fixture
@@ -94,24 +103,6 @@ def test_logits_that_are_not_those_of_the_probabilities_are_refused(refused, sav
     words = ("--method", "temperature", "--output", tmp_path / "model.json")
     for line in (refused("evaluate", file), refused("fit", file, *words)):
         assert "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same" in line
-
-
-def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
-    refused, save, tmp_path
-):
-    logits, label = simulated()
-    names = np.array(["a\n", "b", "c", "d"])
-    file = save("names.npz", logits=logits, label=label, class_names=names)
-    line = refused("fit", file, "--method", "temperature", "--output", tmp_path / "model.json")
-    assert "makes no model that can be read again: 'document.classes[0]': 'a\\n' holds" in line
-    assert not (tmp_path / "model.json").exists()
-
-
-def test_logits_alone_are_judged_by_their_softmax(evaluate, save):
-    logits, label = simulated()
-    prob = softmax(logits, axis=-1)
-    found = evaluate(save("logits.npz", logits=logits, label=label))
-    assert found == evaluate(save("prob.npz", prob=prob, label=label))
 
 
 def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, save):
@@ -239,9 +230,6 @@ def test_where_classes_have_no_names_it_is_said_that_their_order_is_not_checked(
     assert "no class_names" not in run("fit", named, *words)
 
 
-# ---- rejection
-
-
 def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
     run, applied, classes, tmp_path
 ):
@@ -320,11 +308,6 @@ def test_of_a_file_with_both_the_model_says_which_is_recalibrated(
     assert by_gaussians["model"]["method"] == "variance-scaling"
 
 
-def test_the_table_says_what_the_probabilities_were_recalibrated_by(run, of_classes, classes):
-    table = run("evaluate", classes, "--model", of_classes)
-    assert table.startswith(f"recalibrated by {document(of_classes)['version']}\n")
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -361,7 +344,99 @@ def test_nothing_to_fit_on_is_refused_with_the_reason(refused, save, tmp_path):
     assert f"0 detections with a true class: of {N} rows, {N} have none" in line
 
 
-def test_a_table_of_gaussians_has_no_class_probabilities(refused, rows, tmp_path):
-    file = csv_file(tmp_path / "drive.csv", rows)
-    line = refused("fit", file, "--method", "vector-scaling", "--output", tmp_path / "m.json")
-    assert "Give an .npz file with prob or logits, and label" in line
+# ---- what apply writes of a file
+
+
+@pytest.fixture
+def both():
+    """Gaussians and class probabilities of the same detections, with all that may go with them."""
+    random = np.random.default_rng(4)
+    logits = random.normal(size=(N, C)) * 3
+    label = (softmax(logits / 2, axis=1).cumsum(axis=1) > random.random((N, 1))).argmax(axis=1)
+    return {
+        "mean": np.zeros((N, 2)),
+        "var": np.ones((N, 2)),
+        "gt": random.normal(size=(N, 2)),
+        "prob": softmax(logits, axis=1),
+        "label": label,
+        "track": np.arange(N) // 3,
+        "seq": np.where(np.arange(N) < 90, "north", "south"),
+        "frame": np.arange(N) // 5,
+        "t": np.arange(N) / 10,
+        "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
+    }
+
+
+def test_class_probabilities_are_recalibrated_without_labels(fitted, applied, save, both):
+    model = fitted(save("labelled.npz", both, "mean"), "--method", "temperature")
+    _, expected = applied(model, save("labelled.npz", both, "mean"))
+    _, found = applied(model, save("unlabelled.npz", both, "mean", "label"))
+    assert np.array_equal(found["prob"], expected["prob"])
+    assert "label" in expected and "label" not in found
+
+
+def test_gaussians_beside_probabilities_without_labels_are_recalibrated(
+    fitted, applied, save, both
+):
+    model = fitted(save("labelled.npz", both), "--method", "variance-scaling")
+    _, found = applied(model, save("unlabelled.npz", both, "label", "gt"))
+    assert found["var"].shape == (N, 2)
+    assert np.isnan(found["gt"]).all()
+
+
+def test_without_labels_nothing_is_fitted_or_evaluated(fitted, refused, save, both, tmp_path):
+    model = fitted(save("labelled.npz", both, "mean"), "--method", "temperature")
+    file = save("unlabelled.npz", both, "mean", "label")
+    output = ("--output", tmp_path / "other.json")
+    for words in (
+        ("fit", file, "--method", "vector-scaling", *output),
+        ("evaluate", file),
+        ("evaluate", file, "--model", model),
+    ):
+        line = refused(*words)
+        assert f"{file}: there are class probabilities, but no array 'label'. Save the" in line
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_a_fit_on_what_was_written_rests_on_the_same_tracks_and_times(fitted, applied, save, both):
+    file = save("both.npz", both)
+    for method in ("variance-scaling", "temperature"):
+        path, _ = applied(fitted(file, "--method", method), file)
+        first, again = (fitted(f, "--method", method).read_text() for f in (file, path))
+        basis = [
+            [line for line in text.splitlines() if '"first"' in line or '"tracks"' in line]
+            for text in (first, again)
+        ]
+        assert basis[0] == basis[1] and len(basis[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "left_out"),
+    [("variance-scaling", "prob, label, notes"), ("temperature", "mean, var, gt, notes")],
+)
+def test_what_of_the_file_is_not_written_is_said(
+    run, fitted, save, both, tmp_path, method, left_out
+):
+    file = save("both.npz", both | {"notes": np.array(["none"])})
+    output = ("--output", tmp_path / "out.npz")
+    said = run("apply", fitted(file, "--method", method), file, *output)
+    assert said.splitlines()[-1] == f"of the file not in it: {left_out}"
+
+
+def test_where_all_is_written_nothing_is_said_of_it(run, fitted, save, both, tmp_path):
+    output = ("--output", tmp_path / "out.npz")
+    for method, other in (("variance-scaling", ("prob", "label")), ("temperature", ("mean",))):
+        file = save("alone.npz", both, *other, *(("var", "gt") if other == ("mean",) else ()))
+        model = fitted(file, "--method", method)
+        assert "not in it" not in run("apply", model, file, *output)
+        # Nor where ids of true objects were called otherwise.
+        renamed = {("gt_id" if name == "track" else name): a for name, a in both.items()}
+        file = save("gt.npz", renamed, *other, *(("var", "gt") if other == ("mean",) else ()))
+        assert "not in it" not in run("apply", model, file, *output)
+
+
+def test_what_is_known_of_each_row_goes_with_gaussians(fitted, applied, save, both):
+    file = save("both.npz", both)
+    _, found = applied(fitted(file, "--method", "variance-scaling"), file, "--rows", "60:")
+    for name in ("track", "seq", "frame", "t", "stamp_ns"):
+        assert found[name].tolist() == both[name][60:].tolist()

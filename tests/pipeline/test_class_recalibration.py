@@ -30,7 +30,6 @@ from tests.piped_classes import (
     counted,
     extras,
     opened,
-    quick,
     recalibrating,
     rejection,
     sent,
@@ -98,7 +97,6 @@ def test_only_usable_opinions_of_usable_detections_are_recalibrated():
         assert found[i] == pytest.approx(warmed(rows[i].class_probabilities), abs=1e-12)
 
 
-@quick
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=8))
 def test_a_detection_gets_the_same_alone_and_among_others(opinions):
     usual = max(opinions)
@@ -302,7 +300,6 @@ def test_a_true_class_beyond_the_header_is_told_of_as_ever_where_logits_came():
     assert notice.field == "ground_truth_class"
 
 
-@quick
 @given(
     st.lists(
         st.lists(st.floats(-50, 50), min_size=3, max_size=3) | st.just([]), min_size=1, max_size=6
@@ -371,17 +368,3 @@ def test_the_log_says_where_the_order_of_classes_is_not_checked(
     assert not caplog.records
     pipeline.activate(selection.version)
     assert ("on 3 classes without names" in caplog.text) == warned
-
-
-def test_each_frame_is_recalibrated_by_what_is_in_force_when_it_comes():
-    pipeline = recalibrating(CLASS_IDENTITY)
-    stream, row = opened(pipeline), sent(1)
-    found = []
-    for number, version in enumerate([None, WARM.version, CLASS_IDENTITY.version]):
-        if version is not None:
-            pipeline.recalibrators.learn(WARM.to_json())
-            pipeline.activate(version)
-        answer = pipeline.process(stream, frame([row], number))
-        assert answer.extras is not None
-        found.append(answer.extras.class_version)
-    assert found == ["", WARM.version, ""]

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monitor.cli import main
 from tests.recalibration.rows import read_selection
-from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, error, npz_file
 
 XYZ = ("--dimensions", "x,y,z")
 SCALING = (*XYZ, "--method", "variance-scaling")
 # All slices stand on their own.
 EACH = ("--fewest-tracks", "1")
+
+
 EDGES = (8.0, 16.0)
+
 BY_RANGE = ("--by", "class,range", "--range-edges", "8,16")
+
+
+def document(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def scale_of(rows):
@@ -31,9 +39,6 @@ def scale_of(rows):
 def buckets(rows):
     distance = np.linalg.norm(rows.mean[:, :3], axis=1)
     return np.array(["<8", "8-16", ">=16"])[np.searchsorted(EDGES, distance, side="right")]
-
-
-# ---- which slices there are
 
 
 def test_by_class_and_range_there_is_a_fit_for_each_bucket_of_a_class_and_for_the_class(
@@ -60,11 +65,6 @@ def test_by_stream_the_slices_are_the_sequences(fitted, drive, rows):
     assert "ranges" not in model
 
 
-def test_by_class_for_short_is_by_class(fitted, drive):
-    long, short = (fitted(drive, *SCALING, *by) for by in (("--by", "class"), ("--by-class",)))
-    assert long.read_bytes() == short.read_bytes()
-
-
 def test_every_row_is_served_by_the_finest_slice_that_has_a_fit(fitted, applied, drive, rows):
     model = fitted(drive, *SCALING, *BY_RANGE, *EACH)
     slices = document(model)["slices"]
@@ -82,9 +82,6 @@ def test_evaluate_slices_as_apply_does(run, fitted, applied, drive):
     direct = json.loads(run("evaluate", drive, *XYZ, "--model", model, "--json"))
     assert direct.pop("model")["method"] == "variance-scaling"
     assert json.loads(run("evaluate", path, "--json")) == direct
-
-
-# ---- thin slices
 
 
 def test_a_thin_scaling_lies_between_its_own_rows_and_the_wider_slice(fitted, drive):
@@ -135,7 +132,7 @@ def test_a_slice_without_truth_is_said_to_be_left(run, drive, tmp_path, rows):
     assert "slice car/>=16 is left to car: cannot fit on 0 detections" in said
 
 
-# ---- earlier models
+# ---- earlier models and clamps
 
 
 def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
@@ -150,15 +147,6 @@ def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
         scales = [np.log(part(d)["parameters"]["scale"]) for d in (own, drawn, before)]
         assert (scales[0] < scales[1]).all() and (scales[1] < scales[2]).all(), name
         assert part(drawn)["basis"]["borrows_from"] == before["version"]
-
-
-def test_without_any_rows_of_its_own_weight_the_earlier_model_stays(fitted, drive):
-    earlier = fitted(drive, *SCALING, "--fault", "variance=0.25")
-    strong = ("--previous", earlier, "--prior-strength", "1e12")
-    drawn = document(fitted(drive, *SCALING, *strong))
-    assert drawn["fallback"]["parameters"]["scale"] == pytest.approx(
-        document(earlier)["fallback"]["parameters"]["scale"]
-    )
 
 
 def test_a_slice_without_truth_stays_as_it_was_and_one_that_is_gone_is_said_to_be(
@@ -181,9 +169,6 @@ def test_a_slice_without_truth_stays_as_it_was_and_one_that_is_gone_is_said_to_b
     assert "slice car of --previous has no rows here, and is in the new model no more" in said
 
 
-# ---- clamps
-
-
 def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp_path):
     words = (*SCALING, "--fault", "variance=0.01", "--clamp", "0.5:4")
     said = run("fit", drive, *words, "--output", tmp_path / "model.json")
@@ -191,9 +176,6 @@ def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp
     assert "all rows: the factor on σ of x, y, z is at an end of --clamp" in said
     wide = (*SCALING, "--clamp", "0.001:1000")
     assert "--clamp" not in run("fit", drive, *wide, "--output", tmp_path / "model.json")
-
-
-# ---- what a fit rests on
 
 
 @pytest.mark.parametrize(
@@ -205,6 +187,9 @@ def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, 
     line = "all rows: the factor on σ of x, y, z is at an end of 0.001:1000, and no further: are"
     assert line in said
     assert "at an end of" not in run("fit", drive, *words)
+
+
+# ---- what a fit rests on
 
 
 def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(fitted, drive, rows):

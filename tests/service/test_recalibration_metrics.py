@@ -1,4 +1,7 @@
-"""What Prometheus sees of recalibrators: closed labels, and no series twice."""
+"""What Prometheus sees of recalibrators: closed labels, no series twice, and the factors that were
+forwarded last, by slice."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,6 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.config import Config
 from monitor.pipeline.promotions import (
     FIT_OUTCOMES,
     SWAP_OUTCOMES,
@@ -15,12 +19,18 @@ from monitor.pipeline.promotions import (
 )
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
+from monitor.recalibration.selection import Selection
+from monitor.service.readings import FactorReader
 from monitor.service.slice_metrics import recalibrators
+from monitor.statistics.observations import finished
 from tests import exported
 from tests.administered import EVIDENCE, FACTORS
-from tests.piped import pipeline_of
+from tests.learnt import document, known, promoted, promotions_of
+from tests.piped import BAD, HEADER, opened, pipeline_of, sent
+from tests.received import frame
 
 IN_FORCE = (ActiveRecalibrator("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
+
 OUTCOMES = {
     "recalibrator_swaps": ("promoted", "rolled_back", "adapted"),
     "recalibrator_fits": ("candidate", "nothing", "refused", "failed", "superseded"),
@@ -78,15 +88,13 @@ def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slic
     ],
 )
 def test_every_outcome_is_counted_under_its_own_name(name, outcomes):
+    # Whatever puts another recalibrator in force has an outcome.
+    assert {str(what) for what in SWAPS} == set(OUTCOMES["recalibrator_swaps"])
     counts = {outcome: number for number, outcome in enumerate(outcomes, 1)}
     field = name.removeprefix("recalibrator_")
     found = samples(promotions(counters=RecalibrationCounters(**{field: counts})))
     for number, outcome in enumerate(OUTCOMES[name], 1):
         assert found[f"{name}_total", (outcome,)] == number
-
-
-def test_whatever_puts_another_recalibrator_in_force_has_an_outcome():
-    assert {str(what) for what in SWAPS} == set(OUTCOMES["recalibrator_swaps"])
 
 
 def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
@@ -101,21 +109,18 @@ def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
 
 
 def test_a_trial_shows_evidence_both_ways_its_threshold_and_its_tracks():
-    trials = (standing(), standing(TrialState.GUARD, tracks=5), standing(slice="bus"))
+    certain = standing(slice="bus", log10_worse=float("-inf"))
+    trials = (standing(), standing(TrialState.GUARD, tracks=5), certain)
     found = samples(promotions(standing=trials))
     assert found["trial_log10_evidence", ("better", "car", "running")] == EVIDENCE.log10_better
     assert found["trial_log10_evidence", ("worse", "car", "running")] == EVIDENCE.log10_worse
+    assert found["trial_log10_evidence", ("worse", "bus", "running")] == float("-inf")
     assert found["trial_log10_threshold", ("bus", "running")] == EVIDENCE.log10_threshold
     assert found["trial_tracks", ("car", "guard")] == 5
     assert found["trial_tracks", ("car", "running")] == EVIDENCE.tracks
     # Nobody bets on a guard being worse.
     assert ("trial_log10_evidence", ("worse", "car", "guard")) not in found
     assert sum(name.startswith("trial_") for name, _ in found) == 4 + 3 + 4
-
-
-def test_evidence_that_is_infinite_is_exported_as_such():
-    found = samples(promotions(standing=(standing(log10_worse=float("-inf")),)))
-    assert found["trial_log10_evidence", ("worse", "car", "running")] == float("-inf")
 
 
 def test_a_pin_and_what_was_not_learned_from_are_shown():
@@ -125,3 +130,98 @@ def test_a_pin_and_what_was_not_learned_from_are_shown():
     found = samples(given)
     assert found["recalibrator_pinned", ()] == 1.0
     assert found["learning_left_out_total", ()] == 4.0
+
+
+# ---- factors that were forwarded
+
+Factors = Mapping[str, tuple[Factor, ...]]
+
+
+def reading(acting: Promotions) -> Factors:
+    """By somebody who has read nothing before."""
+    return finished(FactorReader(acting.pipeline).read())
+
+
+def typical(found: Factors) -> dict[str, list[float]]:
+    return {
+        slice: [round(factor.typical, 9) for factor in factors] for slice, factors in found.items()
+    }
+
+
+def send(acting, *classes: int, number: int = 1) -> None:
+    """A frame with a detection of each class."""
+    rows = [sent(i, classes=1) for i in range(len(classes))]
+    stream = opened(acting.pipeline)
+    received = frame(rows, frame_id=number)
+    received.detections.class_index[:] = classes
+    acting.pipeline.process(stream, received)
+
+
+def test_factors_are_those_that_were_applied_by_slice():
+    acting = promotions_of()
+    (version,) = known(acting, document(truck=9.0))
+    acting.promote(version, "anna")
+    send(acting, 0, 1, 1)
+    found = reading(acting)
+    assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
+    for factors in found.values():
+        assert [factor.dimension for factor in factors] == ["x", "y", "z"]
+        for factor in factors:
+            assert factor.lowest == pytest.approx(factor.highest)
+
+
+def test_a_promotion_is_seen_with_the_next_frame():
+    acting = promotions_of()
+    send(acting, 0)
+    assert typical(reading(acting)) == {"car": [1.0] * 3}
+    promoted(acting, 4.0)
+    assert typical(reading(acting)) == {}
+    send(acting, 0, number=2)
+    assert typical(reading(acting)) == {"car": [4.0] * 3}
+
+
+def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
+    acting = promotions_of("car")
+    promoted(acting, 4.0)
+    readings = FactorReader(acting.pipeline)
+    send(acting, 0, 1)
+    finished(readings.read())
+    send(acting, 0, number=2)
+    assert typical(finished(readings.read())) == {"car": [4.0] * 3, "truck": [1.0] * 3}
+    assert typical(reading(acting)) == {"car": [4.0] * 3}
+
+
+def test_what_another_recalibrator_made_is_forgotten_with_it():
+    acting = promotions_of("car")
+    readings = FactorReader(acting.pipeline)
+    promoted(acting, 4.0)
+    send(acting, 0, 1)
+    assert typical(finished(readings.read()))["car"] == [4.0] * 3
+    acting.rollback(Selection, "", "anna")
+    # No detection of either slice comes any more.
+    assert typical(finished(readings.read())) == {}
+
+
+def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
+    acting = promotions_of("car")
+    acting.pipeline.config = Config.model_validate({"recalibration": {"mode": "observe"}})
+    promoted(acting, 4.0)
+    send(acting, 0)
+    assert typical(reading(acting)) == {"car": [1.0] * 3}
+
+
+def test_a_frame_without_usable_detections_takes_nothing_away():
+    acting = promotions_of("car")
+    readings = FactorReader(acting.pipeline)
+    send(acting, 0)
+    before = finished(readings.read())
+    acting.pipeline.process(opened(acting.pipeline, HEADER), frame([BAD]))
+    assert finished(readings.read()) == before != {}
+
+
+def test_every_stream_is_a_step_of_its_own():
+    acting = promotions_of()
+    send(acting, 0)
+    (recalibrated,) = acting.pipeline.latest.values()
+    acting.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
+    assert len(list(FactorReader(acting.pipeline).read())) == 3

@@ -1,5 +1,7 @@
 """The verb `recalibrators` against a server: what it asks for, what it prints, how it fails."""
 
+from __future__ import annotations
+
 import json
 import re
 
