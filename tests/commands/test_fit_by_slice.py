@@ -41,10 +41,11 @@ def buckets(rows):
     return np.array(["<8", "8-16", ">=16"])[np.searchsorted(EDGES, distance, side="right")]
 
 
-def test_by_class_and_range_there_is_a_fit_for_each_bucket_of_a_class_and_for_the_class(
-    fitted, drive, rows
+def test_by_class_and_range_each_bucket_of_a_class_has_a_fit_and_every_row_the_finest(
+    evaluate, fitted, applied, drive, rows
 ):
-    model = document(fitted(drive, *SCALING, *BY_RANGE, *EACH))
+    path = fitted(drive, *SCALING, *BY_RANGE, *EACH)
+    model = document(path)
     there = rows.of(rows.labelled)
     names = {f"{c}/{b}" for c, b in zip(there.class_name, buckets(there), strict=True)}
     assert set(model["slices"]) == names | {"car", "cyclist", "pedestrian"}
@@ -54,34 +55,15 @@ def test_by_class_and_range_there_is_a_fit_for_each_bucket_of_a_class_and_for_th
         part = rows.of((rows.class_name == class_name) & (buckets(rows) == bucket))
         scale = model["slices"][name]["parameters"]["scale"]
         assert scale == pytest.approx(scale_of(part), rel=1e-8)
-
-
-def test_by_stream_the_slices_are_the_sequences(fitted, drive, rows):
-    model = document(fitted(drive, *SCALING, "--by", "stream", *EACH))
-    assert set(model["slices"]) == {"north", "south", "west"}
-    for name, entry in model["slices"].items():
-        part = rows.of(rows.sequence == name)
-        assert entry["parameters"]["scale"] == pytest.approx(scale_of(part), rel=1e-8)
-    assert "ranges" not in model
-
-
-def test_every_row_is_served_by_the_finest_slice_that_has_a_fit(fitted, applied, drive, rows):
-    model = fitted(drive, *SCALING, *BY_RANGE, *EACH)
-    slices = document(model)["slices"]
-    _, arrays = applied(model, drive, *XYZ)
+    written, arrays = applied(path, drive, *XYZ)
     sent = np.einsum("nii->ni", rows.covariance)[:, :3]
     factor = np.sqrt(np.einsum("nii->ni", arrays["cov"]) / sent)
     for row, (name, bucket) in enumerate(zip(rows.class_name, buckets(rows), strict=True)):
-        serving = slices.get(f"{name}/{bucket}", slices[name])
+        serving = model["slices"].get(f"{name}/{bucket}", model["slices"][name])
         assert factor[row] == pytest.approx(serving["parameters"]["scale"])
-
-
-def test_evaluate_slices_as_apply_does(run, fitted, applied, drive):
-    model = fitted(drive, *SCALING, *BY_RANGE, *EACH)
-    path, _ = applied(model, drive, *XYZ)
-    direct = json.loads(run("evaluate", drive, *XYZ, "--model", model, "--json"))
+    direct = evaluate(drive, *XYZ, "--model", path)
     assert direct.pop("model")["method"] == "variance-scaling"
-    assert json.loads(run("evaluate", path, "--json")) == direct
+    assert evaluate(written) == direct
 
 
 def test_a_thin_scaling_lies_between_its_own_rows_and_the_wider_slice(fitted, drive):
@@ -97,17 +79,6 @@ def test_a_thin_scaling_lies_between_its_own_rows_and_the_wider_slice(fitted, dr
         assert (between >= ends.min(axis=0) - 1e-12).all()
         assert (between <= ends.max(axis=0) + 1e-12).all()
         assert "/" not in name or parent == name.split("/")[0]
-
-
-def test_a_stronger_prior_draws_further(fitted, drive):
-    words = (*SCALING, *BY_RANGE)
-    gaps = []
-    for strength in ("1", "30", "1000000000"):
-        model = document(fitted(drive, *words, "--prior-strength", strength))
-        pair = [model["slices"][name]["parameters"]["scale"] for name in ("car/8-16", "car")]
-        gaps.append(np.abs(np.subtract(*np.log(pair))).max())
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 1e-6
 
 
 def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, drive, tmp_path):
@@ -192,8 +163,11 @@ def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, 
 # ---- what a fit rests on
 
 
-def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(fitted, drive, rows):
-    model = document(fitted(drive, *SCALING, "--by", "class", *EACH))
+def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, drive, rows, tmp_path):
+    path = tmp_path / "model.json"
+    said = run("fit", drive, *SCALING, "--by", "class", *EACH, "--output", path)
+    model = document(path)
+    assert f"slice car: {read_selection(path.read_text()).bases['car']}\n" in said
     entries = {name: part["basis"] for name, part in model["slices"].items()}
     for name, basis in [("", model["fallback"]["basis"]), *entries.items()]:
         there = rows.of(rows.labelled & ((rows.class_name == name) | (name == "")))
@@ -202,10 +176,17 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(fitted, 
         assert 0 < basis["effective_rows"] <= there.n
         assert (basis["first"], basis["last"]) == (there.time_s.min(), there.time_s.max())
         assert basis["clock"] == "t"
+        whose = f"slice {name}: " if name else "fitted on "
+        assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
 
 
-def test_nanoseconds_stay_what_they_are(fitted, rows, tmp_path):
+def test_nanoseconds_stay_what_they_are_and_a_file_without_times_and_tracks_has_rows_alone(
+    fitted, rows, tmp_path
+):
     path = npz_file(tmp_path / "plain.npz", rows)
+    n = int(np.count_nonzero(rows.labelled))
+    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
+    assert basis == {"rows": n, "tracks": n, "effective_rows": float(n)}
     with np.load(path) as archive:
         arrays = dict(archive)
     start = 1_318_000_000_000_000_001
@@ -215,25 +196,6 @@ def test_nanoseconds_stay_what_they_are(fitted, rows, tmp_path):
     assert basis["first"] == start + labelled.min()
     assert basis["last"] == start + labelled.max()
     assert basis["clock"] == "stamp_ns"
-
-
-def test_a_file_without_times_and_tracks_has_rows_alone(fitted, rows, tmp_path):
-    path = npz_file(tmp_path / "plain.npz", rows)
-    labelled = int(np.count_nonzero(rows.labelled))
-    assert document(fitted(path, *SCALING))["fallback"]["basis"] == {
-        "rows": labelled,
-        "tracks": labelled,
-        "effective_rows": float(labelled),
-    }
-
-
-def test_what_it_rests_on_is_printed(run, drive, rows, tmp_path):
-    said = run("fit", drive, *SCALING, "--by", "class", "--output", tmp_path / "model.json")
-    there = rows.of(rows.labelled)
-    tracks = len(set(zip(there.sequence, there.track, strict=True)))
-    assert f"fitted on {there.n} rows of {tracks} tracks, worth " in said
-    basis = read_selection((tmp_path / "model.json").read_text()).bases["car"]
-    assert f"slice car: {basis}\n" in said
 
 
 def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
@@ -252,14 +214,13 @@ def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
         (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
         (("--by", "class", "--range-edges", "20"), "--range-edges: it is for --by range"),
         (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
-        (
-            ("--prior-strength", "5"),
-            "--prior-strength: it is for variance-scaling, covariance-scaling",
-        ),
+        (("--prior-strength", "5"), "--prior-strength: it is for variance-scaling, covariance-sca"),
         (
             ("--inducing", "9"),
             "--inducing: variance-scaling has no use for it; it is for gp-normal",
         ),
+        (("--time-constant", "3s"), "--time-constant: variance-scaling has no use for it; it is f"),
+        (("--label-delay", "3s"), "--label-delay: variance-scaling has no use for it; it is for "),
         (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
         (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
         (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
@@ -272,7 +233,7 @@ def test_an_option_that_would_change_nothing_is_refused_by_name(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_earlier_model_of_another_method_or_of_other_dimensions_is_refused(
+def test_an_earlier_model_that_does_not_fit_and_a_range_without_a_position_are_refused(
     fitted, refused, drive, tmp_path
 ):
     other = fitted(drive, *XYZ, "--method", "covariance-scaling")
@@ -284,16 +245,8 @@ def test_an_earlier_model_of_another_method_or_of_other_dimensions_is_refused(
     assert "fitted on dimensions x,y,z,yaw but the file is read with x,y,z" in line
     line = refused("fit", drive, *XYZ, "--method", "isotonic-std", "--previous", other, *output)
     assert "--previous: isotonic-std is not drawn towards an earlier fit; variance-scaling" in line
-
-
-def test_a_range_needs_a_position(refused, rows, tmp_path):
-    path = tmp_path / "plain.npz"
-    variance = np.einsum("nii->ni", rows.covariance)
-    np.savez(path, mean=rows.mean, var=variance, gt=rows.truth)
-    line = refused(
-        *("fit", path, "--method", "variance-scaling", "--by", "range"),
-        *("--output", tmp_path / "model.json"),
-    )
+    np.savez(tmp_path / "plain.npz", mean=np.ones((9, 2)), var=np.ones((9, 2)), gt=np.zeros((9, 2)))
+    line = refused("fit", tmp_path / "plain.npz", *SCALING[2:], "--by", "range", *output)
     assert "--by range: the range is the norm of x, y, z, and the file is read with 0, 1" in line
 
 
@@ -317,15 +270,6 @@ def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_writt
     assert not (tmp_path / "model.json").exists()
 
 
-def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, tmp_path):
-    lines = ["seq,class,x,var_x,gt_x"]
-    lines += [f"{seq},{name},0,1,{i}" for i in range(1, 4) for seq, name in (("car", "car"),) * 3]
-    path = tmp_path / "two.csv"
-    path.write_text("\n".join(lines) + "\n")
-    words = ("--method", "variance-scaling", "--output", tmp_path / "model.json")
-    assert "two slices are called 'car'" in refused("fit", path, *words, "--by", "stream,class")
-
-
 @pytest.mark.parametrize(
     ("option", "text"),
     [
@@ -337,6 +281,10 @@ def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, 
         *[("--surrogate-level", text) for text in ("0", "0.0005", "0.99995", "1", "a")],
         *[("--inducing", text) for text in ("0", "300", "2.5")],
         ("--reject-above-error", "0"),
+        *[("--time-constant", text) for text in ("0", "-1", "inf", "nan", "soon")],
+        *[("--label-delay", text) for text in ("-1", "inf", "nan", "late")],
+        *[("--method", "magic"), ("--objective", "median"), ("--full-input", "rotate")],
+        *[("--rows", "5"), ("--fault", "0.2"), ("--where", "role")],
     ],
 )
 def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, option, text):
@@ -345,10 +293,3 @@ def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, o
         main(["fit", str(drive), *words, f"{option}={text}"])
     assert end.value.code == 2
     assert f"argument {option}: " in capsys.readouterr().err
-
-
-def test_by_and_by_class_are_not_given_together(capsys, drive):
-    with pytest.raises(SystemExit) as end:
-        main(["fit", str(drive), *SCALING, "--by", "stream", "--by-class", "--output", "m.json"])
-    assert end.value.code == 2
-    assert "not allowed with" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 """Recalibration of class probabilities through fit, apply and evaluate; and what apply writes of
-whole files."""
+files that hold Gaussians too."""
 
 from __future__ import annotations
 
@@ -14,18 +14,28 @@ from scipy.special import log_softmax, softmax
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
 from tests.recalibration.rows import read_class_selection
 
-NAMES = ("bus", "car", "cyclist", "pedestrian")
-
-
-def simulated(seed=0):
-    """Logits twice as large as they should be, and labels."""
-    random = np.random.default_rng(seed)
-    logits = random.normal(size=(N, C)) * 1.5
-    label = (softmax(logits, axis=1).cumsum(axis=1) > random.random((N, 1))).argmax(axis=1)
-    return 2 * logits, label
-
-
 N, C, M = 900, 4, 3
+NAMES = np.array(["bus", "car", "cyclist", "pedestrian"])
+RANDOM = np.random.default_rng(0)
+# Logits twice as large as they should be, and labels.
+LOGITS = 3 * RANDOM.normal(size=(N, C))
+LABEL = (softmax(LOGITS / 2, axis=1).cumsum(axis=1) > RANDOM.random((N, 1))).argmax(axis=1)
+PROB = softmax(LOGITS, axis=1)
+# All that may stand in a file beside them.
+BESIDE = {
+    "track": np.arange(N) // 4,
+    "seq": np.where(np.arange(N) < 4, "a", "b"),
+    "frame": np.arange(N) // 5,
+    "t": np.arange(N) / 10,
+    "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
+}
+GAUSSIANS = {
+    "mean": np.zeros((N, 2)),
+    "var": np.ones((N, 2)),
+    "gt": RANDOM.normal(size=(N, 2)),
+}
+TEMPERATURE = ("--method", "temperature")
+SCALING = ("--method", "variance-scaling")
 
 
 def document(path: Path) -> Any:
@@ -34,8 +44,8 @@ def document(path: Path) -> Any:
 
 @pytest.fixture
 def save(tmp_path):
-    def saved(name="classes.npz", **arrays):
-        path = tmp_path / name
+    def saved(name, **arrays):
+        path = tmp_path / f"{name}.npz"
         np.savez(path, **arrays)
         return path
 
@@ -44,8 +54,15 @@ def save(tmp_path):
 
 @pytest.fixture
 def classes(save):
-    logits, label = simulated()
-    return save(prob=softmax(logits, axis=1), label=label)
+    return save("classes", prob=PROB, label=LABEL)
+
+
+@pytest.fixture
+def model(fitted, classes):
+    return fitted(classes, *TEMPERATURE)
+
+
+# ---- there and back
 
 
 @pytest.mark.parametrize("method", CLASS_METHODS)
@@ -61,7 +78,7 @@ def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes
 
 
 def test_temperature_undoes_a_factor_on_the_logits(fitted, evaluate, classes):
-    model = fitted(classes, "--rows", "0:500", "--method", "temperature")
+    model = fitted(classes, "--rows", "0:500", *TEMPERATURE)
     parameters = document(model)["recalibrator"]["parameters"]
     assert parameters["temperature"] == pytest.approx(2, rel=0.2)
     rest = ("--rows", "500:")
@@ -72,52 +89,29 @@ def test_temperature_undoes_a_factor_on_the_logits(fitted, evaluate, classes):
     assert after["accuracy"] == before["accuracy"]
 
 
-def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, save):
-    logits, label = simulated()
-    rounded = softmax(logits, axis=1).round(2)
-    both = save("both.npz", prob=rounded, logits=logits, label=label)
-    alone = save("alone.npz", logits=logits, label=label)
+def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, evaluate, save):
+    both = save("both", prob=PROB.round(2), logits=LOGITS, label=LABEL)
+    alone = save("alone", logits=LOGITS, label=LABEL)
     models = [document(fitted(file, "--method", "vector-scaling")) for file in (both, alone)]
     assert models[0]["version"] == models[1]["version"]
-    _, arrays = applied(fitted(both, "--method", "class-identity"), both)
-    assert arrays["prob"] == pytest.approx(softmax(logits, axis=1))
-
-
-def test_what_is_measured_without_a_model_is_what_a_model_recalibrates(fitted, evaluate, save):
-    logits, label = simulated()
-    rounded = softmax(logits, axis=1).round(2)
-    both = save("both.npz", prob=rounded, logits=logits, label=label)
-    found = evaluate(both, "--model", fitted(both, "--method", "class-identity"))
-    found.pop("model")
-    without = evaluate(both)
-    assert without == evaluate(save("logits.npz", logits=logits, label=label))
+    identity = fitted(both, "--method", "class-identity")
+    _, arrays = applied(identity, both)
+    assert arrays["prob"] == pytest.approx(PROB)
+    without, found = evaluate(both), evaluate(both, "--model", identity)
+    assert without == evaluate(alone)
     assert found["classification"]["nll"] == pytest.approx(without["classification"]["nll"])
-
-
-def test_logits_that_are_not_those_of_the_probabilities_are_refused(refused, save, tmp_path):
-    logits, label = simulated()
-    wrong = save("wrong.npz", prob=softmax(logits / 2, axis=1), logits=logits, label=label)
-    assert "prob[0] is not the softmax of logits[0]" in refused("evaluate", wrong)
-    several = softmax(np.stack([logits] * 7, axis=1), axis=2)
-    file = save("several.npz", prob=several, logits=logits, label=label)
-    words = ("--method", "temperature", "--output", tmp_path / "model.json")
-    for line in (refused("evaluate", file), refused("fit", file, *words)):
-        assert "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same" in line
 
 
 def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, save):
     # Laves et al. 2019, eq. 25.
-    random = np.random.default_rng(5)
-    logits, label = simulated()
-    opinions = logits[:, None] + random.normal(size=(N, M, C))
-    file = save("samples.npz", logits=opinions, label=label)
-    model = fitted(file, "--method", "temperature")
+    opinions = LOGITS[:, None] + np.random.default_rng(5).normal(size=(N, M, C))
+    file = save("samples", logits=opinions, label=LABEL)
+    model = fitted(file, *TEMPERATURE)
     temperature = document(model)["recalibrator"]["parameters"]["temperature"]
     path, arrays = applied(model, file)
-    assert arrays["prob"].shape == (N, M, C)
     expected = softmax(log_softmax(opinions, axis=2) / temperature, axis=2)
     assert arrays["prob"] == pytest.approx(expected)
-    nll = -np.log(expected.mean(axis=1)[np.arange(N), label]).mean()
+    nll = -np.log(expected.mean(axis=1)[np.arange(N), LABEL]).mean()
     found = evaluate(file, "--model", model)["classification"]
     assert found["nll"] == pytest.approx(nll)
     assert found["n_opinions"] == N
@@ -127,17 +121,12 @@ def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, sav
 def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
     fitted, applied, evaluate, save
 ):
-    logits, label = simulated()
-    prob = softmax(logits, axis=1)
-    spoiled = prob.copy()
-    bad = np.array([3, 50, 700])
-    spoiled[bad[0]] = [-0.5, 1.0, 0.25, 0.25]
-    spoiled[bad[1], 0] = np.nan
-    spoiled[bad[2]] = 0.5
+    spoiled, bad = PROB.copy(), [3, 50, 700]
+    spoiled[3], spoiled[50, 0], spoiled[700] = [-0.5, 1.0, 0.25, 0.25], np.nan, 0.5
     rest = np.delete(np.arange(N), bad)
-    file = save("spoiled.npz", prob=spoiled, label=label)
-    model = fitted(file, "--method", "temperature")
-    sound = fitted(save("sound.npz", prob=prob[rest], label=label[rest]), "--method", "temperature")
+    file = save("spoiled", prob=spoiled, label=LABEL)
+    model = fitted(file, *TEMPERATURE)
+    sound = fitted(save("sound", prob=PROB[rest], label=LABEL[rest]), *TEMPERATURE)
     assert document(model)["version"] == document(sound)["version"]
     _, arrays = applied(model, file)
     assert np.array_equal(arrays["prob"][bad], spoiled[bad], equal_nan=True)
@@ -145,13 +134,11 @@ def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
 
 
 def test_rows_without_a_true_class_are_recalibrated_but_not_fitted_on(fitted, applied, save):
-    logits, label = simulated()
-    some = label.copy()
-    some[::3] = -1
+    some = np.where(np.arange(N) % 3 == 0, -1, LABEL)
     kept = some >= 0
-    file = save("some.npz", logits=logits, label=some)
-    alone = save("alone.npz", logits=logits[kept], label=label[kept])
-    model, other = (fitted(f, "--method", "temperature") for f in (file, alone))
+    file = save("some", logits=LOGITS, label=some)
+    model = fitted(file, *TEMPERATURE)
+    other = fitted(save("alone", logits=LOGITS[kept], label=LABEL[kept]), *TEMPERATURE)
     assert document(model)["version"] == document(other)["version"]
     assert document(model)["fitted_on"]["rows"] == np.count_nonzero(kept)
     _, arrays = applied(model, file)
@@ -160,35 +147,27 @@ def test_rows_without_a_true_class_are_recalibrated_but_not_fitted_on(fitted, ap
 
 
 def test_a_logit_of_minus_infinity_is_a_probability_of_none(fitted, applied, evaluate, save):
-    logits, label = simulated()
-    never = (label[:40] + 1) % C
+    logits, never = LOGITS.copy(), (LABEL[:40] + 1) % C
     logits[np.arange(40), never] = -np.inf
-    sound = save("sound.npz", logits=logits, label=label)
-    model = fitted(sound, "--method", "temperature")
+    sound = save("sound", logits=logits, label=LABEL)
+    model = fitted(sound, *TEMPERATURE)
     assert document(model)["fitted_on"]["rows"] == N
     _, arrays = applied(model, sound)
     assert (arrays["prob"][np.arange(40), never] < 1e-5).all()
     logits[50], logits[51, 2], logits[52, 0] = -np.inf, np.nan, np.inf
-    spoiled = save("spoiled.npz", logits=logits, label=label)
+    spoiled = save("spoiled", logits=logits, label=LABEL)
     assert evaluate(spoiled, "--model", model)["rows_refused"] == 3
     _, arrays = applied(model, spoiled)
     assert np.isnan(arrays["prob"]).any(axis=1).nonzero()[0].tolist() == [50, 51, 52]
 
 
-# ---- what a fit rests on, and names
+# ---- what a model says
 
 
 def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, save, tmp_path):
-    logits, label = simulated()
-    file = save(
-        logits=logits,
-        label=label,
-        track=np.arange(N) // 4,
-        seq=np.where(np.arange(N) < 4, "a", "b"),
-        t=np.arange(N) / 10,
-    )
-    path = tmp_path / "model.json"
-    said = run("fit", file, "--method", "temperature", "--rows", "0:400", "--output", path)
+    known = {name: BESIDE[name] for name in ("track", "seq", "t")}
+    file, path = save("classes", logits=LOGITS, label=LABEL, **known), tmp_path / "model.json"
+    said = run("fit", file, *TEMPERATURE, "--rows", "0:400", "--output", path)
     fitted_on = document(path)["fitted_on"]
     basis = fitted_on["basis"]
     assert (fitted_on["file"], fitted_on["rows"]) == ("classes.npz", 400)
@@ -198,43 +177,36 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, sav
     assert "fitted on 400 rows of 100 tracks, worth " in said
 
 
-def test_a_model_of_named_classes_serves_these_alone(fitted, applied, refused, save, tmp_path):
-    logits, label = simulated()
-    named = save("named.npz", logits=logits, label=label, class_names=np.array(NAMES))
-    model = fitted(named, "--method", "vector-scaling")
-    assert document(model)["classes"] == list(NAMES)
-    _, arrays = applied(model, named)
-    assert arrays["class_names"].tolist() == list(NAMES)
-    turned = save("turned.npz", logits=logits, label=label, class_names=np.array(NAMES[::-1]))
-    line = refused("apply", model, turned, "--output", tmp_path / "out.npz")
+@pytest.mark.parametrize("method", CLASS_METHODS)
+def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_of(
+    run, applied, refused, save, tmp_path, method
+):
+    path, out = tmp_path / "model.json", ("--output", tmp_path / "out.npz")
+    words = ("--method", method, "--output", path)
+    unnamed = save("unnamed", logits=LOGITS, label=LABEL)
+    by_position = method not in ("class-identity", "temperature")
+    told = f"{unnamed} has no class_names: {method} tells classes apart"
+    assert (told in run("fit", unnamed, *words)) == by_position
+    named = save("named", logits=LOGITS, label=LABEL, class_names=NAMES)
+    assert "no class_names" not in run("fit", named, *words)
+    assert document(path)["classes"] == NAMES.tolist()
+    _, arrays = applied(path, named)
+    assert arrays["class_names"].tolist() == NAMES.tolist()
+    turned = save("turned", logits=LOGITS, label=LABEL, class_names=NAMES[::-1])
+    line = refused("apply", path, turned, *out)
     assert "fitted on classes bus, car, cyclist, pedestrian, and the file has pedestrian" in line
     # A file that does not name them is taken at its number of classes.
-    unnamed = save("unnamed.npz", logits=logits, label=label)
-    applied(model, unnamed)
-    fewer = save("fewer.npz", logits=logits[:, :3], label=np.minimum(label, 2))
-    line = refused("evaluate", fewer, "--model", model)
+    applied(path, unnamed)
+    fewer = save("fewer", logits=LOGITS[:, :3], label=np.minimum(LABEL, 2))
+    line = refused("evaluate", fewer, "--model", path)
     assert "the recalibrator was fitted on 4 classes and the file has 3" in line
-
-
-@pytest.mark.parametrize("method", CLASS_METHODS)
-def test_where_classes_have_no_names_it_is_said_that_their_order_is_not_checked(
-    run, save, tmp_path, method
-):
-    logits, label = simulated()
-    words = ("--method", method, "--output", tmp_path / "model.json")
-    unnamed = save("unnamed.npz", logits=logits, label=label)
-    said = run("fit", unnamed, *words)
-    by_position = method not in ("class-identity", "temperature")
-    assert (f"{unnamed} has no class_names: {method} tells classes apart" in said) == by_position
-    named = save("named.npz", logits=logits, label=label, class_names=np.array(NAMES))
-    assert "no class_names" not in run("fit", named, *words)
 
 
 def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
     run, applied, classes, tmp_path
 ):
     path = tmp_path / "model.json"
-    words = ("--method", "temperature", "--reject-above-error", "0.3", "--output", path)
+    words = (*TEMPERATURE, "--reject-above-error", "0.3", "--output", path)
     said = run("fit", classes, *words)
     rejection = read_class_selection(path.read_text()).rejection
     assert rejection is not None
@@ -242,64 +214,24 @@ def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
     assert 0 < rejection.rejected_share < 1
     assert rejection.error <= 0.3
     assert f"{rejection.rejected_share:.1%} of the rows are rejected, entropy above" in said
-    with np.load(classes) as archive:
-        prob, label = archive["prob"], archive["label"]
     temperature = document(path)["recalibrator"]["parameters"]["temperature"]
-    made = softmax(np.log(prob) / temperature, axis=1)
+    made = softmax(np.log(PROB) / temperature, axis=1)
     entropy = -(made * np.log(made)).sum(axis=1) / np.log(C)
     kept = entropy <= rejection.threshold * (1 + 1e-9)
-    wrong = made.argmax(axis=1) != label
+    wrong = made.argmax(axis=1) != LABEL
     assert wrong[kept].mean() == pytest.approx(rejection.error)
     _, arrays = applied(path, classes)
     assert arrays["prob"].shape == (N, C)
     assert arrays["rejected"].tolist() == (~kept).tolist()
 
 
-# ---- models of the wrong kind
+# ---- files with Gaussians, and what is written
 
 
-@pytest.fixture
-def of_classes(fitted, classes):
-    return fitted(classes, "--method", "temperature")
-
-
-@pytest.fixture
-def of_gaussians(fitted, drive):
-    return fitted(drive, "--method", "variance-scaling")
-
-
-def test_a_model_of_the_other_kind_is_refused(
-    refused, of_classes, of_gaussians, classes, drive, tmp_path
-):
-    output = ("--output", tmp_path / "out.npz")
-    for line in (
-        refused("evaluate", drive, "--model", of_classes),
-        refused("apply", of_classes, drive, *output),
-    ):
-        assert f"{of_classes} recalibrates class probabilities (temperature), and none of" in line
-        assert "or a model of Gaussians" in line
-    for line in (
-        refused("evaluate", classes, "--model", of_gaussians),
-        refused("apply", of_gaussians, classes, *output),
-    ):
-        assert f"{of_gaussians} recalibrates Gaussians (variance-scaling)" in line
-        assert "Give a model of class probabilities" in line
-    words = ("--method", "variance-scaling", "--previous", of_classes, *output)
-    assert "class probabilities (temperature), not Gaussians" in refused("fit", drive, *words)
-    line = refused("fit", drive, "--method", "temperature", *output)
-    assert "has no class probabilities, which temperature is fitted to" in line
-
-
-def test_of_a_file_with_both_the_model_says_which_is_recalibrated(
-    evaluate, fitted, of_classes, classes, save
-):
-    with np.load(classes) as archive:
-        arrays = dict(archive)
-    random = np.random.default_rng(2)
-    gaussians = {"mean": np.zeros((N, 1)), "var": np.ones((N, 1)), "gt": random.normal(size=(N, 1))}
-    both = save("both.npz", **arrays, **gaussians)
-    plain, by_classes = evaluate(both), evaluate(both, "--model", of_classes)
-    scaling = fitted(both, "--method", "variance-scaling", "--fault", "variance=4")
+def test_of_a_file_with_both_the_model_says_which_is_recalibrated(evaluate, fitted, model, save):
+    both = save("both", prob=PROB, label=LABEL, **GAUSSIANS)
+    plain, by_classes = evaluate(both), evaluate(both, "--model", model)
+    scaling = fitted(both, *SCALING, "--fault", "variance=4")
     by_gaussians = evaluate(both, "--model", scaling)
     assert by_classes["dimensions"] == plain["dimensions"] != by_gaussians["dimensions"]
     assert by_gaussians["classification"] == plain["classification"]
@@ -309,85 +241,32 @@ def test_of_a_file_with_both_the_model_says_which_is_recalibrated(
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--by", "class"), "--by"),
-        (("--class", "car", "--where", "role=fit"), "--class, --where"),
-        (("--dimensions", "x"), "--dimensions"),
-        (("--fault", "variance=2"), "--fault"),
-        (("--angles", "yaw"), "--angles: for Gaussians, and temperature is fitted to class"),
-        (("--clamp", "1:2"), "--clamp: temperature has no use for it"),
-        (("--objective", "mean"), "--objective: temperature has no use for it"),
-    ],
+    ("words", "left_out"),
+    [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")],
 )
-def test_options_of_gaussians_are_refused_by_name(refused, classes, tmp_path, words, named):
-    output = ("--output", tmp_path / "model.json")
-    assert f"fit: {named}" in refused("fit", classes, "--method", "temperature", *words, *output)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["classes.npz"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--tau", "0.5"), ("--quantiles",), ("--class", "car"), ("--angles", "yaw")],
-)
-def test_options_of_gaussians_are_refused_by_apply_too(
-    refused, of_classes, classes, tmp_path, words
+def test_what_is_known_of_each_row_is_written_and_what_is_not_written_is_said(
+    run, fitted, save, tmp_path, words, left_out
 ):
-    line = refused("apply", of_classes, classes, *words, "--output", tmp_path / "out.npz")
-    assert f"apply: {words[0]}: for Gaussians" in line
+    notes = {"notes": np.array(["none"])}
+    file = save("both", prob=PROB, label=LABEL, **GAUSSIANS, **BESIDE, **notes)
+    path = tmp_path / "out.npz"
+    said = run("apply", fitted(file, *words), file, "--rows", "60:", "--output", path)
+    assert said.splitlines()[-1] == f"of the file not in it: {left_out}"
+    with np.load(path) as arrays:
+        for name, values in BESIDE.items():
+            assert arrays[name].tolist() == values[60:].tolist()
+    # What was written is fitted on again with the same tracks and times.
+    again = fitted(path, *words)
+    assert '"tracks": 210' in again.read_text()
 
 
-def test_nothing_to_fit_on_is_refused_with_the_reason(refused, save, tmp_path):
-    logits, _ = simulated()
-    file = save(logits=logits, label=np.full(N, -1))
-    line = refused("fit", file, "--method", "temperature", "--output", tmp_path / "m.json")
-    assert f"0 detections with a true class: of {N} rows, {N} have none" in line
-
-
-# ---- what apply writes of a file
-
-
-@pytest.fixture
-def both():
-    """Gaussians and class probabilities of the same detections, with all that may go with them."""
-    random = np.random.default_rng(4)
-    logits = random.normal(size=(N, C)) * 3
-    label = (softmax(logits / 2, axis=1).cumsum(axis=1) > random.random((N, 1))).argmax(axis=1)
-    return {
-        "mean": np.zeros((N, 2)),
-        "var": np.ones((N, 2)),
-        "gt": random.normal(size=(N, 2)),
-        "prob": softmax(logits, axis=1),
-        "label": label,
-        "track": np.arange(N) // 3,
-        "seq": np.where(np.arange(N) < 90, "north", "south"),
-        "frame": np.arange(N) // 5,
-        "t": np.arange(N) / 10,
-        "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
-    }
-
-
-def test_class_probabilities_are_recalibrated_without_labels(fitted, applied, save, both):
-    model = fitted(save("labelled.npz", both, "mean"), "--method", "temperature")
-    _, expected = applied(model, save("labelled.npz", both, "mean"))
-    _, found = applied(model, save("unlabelled.npz", both, "mean", "label"))
+def test_without_labels_probabilities_are_recalibrated_and_nothing_is_fitted_or_evaluated(
+    applied, refused, classes, model, save, tmp_path
+):
+    file, output = save("unlabelled", prob=PROB), ("--output", tmp_path / "other.json")
+    (_, expected), (_, found) = applied(model, classes), applied(model, file)
     assert np.array_equal(found["prob"], expected["prob"])
     assert "label" in expected and "label" not in found
-
-
-def test_gaussians_beside_probabilities_without_labels_are_recalibrated(
-    fitted, applied, save, both
-):
-    model = fitted(save("labelled.npz", both), "--method", "variance-scaling")
-    _, found = applied(model, save("unlabelled.npz", both, "label", "gt"))
-    assert found["var"].shape == (N, 2)
-    assert np.isnan(found["gt"]).all()
-
-
-def test_without_labels_nothing_is_fitted_or_evaluated(fitted, refused, save, both, tmp_path):
-    model = fitted(save("labelled.npz", both, "mean"), "--method", "temperature")
-    file = save("unlabelled.npz", both, "mean", "label")
-    output = ("--output", tmp_path / "other.json")
     for words in (
         ("fit", file, "--method", "vector-scaling", *output),
         ("evaluate", file),
@@ -398,45 +277,71 @@ def test_without_labels_nothing_is_fitted_or_evaluated(fitted, refused, save, bo
     assert not (tmp_path / "other.json").exists()
 
 
-def test_a_fit_on_what_was_written_rests_on_the_same_tracks_and_times(fitted, applied, save, both):
-    file = save("both.npz", both)
-    for method in ("variance-scaling", "temperature"):
-        path, _ = applied(fitted(file, "--method", method), file)
-        first, again = (fitted(f, "--method", method).read_text() for f in (file, path))
-        basis = [
-            [line for line in text.splitlines() if '"first"' in line or '"tracks"' in line]
-            for text in (first, again)
-        ]
-        assert basis[0] == basis[1] and len(basis[0]) == 2
+# ---- what is refused
+
+
+def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, drive, tmp_path):
+    output, gaussians = ("--output", tmp_path / "out.npz"), fitted(drive, *SCALING)
+    for words in (("evaluate", drive, "--model", model), ("apply", model, drive, *output)):
+        line = refused(*words)
+        assert f"{model} recalibrates class probabilities (temperature), and none of" in line
+        assert "or a model of Gaussians" in line
+    for words in (
+        ("evaluate", classes, "--model", gaussians),
+        ("apply", gaussians, classes, *output),
+    ):
+        line = refused(*words)
+        assert f"{gaussians} recalibrates Gaussians (variance-scaling)" in line
+        assert "Give a model of class probabilities" in line
+    line = refused("fit", drive, *SCALING, "--previous", model, *output)
+    assert "class probabilities (temperature), not Gaussians" in line
+    line = refused("fit", drive, *TEMPERATURE, *output)
+    assert "has no class probabilities, which temperature is fitted to" in line
 
 
 @pytest.mark.parametrize(
-    ("method", "left_out"),
-    [("variance-scaling", "prob, label, notes"), ("temperature", "mean, var, gt, notes")],
+    ("arrays", "said"),
+    [
+        ({"prob": softmax(LOGITS / 2, axis=1)}, "prob[0] is not the softmax of logits[0]"),
+        (
+            {"prob": np.stack([PROB] * 7, axis=1)},
+            "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same",
+        ),
+        ({"label": np.full(N, -1)}, f"0 detections with a true class: of {N} rows, {N} have none"),
+        (
+            {"class_names": np.array(["a\n", "b", "c", "d"])},
+            "makes no model that can be read again: 'document.classes[0]': 'a\\n' holds",
+        ),
+    ],
 )
-def test_what_of_the_file_is_not_written_is_said(
-    run, fitted, save, both, tmp_path, method, left_out
+def test_a_file_that_cannot_be_fitted_on_is_refused_with_the_reason(
+    refused, save, tmp_path, arrays, said
 ):
-    file = save("both.npz", both | {"notes": np.array(["none"])})
-    output = ("--output", tmp_path / "out.npz")
-    said = run("apply", fitted(file, "--method", method), file, *output)
-    assert said.splitlines()[-1] == f"of the file not in it: {left_out}"
+    file = save("file", **{"logits": LOGITS, "label": LABEL, **arrays})
+    assert said in refused("fit", file, *TEMPERATURE, "--output", tmp_path / "model.json")
+    assert not (tmp_path / "model.json").exists()
 
 
-def test_where_all_is_written_nothing_is_said_of_it(run, fitted, save, both, tmp_path):
-    output = ("--output", tmp_path / "out.npz")
-    for method, other in (("variance-scaling", ("prob", "label")), ("temperature", ("mean",))):
-        file = save("alone.npz", both, *other, *(("var", "gt") if other == ("mean",) else ()))
-        model = fitted(file, "--method", method)
-        assert "not in it" not in run("apply", model, file, *output)
-        # Nor where ids of true objects were called otherwise.
-        renamed = {("gt_id" if name == "track" else name): a for name, a in both.items()}
-        file = save("gt.npz", renamed, *other, *(("var", "gt") if other == ("mean",) else ()))
-        assert "not in it" not in run("apply", model, file, *output)
-
-
-def test_what_is_known_of_each_row_goes_with_gaussians(fitted, applied, save, both):
-    file = save("both.npz", both)
-    _, found = applied(fitted(file, "--method", "variance-scaling"), file, "--rows", "60:")
-    for name in ("track", "seq", "frame", "t", "stamp_ns"):
-        assert found[name].tolist() == both[name][60:].tolist()
+@pytest.mark.parametrize(
+    ("verb", "words", "named"),
+    [
+        ("fit", ("--by", "class"), "--by"),
+        ("fit", ("--class", "car", "--where", "role=fit"), "--class, --where"),
+        ("fit", ("--dimensions", "x"), "--dimensions"),
+        ("fit", ("--fault", "variance=2"), "--fault"),
+        ("fit", ("--angles", "yaw"), "--angles: for Gaussians, and temperature is fitted to class"),
+        ("fit", ("--clamp", "1:2"), "--clamp: temperature has no use for it"),
+        ("fit", ("--objective", "mean"), "--objective: temperature has no use for it"),
+        ("fit", ("--time-constant", "3s"), "--time-constant: temperature has no use for it"),
+        ("apply", ("--tau", "0.5"), "--tau: for Gaussians"),
+        ("apply", ("--quantiles",), "--quantiles: for Gaussians"),
+        ("apply", ("--class", "car"), "--class: for Gaussians"),
+        ("apply", ("--angles", "yaw"), "--angles: for Gaussians"),
+    ],
+)
+def test_options_of_gaussians_are_refused_by_name(
+    refused, model, classes, tmp_path, verb, words, named
+):
+    given = (classes, *TEMPERATURE) if verb == "fit" else (model, classes)
+    assert f"{verb}: {named}" in refused(verb, *given, *words, "--output", tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from monitor.cli import main
-from monitor.commands import recalibrators
 from monitor.commands.options import plain, this_person
 from monitor.pipeline.promotions import REMEMBERED
 from monitor.pipeline.recalibrators import NothingToRollBack
@@ -114,22 +113,6 @@ def test_show_writes_the_document_to_a_file_that_can_be_promoted(pipeline, asked
     assert told.asked == [("promote", DOUBLE.version, "anna")]
 
 
-def test_a_long_document_is_not_shown_between_the_lines(pipeline, asked, monkeypatch):
-    monkeypatch.setattr(recalibrators, "MOST_SHOWN", 10)
-    pipeline.recalibrators.learn(DOUBLE.to_json())
-    said = asked("show", DOUBLE.version)
-    assert "characters: give --output F to write it to a file" in said
-    assert '"fallback"' not in said
-
-
-def test_show_as_json_holds_document_and_records(pipeline, asked, told):
-    told.happened = (record(Happened.PROMOTED, "a-0", IDENTITY.version),)
-    found = json.loads(asked("show", IDENTITY.version, "--json"))
-    assert found["document"] == json.loads(IDENTITY.to_json())
-    assert found["recalibrator"]["version"] == IDENTITY.version
-    assert found["records"][0]["what"] == "promoted"
-
-
 def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("promote", DOUBLE.version)
@@ -215,12 +198,6 @@ def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tm
     assert told.asked == []
 
 
-def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatch):
-    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
-    line = refused("recalibrators", "list", "--address", "127.0.0.1:1")
-    assert "no sidecar answers at 127.0.0.1:1: start one with" in line
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -239,16 +216,6 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
         main(["recalibrators", *words])
     assert end.value.code == 2
     assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "action", ["list", "show", "fit", "promote", "rollback", "pin", "unpin", "history"]
-)
-def test_every_action_explains_itself(capsys, action):
-    with pytest.raises(SystemExit) as end:
-        main(["recalibrators", action, "--help"])
-    assert end.value.code == 0
-    assert "--address H:P" in capsys.readouterr().out
 
 
 def test_who_has_no_name_asks_as_the_command_line(monkeypatch):

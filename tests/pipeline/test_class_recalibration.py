@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import softmax
 
 from monitor.frames.counters import ClassAccount
 from monitor.frames.detections import Reason
@@ -298,27 +297,6 @@ def test_bad_probabilities_beside_good_logits_are_told_of_as_probabilities():
 def test_a_true_class_beyond_the_header_is_told_of_as_ever_where_logits_came():
     (notice,) = answered(recalibrating(), [in_logits(sent(1, 7))]).notices
     assert notice.field == "ground_truth_class"
-
-
-@given(
-    st.lists(
-        st.lists(st.floats(-50, 50), min_size=3, max_size=3) | st.just([]), min_size=1, max_size=6
-    )
-)
-def test_the_softmax_of_logits_is_what_is_counted(logits):
-    rows = [
-        replace(sent(i, 0, opinions=0), class_logits=tuple(row)) for i, row in enumerate(logits)
-    ]
-    told, meant = recalibrating(CLASS_IDENTITY), recalibrating(CLASS_IDENTITY)
-    answered(told, rows)
-    expected = [
-        replace(row, class_logits=(), class_probabilities=tuple(softmax(values).tolist()))
-        if values
-        else row
-        for row, values in zip(rows, logits, strict=True)
-    ]
-    answered(meant, expected)
-    assert_same_measures(told, meant, 1e-9)
 
 
 # ---- what is in force

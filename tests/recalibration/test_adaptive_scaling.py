@@ -76,11 +76,6 @@ def test_what_is_followed_in_two_parts_is_followed_at_once(seed, first, second):
     assert_alike(in_parts, followed(beginning(), nees, ended_s, 1.0))
 
 
-def test_no_new_tracks_change_nothing():
-    seen = followed(beginning(), *tracks(1, 20), 1.0)
-    assert followed(seen, np.zeros((0, 2)), np.zeros(0), 50.0) is seen
-
-
 @given(seeds)
 def test_the_order_in_which_tracks_are_given_does_not_matter(seed):
     nees, ended_s = tracks(seed, 30)
@@ -196,13 +191,6 @@ def test_a_fit_is_what_the_loop_over_its_tracks_makes(seed):
     assert found.ended_s == last
 
 
-def test_rows_without_a_track_are_each_one():
-    sample = rows(7, 50)
-    alone = replace(sample, track=np.full(sample.n, -1))
-    assert fit_adaptive_scaling(alone, 1e6).tracks == pytest.approx(500, rel=1e-3)
-    assert fit_adaptive_scaling(sample, 1e6).tracks == pytest.approx(50, rel=1e-3)
-
-
 def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
     sample = rows(9)
     delay_s = np.where(np.arange(sample.n) % 100 < 3, 500.0, 4.0)
@@ -223,18 +211,6 @@ def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
 def test_rows_that_do_not_say_what_is_needed_are_refused(change, said):
     with pytest.raises(UnfitData, match=said):
         fit_adaptive_scaling(replace(rows(1), **change))
-
-
-def test_few_tracks_are_drawn_towards_the_prior_and_many_are_not():
-    towards = VarianceScaling((5.0, 5.0))
-    few, many = rows(2, 5), rows(2, 2000)
-    for sample, least, most in ((few, 4.0, 5.0), (many, 1.8, 2.4)):
-        found = fit_adaptive_scaling(sample, 1000.0, Prior(towards, 30.0))
-        assert all(least < s < most for s in found.scale)
-    weight = fit_adaptive_scaling(few, 1e9, Prior(towards, 5.0))
-    own = fit_adaptive_scaling(few, 1e9, Prior(towards, 1e-9))
-    halfway = (np.square(own.scale) + 25) / 2
-    assert np.square(weight.scale) == pytest.approx(halfway, rel=1e-6)
 
 
 def test_a_prior_of_effective_rows_counts_for_as_many_tracks():

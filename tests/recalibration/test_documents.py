@@ -324,16 +324,6 @@ def test_people_read_how_much_of_what_time_and_whose_a_fit_leans_on():
     assert Basis(3, 3, 3.0).parameters() == {"rows": 3, "tracks": 3, "effective_rows": 3.0}
 
 
-@given(
-    st.sampled_from(list(RejectedBy)),
-    st.tuples(*[st.floats(0.0, 1.0)] * 4),
-    st.integers(1, 10**9),
-)
-def test_a_rejection_read_back_is_the_same_to_the_last_bit(by, values, rows):
-    rejection = Rejection(by, *values, rows)
-    assert as_read(Rejection, json.loads(json.dumps(rejection.parameters()))) == rejection
-
-
 # ---- what is refused, method by method
 
 PROCESS = random_process(1, outputs=2)
@@ -550,13 +540,6 @@ NOT_ABOVE = [[1.0, 0.0], [0.5, 1.0]]
 )
 def test_content_that_makes_no_sense_is_refused_with_the_field_named(kind, path, value, words):
     assert words in said_of(kind, place(path), value)
-
-
-@of_every_kind
-def test_a_recalibrator_without_one_of_its_fields_is_read_by_a_default_or_refused_by_name(name):
-    for field in good(name)[1]:
-        said = said_of(name, (field,), ABSENT)
-        assert not said or field in said
 
 
 def with_fallback(**content: Any) -> Any:

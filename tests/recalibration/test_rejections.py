@@ -130,23 +130,6 @@ def test_a_target_on_the_error_rate_is_met_on_fresh_rows():
     assert np.mean(missed) <= 0.15
 
 
-def test_a_target_is_met_on_fresh_rows_where_those_of_an_object_are_wrong_together():
-    score, loss = classified(16, 200_000)
-    misses = {"tracked": 0, "alone": 0}
-    for seed in range(40):
-        objects = classified([17, seed], 800)
-        # The rows of an object are as uncertain, and wrong or right, alike.
-        ten = np.repeat(np.arange(800), 10)
-        for name, track in (("tracked", ten), ("alone", None)):
-            try:
-                found = fit_rejection(objects[0][ten], objects[1][ten], 0.1, ENTROPY, track)
-            except UnfitData:
-                continue
-            misses[name] += loss[~found.rejects(score)].mean() > 0.1
-    assert misses["tracked"] <= 6
-    assert misses["alone"] >= 10
-
-
 def test_only_what_is_above_the_threshold_is_rejected_and_what_has_no_score_is_not():
     found = Rejection(ENTROPY, 0.5, 0.1, 0.08, 0.3, 100)
     score = np.array([0.1, 0.5, np.nextafter(0.5, 1), np.nan, 1.0])

@@ -71,14 +71,6 @@ def test_the_slices_are_those_asked_for_and_all_wider_ones(by, slices):
     assert found(*by) == slices
 
 
-def test_rows_find_the_slices_that_were_fitted_on_them_by_their_chain():
-    slices, chains = PARTS.chains()
-    for by in ((CLASS,), (CLASS, RANGE), (STREAM, CLASS, RANGE)):
-        for entry in PARTS.slices(by):
-            rows = [row for row, i in enumerate(slices.tolist()) if entry.name in chains[i]]
-            assert rows == entry.rows.tolist()
-
-
 def test_a_row_without_a_part_is_in_no_slice_of_it():
     parts = Parts({**PARTS.names, CLASS: ("", "Car"), RANGE: ("", ">=20")}, PARTS.index)
     assert {entry.name: entry.rows.tolist() for entry in parts.slices((CLASS, RANGE))} == {

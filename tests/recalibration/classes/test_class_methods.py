@@ -25,7 +25,6 @@ from monitor.recalibration.classes.class_scaling import (
 from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS
 from monitor.recalibration.classes.classwise_isotonic import (
     FEWEST,
-    MOST_KNOTS,
     UNCHANGED,
     fit_classwise_isotonic,
 )
@@ -108,24 +107,6 @@ def test_a_row_of_nan_stays_one_and_leaves_its_neighbours_alone(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("n", [0, 1, 9])
-def test_recalibration_leaves_its_argument_alone(method, n):
-    sent = opinions(6, n, 1, 10)
-    before = sent.copy()
-    found = made(method, 10).apply(sent)
-    assert_same(sent, before)
-    assert found.shape == (n, 1, 10)
-    assert not np.shares_memory(found, sent)
-
-
-def test_the_identity_changes_a_sum_off_1_and_nothing_else():
-    sent = np.array([[[0.2, 0.3, 0.5]], [[0.2, 0.3, 0.4995]]])
-    found = made("class-identity", 3).apply(from_probabilities(sent))
-    assert found[0] == pytest.approx(sent[0], abs=1e-15)
-    assert found[1] == pytest.approx(sent[1] / 0.9995, abs=1e-15)
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("classes", [2, 10])
 def test_a_document_read_back_is_the_same_to_the_last_bit(method, classes):
     model = made(method, classes)
@@ -191,15 +172,6 @@ def test_of_a_few_rows_a_fit_is_finite_or_refused(method, n, refused):
             CLASS_FITS[method](few)
 
 
-@pytest.mark.parametrize("method", CLASS_FITS)
-def test_zero_probabilities_can_be_fitted(method):
-    rows = distorted(17, 800, 4)
-    hard = np.exp(rows.log_probabilities)
-    hard[hard < 0.05] = 0.0
-    model = CLASS_FITS[method](ClassRows(from_probabilities(hard), rows.label))
-    assert np.isfinite(model.apply(from_probabilities(hard))).all()
-
-
 # ---- rows and their loss
 
 ROWS = of_several_opinions(1, 200, opinions=3)
@@ -216,19 +188,6 @@ def test_the_loss_is_that_of_loops_over_the_averaged_opinions():
             s = scores[:, 3 * i + m]
             p += np.exp(s[ROWS.label[i]]) / sum(np.exp(one) for one in s) / 3
         assert found[i] == pytest.approx(-np.log(p), rel=1e-12, abs=1e-14)
-
-
-@pytest.mark.parametrize("opinions", [1, 3])
-def test_its_derivatives_are_those_of_small_steps(opinions):
-    random = np.random.default_rng(3)
-    scores, label = random.normal(0.0, 2.0, (4, 5 * opinions)), random.integers(0, 4, 5)
-    found = averaged_loss(scores, label)[1]
-    for c in range(4):
-        for j in range(5 * opinions):
-            step = np.zeros_like(scores)
-            step[c, j] = 1e-6
-            up, down = (averaged_loss(scores + sign * step, label)[0].sum() for sign in (1, -1))
-            assert found[c, j] == pytest.approx((up - down) / 2e-6, abs=1e-8)
 
 
 def test_rows_of_a_track_are_in_one_part_and_parts_are_about_equal():
@@ -293,26 +252,6 @@ def test_the_reference_set_is_calibrated_no_worse_than_by_the_reference():
     assert found.nll == pytest.approx(1.5431878396, abs=1e-9)
 
 
-@pytest.mark.parametrize("temperature", [0.25, 1.0, 4.0])
-@pytest.mark.parametrize("classes", [2, 10, 80])
-def test_a_known_temperature_is_found_again(temperature, classes):
-    assert fit_temperature(
-        overconfident(5, 6000, classes, temperature)
-    ).temperature == pytest.approx(temperature, rel=0.06)
-
-
-def test_logits_and_their_probabilities_give_one_temperature():
-    random = np.random.default_rng(6)
-    logits = random.normal(0.0, 2.0, (500, 1, 5)) + 7.0
-    label = overconfident(6, 500, 5).label
-    p = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    sure = np.where(random.uniform(size=500) < 0.6, logits[:, 0].argmax(axis=1), label)
-    one, other = (ClassRows(x, sure) for x in (from_logits(logits), from_probabilities(p)))
-    assert fit_temperature(one).temperature == pytest.approx(
-        fit_temperature(other).temperature, rel=1e-9
-    )
-
-
 def test_a_detector_that_is_always_right_does_not_determine_it():
     rows = overconfident(8, 200)
     right = ClassRows(rows.log_probabilities, rows.log_probabilities[:, 0].argmax(axis=1))
@@ -353,28 +292,6 @@ def test_where_one_temperature_is_right_no_class_gets_its_own(seed):
     assert fit_vector_scaling(rows).weight == pytest.approx(
         [1 / class_scaling.fit_temperature(rows).temperature] * 10
     )
-
-
-def test_rows_of_few_objects_are_not_taken_for_many():
-    """A distortion that ten objects show over and over is no reason for classes of their own."""
-    some = overconfident(11, 40, 4)
-    again = np.repeat(np.arange(40), 50)
-    rows = ClassRows(some.log_probabilities[again], some.label[again], again)
-    assert fit_vector_scaling(rows).weight == pytest.approx(
-        [1 / class_scaling.fit_temperature(rows).temperature] * 4
-    )
-    assert max(map(abs, fit_vector_scaling(rows).bias)) == 0.0
-
-
-def test_too_few_to_leave_some_out_are_refused():
-    # One in three is wrong: the temperature is determined.
-    said = from_probabilities(np.array([[[0.8, 0.1, 0.1]], [[0.1, 0.8, 0.1]], [[0.1, 0.8, 0.1]]]))
-    with pytest.raises(UnfitData, match="3 rows are too few to leave out one of 5 parts"):
-        fit_vector_scaling(ClassRows(said, np.array([0, 1, 2])))
-    many = of_several_opinions(14, 100)
-    one_object = ClassRows(many.log_probabilities, many.label, np.zeros(100, np.int64))
-    with pytest.raises(UnfitData, match="100 rows are too few to leave out one of 5 parts"):
-        fit_vector_scaling(one_object)
 
 
 def test_the_network_is_that_of_loops():
@@ -428,27 +345,6 @@ def test_with_many_classes_and_few_rows_it_does_not_overfit(seed):
     assert found.nll <= simple.nll + 0.01
 
 
-@pytest.mark.campaign
-def test_a_seed_fixes_the_fit_and_another_gives_much_the_same():
-    fitted, fresh = distorted(9, 3000, 5), distorted(10, 4000, 5)
-    assert fit_auxiliary_scaling(fitted, seed=3) == fit_auxiliary_scaling(fitted, seed=3)
-    losses = [evaluated(fit_auxiliary_scaling(fitted, seed), fresh).nll for seed in range(3)]
-    assert np.ptp(losses) < 0.02
-
-
-def test_beyond_what_the_fit_has_seen_the_network_adds_a_constant():
-    model = made("auxiliary-scaling", 4)
-    assert isinstance(model, AuxiliaryScaling)
-    far = from_probabilities(
-        np.array([[[1e-9, 1e-10, 1e-11, 1e-11]], [[1e-11, 1e-10, 1e-9, 1e-10]]])
-    )
-    made_of_it = np.log(model.apply(far)[:, 0])
-    linear = np.array(model.weight) * far[:, 0]
-    added = made_of_it - linear
-    added -= added[:, :1]
-    assert added[0] == pytest.approx(added[1], abs=1e-9)
-
-
 def of_vector(classes):
     return VectorFamily(0.7, classes)
 
@@ -472,19 +368,6 @@ def test_the_slope_is_that_of_small_steps(rows, family_of):
     found = family.slope(at, columns, by_score)
     for i, step in enumerate(1e-6 * np.eye(at.size)):
         assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "fit", [class_scaling.fit_vector_scaling, class_scaling.fit_auxiliary_scaling]
-)
-def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling(fit):
-    fitted, fresh = reference()
-    found, simple = (
-        evaluated(model, fresh) for model in (fit(fitted), class_scaling.fit_temperature(fitted))
-    )
-    assert found.nll <= simple.nll + 1e-6
-    assert found.ece <= simple.ece + 1e-6
-    assert found.cece <= simple.cece + 1e-6
 
 
 # ---- classwise isotonic regression
@@ -538,12 +421,6 @@ def test_a_class_with_few_rows_is_left_as_it_is():
     assert UNCHANGED not in (knots[0], knots[1], knots[3])
     one_more = fit_classwise_isotonic(rows.take(np.append(kept, rare[0])))
     assert one_more.knots[2] != UNCHANGED
-
-
-def test_knots_are_bounded_however_many_rows_there_are():
-    rows = overconfident(8, 400_000, 2, temperature=1.0)
-    sizes = [len(one.sent) for one in fit_classwise_isotonic(rows).knots]
-    assert max(sizes) == MOST_KNOTS
 
 
 def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():

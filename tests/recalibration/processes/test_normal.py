@@ -75,30 +75,6 @@ def test_the_expectation_is_that_of_quadrature(seed):
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_derivatives_are_those_of_differences():
-    rows = sizes(4, n=50, k=2)
-    likelihood = normal_likelihood(rows)
-    mean, variance = moments(4, rows)
-    found = likelihood.expected(mean, variance)
-    for j in range(2):
-        step = np.zeros_like(mean)
-        step[j] = 1e-6
-        for slope, up, down in (
-            (
-                found.by_mean,
-                likelihood.expected(mean + step, variance),
-                likelihood.expected(mean - step, variance),
-            ),
-            (
-                found.by_variance,
-                likelihood.expected(mean, variance + step),
-                likelihood.expected(mean, variance - step),
-            ),
-        ):
-            difference = (up.value - down.value) / 2e-6
-            assert slope[j] == pytest.approx(difference, rel=1e-6, abs=1e-7)
-
-
 def test_it_begins_at_variance_scaling():
     rows = sizes(5, k=3)
     nees = np.mean((rows.error / rows.deviation) ** 2, axis=0)
@@ -140,13 +116,6 @@ def test_the_factor_that_was_put_in_comes_out(full):
 def test_the_figures_of_the_reference_sets_are_reached(name, evaluated, reached):
     model = normal.fit_gp_normal(reference_rows(name, slice(0, 2000)))
     assert forwarded_loss(model, reference_rows(name, evaluated)) <= reached
-
-
-@pytest.mark.parametrize("name", ["cauchy_1d", "box4_heavy_tailed"])
-def test_heavy_tails_are_no_worse_off_than_with_variance_scaling(name):
-    fitted_on, fresh = (reference_rows(name, slice(a, a + 2000)) for a in (0, 2000))
-    found = forwarded_loss(normal.fit_gp_normal(fitted_on), fresh)
-    assert found <= scaled_loss(fitted_on, fresh) + 0.01
 
 
 def test_one_true_factor_is_left_to_variance_scaling():
@@ -215,9 +184,8 @@ def test_calibrated_covariances_stay_calibrated():
     assert nees == pytest.approx(1.0, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_correlations_that_depend_on_the_detection_are_found(seed):
-    rows = correlated_pairs(seed)
+def test_correlations_that_depend_on_the_detection_are_found():
+    rows = correlated_pairs(0)
     left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
     found, nees = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
@@ -229,9 +197,8 @@ def test_correlations_that_depend_on_the_detection_are_found(seed):
     assert found == pytest.approx(truth, abs=0.1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_correlations_that_do_not_are_those_of_covariance_scaling(seed):
-    rows = correlated_pairs(seed, depends=False)
+def test_correlations_that_do_not_are_those_of_covariance_scaling():
+    rows = correlated_pairs(0, depends=False)
     left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
     found, _ = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
@@ -330,20 +297,6 @@ def test_one_dimension_has_one_form_however_it_is_flagged():
     flagged = Estimates(sent.mean, sent.covariance, np.ones(10, bool))
     laws.assert_same(model.apply(flagged), model.apply(sent))
     assert fit_gp_normal_multivariate(drifting(1, n=150, k=1, diagonal=True), FEW) == model
-
-
-# ---- data that do not determine it
-
-
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_errors_that_repeat_each_other_are_refused(diagonal):
-    rows = drifting(1, diagonal=diagonal)
-    factor = np.linalg.cholesky(rows.estimates.covariance)
-    u = np.linalg.solve(factor, rows.error[..., None])[..., 0]
-    u[:, 2] = 2.0 * u[:, 0]
-    rows.error[:] = (factor @ u[..., None])[..., 0]
-    with pytest.raises(UnfitData, match="are singular: 3 dimensions need more rows"):
-        fit_gp_normal_multivariate(rows)
 
 
 def test_a_form_with_too_few_rows_is_named():

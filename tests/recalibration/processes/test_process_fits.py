@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
+from monitor.recalibration.processes.beta_map import BetaErrors, BetaLine, beta_likelihood
+from monitor.recalibration.processes.cauchy import cauchy_likelihood
+from monitor.recalibration.processes.multivariate import TriangularRow
 from monitor.recalibration.processes.normal import NormalLikelihood
 from monitor.recalibration.processes.process_fit import (
     Search,
@@ -30,6 +33,43 @@ from tests.recalibration.processes.processes import (
     textbook_divergence,
 )
 from tests.recalibration.rows import normal_likelihood, nothing_to_find, rows_from, sizes
+
+# ---- likelihoods
+
+random = np.random.default_rng(4)
+DEVIATION = np.exp(0.5 * random.normal(size=60))
+NORMALISED = random.normal(size=60)
+LIKELIHOODS = {
+    "normal": (normal_likelihood(sizes(4, n=60, k=2)), 2),
+    "cauchy": (cauchy_likelihood("x", NORMALISED * DEVIATION, DEVIATION), 1),
+    "beta": (
+        beta_likelihood(
+            BetaErrors(2 * NORMALISED, np.log(DEVIATION)),
+            1.7,
+            BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2)),
+        ),
+        1,
+    ),
+    "triangular": (TriangularRow(NORMALISED, random.normal(size=(3, 60)), np.log(DEVIATION)), 4),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_the_derivatives_of_an_expectation_are_finite_differences_of_it(name):
+    likelihood, outputs = LIKELIHOODS[name]
+    mean, variance = np.linspace(-1, 1, 60 * outputs), np.geomspace(1e-2, 1.0, 60 * outputs)
+    mean, variance = mean.reshape(outputs, 60), variance.reshape(outputs, 60)
+    found = likelihood.expected(mean, variance)
+    for j in range(outputs):
+        step = np.zeros_like(mean)
+        step[j] = 1e-6
+        for slope, up, down in (
+            (found.by_mean, (mean + step, variance), (mean - step, variance)),
+            (found.by_variance, (mean, variance + step), (mean, variance - step)),
+        ):
+            gap = likelihood.expected(*up).value - likelihood.expected(*down).value
+            assert slope[j] == pytest.approx(gap / 2e-6, rel=1e-4, abs=1e-4)
+
 
 # ---- inducing points
 
@@ -161,19 +201,6 @@ def seen(search, packed):
     return found
 
 
-def test_steps_that_were_only_tried_change_nothing_to_those_after_them():
-    points, likelihood = factors(15, 300, 2)
-    search = search_of(likelihood, points)
-    search.place, _ = seen(search, search.place.packed)
-    start = search.place.packed
-    near, far = (start + move * np.cos(np.arange(start.size)) for move in (0.1, 0.8))
-    first, slope = seen(search, near)
-    seen(search, far)
-    again, same = seen(search, near)
-    assert again.value == first.value
-    assert np.array_equal(same, slope)
-
-
 def test_a_search_turns_back_from_where_the_likelihood_has_no_value():
     class Walled(NormalLikelihood):
         """Without a value where a latent varies by more than a wall."""
@@ -262,23 +289,6 @@ def test_where_nothing_matters_the_process_is_variance_scaling(seed):
 def test_outliers_are_not_taken_for_a_dependence(tail, seed):
     rows = sizes(seed, n=1000, k=2, factor=nothing_to_find, tail=tail)
     assert chosen(rows)[0] == []
-
-
-@pytest.mark.parametrize("unit", [1.0, 0.1, 0.01, 0.001])
-def test_rows_of_tracks_are_worth_less_than_as_many_objects(unit):
-    alone = sizes(5, n=150, k=1, factor=lambda mean: 0.5 * np.tanh(np.log(mean) - 4))
-    copies = np.repeat(np.arange(150), 20)
-    tracked = rows_from(
-        alone.estimates.mean[copies],
-        (unit * alone.deviation[copies]) ** 2,
-        alone.error[copies],
-        track=copies,
-    )
-    untracked = rows_from(
-        alone.estimates.mean[copies], alone.deviation[copies] ** 2, alone.error[copies]
-    )
-    assert chosen(alone)[0] == chosen(tracked)[0] == []
-    assert chosen(untracked)[0] != []
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -16,11 +16,9 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
-    LARGEST,
     Kernel,
     SparseProcess,
     expected_under_normal,
-    gauss_hermite,
     latent_nodes,
     stack_of,
 )
@@ -158,20 +156,6 @@ def test_slopes_are_those_of_differences(k):
         assert slope[i] == pytest.approx(difference, rel=1e-6, abs=1e-8)
 
 
-# ---- expectations
-
-
-@pytest.mark.parametrize("count", [1, 2, 20, 60])
-def test_polynomials_below_twice_the_number_of_nodes_are_exact(count):
-    node, weight = gauss_hermite(count)
-    assert node.shape == weight.shape == (count,)
-    assert (weight > 0).all()
-    for degree in range(min(2 * count, 16)):
-        # Moments of a standard Gaussian: (degree − 1)!! for even degrees, 0 for odd ones.
-        exact = math.prod(range(degree - 1, 0, -2)) if degree % 2 == 0 else 0
-        assert (weight * node**degree).sum() == pytest.approx(exact, rel=1e-11, abs=1e-9)
-
-
 @given(st.floats(-5, 5), st.floats(0.0, 2.0), st.floats(-2, 2))
 def test_the_mean_of_an_exponential_is_that_of_a_lognormal(mean, variance, rate):
     found = expected_under_normal(
@@ -211,18 +195,6 @@ def test_means_and_variances_are_those_of_the_textbook(seed):
     points = random_points(seed, 40)
     for found, expected in zip(process.at(points), textbook_at(process, points), strict=True):
         assert found == pytest.approx(expected, rel=1e-7, abs=1e-8)
-
-
-@pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
-def test_a_point_has_the_same_bits_alone_and_among_others(n):
-    process = drawn()
-    points = random_points(2, n)
-    mean, variance = process.at(points)
-    assert mean.shape == variance.shape == (3, n)
-    for i in range(n):
-        alone = process.at(points[i : i + 1])
-        assert np.array_equal(alone[0][:, 0], mean[:, i])
-        assert np.array_equal(alone[1][:, 0], variance[:, i])
 
 
 def test_a_process_without_latents_is_constant_whatever_the_points():
@@ -266,17 +238,6 @@ def test_together_they_say_what_each_says_alone(name):
     assert variance == pytest.approx(np.concatenate([part[1] for part in parts]), abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 100])
-def test_an_estimate_has_the_same_bits_alone_and_among_others(n):
-    served, estimates = stack("mixed"), wild_estimates(n, n, 3)
-    whole = served.log_expectations(estimates)
-    assert whole.shape == (8, n)
-    for i in range(n):
-        one = slice(i, i + 1)
-        alone = Estimates(estimates.mean[one], estimates.covariance[one], estimates.diagonal[one])
-        assert np.array_equal(served.log_expectations(alone)[:, 0], whole[:, i])
-
-
 def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_range():
     served, estimates = stack("mixed"), wild_estimates(3, 50, 3)
     low, high = np.array(served.low)[:, None], np.array(served.high)[:, None]
@@ -292,10 +253,3 @@ def test_the_range_is_that_of_the_fit_and_a_margin():
         found = stack_of(MIXED, ROWS.estimates, 0.5, expectations=expectations)
         assert found.low == pytest.approx(served.min(axis=1) - 0.5)
         assert found.high == pytest.approx(served.max(axis=1) + 0.5)
-
-
-def test_a_range_beyond_every_unit_is_cut():
-    far = SparseProcess((400.0, -400.0))
-    served = stack_of([far], ROWS.estimates, 0.5)
-    assert served.low == (LARGEST, -LARGEST)
-    assert served.high == (LARGEST, -LARGEST)
