@@ -287,14 +287,11 @@ def test_probabilities_are_taken_where_both_came():
     assert np.isnan(found[3]).all()
 
 
-def test_bad_probabilities_beside_good_logits_are_told_of_as_probabilities():
+def test_bad_probabilities_and_a_true_class_beyond_the_header_are_told_of_whatever_came():
     row = replace(sent(1), class_probabilities=(2.0, 0.0, 0.0), class_logits=(1.0, 0.0, 0.0))
     (notice,) = answered(recalibrating(), [row, in_logits(sent(2))]).notices
     assert notice.field == "class_probabilities"
     assert notice.message.startswith("value 0 is 2")
-
-
-def test_a_true_class_beyond_the_header_is_told_of_as_ever_where_logits_came():
     (notice,) = answered(recalibrating(), [in_logits(sent(1, 7))]).notices
     assert notice.field == "ground_truth_class"
 
@@ -305,29 +302,20 @@ def test_a_true_class_beyond_the_header_is_told_of_as_ever_where_logits_came():
 def test_promoting_one_kind_leaves_the_other_alone():
     pipeline = recalibrating(CLASS_IDENTITY)
     double = Selection(("x", "y"), VarianceScaling((2.0, 2.0)))
-    versions = [pipeline.recalibrators.learn(one.to_json()).version for one in (double, WARM)]
+    known = pipeline.recalibrators
+    versions = [known.learn(one.to_json()).version for one in (double, WARM)]
     assert pipeline.activate(versions[1]) == CLASS_IDENTITY.version
-    assert (pipeline.recalibrators.selection, pipeline.recalibrators.class_selection) == (
-        IDENTITY,
-        WARM,
-    )
+    assert (known.selection, known.class_selection) == (IDENTITY, WARM)
     assert pipeline.activate(versions[0]) == IDENTITY.version
-    assert (pipeline.recalibrators.selection, pipeline.recalibrators.class_selection) == (
-        double,
-        WARM,
-    )
-    assert {
-        known.selection.version for known in pipeline.recalibrators.listed() if known.promoted
-    } == {
-        double.version,
-        WARM.version,
-    }
-    assert [(entry.method, entry.output) for entry in pipeline.recalibrators.active()] == [
+    assert (known.selection, known.class_selection) == (double, WARM)
+    promoted = {one.selection.version for one in known.listed() if one.promoted}
+    assert promoted == {double.version, WARM.version}
+    assert [(entry.method, entry.output) for entry in known.active()] == [
         ("variance-scaling", "gaussian"),
         ("temperature", "class_probabilities"),
     ]
     pipeline.activate(CLASS_IDENTITY.version)
-    assert [entry.method for entry in pipeline.recalibrators.active()] == ["variance-scaling"]
+    assert [entry.method for entry in known.active()] == ["variance-scaling"]
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,6 @@ def test_what_is_followed_in_two_parts_is_followed_at_once(seed, first, second):
     assert_alike(in_parts, followed(beginning(), nees, ended_s, 1.0))
 
 
-@given(seeds)
-def test_the_order_in_which_tracks_are_given_does_not_matter(seed):
-    nees, ended_s = tracks(seed, 30)
-    turn = np.random.default_rng(seed).permutation(30)
-    found = followed(beginning(), nees[turn], ended_s[turn], 0.0)
-    assert found == followed(beginning(), nees, ended_s, 0.0)
-
-
 @given(seeds, st.floats(0.0, 100.0))
 def test_a_late_track_counts_for_its_age_and_time_does_not_run_backwards(seed, late_s):
     nees, ended_s = tracks(seed, 30)
@@ -140,14 +132,6 @@ def test_whatever_is_followed_factors_stay_bounded_and_the_document_readable(err
     assert WIDE.lowest <= found.scale[0] <= WIDE.highest
     again = as_read(AdaptiveScaling, json.loads(json.dumps(found.parameters())))
     assert again == found
-
-
-@pytest.mark.parametrize("delay_s", [60.0, 61.0, 1000.0])
-def test_labels_that_come_after_the_time_constant_are_too_late(delay_s):
-    said = rf"labels come {delay_s:g} s late, and the time constant is 60 s: .*Choose a time const"
-    with pytest.raises(UnfitData, match=said):
-        followed(beginning(), *tracks(1, 3), delay_s)
-    assert followed(beginning(), *tracks(1, 3), 59.9).delay_s == 59.9
 
 
 # ---- fits

@@ -17,7 +17,6 @@ from monitor.recalibration import scaling
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import (
     QUANTILE_LEVEL,
-    WIDE,
     WINSOR_LEVEL,
     Clamp,
     CovarianceScaling,
@@ -32,7 +31,7 @@ from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import cluster_id, design_effect_of_rows
 from monitor.statistics.stage import observe
 from tests import laws
-from tests.recalibration.rows import as_read, reference_rows, wild_estimates
+from tests.recalibration.rows import as_read, wild_estimates
 
 BINNING = Binning()
 
@@ -109,22 +108,6 @@ def test_the_factor_on_sigma_maximises_the_likelihood(seed):
         best = minimize(loss, [0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
         assert found[i] == pytest.approx(np.exp(best.x[0]), rel=1e-6)
         assert found[i] == pytest.approx(np.sqrt(np.mean((e / sigma) ** 2)), rel=1e-9)
-
-
-def test_whitening_alone_may_leave_a_covariance_that_is_not_definite():
-    near = 1 - 1e-9
-    whitened = ((1.0, near), (near, 1.0))
-    unit = ((1.0, 0.0), (0.0, 1.0))
-    whitening, scaling = (
-        CovarianceScaling((1.0, 1.0), unit, whitened, (0, 1), full_input)
-        for full_input in (FullInput.WHITEN, FullInput.SCALE)
-    )
-    assert scaling.keeps_definite
-    assert not whitening.keeps_definite
-    sent = np.array([[[1.0, 1 - 1e-9], [1 - 1e-9, 1.0]]])
-    made = whitening.apply(estimates(sent, False)).covariance[0]
-    # What rounding leaves of it: a share of 1e-18 is below the last place.
-    assert np.linalg.eigvalsh(made)[0] < 1e-15
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -306,15 +289,6 @@ def test_whitening_changes_no_deviation_in_any_direction_beyond_the_clamp(seed, 
     found = matrices(model)["whitened"]
     assert np.array_equal(found, found.T)
     assert found @ own == pytest.approx(own @ found, abs=1e-9 * np.abs(own).max())
-
-
-@every_fit
-def test_the_default_clamp_leaves_even_cauchy_errors_alone(fit):
-    rows = reference_rows("cauchy_1d", slice(0, 2000))
-    statistics = observe(rows.space, BINNING, rows.error, rows.estimates.covariance)
-    model = fit(statistics)
-    assert model.scale == pytest.approx((120.165,), abs=5e-4)
-    assert WIDE.reached(model) == (False,)
 
 
 @pytest.mark.parametrize("ends", [(0.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (float("nan"), 1.0)])

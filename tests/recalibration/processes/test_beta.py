@@ -45,7 +45,6 @@ from tests.recalibration.rows import (
 )
 
 # a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
-# a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
 MAPS = [
     (1.0, 1.0, 0.0),
     (0.2, 0.2, 0.0),

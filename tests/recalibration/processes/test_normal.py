@@ -75,16 +75,6 @@ def test_the_expectation_is_that_of_quadrature(seed):
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_it_begins_at_variance_scaling():
-    rows = sizes(5, k=3)
-    nees = np.mean((rows.error / rows.deviation) ** 2, axis=0)
-    likelihood = normal_likelihood(rows)
-    assert likelihood.start == pytest.approx(np.log(nees))
-    mean = np.repeat(likelihood.start[:, None], rows.n, axis=1)
-    slope = likelihood.expected(mean, np.zeros_like(mean)).by_mean.sum(axis=1)
-    assert slope == pytest.approx(np.zeros(3), abs=1e-9)
-
-
 # ---- what GP-Normal finds
 
 

@@ -71,19 +71,6 @@ def test_the_derivatives_of_an_expectation_are_finite_differences_of_it(name):
             assert slope[j] == pytest.approx(gap / 2e-6, rel=1e-4, abs=1e-4)
 
 
-# ---- inducing points
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 3), st.integers(1, 15))
-def test_they_lie_within_the_points_and_apart(seed, n, width, count):
-    points = np.random.default_rng(seed).normal(size=(n, width))
-    found = inducing_points(points, count)
-    assert found.shape == (min(n, count), width)
-    assert (found >= points.min(axis=0) - 1e-12).all()
-    assert (found <= points.max(axis=0) + 1e-12).all()
-    assert len(np.unique(found, axis=0)) == len(found)
-
-
 @pytest.mark.parametrize("distinct", [1, 2, 5])
 def test_points_that_repeat_make_no_more_centres_than_there_are(distinct):
     points = np.arange(distinct, dtype=float)[np.arange(100) % distinct][:, None]
@@ -151,27 +138,6 @@ def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     for i, step in enumerate(1e-5 * np.eye(packed.size)):
         difference = (at(packed + step)[2].value - at(packed - step)[2].value) / 2e-5
         assert slope[i] == pytest.approx(difference, rel=2e-5, abs=1e-4)
-
-
-def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound():
-    points, likelihood = factors(4, 300, 2)
-    search = search_of(likelihood, points)
-    search.run()
-    posterior = search.place.posterior
-    kernels, amplitude = search.unpacked(search.place.packed)
-    design = design_of(kernels, amplitude, search.points)
-    random = np.random.default_rng(5)
-    for _ in range(20):
-        size = posterior.precision.shape
-        turned = np.eye(size[1]) + 0.01 * random.normal(size=size)
-        other = Posterior(
-            posterior.constant + 0.01 * random.normal(size=posterior.constant.shape),
-            posterior.location + 0.01 * random.normal(size=posterior.location.shape),
-            turned @ posterior.precision @ turned.transpose(0, 2, 1),
-        )
-        near = bound(likelihood, 1.0, design, other)
-        assert near is not None
-        assert near.value < search.place.value + 1e-6
 
 
 def test_with_inducing_points_everywhere_it_is_exact_regression():
