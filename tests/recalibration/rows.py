@@ -168,7 +168,8 @@ def correlation(estimates: Estimates) -> FloatArray:
 
 def one_scale(rows: FitRows) -> FloatArray:
     """The factor on σ of each dimension that variance scaling finds."""
-    return np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
+    scale: FloatArray = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
+    return scale
 
 
 def nll(deviation: FloatArray, error: FloatArray) -> float:

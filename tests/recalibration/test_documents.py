@@ -306,9 +306,11 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 def test_a_basis_read_back_is_the_same_to_the_last_bit(rows, share, data):
     clock = data.draw(st.sampled_from([None, *Clock]))
     times = finite if clock is Clock.SECONDS else st.integers(0, 2**63 - 1)
-    ends = sorted(data.draw(st.lists(times, min_size=2, max_size=2))) if clock else [None, None]
+    first, last = sorted(data.draw(st.lists(times, min_size=2, max_size=2)))
     whom = data.draw(st.none() | st.text(max_size=9).filter(str.isprintable))
-    basis = Basis(rows, data.draw(st.integers(1, rows)), rows * share, *ends, clock, whom)
+    basis = Basis(rows, data.draw(st.integers(1, rows)), rows * share, borrows_from=whom)
+    if clock is not None:
+        basis = replace(basis, first=first, last=last, clock=clock)
     assert as_read(Basis, json.loads(json.dumps(basis.parameters()))) == basis
 
 

@@ -118,6 +118,7 @@ def test_the_order_of_rows_changes_nothing_to_the_last_bit(by):
         assert fit_rejection(score[order], loss[order], target, by) == found
 
 
+@pytest.mark.campaign
 def test_a_target_on_the_error_rate_is_met_on_fresh_rows():
     """At 95 % of one threshold; of the largest of many, in a fit of 20 or so it is missed."""
     score, loss = classified(5, 400_000)

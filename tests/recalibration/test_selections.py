@@ -100,11 +100,11 @@ def test_a_slice_is_served_by_the_first_name_of_its_chain_in_one_call_for_all_it
     names, served
 ):
     models = {name: Counted(2.0 + i) for i, name in enumerate(names)}
-    selection = Selection((), Counted(1.0), models)
+    every = {**models, "fallback": Counted(1.0)}
+    selection = Selection((), every["fallback"], models)
     slices = np.array([4, 0, 1, 2, 3, 0, 2])
     sent = estimates(7, 1)
     made = selection.apply(sent, slices, CHAINS)
-    every = {**models, "fallback": selection.fallback}
     expected = [every[served[i]].factor for i in slices.tolist()]
     assert made.covariance[:, 0, 0] == pytest.approx(expected * sent.covariance[:, 0, 0])
     assert np.array_equal(made.mean, sent.mean)
@@ -115,7 +115,7 @@ def test_a_slice_is_served_by_the_first_name_of_its_chain_in_one_call_for_all_it
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 10))
 def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
-    scalings = [VarianceScaling((float(1 + i),)) for i in range(models)]
+    scalings: list[Recalibrator] = [VarianceScaling((float(1 + i),)) for i in range(models)]
     asked: list[int] = []
 
     def serving(i: int) -> Recalibrator:

@@ -281,6 +281,7 @@ def test_the_network_is_that_of_loops():
             assert found[i, m] == pytest.approx(p, abs=1e-13)
 
 
+@pytest.mark.campaign
 def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():
     fitted, fresh = distorted(5, 4000), distorted(6, 6000)
     models = (
@@ -293,6 +294,7 @@ def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling
     assert found.nll <= vector.nll - 0.01
 
 
+@pytest.mark.campaign
 def test_with_many_classes_and_few_rows_it_does_not_overfit():
     """The paper's own doubles the error of 100 classes, with every row of the fit right."""
     fitted, fresh = overconfident([7, 0], 500, 40), overconfident([8, 0], 4000, 40)

@@ -23,7 +23,7 @@ from monitor.recalibration.processes.process_fit import (
     hyper_slope,
     inducing_points,
 )
-from monitor.recalibration.processes.sparse_process import Expected, in_blocks
+from monitor.recalibration.processes.sparse_process import Expected, LatentLikelihood, in_blocks
 from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.processes.processes import (
@@ -39,7 +39,7 @@ from tests.recalibration.rows import normal_likelihood, nothing_to_find, rows_fr
 random = np.random.default_rng(4)
 DEVIATION = np.exp(0.5 * random.normal(size=60))
 NORMALISED = random.normal(size=60)
-LIKELIHOODS = {
+LIKELIHOODS: dict[str, tuple[LatentLikelihood, int]] = {
     "normal": (normal_likelihood(sizes(4, n=60, k=2)), 2),
     "cauchy": (cauchy_likelihood("x", NORMALISED * DEVIATION, DEVIATION), 1),
     "beta": (
