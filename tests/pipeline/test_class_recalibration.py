@@ -318,6 +318,18 @@ def test_promoting_one_kind_leaves_the_other_alone():
     assert [entry.method for entry in known.active()] == ["variance-scaling"]
 
 
+def test_each_frame_is_recalibrated_by_what_is_in_force_when_it_comes():
+    pipeline = recalibrating(CLASS_IDENTITY)
+    pipeline.recalibrators.learn(WARM.to_json())
+    stream, found = opened(pipeline), []
+    for number, version in enumerate([CLASS_IDENTITY.version, WARM.version] * 2):
+        pipeline.activate(version)
+        answer = pipeline.process(stream, frame([sent(1)], number))
+        assert answer.extras is not None
+        found.append(answer.extras.class_version)
+    assert found == ["", WARM.version] * 2
+
+
 @pytest.mark.parametrize(
     ("classes", "recalibrator", "warned"),
     [

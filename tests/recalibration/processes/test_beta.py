@@ -26,7 +26,6 @@ from monitor.recalibration.processes.beta_map import (
     BetaLine,
     BetaMarginals,
     beta_likelihood,
-    hazard,
     log_odds,
     logit,
     moment_table,
@@ -124,19 +123,6 @@ def test_quantiles_ascend_and_the_probability_undoes_them(log_a, log_b, c):
     assert (np.diff(quantile) > 0).all()
     back = [probability(found, value) for value in quantile]
     assert back == pytest.approx(tau, abs=1e-9)
-
-
-@given(logs, logs, shifts, st.floats(-700, 700))
-def test_the_search_for_a_quantile_ends_at_it_for_any_odds(log_a, log_b, c, odds):
-    a, b = np.exp(log_a), np.exp(log_b)
-    t = standard_quantile(np.array([odds]), a, b, c)
-    assert logit(t, a, b, c) == pytest.approx([odds], abs=1e-8)
-
-
-def test_the_hazard_is_the_density_over_the_upper_tail():
-    t = np.array([-50.0, -3.0, 0.0, 2.0, 8.0])
-    assert hazard(t) == pytest.approx(np.exp(norm.logpdf(t) - norm.logsf(t)), rel=1e-10)
-    assert hazard(np.array([1e8])) == pytest.approx([1e8], rel=1e-12)
 
 
 # ---- moments and tables
