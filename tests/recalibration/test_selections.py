@@ -17,7 +17,6 @@ from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import (
     Identity,
     Output,
-    Recalibrator,
     fault_of,
     marginals_of,
     sent_where_unsound,
@@ -115,10 +114,10 @@ def test_a_slice_is_served_by_the_first_name_of_its_chain_in_one_call_for_all_it
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 10))
 def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
-    scalings: list[Recalibrator] = [VarianceScaling((float(1 + i),)) for i in range(models)]
-    asked: list[int] = []
+    scalings = [VarianceScaling((float(1 + i),)) for i in range(models)]
+    asked = []
 
-    def serving(i: int) -> Recalibrator:
+    def serving(i):
         asked.append(i)
         return scalings[i % models]
 

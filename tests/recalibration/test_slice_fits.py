@@ -23,7 +23,6 @@ from tests.recalibration.rows import rows_of
 seeds = st.integers(0, 2**32 - 1)
 CLASS, STREAM, RANGE = SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE
 # front: Car near, Car far, Bus near; rear: Car near, Car near.
-# front: Car near, Car far, Bus near; rear: Car near, Car near.
 PARTS = Parts(
     {STREAM: ("front", "rear"), CLASS: ("Bus", "Car"), RANGE: ("<20", ">=20")},
     {

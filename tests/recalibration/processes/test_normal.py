@@ -42,7 +42,6 @@ from tests.recalibration.rows import (
 from tests.reference.datasets import all_sets
 
 # The order of whitening is here not the order of the dimensions.
-# The order of whitening is here not the order of the dimensions.
 YAW_XY = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *space_of(2).dimensions))
 
 
