@@ -99,19 +99,17 @@ def test_each_opinion_is_recalibrated_by_itself_to_the_last_bit(method, classes,
 @pytest.mark.parametrize("method", CLASS_FITS)
 def test_the_order_of_rows_changes_nothing_to_the_last_bit(method):
     random = np.random.default_rng(10)
-    rows = distorted(11, 600, 4)
-    twice = np.append(np.arange(600), random.integers(0, 600, 100))
-    track = random.integers(-1, 120, 700)
+    rows = distorted(11, 300, 3)
+    twice = np.append(np.arange(300), random.integers(0, 300, 50))
+    track = random.integers(-1, 60, 350)
     rows = ClassRows(rows.log_probabilities[twice], rows.label[twice], track)
-    found = CLASS_FITS[method](rows)
-    for _ in range(2):
-        again = CLASS_FITS[method](rows.take(random.permutation(700)))
-        assert again == found
+    turned = rows.take(random.permutation(350))
+    assert CLASS_FITS[method](turned) == CLASS_FITS[method](rows)
 
 
 @pytest.mark.parametrize("method", CLASS_FITS)
 def test_a_fit_to_several_opinions_is_that_to_one_if_they_agree(method):
-    rows = distorted(12, 1500, 3)
+    rows = distorted(12, 400, 3)
     alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
     sent = opinions(13, 50, 1, 3)
     found, expected = (CLASS_FITS[method](r).apply(sent) for r in (alike, rows))
