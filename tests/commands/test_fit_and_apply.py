@@ -259,6 +259,17 @@ def test_quantiles_of_what_is_no_gaussian_are_nan(models, applied, rows, tmp_pat
     assert np.isfinite(arrays["quantiles"][~bad]).all()
 
 
+def test_slices_of_another_shape_are_measured_each_under_its_own(fitted, evaluate, drive):
+    words = (*XY, "--method", "isotonic-quantiles", "--by", "class", "--fewest-tracks", "1")
+    shaped = (drive, *XY, "--model", fitted(drive, *words))
+    whole, total = evaluate(*shaped), np.zeros(2)
+    for name in ("car", "cyclist", "pedestrian"):
+        part = evaluate(*shaped, "--class", name)
+        total += [part["rows"] * part["dimensions"][axis]["nll"] for axis in ("x", "y")]
+    found = [whole["dimensions"][axis]["nll"] for axis in ("x", "y")]
+    assert found == pytest.approx(total / whole["rows"])
+
+
 # ---- rejection
 
 

@@ -176,6 +176,12 @@ def test_errors_that_repeat_leave_the_map_rising(digits, share):
 # ---- what is forwarded
 
 
+def test_without_errors_beyond_a_knot_its_tail_is_as_steep_as_the_next_piece():
+    one = fit_map(np.tile([-2.0, -1.0, 1.0, 2.0], 500), 2000.0)
+    assert len(one.normal) > 1
+    assert (one.below, one.above) == pytest.approx((one.slopes[1], one.slopes[-2]))
+
+
 def test_an_error_of_billions_of_sigmas_is_taken_as_a_million():
     error = np.append(np.random.default_rng(1).normal(size=2000), 1e200)
     found = fit_isotonic_quantiles(rows_of(np.ones(2001), error))

@@ -21,6 +21,7 @@ from monitor.recalibration.recalibrator import (
     marginals_of,
     sent_where_unsound,
     sound_rows,
+    weakest,
 )
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection, recalibrated, share_out
@@ -183,6 +184,10 @@ def test_a_selection_says_what_all_of_its_recalibrators_do():
     assert IDENTITY.version.startswith("identity-")
     assert of(DOUBLE).outputs == {Output.GAUSSIAN}
     assert of(BENT, car=DOUBLE).outputs == {Output.GAUSSIAN, Output.MOMENTS}
+    # What is true of all of them is what is true of the least.
+    assert weakest(of(BENT, car=DOUBLE).outputs) is Output.MOMENTS
+    assert weakest(Output) is Output.SURROGATE
+    assert weakest(()) is Output.GAUSSIAN
 
 
 def test_a_selection_fits_spaces_of_its_dimension_names_and_the_identity_fits_all():
