@@ -21,9 +21,8 @@ from monitor.pipeline.fits.messages import (
     read_job,
     read_outcome,
 )
-from monitor.promotion.fits import FitJob, FitOutcome, fit_slices
+from monitor.promotion.fits import FitJob, FitOutcome
 from monitor.promotion.records import FitSettings
-from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.scaling import Objective, VarianceScaling
 from tests.promotion.fit_jobs import job_of, rows_of
 from tests.recalibration.rows import json_values
@@ -189,19 +188,6 @@ def scaled(*scale):
 
 def lines(*content) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in content)
-
-
-@pytest.mark.parametrize("method", FITTINGS)
-def test_the_recalibrators_of_every_method_arrive_to_the_last_bit(method):
-    rows = rows_of(1)
-    job = job_of(method, {"car": rows, "bad": rows.take(np.arange(0))})
-    outcome = fit_slices(job)
-    found = read_outcome(outcome_bytes(outcome), job)
-    assert found.refused == outcome.refused
-    assert list(found.fitted) == list(outcome.fitted)
-    made, expected = (x.fitted["car"].apply(rows.estimates) for x in (found, outcome))
-    np.testing.assert_array_equal(made.covariance, expected.covariance)
-    np.testing.assert_array_equal(made.mean, expected.mean)
 
 
 def test_an_outcome_that_lies_as_it_should_is_read():
