@@ -278,6 +278,19 @@ def test_a_document_that_was_changed_after_its_fit_is_refused(selection, path):
 # ---- parts
 
 
+def test_a_selection_fits_its_class_names_in_their_order_or_without_names_as_many():
+    assert OF_CLASSES.fits(NAMES)
+    for others in (("bus", "car", "tram"), ("car", "bus"), ()):
+        assert not OF_CLASSES.fits(others)
+    unnamed = replace(OF_CLASSES, classes=())
+    assert unnamed.fits(NAMES)
+    assert not unnamed.fits(("car", "bus"))
+    assert ClassSelection((), Temperature(2.0)).fits(("car", "bus"))
+    assert CLASS_IDENTITY.fits(NAMES)
+    assert not CLASS_IDENTITY.changes_probabilities
+    assert OF_CLASSES.changes_probabilities
+
+
 def test_parts_with_a_default_may_be_left_out():
     unit = [[1.0, 0.0], [0.0, 1.0]]
     parameters = {"scale": [1, 2], "correlation": unit, "whitened": unit}

@@ -23,6 +23,7 @@ from monitor.recalibration.classes.class_scaling import (
 from monitor.recalibration.classes.class_selection import CLASS_FITS
 from monitor.recalibration.classes.classwise_isotonic import (
     FEWEST,
+    MOST_KNOTS,
     UNCHANGED,
     fit_classwise_isotonic,
 )
@@ -379,6 +380,19 @@ def test_a_class_with_few_rows_is_left_as_it_is():
     assert UNCHANGED not in (knots[0], knots[1], knots[3])
     one_more = fit_classwise_isotonic(rows.take(np.append(kept, rare[0])))
     assert one_more.knots[2] != UNCHANGED
+
+
+def test_knots_are_bounded_however_many_rows_there_are():
+    rows = overconfident(8, 400_000, 2, temperature=1.0)
+    sizes = [len(one.sent) for one in fit_classwise_isotonic(rows).knots]
+    assert max(sizes) == MOST_KNOTS
+
+
+def test_a_class_whose_probability_never_varies_gets_its_frequency():
+    label = np.random.default_rng(10).integers(0, 2, 1000)
+    constant = from_probabilities(np.full((1000, 1, 2), 0.5))
+    found = fit_classwise_isotonic(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
+    assert found == pytest.approx(label.mean(), abs=1e-3)
 
 
 def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():

@@ -123,6 +123,7 @@ def test_quantiles_ascend_and_the_probability_undoes_them(log_a, log_b, c):
     assert (np.diff(quantile) > 0).all()
     back = [probability(found, value) for value in quantile]
     assert back == pytest.approx(tau, abs=1e-9)
+    assert found.quantiles(np.array([0.0, 1.0])).ravel().tolist() == [-np.inf, np.inf]
 
 
 # ---- moments and tables
