@@ -10,9 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import BoolArray, FloatArray, Space, plain_space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, plain_space
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes.normal import NormalLikelihood
+from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
 from monitor.store.codec import Codec
 from monitor.store.recalibrator_documents import any_selection_from_json
@@ -88,6 +90,64 @@ def reference_rows(name: str, rows: Any) -> FitRows:
     return rows_from(mean, covariance, arrays["gt"][rows] - mean)
 
 
+def rows_of(deviation: Any, error: Any, track: IntArray | None = None) -> FitRows:
+    """Rows with variances alone; (n, K) or (n,), a track each unless given."""
+    sigma, e = (np.asarray(x, float) for x in (deviation, error))
+    if sigma.ndim == 1:
+        sigma, e = sigma[:, None], e[:, None]
+    mean = np.arange(sigma.size, dtype=float).reshape(sigma.shape)
+    return rows_from(mean, np.square(sigma), e, track=track)
+
+
+def wrong_by_size(seed: int, n: int = 2000, k: int = 1) -> FitRows:
+    """Errors that grow as the root of σ, off by a factor a dimension."""
+    random = np.random.default_rng(seed)
+    sigma = np.exp(random.normal(size=(n, k)))
+    return rows_of(sigma, np.sqrt(sigma) * random.normal(size=(n, k)) * np.arange(1, k + 1))
+
+
+def splits(name: str, fitted: int, count: int = 10) -> list[tuple[FitRows, FitRows]]:
+    """The rows of a set in file order, and then in `count` random ones: to fit, to evaluate."""
+    n = len(reference_sets()[name]["mean"])
+    orders = [np.arange(n), *(np.random.default_rng(i).permutation(n) for i in range(count))]
+    return [
+        (reference_rows(name, o[:fitted]), reference_rows(name, o[fitted : 2 * fitted]))
+        for o in orders
+    ]
+
+
+def true_log_factor(mean):
+    """Of the variance, in `sizes`: it goes with the first mean."""
+    return 1.6 * np.tanh((np.log(mean[:, :1]) - 4.0) / 0.7)
+
+
+def nothing_to_find(mean):
+    """A factor of three for all."""
+    return np.full((len(mean), 1), np.log(3.0))
+
+
+def sizes(seed, n=800, k=2, *, factor=true_log_factor, full=False, tail=None, space=None):
+    """Positive means such as widths, σ independent of them, and errors off by a factor."""
+    random = np.random.default_rng(seed)
+    mean = np.exp(random.normal(4.0, 0.7, (n, k)))
+    covariance = np.exp(random.normal(0.0, 0.8, (n, k)))
+    draw = random.normal(size=(n, k)) if tail is None else random.standard_t(tail, (n, k))
+    if full:
+        root = np.eye(k) + 0.3 * np.tril(random.normal(size=(n, k, k)), -1)
+        root = root * np.sqrt(covariance)[:, :, None]
+        covariance, draw = root @ root.transpose(0, 2, 1), (root @ draw[..., None])[..., 0]
+    else:
+        draw = draw * np.sqrt(covariance)
+    return rows_from(mean, covariance, draw * np.exp(0.5 * factor(mean)), space=space)
+
+
+def normal_likelihood(rows: FitRows, *dimensions: int) -> NormalLikelihood:
+    """The likelihood of some dimensions of rows, of all where none is named."""
+    places = list(dimensions or range(rows.space.k))
+    error, deviation = rows.error.T[places], rows.deviation.T[places]
+    return NormalLikelihood(np.square(error / deviation), np.log(deviation))
+
+
 def wild_estimates(seed: int, n: int, k: int) -> Estimates:
     """Detections far outside of what any fit has seen, some of them with variances alone."""
     random = np.random.default_rng(seed)
@@ -101,10 +161,38 @@ def wild_estimates(seed: int, n: int, k: int) -> Estimates:
     return Estimates(mean, covariance, diagonal)
 
 
+def correlation(estimates: Estimates) -> FloatArray:
+    size = estimates.deviation
+    return estimates.covariance / (size[:, :, None] * size[:, None, :])
+
+
+def one_scale(rows: FitRows) -> FloatArray:
+    """The factor on σ of each dimension that variance scaling finds."""
+    scale: FloatArray = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
+    return scale
+
+
 def nll(deviation: FloatArray, error: FloatArray) -> float:
     """Negative log-likelihood of Gaussian errors in nats, mean over rows and dimensions."""
     z = error / deviation
     return float(np.mean(0.5 * np.log(2 * np.pi) + np.log(deviation) + 0.5 * z * z))
+
+
+def scaled_loss(fitted: FitRows, fresh: FitRows) -> float:
+    """The likelihood that variance scaling reaches."""
+    return nll(fresh.deviation * one_scale(fitted), fresh.error)
+
+
+def forwarded_loss(model: Recalibrator, fresh: FitRows) -> float:
+    """The likelihood of the Gaussians that are forwarded."""
+    made = model.apply(fresh.estimates)
+    return nll(made.deviation, fresh.error + fresh.estimates.mean - made.mean)
+
+
+def own_loss(model: Any, fresh: FitRows) -> float:
+    """The likelihood under the method's own distributions."""
+    truth = fresh.estimates.mean + fresh.error
+    return float(-model.marginals(fresh.estimates).log_density(truth).mean())
 
 
 @cache

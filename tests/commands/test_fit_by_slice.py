@@ -1,0 +1,279 @@
+"""fit --by: slices with fits of their own, thin ones that borrow, and what a fit rests on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monitor.cli import main
+from tests.recalibration.rows import read_selection
+from tests.verbs.recordings import csv_file, error, npz_file
+
+XYZ = ("--dimensions", "x,y,z")
+SCALING = (*XYZ, "--method", "variance-scaling")
+# All slices stand on their own.
+EACH = ("--fewest-tracks", "1")
+
+
+EDGES = (8.0, 16.0)
+
+BY_RANGE = ("--by", "class,range", "--range-edges", "8,16")
+
+
+def document(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def scale_of(rows):
+    """Of x, y and z, in closed form."""
+    there = rows.of(rows.labelled)
+    variance = np.einsum("nii->ni", there.covariance)
+    return np.sqrt(np.mean(error(there) ** 2 / variance, axis=0))[:3]
+
+
+def buckets(rows):
+    distance = np.linalg.norm(rows.mean[:, :3], axis=1)
+    return np.array(["<8", "8-16", ">=16"])[np.searchsorted(EDGES, distance, side="right")]
+
+
+def test_by_class_and_range_each_bucket_of_a_class_has_a_fit_and_every_row_the_finest(
+    evaluate, fitted, applied, drive, rows
+):
+    path = fitted(drive, *SCALING, *BY_RANGE, *EACH)
+    model = document(path)
+    there = rows.of(rows.labelled)
+    names = {f"{c}/{b}" for c, b in zip(there.class_name, buckets(there), strict=True)}
+    assert set(model["slices"]) == names | {"car", "cyclist", "pedestrian"}
+    assert model["ranges"] == {"edges": list(EDGES), "dimensions": ["x", "y", "z"]}
+    for name in names:
+        class_name, bucket = name.split("/")
+        part = rows.of((rows.class_name == class_name) & (buckets(rows) == bucket))
+        scale = model["slices"][name]["parameters"]["scale"]
+        assert scale == pytest.approx(scale_of(part), rel=1e-8)
+    written, arrays = applied(path, drive, *XYZ)
+    sent = np.einsum("nii->ni", rows.covariance)[:, :3]
+    factor = np.sqrt(np.einsum("nii->ni", arrays["cov"]) / sent)
+    for row, (name, bucket) in enumerate(zip(rows.class_name, buckets(rows), strict=True)):
+        serving = model["slices"].get(f"{name}/{bucket}", model["slices"][name])
+        assert factor[row] == pytest.approx(serving["parameters"]["scale"])
+    direct = evaluate(drive, *XYZ, "--model", path)
+    assert direct.pop("model")["method"] == "variance-scaling"
+    assert evaluate(written) == direct
+
+
+def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, drive, tmp_path):
+    words = ("--method", "isotonic-std", *XYZ, "--by", "class", "--fewest-tracks", "12")
+    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
+    model = document(tmp_path / "model.json")
+    left = {"car", "cyclist", "pedestrian"} - set(model["slices"])
+    assert left and model["slices"]
+    for name in left:
+        assert f"slice {name} is left to the fallback: " in said
+        assert "tracks count for" in said and "and 12 are needed" in said
+
+
+def test_a_slice_without_truth_is_said_to_be_left(run, drive, tmp_path, rows):
+    gone = rows.track.copy()
+    far = (rows.class_name == "car") & (buckets(rows) == ">=16")
+    gone[far] = -1
+    truth = rows.truth.copy()
+    truth[far] = np.nan
+    file = csv_file(tmp_path / "drive.csv", replace(rows, track=gone, truth=truth))
+    said = run("fit", file, *SCALING, *BY_RANGE, "--output", tmp_path / "model.json")
+    assert "slice car/>=16 is left to car: cannot fit on 0 detections" in said
+
+
+# ---- earlier models and clamps
+
+
+def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
+    words = (*SCALING, "--by", "class", *EACH)
+    earlier = fitted(drive, *words, "--fault", "variance=0.25")
+    own = document(fitted(drive, *words))
+    drawn = document(fitted(drive, *words, "--previous", earlier, "--prior-strength", "100"))
+    before = document(earlier)
+    for name in own["slices"]:
+        parts = [model["slices"][name] for model in (own, drawn, before)]
+        scales = [part["parameters"]["scale"] for part in parts]
+        assert (np.diff(scales, axis=0) > 0).all()
+        assert parts[1]["basis"]["borrows_from"] == before["version"]
+
+
+def test_a_slice_without_truth_stays_as_it_was_and_one_that_is_gone_is_said_to_be(
+    run, fitted, drive, rows, tmp_path
+):
+    words = (*SCALING, "--by", "class", *EACH)
+    earlier = fitted(drive, *words)
+    cyclist, car = rows.class_name == "cyclist", rows.class_name == "car"
+    truth, track = rows.truth.copy(), rows.track.copy()
+    truth[cyclist], track[cyclist] = np.nan, -1
+    parts = replace(rows, truth=truth, track=track).of(~car)
+    file = csv_file(tmp_path / "week.csv", parts)
+    path = tmp_path / "model.json"
+    said = run("fit", file, *words, "--previous", earlier, "--output", path)
+    before, after = document(earlier), document(path)
+    assert set(after["slices"]) == {"cyclist", "pedestrian"}
+    # With all that it rests on.
+    assert after["slices"]["cyclist"] == before["slices"]["cyclist"]
+    assert f"slice cyclist stays as in {before['version']}: cannot fit on 0 detections" in said
+    assert "slice car of --previous has no rows here, and is in the new model no more" in said
+
+
+def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp_path):
+    words = (*SCALING, "--fault", "variance=0.01", "--clamp", "0.5:4")
+    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
+    assert document(tmp_path / "model.json")["fallback"]["parameters"]["scale"] == [4.0] * 3
+    assert "all rows: the factor on σ of x, y, z is at an end of --clamp" in said
+    wide = (*SCALING, "--clamp", "0.001:1000")
+    assert "--clamp" not in run("fit", drive, *wide, "--output", tmp_path / "model.json")
+
+
+@pytest.mark.parametrize(
+    "method", ["variance-scaling", "covariance-scaling", "histogram-binning", "isotonic-std"]
+)
+def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, tmp_path, method):
+    words = (*XYZ, "--method", method, "--output", tmp_path / "model.json")
+    said = run("fit", drive, *words, "--fault", "variance=1e-9")
+    line = "all rows: the factor on σ of x, y, z is at an end of 0.001:1000, and no further: are"
+    assert line in said
+    assert "at an end of" not in run("fit", drive, *words)
+
+
+# ---- what a fit rests on
+
+
+def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, drive, rows, tmp_path):
+    path = tmp_path / "model.json"
+    said = run("fit", drive, *SCALING, "--by", "class", *EACH, "--output", path)
+    model = document(path)
+    assert f"slice car: {read_selection(path.read_text()).bases['car']}\n" in said
+    entries = {name: part["basis"] for name, part in model["slices"].items()}
+    for name, basis in [("", model["fallback"]["basis"]), *entries.items()]:
+        there = rows.of(rows.labelled & ((rows.class_name == name) | (name == "")))
+        tracks = set(zip(there.sequence, there.track, strict=True))
+        assert (basis["rows"], basis["tracks"]) == (there.n, len(tracks))
+        assert 0 < basis["effective_rows"] <= there.n
+        assert (basis["first"], basis["last"]) == (there.time_s.min(), there.time_s.max())
+        assert basis["clock"] == "t"
+        whose = f"slice {name}: " if name else "fitted on "
+        assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
+
+
+def test_nanoseconds_stay_what_they_are_and_a_file_without_times_and_tracks_has_rows_alone(
+    fitted, rows, tmp_path
+):
+    path = npz_file(tmp_path / "plain.npz", rows)
+    n = int(np.count_nonzero(rows.labelled))
+    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
+    assert basis == {"rows": n, "tracks": n, "effective_rows": float(n)}
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    start = 1_318_000_000_000_000_001
+    np.savez(path, **arrays, stamp_ns=start + np.arange(rows.n))
+    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
+    labelled = np.flatnonzero(rows.labelled)
+    assert basis["first"] == start + labelled.min()
+    assert basis["last"] == start + labelled.max()
+    assert basis["clock"] == "stamp_ns"
+
+
+def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
+    file = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
+    said = run("fit", file, "--method", "identity", "--output", tmp_path / "model.json")
+    assert "fitted on no rows" in said
+    assert "basis" not in document(tmp_path / "model.json")["fallback"]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
+        (("--by", "class", "--range-edges", "20"), "--range-edges: it is for --by range"),
+        (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
+        (("--prior-strength", "5"), "--prior-strength: it is for variance-scaling, covariance-sca"),
+        (
+            ("--inducing", "9"),
+            "--inducing: variance-scaling has no use for it; it is for gp-normal",
+        ),
+        (("--time-constant", "3s"), "--time-constant: variance-scaling has no use for it; it is f"),
+        (("--label-delay", "3s"), "--label-delay: variance-scaling has no use for it; it is for "),
+        (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
+        (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
+        (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_by_name(
+    refused, drive, tmp_path, words, named
+):
+    assert named in refused("fit", drive, *SCALING, *words, "--output", tmp_path / "model.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_earlier_model_that_does_not_fit_and_a_range_without_a_position_are_refused(
+    fitted, refused, drive, tmp_path
+):
+    other = fitted(drive, *XYZ, "--method", "covariance-scaling")
+    wide = fitted(drive, "--method", "variance-scaling")
+    output = ("--output", tmp_path / "model.json")
+    line = refused("fit", drive, *SCALING, "--previous", other, *output)
+    assert f"--previous {other}: it was fitted by covariance-scaling" in line
+    line = refused("fit", drive, *SCALING, "--previous", wide, *output)
+    assert "fitted on dimensions x,y,z,yaw but the file is read with x,y,z" in line
+    line = refused("fit", drive, *XYZ, "--method", "isotonic-std", "--previous", other, *output)
+    assert "--previous: isotonic-std is not drawn towards an earlier fit; variance-scaling" in line
+    np.savez(tmp_path / "plain.npz", mean=np.ones((9, 2)), var=np.ones((9, 2)), gt=np.zeros((9, 2)))
+    line = refused("fit", tmp_path / "plain.npz", *SCALING[2:], "--by", "range", *output)
+    assert "--by range: the range is the norm of x, y, z, and the file is read with 0, 1" in line
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dimensions": np.array(["x\n", "y", "z", "yaw"])}, {"class": None}],
+)
+def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
+    refused, rows, tmp_path, changes
+):
+    with np.load(npz_file(tmp_path / "drive.npz", rows)) as archive:
+        arrays = dict(archive)
+    if "class" in changes:
+        changes = {"class": np.where(rows.class_name == "car", "bus\n", rows.class_name)}
+    file = tmp_path / "names.npz"
+    np.savez(file, **arrays | changes)
+    words = ("--method", "variance-scaling", "--by-class", "--output", tmp_path / "model.json")
+    assert "what was fitted makes no model that can be read again: '" in refused(
+        "fit", file, *words
+    )
+    assert not (tmp_path / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        *[("--by", text) for text in ("", "colour", "class,class", "class,")],
+        *[("--range-edges", text) for text in ("", "40,20", "0,20", "a", "20,20", "inf")],
+        *[("--clamp", text) for text in ("1", "2:1", "0:1", "a:b", "1:inf", "nan:2")],
+        *[("--fewest-tracks", text) for text in ("0", "-1", "few", "inf", "nan")],
+        ("--prior-strength", "0"),
+        *[("--surrogate-level", text) for text in ("0", "0.0005", "0.99995", "1", "a")],
+        *[("--inducing", text) for text in ("0", "300", "2.5")],
+        ("--reject-above-error", "0"),
+        *[("--time-constant", text) for text in ("0", "-1", "inf", "nan", "soon")],
+        *[("--label-delay", text) for text in ("-1", "inf", "nan", "late")],
+        *[("--method", "magic"), ("--objective", "median"), ("--full-input", "rotate")],
+        *[("--rows", "5"), ("--fault", "0.2"), ("--where", "role")],
+    ],
+)
+def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, option, text):
+    words = ["--method", "variance-scaling", "--output", str(tmp_path / "model.json")]
+    with pytest.raises(SystemExit) as end:
+        main(["fit", str(drive), *words, f"{option}={text}"])
+    assert end.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err

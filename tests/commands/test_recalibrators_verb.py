@@ -1,0 +1,246 @@
+"""The verb `recalibrators` against a server: what it asks for, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from monitor.cli import main
+from monitor.commands.options import plain, this_person
+from monitor.pipeline.promotions import REMEMBERED
+from monitor.pipeline.recalibrators import NothingToRollBack
+from monitor.promotion.fits import FitFailed
+from monitor.promotion.records import Evidence, Happened
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.selection import IDENTITY, Selection
+from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
+from tests.piped import BY_SLICE, DOUBLE, pipeline_of
+from tests.piped_classes import WARM
+
+
+@pytest.fixture
+def pipeline():
+    return pipeline_of()
+
+
+@pytest.fixture
+def told(pipeline):
+    """What reaches who acts; the address of the server is in `told.address`."""
+    admin, told = administration(pipeline)
+    with served(pipeline, admin) as address:
+        told.address = address
+        yield told
+
+
+@pytest.fixture
+def asked(run, told):
+    """The verb, done; what it prints."""
+
+    def done(*words):
+        return run("recalibrators", *words, "--address", told.address)
+
+    return done
+
+
+@pytest.fixture
+def denied(refused, told):
+    """The line of the verb, which could not do it."""
+
+    def line(*words):
+        return refused("recalibrators", *words, "--address", told.address)
+
+    return line
+
+
+def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_promotes(
+    pipeline, asked
+):
+    for selection in (DOUBLE, BY_SLICE, WARM):
+        pipeline.recalibrators.learn(selection.to_json())
+    pipeline.activate(BY_SLICE.version)
+    lines = asked("list").splitlines()
+    starred = [line.split()[1] for line in lines if line.startswith("* ") and "method" not in line]
+    assert starred == [CLASS_IDENTITY.version, BY_SLICE.version]
+    of_it = next(line for line in lines if DOUBLE.version in line)
+    assert re.search(r"variance-scaling +estimates +x, y, z +-$", of_it)
+    assert any(re.search(rf"{BY_SLICE.version}.* truck$", line) for line in lines)
+    assert f"car: {TRIALS[0].version} is proven better, and waits for approval" in lines
+    assert "  variance x ×4, y ×0.75 (0.5 to 1)" in lines
+    assert f"to put it in force: recalibrators promote {TRIALS[0].version}" in lines
+    assert lines[-1] == "promotion: advise, not pinned"
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_list_as_json_has_every_number(asked):
+    found = json.loads(asked("list", "--json"))
+    assert found["recalibrators"][0] == {
+        "version": IDENTITY.version,
+        "method": "identity",
+        "kind": "estimates",
+        "in_force": True,
+        "dimensions": [],
+        "slices": [],
+        "class_names": [],
+    }
+    assert found["trials"] == [plain(trial) for trial in TRIALS]
+    assert found["trials"][0]["evidence"]["log10_threshold"] == EVIDENCE.log10_threshold
+    assert (found["pinned"], found["promotion"]) == (False, "advise")
+
+
+def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    told.happened = (
+        record(Happened.PROMOTED, IDENTITY.version, DOUBLE.version, reason="they said so"),
+        record(Happened.PINNED),
+    )
+    said = asked("show", DOUBLE.version)
+    assert DOUBLE.to_json().rstrip() in said
+    assert f"{IDENTITY.version} → {DOUBLE.version}" in said
+    assert "by anna@van: they said so" in said
+    assert "pinned" not in said
+
+
+def test_show_writes_the_document_to_a_file_that_can_be_promoted(pipeline, asked, told, tmp_path):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    file = tmp_path / "double.json"
+    said = asked("show", DOUBLE.version, "--output", file)
+    assert file.read_text("utf-8") == DOUBLE.to_json()
+    assert f"document written to {file}" in said
+    assert '"fallback"' not in said
+    asked("promote", "--file", file, "--actor", "anna")
+    assert told.asked == [("promote", DOUBLE.version, "anna")]
+
+
+def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    said = asked("promote", DOUBLE.version)
+    assert said == f"{DOUBLE.version} is in force, in place of {IDENTITY.version}\n"
+    assert told.asked == [("promote", DOUBLE.version, this_person())]
+    assert asked("promote", DOUBLE.version) == f"{DOUBLE.version} is in force, as before\n"
+
+
+def test_rollback_is_of_all_slices_of_one_or_of_class_probabilities(asked, told):
+    for words in ((), ("--slice", "car"), ("--classes",)):
+        said = asked("rollback", *words, "--actor", "anna")
+        assert said == "a-0 is in force, in place of b-1\n"
+    assert told.asked == [
+        ("rollback", Selection, "", "anna"),
+        ("rollback", Selection, "car", "anna"),
+        ("rollback", ClassSelection, "", "anna"),
+    ]
+
+
+def test_fit_prints_what_came_of_each_slice(asked, told):
+    said = asked("fit", "--slice", "car", "--slice", "truck", "--method", "isotonic-std")
+    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", this_person())]
+    assert said.splitlines() == [
+        f"car: {FITTED[0].version} is on trial (31 tracks, 620 detections)",
+        "  variance x ×4, y ×0.75 (0.5 to 1)",
+        f"truck: {FITTED[1].reason} (12 tracks, 240 detections)",
+    ]
+
+
+def test_pin_and_unpin_say_how_it_is_and_whether_it_was(asked):
+    said = [asked(action) for action in ("pin", "pin", "unpin", "unpin")]
+    assert said == ["pinned\n", "already pinned\n", "not pinned\n", "already not pinned\n"]
+    asked("pin")
+    assert asked("list").endswith("promotion: advise, pinned: nothing happens by itself\n")
+
+
+def test_history_tells_the_latest_records_with_their_evidence(asked, told):
+    assert asked("history") == "nothing has happened yet\n"
+    told.happened = tuple(record(what, sequence=i) for i, what in enumerate(Happened, 1))
+    lines = asked("history", "-n", 2).splitlines()
+    assert lines[0] == (
+        "    9  2025-06-15 15:06:40  pinned       car variance-scaling-0123456789ab"
+    )
+    assert lines[1].strip() == "by anna@van: 31 tracks say so"
+    assert "31 tracks, gain +0.25 nats; log10 evidence for 1.75, against -2.50" in lines[2]
+    assert lines[3].strip() == "variance x ×4, y ×0.75 (0.5 to 1)"
+    assert sum("2025-06-15" in line for line in lines) == 2
+    assert sum("2025-06-15" in line for line in asked("history").splitlines()) == len(Happened)
+
+
+def test_history_as_json_has_null_for_what_is_no_number(asked, told):
+    nothing = Evidence(0, float("nan"), 0.0, float("-inf"), 2.0)
+    told.happened = (record(Happened.BEGAN, evidence=nothing, event_ns=None),)
+    (found,) = json.loads(asked("history", "--json"))["records"]
+    assert found["evidence"]["gain"] is None
+    assert found["evidence"]["log10_worse"] is None
+    assert found["event_ns"] is None
+    assert found["what"] == "began"
+
+
+def test_words_of_others_cannot_move_the_cursor_of_a_terminal(asked, told):
+    told.happened = (record(Happened.HELD, reason="see\x1b[2J\nthere", slice="c\rar"),)
+    said = asked("history")
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert "see�[2J�there" in said
+
+
+def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
+    assert "no recalibrator 'gp-0'" in denied("promote", "gp-0")
+    assert "no recalibrator 'gp-0'" in denied("show", "gp-0")
+    told.failure = NothingToRollBack("nothing was in force before. Promote a version.")
+    assert "nothing was in force before. Promote a version." in denied("rollback")
+    told.failure = FitFailed("the fit was ended after 120 s.")
+    assert "the fit was ended after 120 s." in denied("fit")
+
+
+def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tmp_path):
+    file = tmp_path / "broken.json"
+    file.write_text("{}", "utf-8")
+    assert f"{file}: " in denied("promote", "--file", file)
+    assert f"{tmp_path / 'nowhere'}" in denied("promote", "--file", tmp_path / "nowhere")
+    assert told.asked == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("watch",),
+        ("promote",),
+        ("promote", "v", "--file", "f"),
+        ("rollback", "--slice", "car", "--classes"),
+        ("history", "-n", "0"),
+        ("history", "-n", str(REMEMBERED + 1)),
+        ("show",),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(["recalibrators", *words])
+    assert end.value.code == 2
+    assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
+
+
+def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
+    def nameless():
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert this_person() == "command line"
+
+
+def test_a_running_sidecar_does_what_it_is_asked_and_keeps_an_account_of_it(start, run, tmp_path):
+    file = tmp_path / "double.json"
+    file.write_text(DOUBLE.to_json(), "utf-8")
+    address = ("--address", start().grpc)
+    run("recalibrators", "promote", "--file", file, "--actor", "anna", *address)
+    listed = json.loads(run("recalibrators", "list", "--json", *address))
+    promoted = [one["version"] for one in listed["recalibrators"] if one["in_force"]]
+    assert promoted == [CLASS_IDENTITY.version, DOUBLE.version]
+    said = run("recalibrators", "rollback", *address)
+    assert said == f"{IDENTITY.version} is in force, in place of {DOUBLE.version}\n"
+    run("recalibrators", "pin", *address)
+    happened = json.loads(run("recalibrators", "history", "--json", *address))["records"]
+    assert [one["what"] for one in happened] == ["promoted", "rolled_back", "pinned"]
+    assert [one["sequence"] for one in happened] == [1, 2, 3]
+    assert (happened[0]["actor"], happened[0]["after"]) == ("anna", DOUBLE.version)
+    shown = json.loads(run("recalibrators", "show", DOUBLE.version, "--json", *address))
+    assert shown["records"] == happened[:2]
+    assert shown["document"] == json.loads(DOUBLE.to_json())

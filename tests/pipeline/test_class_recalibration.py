@@ -1,0 +1,348 @@
+"""Class probabilities recalibrated in the answer, and what is in force of either kind."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.frames.counters import ClassAccount
+from monitor.frames.detections import Reason
+from monitor.frames.space import FloatArray
+from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.classes.probabilities import LEAST, ClassIdentity
+from monitor.recalibration.rejection import RejectedBy
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import IDENTITY, Selection
+from tests import laws
+from tests.piped import reported
+from tests.piped_classes import (
+    BAD,
+    CLASSES,
+    HEADER,
+    WARM,
+    answered,
+    assert_same_measures,
+    counted,
+    extras,
+    opened,
+    recalibrating,
+    rejection,
+    sent,
+    total_of,
+)
+from tests.received import Label, Sent, frame, labels
+
+
+@dataclass(frozen=True)
+class BrokenClasses:
+    """Fails in one of several ways."""
+
+    failure: str
+    method: ClassVar[str] = "broken"
+    classes: ClassVar[None] = None
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        made = np.exp(log_probabilities)
+        match self.failure:
+            case "raises":
+                raise ZeroDivisionError("broken")
+            case "gives back fewer":
+                return made[:1]
+            case "gives back other classes":
+                return made[:, :, :-1]
+            case "NaN in a row":
+                made[1, 0, 0] = np.nan
+        return made
+
+    def parameters(self) -> dict[str, Any]:
+        return {"failure": self.failure}
+
+
+def warmed(values, temperature=2.0, classes=3) -> FloatArray:
+    """Laves et al. 2019, eq. 25, one opinion after the other."""
+    opinions = np.array(values).reshape(-1, classes)
+    total = np.zeros(classes)
+    for opinion in opinions:
+        power = np.maximum(opinion, LEAST) ** (1 / temperature)
+        total += power / power.sum()
+    return total / len(opinions)
+
+
+# ---- class probabilities
+
+
+@pytest.mark.parametrize("opinions", [1, 2, 5])
+def test_every_opinion_is_recalibrated_and_then_their_mean_goes_out(opinions):
+    rows = [sent(i, opinions=opinions) for i in range(6)]
+    pipeline = recalibrating()
+    found = extras(pipeline, rows)
+    assert found.class_version == WARM.version
+    for row, made in zip(rows, found.class_probabilities, strict=True):
+        assert made == pytest.approx(warmed(row.class_probabilities), abs=1e-12)
+        assert made.sum() == pytest.approx(1, abs=1e-12)
+    assert found.rejected_by is None
+
+
+def test_only_usable_opinions_of_usable_detections_are_recalibrated():
+    unusual = replace(sent(3), class_probabilities=(0.5, 0.4, 0.3))
+    rows = [BAD, sent(1), sent(2, opinions=0), unusual, sent(4), replace(sent(5), id=None)]
+    found = extras(recalibrating(), rows).class_probabilities
+    assert np.isnan(found).all(axis=1).tolist() == [True, False, True, True, False, True]
+    for i in (1, 4):
+        assert found[i] == pytest.approx(warmed(rows[i].class_probabilities), abs=1e-12)
+
+
+@given(st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=8))
+def test_a_detection_gets_the_same_alone_and_among_others(opinions):
+    usual = max(opinions)
+    rows = [sent(i, opinions=min(m, 1) * usual) for i, m in enumerate(opinions)]
+    together = extras(recalibrating(), rows).class_probabilities
+    for i, row in enumerate(rows):
+        alone = extras(recalibrating(), [row]).class_probabilities
+        if row.class_probabilities:
+            assert np.array_equal(together[i], alone[0])
+        else:
+            assert alone is None
+            assert together is None or np.isnan(together[i]).all()
+
+
+@pytest.mark.parametrize("classes", [CLASS_IDENTITY, ClassSelection(CLASSES, ClassIdentity())])
+def test_the_identity_adds_nothing_to_the_answer(classes):
+    found = extras(recalibrating(classes), [sent(1), sent(2)])
+    assert found.class_probabilities is None
+    assert found.class_version == ""
+
+
+def test_while_observing_nothing_is_forwarded_of_classes():
+    pipeline = recalibrating(
+        replace(WARM, rejection=rejection(RejectedBy.ENTROPY, 0.0)),
+        recalibration={"mode": "observe"},
+    )
+    found = extras(pipeline, [sent(1), sent(2)])
+    assert found.class_probabilities is None
+    assert found.rejected_by is None
+    assert not pipeline.counters.uncertain.any()
+    assert pipeline.counters.class_recalibrations == ClassAccount()
+
+
+def test_a_recalibrator_of_other_classes_is_left_alone_and_a_notice_says_so():
+    others = ClassSelection(("a", "b", "c"), Temperature(2.0))
+    pipeline = recalibrating(others)
+    answer = answered(pipeline, [BAD, sent(3, opinions=0), sent(1), sent(2)])
+    assert answer.reason.tolist()[1:] == [Reason.NONE] * 3
+    assert answer.extras is not None
+    assert answer.extras.class_probabilities is None
+    assert answer.extras.class_version == ""
+    _, notice = answer.notices
+    assert (notice.reason, notice.field) == (Reason.RECALIBRATOR_MISMATCH, "class_names")
+    assert (notice.count, notice.first_index) == (2, 2)
+    assert pipeline.counters.class_recalibrations == ClassAccount(mismatch=2)
+    assert notice.message.startswith("car, truck, bus: the promoted recalibrator")
+    # Frames that bring none need not be told.
+    assert not answered(recalibrating(others), [sent(1, opinions=0)]).notices
+
+
+def test_estimates_and_classes_are_recalibrated_whatever_the_other_does():
+    rows = [sent(1), sent(2)]
+    other = Selection(("u", "v"), VarianceScaling((2.0, 2.0)))
+    answer = answered(recalibrating(selection=other), rows)
+    assert answer.reason.tolist() == [Reason.RECALIBRATOR_MISMATCH] * 2
+    assert answer.extras is not None
+    laws.assert_same(
+        answer.extras.class_probabilities, extras(recalibrating(), rows).class_probabilities
+    )
+
+
+@pytest.mark.parametrize("failure", ["raises", "gives back fewer", "gives back other classes"])
+def test_where_class_recalibration_fails_everything_else_goes_on(failure):
+    rows = [sent(1, 0, truth=(0.0, 0.0)), sent(2, 1), sent(3)]
+    classes = ClassSelection(CLASSES, BrokenClasses(failure))
+    double = Selection(HEADER.space.names, VarianceScaling((2.0, 2.0)))
+    broken, sound = recalibrating(classes, double), recalibrating(CLASS_IDENTITY, double)
+    found, expected = answered(broken, rows), answered(sound, rows)
+    (notice,) = found.notices
+    assert (notice.reason, notice.field) == (Reason.RECALIBRATOR_FAILED, "class_probabilities")
+    assert (notice.count, notice.first_index) == (3, 0)
+    laws.assert_same(replace(found, notices=()), expected)
+    laws.assert_same(total_of(broken), total_of(sound))
+    assert broken.counters.internal_errors == 1
+    assert broken.counters.class_recalibrations == ClassAccount(failed=3)
+
+
+def test_a_row_that_is_not_finite_goes_out_without():
+    classes = ClassSelection(CLASSES, BrokenClasses("NaN in a row"))
+    pipeline = recalibrating(classes)
+    answer = answered(pipeline, [BAD, sent(1), sent(2), sent(3)])
+    assert answer.extras is not None
+    assert answer.extras.class_probabilities is not None
+    without = np.isnan(answer.extras.class_probabilities).all(axis=1)
+    assert without.tolist() == [True, False, True, False]
+    _, notice = answer.notices
+    assert (notice.reason, notice.field) == (Reason.RECALIBRATOR_FAILED, "class_probabilities")
+    assert (notice.count, notice.first_index) == (1, 2)
+    assert pipeline.counters.class_recalibrations == ClassAccount(recalibrated=2, failed=1)
+    assert pipeline.counters.internal_errors == 0
+
+
+def test_what_became_of_each_detection_is_counted_frame_by_frame():
+    pipeline = recalibrating()
+    answered(pipeline, [sent(1), sent(2, opinions=0), sent(3), BAD])
+    answered(pipeline, [sent(4, classes=2)], replace(HEADER, stream="radar", classes=("a", "b")))
+    answered(pipeline, [sent(5)])
+    assert pipeline.counters.class_recalibrations == ClassAccount(recalibrated=3, mismatch=1)
+
+
+def test_the_statistics_are_of_what_came():
+    rows = [sent(i, i % 3) for i in range(9)]
+    warm, plain = recalibrating(), recalibrating(CLASS_IDENTITY)
+    for pipeline in (warm, plain):
+        answered(pipeline, rows[:5])
+        late = [replace(row, true_class=None) for row in rows[5:]]
+        pipeline.process(opened(pipeline), frame(late, 2))
+        reported(pipeline, labels([Label(i, class_index=i % 3) for i in range(5, 9)], 2))
+    for name, found in counted(plain).items():
+        laws.assert_same(counted(warm)[name], found)
+
+
+def test_of_a_single_class_there_is_nothing_to_recalibrate():
+    header = replace(HEADER, classes=("car",))
+    rows = [replace(sent(1), class_probabilities=(1.0,))]
+    classes = ClassSelection((), Temperature(2.0), rejection(RejectedBy.ENTROPY, 0.0))
+    found = extras(recalibrating(classes), rows, header)
+    assert found.class_probabilities is None
+    assert found.rejected_by.tolist() == [0]
+
+
+# ---- logits
+
+
+def in_logits(row: Sent, shift=0.0) -> Sent:
+    logits = tuple((np.log(np.array(row.class_probabilities)) + shift).tolist())
+    return replace(row, class_probabilities=(), class_logits=logits)
+
+
+@pytest.mark.parametrize("opinions", [1, 3])
+@pytest.mark.parametrize("shift", [0.0, -700.0, 1e6])
+def test_logits_are_counted_and_recalibrated_as_their_softmax(opinions, shift):
+    rows = [sent(i, i % 3, opinions=opinions) for i in range(8)]
+    told, meant = recalibrating(), recalibrating()
+    found = extras(told, [in_logits(row, shift) for row in rows])
+    expected = extras(meant, rows)
+    assert found.class_version == expected.class_version
+    assert found.class_probabilities == pytest.approx(expected.class_probabilities, abs=1e-8)
+    assert total_of(told).n == 8
+    # Of 1e6 + x, x is known to 1e-10.
+    assert_same_measures(told, meant, 1e-8)
+
+
+def test_large_logits_and_minus_infinity_have_a_softmax():
+    logits = (1e308, -1e308, 1e308)
+    rows = [
+        replace(sent(1, opinions=0), class_logits=logits),
+        replace(sent(2, opinions=0), class_logits=(0.0, -np.inf, 0.0)),
+    ]
+    found = extras(recalibrating(ClassSelection((), Temperature(1.0))), rows)
+    assert found.class_probabilities == pytest.approx(np.array([[0.5, 0, 0.5]] * 2), abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        ((0.0, np.nan, 1.0), "value 1 is nan"),
+        ((0.0, 1.0, np.inf), "value 2 is inf"),
+        ((-np.inf,) * 3, "values 0 to 2 are all −infinity"),
+        ((0.0, 1.0), "2 values"),
+        ((0.0, 1.0, 2.0) * 700, "2100 values"),
+        ((0.0, 1.0, 2.0) * 2, "6 values, unlike most detections of the frame"),
+        ((0.0, 1.0, 2.0, 0.0, np.nan, 0.0), "value 4 is nan"),
+    ],
+)
+def test_logits_that_cannot_be_used_are_set_aside_and_a_notice_says_why(logits, words):
+    good = [in_logits(sent(i, 0)) for i in range(3)]
+    bad = replace(sent(7, 0, opinions=0), class_logits=logits)
+    pipeline = recalibrating()
+    answer = answered(pipeline, [good[0], bad, *good[1:]])
+    assert answer.reason.tolist() == [Reason.NONE] * 4
+    (notice,) = answer.notices
+    assert notice.reason is Reason.CLASS_PROBABILITIES_INVALID
+    assert (notice.field, notice.count, notice.first_index) == ("class_logits", 1, 1)
+    assert notice.message.startswith(f"{words}: send 3 values")
+    assert answer.extras is not None
+    assert answer.extras.class_probabilities is not None
+    assert np.isnan(answer.extras.class_probabilities[1]).all()
+    assert total_of(pipeline).n == 3
+
+
+def test_probabilities_are_taken_where_both_came():
+    both = replace(sent(1), class_logits=(9.0, 0.0, 0.0))
+    rows = [both, in_logits(sent(2)), sent(3), sent(4, opinions=0)]
+    found = extras(recalibrating(), rows).class_probabilities
+    for i in (0, 1, 2):
+        values = sent(rows[i].id).class_probabilities
+        assert found[i] == pytest.approx(warmed(values), abs=1e-12)
+    assert np.isnan(found[3]).all()
+
+
+def test_bad_probabilities_and_a_true_class_beyond_the_header_are_told_of_whatever_came():
+    row = replace(sent(1), class_probabilities=(2.0, 0.0, 0.0), class_logits=(1.0, 0.0, 0.0))
+    (notice,) = answered(recalibrating(), [row, in_logits(sent(2))]).notices
+    assert notice.field == "class_probabilities"
+    assert notice.message.startswith("value 0 is 2")
+    (notice,) = answered(recalibrating(), [in_logits(sent(1, 7))]).notices
+    assert notice.field == "ground_truth_class"
+
+
+# ---- what is in force
+
+
+def test_promoting_one_kind_leaves_the_other_alone():
+    pipeline = recalibrating(CLASS_IDENTITY)
+    double = Selection(("x", "y"), VarianceScaling((2.0, 2.0)))
+    known = pipeline.recalibrators
+    versions = [known.learn(one.to_json()).version for one in (double, WARM)]
+    assert pipeline.activate(versions[1]) == CLASS_IDENTITY.version
+    assert (known.selection, known.class_selection) == (IDENTITY, WARM)
+    assert pipeline.activate(versions[0]) == IDENTITY.version
+    assert (known.selection, known.class_selection) == (double, WARM)
+    promoted = {one.selection.version for one in known.listed() if one.promoted}
+    assert promoted == {double.version, WARM.version}
+    assert [(entry.method, entry.output) for entry in known.active()] == [
+        ("variance-scaling", "gaussian"),
+        ("temperature", "class_probabilities"),
+    ]
+    pipeline.activate(CLASS_IDENTITY.version)
+    assert [entry.method for entry in known.active()] == ["variance-scaling"]
+
+
+def test_each_frame_is_recalibrated_by_what_is_in_force_when_it_comes():
+    pipeline = recalibrating(CLASS_IDENTITY)
+    pipeline.recalibrators.learn(WARM.to_json())
+    stream, found = opened(pipeline), []
+    for number, version in enumerate([CLASS_IDENTITY.version, WARM.version] * 2):
+        pipeline.activate(version)
+        answer = pipeline.process(stream, frame([sent(1)], number))
+        assert answer.extras is not None
+        found.append(answer.extras.class_version)
+    assert found == ["", WARM.version] * 2
+
+
+@pytest.mark.parametrize(
+    ("classes", "recalibrator", "warned"),
+    [
+        ((), VectorScaling((1.0, 2.0, 1.0), (0.0, 0.0, 0.0)), True),
+        (CLASSES, VectorScaling((1.0, 2.0, 1.0), (0.0, 0.0, 0.0)), False),
+        ((), Temperature(2.0), False),
+    ],
+)
+def test_the_log_says_where_the_order_of_classes_is_not_checked(
+    caplog, classes, recalibrator, warned
+):
+    pipeline, selection = recalibrating(CLASS_IDENTITY), ClassSelection(classes, recalibrator)
+    pipeline.recalibrators.learn(selection.to_json())
+    assert not caplog.records
+    pipeline.activate(selection.version)
+    assert ("on 3 classes without names" in caplog.text) == warned

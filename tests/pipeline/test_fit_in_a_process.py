@@ -1,0 +1,402 @@
+"""Fits in a process: whatever becomes of it, an outcome or a FitFailed, and nothing is left; it is
+last in everything, bounded, and never there without its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from monitor.pipeline.fits import process
+from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes, read_outcome
+from monitor.pipeline.fits.process import WORKER, fit
+from monitor.pipeline.fits.worker import MOST_JOB_BYTES
+from monitor.promotion.fits import FitFailed, FitJob, fit_slices
+from tests.edges.fit_processes import (
+    PATIENCE,
+    SOON,
+    children,
+    eventually,
+    fits,
+    framed,
+    is_there,
+    long_job,
+    open_pipes,
+    quick_job,
+)
+from tests.promotion.fit_jobs import job_of, rows_of
+
+ROOT = Path(__file__).parents[2]
+
+GOOD = outcome_bytes(fit_slices(quick_job()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """After every test: no process of ours, alive or to be reaped, and no pipe."""
+    pipes, processes = open_pipes(), set(children(os.getpid()))
+    yield
+    assert set(children(os.getpid())) <= processes
+    assert open_pipes() <= pipes
+
+
+def mad(program: str) -> tuple[str, ...]:
+    """A worker of our own making; `job` is what it was sent, `say` its standard output."""
+    whole = """
+        import os, signal, sys, time
+        def read():
+            length = int.from_bytes(sys.stdin.buffer.read(8), "little")
+            return sys.stdin.buffer.read(length)
+        say = sys.stdout.buffer.write
+    """
+    return sys.executable, "-c", textwrap.dedent(whole) + textwrap.dedent(program)
+
+
+def failed(program: str, job: FitJob | None = None, timeout_s: float = PATIENCE) -> str:
+    """What the failure of such a worker is called."""
+    with pytest.raises(FitFailed) as caught:
+        asyncio.run(fit(job or quick_job(), timeout_s, mad(program)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["covariance-scaling", "gp-normal"])
+def test_fits_at_once_and_again_are_equal_bit_for_bit_and_as_if_fitted_here(method):
+    job = job_of(method, {"car": rows_of(1), "van": rows_of(2), "bad": rows_of(3, tracks=0)})
+    other = job_of("variance-scaling", {"s": rows_of(4)})
+
+    async def together():
+        return await asyncio.gather(*(fit(one, PATIENCE) for one in (job, other, job)))
+
+    for one, outcome in zip((job, other, job), asyncio.run(together()), strict=True):
+        assert outcome_bytes(outcome) == outcome_bytes(fit_slices(one))
+    assert set(outcome.fitted) == {"car", "van"}
+    assert set(outcome.refused) == {"bad"}
+
+
+IGNORES = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep({PATIENCE})"
+UNUSABLE = "the fit returned what cannot be used: .*"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("os.abort()", "the fit ended with signal SIGABRT: it did not say why$"),
+        (
+            "print('on my way', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGKILL)",
+            "the fit ended with signal SIGKILL: on my way$",
+        ),
+        (
+            "read(); print('warning\\nno\\x1b room\\n\\n', file=sys.stderr); sys.exit(3)",
+            "the fit ended with exit code 3: no  room$",
+        ),
+        ("sys.stderr.write('a' * 10**7 + 'end'); sys.exit(1)", "the fit .{,550}aaend$"),
+        (IGNORES, "the fit took longer than 3 s and was ended: allow it more"),
+        (f"read(); {IGNORES}", "the fit took longer than 3 s and was ended: allow it more"),
+        (f"read(); os.close(1); os.close(2); {IGNORES}", "the fit took longer than 3 s"),
+        ("while True: say(b'x' * 2**20)", f"returned more than {MOST_BYTES} bytes and was ended.$"),
+        ("read()", UNUSABLE + "has 0 slices"),
+        ("say(os.urandom(100_000))", UNUSABLE + "is no JSON"),
+        (f"read(); say({GOOD!r}[:-40])", UNUSABLE + "is no JSON"),
+        (f"read(); say({GOOD!r}.replace(b'\"van\"', b'\"bus\"'))", UNUSABLE + "and no other"),
+        (f"import re; say(re.sub(rb'1[.]\\d+', b'NaN', {GOOD!r}))", UNUSABLE + "scale.0.' is nan"),
+    ],
+)
+def test_whatever_a_worker_does_is_told_and_it_is_gone(tmp_path, program, words):
+    told = tmp_path / "pid"
+    noted = f'open({str(told)!r}, "w").write(str(os.getpid()))\n{program}'
+    # A job that does not fit into a pipe, for those that do not read it.
+    job, timeout_s = (long_job(), 3) if IGNORES in program else (None, PATIENCE)
+    assert re.search(words, failed(noted, job, timeout_s))
+    assert not is_there(int(told.read_text("ascii")))
+
+
+def test_a_process_that_leaves_another_behind_with_its_pipes_is_ended_with_it(tmp_path):
+    told = tmp_path / "pid"
+    program = f"""
+        read()
+        child = os.fork()
+        if child:
+            open({str(told)!r}, "w").write(str(child))
+            os._exit(0)
+        time.sleep({PATIENCE})
+    """
+    assert "took longer than 3 s" in failed(program, timeout_s=3)
+    child = int(told.read_text("ascii"))
+    assert eventually(lambda: not is_there(child), SOON)
+
+
+def test_a_job_that_nobody_reads_to_its_end_is_no_trouble_where_the_outcome_is_there():
+    job = job_of("variance-scaling", {name: rows_of(i, k=7) for i, name in enumerate(["car", "v"])})
+    good = outcome_bytes(fit_slices(job))
+    outcome = asyncio.run(fit(job, PATIENCE, mad(f"say({good!r})")))
+    assert outcome_bytes(outcome) == good
+
+
+@pytest.mark.parametrize("command", [("/no/such/program",), ("/etc/passwd",)])
+def test_what_cannot_be_started_is_a_failure_that_says_why(command):
+    with pytest.raises(FitFailed, match=r"could not be started: .*(No such file|Permission)"):
+        asyncio.run(fit(quick_job(), PATIENCE, command))
+
+
+def test_more_rows_than_can_be_sent_are_a_failure_that_says_so(monkeypatch):
+    monkeypatch.setattr(process, "MOST_JOB_BYTES", 1000)
+    with pytest.raises(FitFailed, match="bytes, at most 1000: keep fewer tracks"):
+        asyncio.run(fit(quick_job(), PATIENCE))
+
+
+def test_who_is_cancelled_leaves_no_process():
+    async def cancelled() -> None:
+        fitting = asyncio.create_task(fit(long_job(), PATIENCE))
+        found: list[int] = []
+        while not (found := [pid for pid in children(os.getpid()) if fits(pid)]):
+            await asyncio.sleep(0.01)
+        fitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fitting
+        (pid,) = found
+        assert not is_there(pid)
+
+    asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, 20])
+def test_who_is_cancelled_while_it_starts_leaves_no_process(turns):
+    async def cancelled() -> None:
+        fitting = asyncio.create_task(fit(quick_job(), PATIENCE))
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        fitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fitting
+
+    asyncio.run(cancelled())
+
+
+def test_frames_pass_while_a_large_job_is_handed_over():
+    job = job_of("variance-scaling", {"car": rows_of(1, tracks=500, k=7)})
+    turns = 0
+
+    async def counted() -> None:
+        nonlocal turns
+        fitting = asyncio.create_task(fit(job, PATIENCE, mad("read()")))
+        while not fitting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        with pytest.raises(FitFailed):
+            await fitting
+
+    asyncio.run(counted())
+    # A turn for every 64 kB, which is what a pipe holds.
+    assert turns > job.slices["car"].estimates.covariance.nbytes / 2**16
+
+
+def test_it_has_one_thread_and_a_session_of_its_own_and_is_told_who_its_parent_is(tmp_path):
+    told = tmp_path / "told"
+    program = f"""
+        names = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "BLIS")
+        threads = [os.environ[name + "_NUM_THREADS"] for name in names]
+        alone = os.getsid(0) == os.getpid()
+        open({str(told)!r}, "w").write(str([threads, alone, sys.argv[1]]))
+    """
+    failed(program)
+    assert told.read_text("utf-8") == str([["1"] * 5, True, str(os.getpid())])
+
+
+@pytest.mark.parametrize("fitting", [False, True], ids=["as it starts", "as it fits"])
+def test_a_parent_that_is_killed_leaves_no_fit_behind(fitting):
+    program = """
+        import asyncio
+        from monitor.pipeline.fits.process import fit
+        from tests.edges.fit_processes import long_job
+        asyncio.run(fit(long_job(), 100))
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT)
+    try:
+        assert eventually(lambda: bool(children(parent.pid)))
+        (pid,) = children(parent.pid)
+        assert not fitting or eventually(lambda: fits(pid))
+    finally:
+        parent.kill()
+        parent.wait()
+    assert eventually(lambda: not is_there(pid), SOON)
+
+
+# ---- the worker
+
+
+def python(program: str) -> str:
+    """What a program prints that has the worker at hand as `worker`."""
+    whole = "import os, sys\nfrom monitor.pipeline.fits import worker\n"
+    whole += textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def worker():
+    """A worker of ours that has not been told anything."""
+    with subprocess.Popen(
+        [*WORKER, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def tell(worker, data: bytes) -> None:
+    worker.stdin.write(data)
+    worker.stdin.flush()
+
+
+def test_a_job_comes_out_as_fitted_here(worker):
+    job = quick_job()
+    tell(worker, framed(job))
+    said = worker.stdout.read()
+    assert worker.wait(PATIENCE) == 0
+    assert worker.stderr.read() == b""
+    assert said == outcome_bytes(fit_slices(job))
+    assert set(read_outcome(said, job).fitted) == {"car", "van"}
+
+
+def test_its_standard_input_ends_and_so_does_it_in_the_middle_of_a_fit(worker):
+    tell(worker, framed(long_job()))
+    assert eventually(lambda: fits(worker.pid))
+    worker.stdin.close()
+    assert worker.wait(SOON) == 1
+
+
+SHORT = "ParentGone: the job ended "
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        *((framed(quick_job())[:length], SHORT) for length in (0, 3, 8, 1000)),
+        ((100).to_bytes(8, "little") + b"x" * 100, "InvalidDocument: 'head' is no JSON"),
+        ((MOST_JOB_BYTES + 1).to_bytes(8, "little"), "at most 1073741824. Keep fewer tracks."),
+    ],
+)
+def test_what_is_no_job_is_one_line_and_exit_code_1(worker, data, complaint):
+    tell(worker, data)
+    if complaint == SHORT:
+        worker.stdin.close()
+    assert worker.wait(PATIENCE) == 1
+    said = worker.stderr.read().decode()
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_a_worker_of_another_parent_ends_at_once():
+    done = subprocess.run(
+        [*WORKER, "1"], input=framed(quick_job()), capture_output=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == f"ParentGone: the parent is {os.getpid()}, and 1 is gone\n".encode()
+
+
+def test_its_parent_is_killed_and_so_is_it_though_its_input_stays_open():
+    # Whoever starts it gives it our pipe, which outlives him.
+    program = f"""
+        import os, subprocess, time
+        worker = subprocess.Popen({list(WORKER)} + [str(os.getpid())])
+        print(worker.pid, flush=True)
+        time.sleep({PATIENCE})
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.stdin.write(framed(long_job()))
+        parent.stdin.flush()
+        assert eventually(lambda: fits(pid))
+        parent.kill()
+        parent.wait()
+        assert eventually(lambda: not is_there(pid), SOON)
+
+
+def test_it_is_last_in_everything_before_it_imports_anything_large(worker):
+    # It waits for its job now, and has imported what it needs for that alone.
+    assert eventually(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_BATCH)
+    assert eventually(lambda: adjusted(worker.pid) == "1000")
+    assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
+    # A kernel that does not share the processor out among sessions has no such file.
+    assert of_session(worker.pid).endswith("nice 19") or not of_session(os.getpid())
+    assert "numpy" not in mapped(worker.pid)
+    tell(worker, framed(long_job()))
+    assert eventually(lambda: "numpy" in mapped(worker.pid))
+
+
+def test_a_session_that_is_not_its_own_keeps_its_priority():
+    before = of_session(os.getpid())
+    subprocess.run([*WORKER, "1"], capture_output=True, timeout=PATIENCE)
+    assert of_session(os.getpid()) == before
+
+
+def adjusted(pid: int) -> str:
+    return Path(f"/proc/{pid}/oom_score_adj").read_text("ascii").strip()
+
+
+def mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text("utf-8")
+
+
+def of_session(pid: int) -> str:
+    file = Path(f"/proc/{pid}/autogroup")
+    return file.read_text("ascii").strip() if file.exists() else ""
+
+
+def test_interrupted_it_says_nothing(worker):
+    tell(worker, framed(long_job()))
+    assert eventually(lambda: fits(worker.pid))
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(SOON) == -signal.SIGINT
+    assert worker.stderr.read() == b""
+
+
+def test_a_fit_that_takes_more_memory_than_it_may_fails_alone_and_is_never_allowed_more():
+    printed = python(
+        """
+        import resource
+        worker.limit_memory(2**30)
+        try:
+            bytearray(2**30)
+        except MemoryError:
+            print("refused", resource.getrlimit(resource.RLIMIT_CORE))
+        worker.limit_memory(2**31)
+        print(resource.getrlimit(resource.RLIMIT_AS))
+        """
+    )
+    assert printed.splitlines() == ["refused (0, 0)", str((2**30, 2**30))]
+
+
+def test_what_anything_prints_does_not_spoil_the_outcome():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os\nfrom monitor.pipeline.fits import worker\n"
+            "output = worker.own_output()\n"
+            "print('by the way', flush=True)\nos.system('echo and more')\n"
+            "os.write(output, b'outcome')",
+        ],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout == b"outcome"
+    assert done.stderr.split() == b"by the way and more".split()

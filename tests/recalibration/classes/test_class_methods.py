@@ -1,0 +1,406 @@
+"""Recalibration of class probabilities: the laws of every method, each method against its equation,
+simulated distortions, and where rows are few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.optimize import minimize_scalar
+
+from monitor.recalibration.classes import class_scaling
+from monitor.recalibration.classes.class_scaling import (
+    AuxiliaryScaling,
+    NetworkFamily,
+    VectorFamily,
+    VectorScaling,
+    fit_auxiliary_scaling,
+    fit_temperature,
+    fit_vector_scaling,
+)
+from monitor.recalibration.classes.class_selection import CLASS_FITS
+from monitor.recalibration.classes.classwise_isotonic import (
+    FEWEST,
+    MOST_KNOTS,
+    UNCHANGED,
+    fit_classwise_isotonic,
+)
+from monitor.recalibration.classes.probabilities import (
+    ClassIdentity,
+    ClassRows,
+    as_columns,
+    averaged_loss,
+    from_logits,
+    from_probabilities,
+)
+from monitor.recalibration.recalibrator import UnfitData
+from tests.laws import assert_same
+from tests.recalibration.classes.class_sets import (
+    METHODS,
+    distorted,
+    evaluated,
+    made,
+    of_several_opinions,
+    overconfident,
+    reference,
+)
+
+SEVERAL = of_several_opinions(1, 800)
+
+
+def opinions(seed, n, m, classes):
+    random = np.random.default_rng(seed)
+    return from_logits(random.normal(0.0, 4.0, (n, m, classes)))
+
+
+# ---- what comes out
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.integers(0, 5),
+    arrays.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 4), st.integers(1, 3), st.just(4)),
+        elements=st.floats(0.0, 1.0),
+    ),
+)
+def test_whatever_is_sent_probabilities_come_back(method, seed, sent):
+    found = made(method, 4, seed).apply(from_probabilities(sent))
+    assert found.shape == sent.shape
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert np.abs(found.sum(axis=2) - 1).max() <= 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("classes", [2, 10, 80])
+@pytest.mark.parametrize("m", [1, 3])
+def test_each_opinion_is_recalibrated_by_itself_to_the_last_bit(method, classes, m):
+    model = made(method, classes)
+    sent = opinions(3, 67, m, classes)
+    before, whole = sent.copy(), model.apply(sent)
+    assert_same(sent, before)
+    for row in range(67):
+        assert_same(model.apply(sent[row : row + 1]), whole[row : row + 1])
+    assert model.apply(sent[:0]).shape == (0, m, classes)
+    # An opinion of NaN stays one, and leaves its neighbours alone.
+    sent[3, 0, 1] = np.nan
+    after = model.apply(sent)
+    assert np.isnan(after[3, 0]).all()
+    after[3, 0] = whole[3, 0]
+    assert_same(after, whole)
+
+
+# ---- fits
+
+
+@pytest.mark.parametrize("method", CLASS_FITS)
+def test_the_order_of_rows_changes_nothing_to_the_last_bit(method):
+    random = np.random.default_rng(10)
+    rows = distorted(11, 300, 3)
+    twice = np.append(np.arange(300), random.integers(0, 300, 50))
+    track = random.integers(-1, 60, 350)
+    rows = ClassRows(rows.log_probabilities[twice], rows.label[twice], track)
+    turned = rows.take(random.permutation(350))
+    assert CLASS_FITS[method](turned) == CLASS_FITS[method](rows)
+
+
+@pytest.mark.parametrize("method", CLASS_FITS)
+def test_a_fit_to_several_opinions_is_that_to_one_if_they_agree(method):
+    rows = distorted(12, 400, 3)
+    alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
+    sent = opinions(13, 50, 1, 3)
+    found, expected = (CLASS_FITS[method](r).apply(sent) for r in (alike, rows))
+    assert np.abs(found - expected).max() < 1e-9
+
+
+ONE_CLASS, NO_PARTS = "all 1 rows are of class 2", "2 rows are too few to leave out one of 5 parts"
+
+
+@pytest.mark.parametrize(
+    ("method", "n", "refused"),
+    [
+        ("temperature", 1, "1 rows are the likelier the lower the temperature"),
+        ("temperature", 2, None),
+        ("temperature", 7, None),
+        ("vector-scaling", 1, ONE_CLASS),
+        ("vector-scaling", 2, NO_PARTS),
+        ("vector-scaling", 7, None),
+        ("auxiliary-scaling", 1, ONE_CLASS),
+        ("auxiliary-scaling", 2, NO_PARTS),
+        ("auxiliary-scaling", 7, None),
+        *(
+            ("classwise-isotonic", n, f"10 independent rows of it and 10 of others among {n}")
+            for n in (1, 2, 7)
+        ),
+    ],
+)
+def test_of_a_few_rows_a_fit_is_finite_or_refused(method, n, refused):
+    few = of_several_opinions(15, n)
+    if refused is None:
+        assert np.isfinite(CLASS_FITS[method](few).apply(SEVERAL.log_probabilities)).all()
+    else:
+        with pytest.raises(UnfitData, match=refused):
+            CLASS_FITS[method](few)
+
+
+# ---- rows and their loss
+
+ROWS = of_several_opinions(1, 200, opinions=3)
+
+
+def test_rows_of_a_track_are_in_one_part_and_parts_are_about_equal():
+    track = np.repeat(np.arange(50), 4)
+    track[:20] = -1
+    fold = ClassRows(ROWS.log_probabilities, ROWS.label, track).fold(5)
+    for one in range(5, 50):
+        assert np.unique(fold[track == one]).size == 1
+    assert np.bincount(fold, minlength=5).min() >= 20
+    alone = ROWS.fold(5)
+    assert np.array_equal(np.bincount(alone), np.full(5, 40))
+
+
+def test_alike_rows_of_one_object_are_worth_less():
+    single = of_several_opinions(6, 300, opinions=1)
+    five = np.repeat(np.arange(300), 5)
+    tracked = ClassRows(single.log_probabilities[five], single.label[five], five)
+    assert tracked.weight == pytest.approx(0.2, rel=0.02)
+    assert single.weight == 1.0
+    assert ClassRows(single.log_probabilities, single.label, np.full(300, -1)).weight == 1.0
+
+
+# ---- temperature
+
+
+def slow_loss(rows: ClassRows, temperature: float) -> float:
+    """Mean of −log 1/N Σ_i softmax(z_i / T)_y, Laves et al. 2019, eq. 25; row by row."""
+    total = 0.0
+    for opinions, y in zip(rows.log_probabilities, rows.label, strict=True):
+        p = 0.0
+        for z in opinions:
+            weights = [np.exp(one / temperature) for one in z]
+            p += weights[y] / sum(weights) / len(opinions)
+        total -= np.log(p)
+    return total / rows.n
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [overconfident(1, 300, 4), overconfident(2, 200, 2, 0.5), of_several_opinions(3, 150)],
+    ids=["too sure", "two classes, too unsure", "five opinions"],
+)
+def test_it_is_at_the_optimum_of_the_loss(rows):
+    found = fit_temperature(rows).temperature
+    best = minimize_scalar(
+        lambda at: slow_loss(rows, np.exp(at)),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-7},
+    )
+    assert found == pytest.approx(np.exp(best.x), abs=1e-4)
+    assert slow_loss(rows, found) <= best.fun + 1e-12
+
+
+def test_the_reference_set_is_calibrated_no_worse_than_by_the_reference():
+    fitted, fresh = reference()
+    model = fit_temperature(fitted)
+    # fits.json of the reference: T = 1.995320043599942, ECE 0.016946978413340873
+    assert model.temperature == pytest.approx(1.995320044, abs=1e-6)
+    found = evaluated(model, fresh)
+    assert found.ece <= 0.016946978413340873
+    assert found.nll == pytest.approx(1.5431878396, abs=1e-9)
+
+
+SOME = overconfident(8, 400).log_probabilities
+
+
+@pytest.mark.parametrize(
+    ("sent", "label", "refused"),
+    [
+        (SOME, SOME[:, 0].argmax(axis=1), r"lower the temperature, below 0\.01.*Add rows in"),
+        (from_probabilities(np.eye(3))[:, None], [0, 1, 2], "lower the temperature"),
+        (SOME, SOME[:, 0].argmin(axis=1), "higher the temperature, beyond 100.*order of the"),
+        (from_probabilities(np.ones((3, 1, 3)) / 3), [0, 1, 2], "higher the temperature"),
+    ],
+)
+def test_rows_that_are_always_right_or_say_nothing_do_not_determine_it(sent, label, refused):
+    with pytest.raises(UnfitData, match=refused):
+        fit_temperature(ClassRows(sent, np.array(label)))
+
+
+# ---- vector and auxiliary scaling
+
+
+def test_weights_and_biases_act_as_in_the_equation():
+    """softmax(T z + b), T = diag(t), Laves et al. 2019, eq. 26; Guo et al. 2017 with a bias."""
+    weight, bias = (0.5, 1.5, 2.0), (0.3, -0.2, 0.0)
+    sent = of_several_opinions(1, 20, classes=3).log_probabilities
+    found = VectorScaling(weight, bias).apply(sent)
+    for i in range(20):
+        for m in range(5):
+            each = [np.exp(weight[c] * sent[i, m, c] + bias[c]) for c in range(3)]
+            assert found[i, m] == pytest.approx(np.array(each) / sum(each), abs=1e-14)
+
+
+def test_where_one_temperature_is_right_no_class_gets_its_own():
+    rows = overconfident(6, 4000)
+    assert fit_vector_scaling(rows).weight == pytest.approx(
+        [1 / class_scaling.fit_temperature(rows).temperature] * 10
+    )
+
+
+def test_the_network_is_that_of_loops():
+    """softmax(w z + b + W₂ φ(W₁ u + b₁)), φ(a) = a above 0 and 0.01 a below; eq. 27."""
+    model = made("auxiliary-scaling", 4)
+    assert isinstance(model, AuxiliaryScaling)
+    sent = of_several_opinions(1, 25).log_probabilities
+    found = model.apply(sent)
+    for i in range(25):
+        for m in range(5):
+            z = sent[i, m]
+            u = [
+                min(max((z[c] - model.centre[c]) / model.spread[c], model.lowest[c]), 2.0)
+                for c in range(4)
+            ]
+            unit = [
+                sum(w * one for w, one in zip(row, u, strict=True)) + b
+                for row, b in zip(model.hidden, model.hidden_bias, strict=True)
+            ]
+            active = [a if a > 0 else 0.01 * a for a in unit]
+            score = [
+                model.weight[c] * z[c]
+                + model.bias[c]
+                + sum(w * a for w, a in zip(model.output[c], active, strict=True))
+                for c in range(4)
+            ]
+            p = np.exp(score) / np.exp(score).sum()
+            assert found[i, m] == pytest.approx(p, abs=1e-13)
+
+
+@pytest.mark.campaign
+def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():
+    fitted, fresh = distorted(5, 4000), distorted(6, 6000)
+    models = (
+        fit_auxiliary_scaling(fitted),
+        class_scaling.fit_vector_scaling(fitted),
+        class_scaling.fit_temperature(fitted),
+    )
+    found, vector, simple = (evaluated(model, fresh) for model in models)
+    assert found.cece <= 0.5 * simple.cece
+    assert found.nll <= vector.nll - 0.01
+
+
+@pytest.mark.campaign
+def test_with_many_classes_and_few_rows_it_does_not_overfit():
+    """The paper's own doubles the error of 100 classes, with every row of the fit right."""
+    fitted, fresh = overconfident([7, 0], 500, 40), overconfident([8, 0], 4000, 40)
+    found, simple = (
+        evaluated(model, fresh)
+        for model in (fit_auxiliary_scaling(fitted), class_scaling.fit_temperature(fitted))
+    )
+    assert found.nll <= simple.nll + 0.01
+
+
+def of_vector(classes):
+    return VectorFamily(0.7, classes)
+
+
+def of_network(classes):
+    random = np.random.default_rng(4)
+    w, b, m, s = (random.uniform(0.5, 2.0, (classes, 1)) for _ in range(4))
+    return NetworkFamily(w, b, -m, s, random.normal(0.0, 0.5, (2, classes)))
+
+
+@pytest.mark.parametrize("family_of", [of_vector, of_network])
+@pytest.mark.parametrize("rows", [distorted(3, 40, 3), of_several_opinions(4, 30)])
+def test_the_slope_is_that_of_small_steps(rows, family_of):
+    family, columns = family_of(rows.classes), as_columns(rows.log_probabilities)
+    at = np.random.default_rng(5).normal(0.0, 0.3, len(family.bounds))
+
+    def loss(parameters):
+        return averaged_loss(family.scores(parameters, columns), rows.label)[0].sum()
+
+    by_score = averaged_loss(family.scores(at, columns), rows.label)[1]
+    found = family.slope(at, columns, by_score)
+    for i, step in enumerate(1e-6 * np.eye(at.size)):
+        assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
+
+
+# ---- classwise isotonic regression
+
+
+def pooled(sent, true):
+    """Blocks [Σ log p, rows, hits] of pool adjacent violators, one row after the other."""
+    blocks: list[list[float]] = []
+    for at in np.unique(sent):
+        here = sent == at
+        blocks.append([at * here.sum(), here.sum(), true[here].sum()])
+        while len(blocks) > 1 and blocks[-2][2] / blocks[-2][1] >= blocks[-1][2] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+    return np.array(blocks)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_knots_stand_at_the_pooled_blocks(classes):
+    rows = distorted(1, 400, classes)
+    for c, one in enumerate(fit_classwise_isotonic(rows).knots):
+        sent, made = one.sent, one.made
+        true = rows.label == c
+        sums, n, hits = pooled(rows.log_probabilities[:, 0, c], true).T
+        assert sent == pytest.approx(sums / n, abs=1e-12)
+        share = (true.sum() + 1) / (400 + classes)
+        expected = (hits + share) / (n + 1)
+        rising = np.diff(expected, prepend=-1, append=2) > 0
+        kept = rising[:-1] & rising[1:]
+        assert np.exp(made)[kept] == pytest.approx(expected[kept], abs=1e-12)
+
+
+def test_overconfidence_and_distortion_are_much_reduced():
+    fitted, fresh = reference()
+    assert evaluated(fit_classwise_isotonic(fitted), fresh).ece < 0.03
+    fitted, fresh = distorted(4, 6000), distorted(5, 6000)
+    before, after = (
+        evaluated(ClassIdentity(), fresh),
+        evaluated(fit_classwise_isotonic(fitted), fresh),
+    )
+    assert after.cece < 0.5 * before.cece
+    assert after.nll < before.nll - 0.3
+
+
+def test_a_class_with_few_rows_is_left_as_it_is():
+    rows = distorted(6, 1000, 4)
+    rare = np.flatnonzero(rows.label == 2)[FEWEST - 1 :]
+    kept = np.setdiff1d(np.arange(1000), rare)
+    knots = fit_classwise_isotonic(rows.take(kept)).knots
+    assert knots[2] == UNCHANGED
+    assert UNCHANGED not in (knots[0], knots[1], knots[3])
+    one_more = fit_classwise_isotonic(rows.take(np.append(kept, rare[0])))
+    assert one_more.knots[2] != UNCHANGED
+
+
+def test_knots_are_bounded_however_many_rows_there_are():
+    rows = overconfident(8, 400_000, 2, temperature=1.0)
+    sizes = [len(one.sent) for one in fit_classwise_isotonic(rows).knots]
+    assert max(sizes) == MOST_KNOTS
+
+
+def test_a_class_whose_probability_never_varies_gets_its_frequency():
+    label = np.random.default_rng(10).integers(0, 2, 1000)
+    constant = from_probabilities(np.full((1000, 1, 2), 0.5))
+    found = fit_classwise_isotonic(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
+    assert found == pytest.approx(label.mean(), abs=1e-3)
+
+
+def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
+    rows = of_several_opinions(9, 2000, opinions=1)
+    certain = from_probabilities(np.eye(4)[rows.label])[:, None]
+    model = fit_classwise_isotonic(ClassRows(certain, rows.label))
+    nothing = from_probabilities(np.zeros((1, 1, 4)))
+    made = model.apply(np.concatenate([certain, nothing]))
+    assert made.min() > 0
+    assert made.max() < 1
+    assert made[-1, 0].sum() == pytest.approx(1.0, abs=1e-12)

@@ -1,0 +1,151 @@
+"""GP-Cauchy: its likelihood and marginals against SciPy's and rules of many more nodes, what it
+forwards, and how near a fit comes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.stats import cauchy, norm
+
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes import cauchy as cauchy_module
+from monitor.recalibration.processes.cauchy import (
+    LARGEST_LOG,
+    CauchyMarginals,
+    cauchy_likelihood,
+)
+from monitor.recalibration.recalibrator import UnfitData
+from tests.recalibration.rows import own_loss, reference_rows, rows_of
+
+# ---- the likelihood
+
+
+def some_errors(seed, n=40):
+    random = np.random.default_rng(seed)
+    deviation = np.exp(random.normal(size=n))
+    return 0.7 * deviation * random.standard_cauchy(n), deviation
+
+
+def test_the_log_likelihood_is_that_of_a_cauchy_of_scale_w_sigma():
+    error, deviation = some_errors(0)
+    latent = np.linspace(-3, 3, 7)[:, None] + np.zeros(error.size)
+    value, slope = cauchy_likelihood("x", error, deviation).log_likelihood(latent)
+    expected = cauchy.logpdf(error, scale=np.exp(latent) * deviation)
+    assert value == pytest.approx(expected, abs=1e-12)
+    step = 1e-6
+    above = cauchy.logpdf(error, scale=np.exp(latent + step) * deviation)
+    below = cauchy.logpdf(error, scale=np.exp(latent - step) * deviation)
+    assert slope == pytest.approx((above - below) / (2 * step), abs=1e-8)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 50))
+def test_the_start_is_the_scale_of_greatest_likelihood(seed, n):
+    error, deviation = some_errors(seed, n)
+    likelihood = cauchy_likelihood("x", error, deviation)
+    best = minimize_scalar(
+        lambda f: -cauchy.logpdf(error, scale=np.exp(f) * deviation).sum(),
+        bounds=(-12, 12),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert likelihood.start == pytest.approx([best.x], abs=1e-5)
+
+
+@pytest.mark.parametrize("error", [[0.0], [0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 2.0, 0.0, 1.0]])
+def test_half_of_the_rows_without_an_error_is_refused_with_the_name(error):
+    with pytest.raises(UnfitData, match="dimension 'depth' has no error"):
+        cauchy_likelihood("depth", np.array(error), np.ones(len(error)))
+
+
+def test_ratios_beyond_any_unit_are_bounded():
+    likelihood = cauchy_likelihood("x", np.array([1e300, 1e-300]), np.array([1e-6, 1e5]))
+    assert np.array_equal(likelihood.log_ratio, [LARGEST_LOG, -LARGEST_LOG])
+    value, slope = likelihood.log_likelihood(np.array([[-LARGEST_LOG], [LARGEST_LOG]]))
+    assert np.isfinite(value).all()
+    assert np.isfinite(slope).all()
+
+
+# ---- marginals
+
+
+def marginals():
+    random = np.random.default_rng(5)
+    location = random.normal(size=(6, 3))
+    scale = np.exp(random.normal(size=(6, 3)))
+    return location, scale, CauchyMarginals(location, scale)
+
+
+def test_density_probability_and_quantiles_are_those_of_a_cauchy():
+    location, scale, found = marginals()
+    value = location + scale * np.random.default_rng(6).standard_cauchy((6, 3))
+    tau = np.array([1e-12, 0.05, 0.3, 0.5, 0.8, 0.999])
+    assert found.log_density(value) == pytest.approx(cauchy.logpdf(value, location, scale))
+    assert found.cumulative(value) == pytest.approx(cauchy.cdf(value, location, scale))
+    expected = cauchy.ppf(tau[:, None, None], location, scale)
+    assert found.quantiles(tau) == pytest.approx(expected, rel=1e-9)
+
+
+def test_probabilities_are_kept_far_out_in_either_tail():
+    far = CauchyMarginals(np.zeros((1, 2)), np.ones((1, 2)))
+    value = np.array([[-1e200, 1e200]])
+    assert far.cumulative(value)[0] == pytest.approx([1e-200 / math.pi, 1.0])
+    assert far.log_density(value)[0] == pytest.approx(-math.log(math.pi) - 400 * math.log(10))
+
+
+# ---- the method
+
+TAU = np.arange(1, 20) * 0.05
+
+
+def drawn(seed=0, n=1500, k=2) -> FitRows:
+    """Scales that depend on the log σ of the dimension itself, by another power in each."""
+    random = np.random.default_rng(seed)
+    sigma = np.exp(random.normal(size=(n, k)))
+    return rows_of(sigma, sigma ** (0.5 / np.arange(1, k + 1)) * random.standard_cauchy((n, k)))
+
+
+def true_scale(rows):
+    return rows.deviation ** (0.5 / np.arange(1, rows.space.k + 1))
+
+
+def mean_log_loss(rows, scale):
+    return float(-cauchy.logpdf(rows.error, scale=scale).mean())
+
+
+@cache
+def fitted():
+    return cauchy_module.fit_gp_cauchy(drawn())
+
+
+@pytest.mark.parametrize("level", [0.3, 0.6827, 0.95])
+def test_what_is_forwarded_holds_the_stated_share_in_the_same_interval_as_the_cauchy(level):
+    rows = drawn()
+    model = replace(fitted(), surrogate_level=level)
+    made, marginals = model.apply(rows.estimates), model.marginals(rows.estimates)
+    deviation = np.sqrt(np.diagonal(made.covariance, axis1=1, axis2=2))
+    upper = marginals.quantiles(np.array([(1 + level) / 2]))[0] - made.mean
+    assert norm.cdf(upper / deviation) == pytest.approx(np.full(upper.shape, (1 + level) / 2))
+    assert made.mean is rows.estimates.mean
+
+
+def test_a_scale_that_depends_on_the_deviation_is_found_in_each_dimension():
+    rows, others = drawn(1), drawn(2)
+    model = cauchy_module.fit_gp_cauchy(rows)
+    assert own_loss(model, others) < mean_log_loss(others, true_scale(others)) + 0.006
+    kinds = [
+        {(f.kind.value, f.dimension) for f in one.inputs} for one in model.log_weight.processes
+    ]
+    assert kinds == [{("log-deviation", 0)}, {("log-deviation", 1)}]
+
+
+def test_the_loss_on_the_cauchy_set_is_below_that_of_the_papers_code():
+    model = cauchy_module.fit_gp_cauchy(reference_rows("cauchy_1d", slice(0, 2000)))
+    held_out = reference_rows("cauchy_1d", slice(2000, 4000))
+    assert own_loss(model, held_out) <= 1.8990

@@ -1,0 +1,275 @@
+"""Fits by slice: which slices rows have, how a thin one borrows, and what rows are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from monitor.frames.detections import Estimates
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import plain_space
+from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
+from monitor.recalibration.fitting import WHOLE, FitSlice, Parts, fit_slices, prior_strength, worth
+from monitor.recalibration.recalibrator import Recalibrator, UnfitData
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import Selection
+from tests.recalibration.rows import rows_of
+
+seeds = st.integers(0, 2**32 - 1)
+CLASS, STREAM, RANGE = SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE
+# front: Car near, Car far, Bus near; rear: Car near, Car near.
+PARTS = Parts(
+    {STREAM: ("front", "rear"), CLASS: ("Bus", "Car"), RANGE: ("<20", ">=20")},
+    {
+        STREAM: np.array([0, 0, 0, 1, 1]),
+        CLASS: np.array([1, 1, 0, 1, 1]),
+        RANGE: np.array([0, 1, 0, 0, 0]),
+    },
+)
+
+
+def found(*by: SliceBy) -> dict[str, list[int]]:
+    return {entry.name: entry.rows.tolist() for entry in PARTS.slices(by)}
+
+
+@pytest.mark.parametrize(
+    ("by", "slices"),
+    [
+        ((CLASS,), {"Bus": [2], "Car": [0, 1, 3, 4]}),
+        ((STREAM,), {"front": [0, 1, 2], "rear": [3, 4]}),
+        ((RANGE,), {"<20": [0, 2, 3, 4], ">=20": [1]}),
+        (
+            (CLASS, RANGE),
+            {
+                **{"Bus": [2], "Car": [0, 1, 3, 4]},
+                **{"Bus/<20": [2], "Car/<20": [0, 3, 4], "Car/>=20": [1]},
+            },
+        ),
+        (
+            (STREAM, CLASS),
+            {
+                **{"front": [0, 1, 2], "rear": [3, 4], "Bus": [2], "Car": [0, 1, 3, 4]},
+                **{"front/Bus": [2], "front/Car": [0, 1], "rear/Car": [3, 4]},
+            },
+        ),
+        (
+            (STREAM, RANGE),
+            {
+                **{"front": [0, 1, 2], "rear": [3, 4], "<20": [0, 2, 3, 4], ">=20": [1]},
+                **{"front/<20": [0, 2], "front/>=20": [1], "rear/<20": [3, 4]},
+            },
+        ),
+    ],
+)
+def test_the_slices_are_those_asked_for_and_all_wider_ones(by, slices):
+    assert found(*by) == slices
+
+
+def test_a_row_without_a_part_is_in_no_slice_of_it():
+    parts = Parts({**PARTS.names, CLASS: ("", "Car"), RANGE: ("", ">=20")}, PARTS.index)
+    assert {entry.name: entry.rows.tolist() for entry in parts.slices((CLASS, RANGE))} == {
+        "Car": [0, 1, 3, 4],
+        "Car/>=20": [1],
+    }
+    _, chains = parts.chains()
+    assert ("front",) in chains
+
+
+@pytest.mark.parametrize(
+    ("streams", "classes", "name"),
+    [(("Car", "rear"), ("Bus", "Car"), "Car"), (("a", "a/b"), ("b/c", "c"), "a/b/c")],
+)
+def test_two_slices_of_one_name_are_refused(streams, classes, name):
+    parts = Parts(
+        {STREAM: streams, CLASS: classes, RANGE: ("",)},
+        {STREAM: np.array([0, 1]), CLASS: np.array([0, 1]), RANGE: np.zeros(2, np.int64)},
+    )
+    with pytest.raises(UnfitData, match=f"two slices are called '{name}'.* Rename one of them"):
+        parts.slices((STREAM, CLASS))
+
+
+# ---- borrowing
+
+X = plain_space(("x",))
+
+
+def rows(n: int, tracks: int | None = None) -> FitRows:
+    random = np.random.default_rng(n)
+    estimates = Estimates(np.zeros((n, 1)), np.ones((n, 1, 1)), np.ones(n, bool))
+    track = np.full(n, -1) if tracks is None else np.arange(n) % tracks
+    return FitRows(X, estimates, random.normal(size=(n, 1)), track)
+
+
+@dataclass
+class Fits:
+    """Notes what each fit was drawn towards; the n-th fit has the scale n."""
+
+    seen: list[tuple[int, Recalibrator | None]] = field(default_factory=list)
+    refuses: int = -1
+
+    def __call__(self, part: FitRows, towards: Recalibrator | None) -> VarianceScaling:
+        if part.n == self.refuses:
+            raise UnfitData("nothing to fit.")
+        self.seen.append((part.n, towards))
+        return VarianceScaling((float(len(self.seen)),))
+
+
+ALL = VarianceScaling((100.0,))
+
+
+def entry(name: str, n: int, *wider: str, tracks: int | None = None) -> tuple[FitSlice, FitRows]:
+    return FitSlice(name, np.arange(n), wider), rows(n, tracks)
+
+
+def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
+    fits = Fits()
+    slices = [
+        entry("Car", 40),
+        entry("Bus", 29),
+        entry("front/Car", 9, "Car", "front"),
+        entry("front/Bus/<20", 8, "Bus/<20", "front/Bus", "Bus", "<20", "front"),
+        entry("Van", 7),
+    ]
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    towards = dict(fits.seen)
+    assert towards == {
+        40: None,
+        29: ALL,
+        9: made["Car"].recalibrator,
+        8: made["Bus"].recalibrator,
+        7: ALL,
+    }
+    leans = {name: fit.leans_on for name, fit in made.items()}
+    assert leans == {
+        **{"Car": None, "Bus": WHOLE, "Van": WHOLE},
+        **{"front/Car": "Car", "front/Bus/<20": "Bus"},
+    }
+
+
+def test_what_cannot_be_drawn_leaves_a_thin_slice_to_the_wider_one():
+    fits = Fits()
+    slices = [entry("Car", 40), entry("Car/<20", 12, "Car"), entry("Van", 3)]
+    made = fit_slices(slices, fits, ALL, borrows=False, fewest=30)
+    assert fits.seen == [(40, None)]
+    assert made["Car/<20"].recalibrator is None
+    assert made["Car/<20"].leans_on == "Car"
+    assert made["Car/<20"].reason == (
+        "12 rows of 12 tracks count for 12 independent ones, and 30 are needed"
+    )
+    assert made["Van"].leans_on == WHOLE
+
+
+def test_a_slice_that_was_left_is_no_parent():
+    slices = [entry("Car", 12), entry("Car/<20", 40, "Car"), entry("Car/x", 5, "Car")]
+    made = fit_slices(slices, Fits(), ALL, borrows=False, fewest=30)
+    assert made["Car/x"].leans_on == WHOLE
+    fits = Fits(refuses=12)
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    assert (made["Car"].recalibrator, made["Car"].reason) == (None, "nothing to fit")
+    assert dict(fits.seen)[5] is ALL
+
+
+def test_an_earlier_fit_of_the_slice_goes_before_the_wider_one():
+    earlier = VarianceScaling((7.0,))
+    previous = Selection(("x",), ALL, {"Car": earlier, "Van": earlier})
+    fits = Fits()
+    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Tram", 50)]
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30, previous=previous)
+    assert dict(fits.seen) == {40: earlier, 4: earlier, 5: ALL, 50: None}
+    assert made["Car"].leans_on == made["Van"].leans_on == previous.version
+    assert made["Bus"].leans_on == WHOLE
+
+
+def test_where_nothing_can_be_fitted_the_earlier_fit_of_the_slice_stays():
+    earlier = VarianceScaling((7.0,))
+    previous = Selection(("x",), ALL, {"Car": earlier})
+    slices = [entry("Car", 12), entry("Bus", 12)]
+    made = fit_slices(slices, Fits(refuses=12), ALL, borrows=True, fewest=30, previous=previous)
+    assert made["Car"].recalibrator is earlier
+    assert made["Car"].leans_on == previous.version
+    assert made["Bus"].recalibrator is None
+
+
+@pytest.mark.parametrize(("n", "tracks", "expected"), [(60, None, 60), (60, 7, 7), (0, None, 0)])
+def test_rows_are_worth_no_more_than_their_tracks(n, tracks, expected):
+    assert worth(rows(n, tracks)) <= expected
+    if tracks is None:
+        assert worth(rows(n)) == expected
+
+
+def test_a_prior_outweighs_the_rows_of_few_tracks_as_it_would_as_many_rows():
+    for part in (rows(200), rows(200, tracks=1), rows(200, tracks=3)):
+        strength = prior_strength(part, 30.0)
+        effective = part.n * part.weight
+        assert effective / (effective + strength) == pytest.approx(
+            worth(part) / (worth(part) + 30.0)
+        )
+    assert prior_strength(rows(0), 30.0) == 30.0
+
+
+# ---- what rows are worth
+
+TRACK = np.repeat(np.arange(60), 10)
+
+
+def alike(seed, share):
+    """Gaussian errors of 60 tracks; `share` is the correlation within one."""
+    random = np.random.default_rng(seed)
+    common, own = random.normal(size=60)[TRACK], random.normal(size=600)
+    return np.sqrt(share) * common + np.sqrt(1 - share) * own
+
+
+def slow_effect(x, track):
+    """D = max(1, Σ_c (Σ_{i∈c} (x_i − m))² / Σ_i (x_i − m)²), Kish 1965."""
+    off = x - x.mean()
+    together = sum(off[track == c].sum() ** 2 for c in set(track.tolist()))
+    return max(1.0, together / sum(value * value for value in off))
+
+
+@given(seeds, st.floats(0.0, 0.9), st.floats(-4.0, 4.0))
+def test_the_effects_are_those_of_the_definition_in_any_unit(seed, share, unit):
+    z = alike(seed, share)
+    size = np.median(z * z) / chi2.median(1)
+    expected = slow_effect(np.minimum(z * z / size, 64.0), TRACK)
+    signed = slow_effect(np.clip(z / np.sqrt(size), -8.0, 8.0), TRACK)
+    scaled = 10.0**unit * z[:, None]
+    assert effect_on_mean_square(scaled**2, TRACK) == pytest.approx([expected], rel=1e-9)
+    assert effect_on_mean(scaled, TRACK) == pytest.approx([signed], rel=1e-9)
+
+
+def test_each_dimension_has_a_weight_of_its_own():
+    z = np.stack([alike(3, 0.8), alike(4, 0.0)], axis=1)
+    rows = rows_of(np.ones(z.shape), z, TRACK)
+    assert rows.size_weight[0] < 0.4 < 0.7 < rows.size_weight[1]
+    assert rows.weight == rows.size_weight[0]
+    for i in range(2):
+        alone = rows_of(np.ones(600), z[:, i], TRACK)
+        assert rows.size_weight[i] == pytest.approx(alone.weight, rel=1e-12)
+
+
+def test_an_outlier_does_not_hide_how_alike_the_others_are():
+    z = alike(6, 0.7)
+    spoilt = z.copy()
+    spoilt[17] = 1e200
+    found = rows_of(np.ones(600), spoilt, TRACK)
+    assert found.weight < 0.6
+    assert found.location_weight[0] < 0.4
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_errors_of_which_most_are_nothing_have_a_worth(share):
+    z = np.where(np.arange(600) % 5 < 5 * share, 0.0, alike(7, 0.5))
+    rows = rows_of(np.ones(600), z, TRACK)
+    assert 0 < rows.weight <= 1
+    assert 0 < rows.location_weight[0] <= 1
+
+
+def test_rows_without_tracks_are_worth_one_each():
+    rows = rows_of(np.ones((600, 2)), np.stack([alike(8, 0.5)] * 2, axis=1))
+    assert rows.size_weight.tolist() == rows.location_weight.tolist() == [1.0, 1.0]
+    assert rows.take(np.arange(0)).weight == 1.0
