@@ -8,15 +8,11 @@ sent again; after a crash all behind the last one is, in order.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-import random
 import re
 import subprocess
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +112,10 @@ class Traffic:
     def operations(self) -> int:
         """Messages, without headers."""
         return sum(map(len, self.groups))
+
+    def through(self, groups: int) -> int:
+        """Counts the operations of the first groups."""
+        return sum(map(len, self.groups[:groups]))
 
 
 # ---- what is sent
@@ -356,9 +356,6 @@ class End:
     """What must be the same however often it was killed.
 
     statistics  every bit of them
-    drift       the file, but for where the ledger was. It is not held to be the same: evidence
-                depends on how rows are cut into calls, and tracks that are under way begin anew
-                with each start
     fates       detections by what became of them, and those that wait by partition
     labels      by what became of them, without those that changed nothing
     shares      detections of each slice: predicted, labelled, gated, near the gate
@@ -366,16 +363,10 @@ class End:
     """
 
     statistics: Any
-    drift: Mapping[str, Any]
     fates: Mapping[str, int]
     labels: Mapping[str, int]
     shares: Any
     streams: Any
-
-    def differs_from(self, other: End) -> list[str]:
-        """Names of what is not the same."""
-        names = (f.name for f in fields(self) if f.name != "drift")
-        return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
 # Labels that changed something. What came again, or is of no frame, may be told more than once.
@@ -383,54 +374,24 @@ _TOLD = ("matched", "ignored", "missed", "unassigned")
 
 
 def ended(sidecar: Sidecar, folder: Path) -> End:
-    """End it in order, and look at what it leaves."""
+    """Ends it in order, and looks at what it leaves."""
     sidecar.stop()
-    return left(folder)
-
-
-def left(folder: Path) -> End:
-    """In the files of a sidecar that ended in order."""
     contents = StateFile(folder / "state").load(lambda contents: contents).value
     assert contents is not None
-    stored = parsed(contents.parts["statistics"])
     run = RUN_STATE.read(contents.parts["run"])
-    shares = {
-        (share.space.names, share.key): (
-            share.predicted,
-            share.labelled,
-            share.gated,
-            share.near_gate,
-        )
-        for share in run.shares
-    }
-    streams = {one.header.stream: (one.watermark_ns, one.latest_ns) for one in run.streams}
-    drift: dict[str, Any] = json.loads(contents.parts["drift"])
     return End(
-        bits(canonical(stored.state)),
-        drift,
+        bits(canonical(parsed(contents.parts["statistics"]).state)),
         {
             **{name: count for name, count in run.account.items() if count},
             **{f"waiting_in_{partition}": count for partition, count in run.on_disk},
         },
         {name: getattr(run.labels, name) for name in _TOLD},
-        shares,
-        streams,
+        {
+            (one.space.names, one.key): (one.predicted, one.labelled, one.gated, one.near_gate)
+            for one in run.shares
+        },
+        {one.header.stream: (one.watermark_ns, one.latest_ns) for one in run.streams},
     )
-
-
-def unlike(one: Any, other: Any, at: str = "") -> Iterator[str]:
-    """Where two documents differ, by more than rounding."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted(one.keys() | other.keys()):
-            yield from unlike(one.get(key), other.get(key), f"{at}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for place, (left, right) in enumerate(zip(one, other, strict=True)):
-            yield from unlike(left, right, f"{at}[{place}]")
-    elif isinstance(one, float) and isinstance(other, float):
-        if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
-            yield f"{at}: {one!r} is not {other!r}"
-    elif one != other:
-        yield f"{at}: {one!r:.60} is not {other!r:.60}"
 
 
 def statistics(sidecar: Sidecar) -> Any:
@@ -439,12 +400,24 @@ def statistics(sidecar: Sidecar) -> Any:
     return bits(canonical(decode([part.part for part in parts]).state))
 
 
-def new_labels(sidecar: Sidecar, labels: Sequence[truth_pb2.FrameTruth]) -> int:
-    """Labels that it takes for new ones as they come once more: those that were lost."""
+def new_labels(sidecar: Sidecar, labels: Iterable[truth_pb2.FrameTruth]) -> int:
+    """Counts the labels that it takes for new ones as they come once more: those were lost."""
     new = 0
-    for answer in send_labels(sidecar, labels):
+    for answer in send_labels(sidecar, list(labels)):
         new += sum(getattr(answer.account, name) for name in _TOLD) + answer.retracted
     return new
+
+
+def undisturbed_run(folder: Path, config: str, sent: Traffic) -> End:
+    """What there is in the end where nothing dies."""
+    sidecar = Sidecar(folder, config)
+    try:
+        client = Client(sent)
+        assert client.send(sidecar), sidecar.log.read_text("utf-8")
+        assert client.durable == sent.operations
+        return ended(sidecar, folder)
+    finally:
+        sidecar.end()
 
 
 # ---- the killing
@@ -462,6 +435,7 @@ def killed_after(sidecar: Sidecar, seconds: float) -> Iterator[None]:
         sidecar.process.kill()
         sidecar.process.wait(PATIENCE)
         sidecar.end()
+    no_fault(sidecar)
 
 
 def killed_as_it_starts(folder: Path, config: str, seconds: float) -> None:
@@ -481,86 +455,9 @@ def killed_as_it_starts(folder: Path, config: str, seconds: float) -> None:
     process.wait(PATIENCE)
 
 
-@dataclass(slots=True)
-class Round:
-    """One run that was killed, and what was found in the end.
-
-    acknowledged  labels in messages whose acknowledgement was durable
-    lost          of those, taken for new ones as they came once more
-    twice         detections that are matched more than in the undisturbed run
-    differs       what is not as in that run
-    drift         numbers in the drift file that differ by more than rounding
-    starting      s of the last start, with what was done again
-    again         entries of the ledger that were done again, over all starts
-    """
-
-    kills: int = 0
-    acknowledged: int = 0
-    lost: int = 0
-    twice: int = 0
-    differs: tuple[str, ...] = ()
-    drift: int = 0
-    starting: float = 0.0
-    again: int = 0
-
-
-def undisturbed_run(folder: Path, config: str, sent: Traffic) -> End:
-    """What there is in the end where nothing dies."""
-    sidecar = Sidecar(folder, config)
-    try:
-        client = Client(sent)
-        assert client.send(sidecar), sidecar.log.read_text("utf-8")
-        assert client.durable == sent.operations
-        return ended(sidecar, folder)
-    finally:
-        sidecar.end()
-
-
-def killed_round(
-    folder: Path, config: str, sent: Traffic, undisturbed: End, chance: random.Random, kills: int
-) -> Round:
-    """Kill it at so many moments under load, then see what is there."""
-    done, client = Round(), Client(sent)
-    for _ in range(kills):
-        if chance.random() < 0.3:
-            killed_as_it_starts(folder, config, chance.uniform(0.3, 1.5))
-            done.kills += 1
-        sidecar = Sidecar(folder, config)
-        with killed_after(sidecar, chance.uniform(0.0, 0.8)):
-            client.send(sidecar)
-        done.kills += 1
-        done.again += _done_again(sidecar)
-        _no_fault(sidecar)
-    began = time.monotonic()
-    sidecar = Sidecar(folder, config)
-    done.starting = time.monotonic() - began
-    try:
-        done.again += _done_again(sidecar)
-        assert client.send(sidecar), sidecar.log.read_text("utf-8")
-        before = statistics(sidecar)
-        told = list(client.acknowledged.values())
-        done.acknowledged = sum(len(one.detections) + len(one.objects) for one in told)
-        done.lost = new_labels(sidecar, told)
-        found = ended(sidecar, folder)
-    finally:
-        sidecar.end()
-    _no_fault(sidecar)
-    done.twice = max(0, found.fates["matched"] - undisturbed.fates["matched"])
-    done.differs = tuple(found.differs_from(undisturbed))
-    done.drift = len(list(unlike(found.drift, undisturbed.drift)))
-    if before != found.statistics:
-        done.differs += ("labels that came again",)
-    return done
-
-
-def _done_again(sidecar: Sidecar) -> int:
-    found = re.search(r"(\d+) entries done again, (\d+) not", sidecar.log.read_text("utf-8"))
-    if found is None:
-        return 0
-    assert found[2] == "0", sidecar.log.read_text("utf-8")
-    return int(found[1])
-
-
-def _no_fault(sidecar: Sidecar) -> None:
+def no_fault(sidecar: Sidecar) -> None:
+    """Nothing went wrong, and all that was to be done again was."""
     text = sidecar.log.read_text("utf-8")
     assert "Traceback" not in text, text
+    again = re.search(r"entries done again, (\d+) not", text)
+    assert again is None or again[1] == "0", text

@@ -651,7 +651,7 @@ def test_slices_that_are_there_already_go_on_too(folder):
 
 # ---- the version before, which kept files of its own
 
-PREVIOUS = Path(__file__).parent / "store" / "previous"
+PREVIOUS = Path(__file__).parents[1] / "store" / "previous"
 
 
 @pytest.fixture
