@@ -105,13 +105,6 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert bits(canonical(states[0])) == bits(canonical(states[1]))
 
 
-def test_at_the_first_start_there_is_nothing_and_nothing_is_said(folder, caplog):
-    run = begun(folder)
-    assert run.checkpoints.continues == ""
-    assert run.checkpoints.position == 0
-    assert warnings(caplog) == []
-
-
 def test_all_of_a_checkpoint_is_of_one_moment_whatever_comes_while_it_is_made(folder):
     run = begun(folder, "car")
     drive(run, range(1, 4))
@@ -168,15 +161,20 @@ def test_a_checkpoint_is_never_ahead_of_the_ledger_and_the_generation_before_is_
     assert again.ledger.covers == [4]
 
 
-def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch):
+def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch, caplog):
     run = begun(folder)
 
     async def failing(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run.ledger, "reach", failing)
+    # A fault of ours is said with its trace, one of the disk is not.
+    asyncio.run(run.checkpoints.write())
+    assert "No space left on device" in caplog.text and "Traceback" not in caplog.text
+    monkeypatch.setattr(run.ledger, "reach", lambda _: 1 / 0)
     kept(run)
-    assert run.checkpoints.failures == 1
+    assert "ZeroDivisionError" in caplog.text
+    assert run.checkpoints.failures == 2
     assert not (folder / "state.db").exists()
 
 
@@ -224,33 +222,31 @@ def garbled(name: str, parts: dict[str, bytes]) -> None:
     parts[name] = b"\x08\x01" if name == "statistics" else b"{}"
 
 
-@pytest.mark.parametrize("name", ["statistics", "run", "drift", "register"])
-def test_a_part_that_cannot_be_read_costs_its_generation(folder, caplog, name):
+def of_a_later_version(name: str, parts: dict[str, bytes]) -> None:
+    content = json.loads(parts[name])
+    content["format"] = f"calibration-monitor/{name}/99"
+    parts[name] = json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "suffix"),
+    [
+        *((name, garbled, "corrupt") for name in ("statistics", "run", "drift", "register")),
+        *((name, of_a_later_version, "incompatible") for name in ("run", "drift", "register")),
+    ],
+)
+def test_a_part_that_cannot_be_read_costs_its_generation(folder, caplog, name, damage, suffix):
     first = begun(folder, "car")
     drive(first, range(1, 6))
     alarmed(first)
     kept(first)
-    changed(folder, lambda parts, _: garbled(name, parts))
+    changed(folder, lambda parts, _: damage(name, parts))
     again = begun(folder)
     assert_same_statistics(again.pipeline, first.pipeline)
     assert latched(again) == ["car"]
-    assert "kept as state.db.corrupt" in caplog.text
+    assert f"kept as state.db.{suffix}" in caplog.text
     assert "the generation before is used" in caplog.text
     assert again.checkpoints.refused == 1
-
-
-@pytest.mark.parametrize("name", ["run", "drift", "register"])
-def test_a_part_of_a_later_version_is_kept_for_it(folder, caplog, name):
-    kept(begun(folder))
-
-    def later(parts: dict[str, bytes], _: dict[str, bytes]) -> None:
-        content = json.loads(parts[name])
-        content["format"] = f"calibration-monitor/{name}/99"
-        parts[name] = json.dumps(content).encode()
-
-    changed(folder, later)
-    begun(folder)
-    assert "kept as state.db.incompatible" in caplog.text
 
 
 def with_two_promoted(folder) -> tuple[Run, list[str]]:
@@ -349,35 +345,21 @@ def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp
     assert len(on_disk(tmp_path / "file" / "state").records) == 2
 
 
-def test_a_fault_of_ours_is_said_with_its_trace(folder, monkeypatch, caplog):
-    run = begun(folder)
-    monkeypatch.setattr(checkpoints, "run_state_of", lambda _: 1 / 0)
-    kept(run)
-    assert "ZeroDivisionError" in caplog.text
-    assert run.checkpoints.failures == 1
-
-
 def test_records_of_a_disk_that_takes_nothing_are_bounded(folder, monkeypatch):
     run = begun(folder)
     monkeypatch.setattr(checkpoints, "MOST_WAITING", 3)
-    for number in range(5):
-        run.promotions.pin(pinned=number % 2 == 0, actor="anna")
-    kept(run)
-    assert len(on_disk(folder).records) == 3
-
-
-def test_records_are_written_once_and_in_order(folder):
-    run = begun(folder, "car")
 
     async def live() -> None:
-        promoted(run.promotions, 4.0)
+        for number in range(5):
+            run.promotions.pin(pinned=number % 2 == 0, actor="anna")
         await run.checkpoints.write()
+        # Those that were written are not written again.
         run.promotions.pin(pinned=True, actor="anna")
         await run.checkpoints.write()
         await run.checkpoints.write()
 
     asyncio.run(live())
-    assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3]
+    assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3, 6]
 
 
 class Gate:
@@ -480,21 +462,23 @@ def config(folder: str | None, **server: str) -> Config:
 
 
 def test_a_second_sidecar_says_so_and_keeps_nothing(folder, caplog):
-    first = claimed(config(str(folder)), {})
-    assert first is not None
+    first = begun(folder)
     assert claimed(config(str(folder)), {}) is None
     assert f"another sidecar keeps its state in {folder}: this one keeps none" in caplog.text
-    first.release()
+    second = begun(folder)
+    asyncio.run(second.checkpoints.write())
+    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    first.gone()
 
 
-def test_where_no_folder_can_be_named_that_is_said_and_where_none_is_wanted_it_is_not(caplog):
+def test_a_folder_that_cannot_be_named_or_written_is_said_and_none_that_is_not_wanted(
+    tmp_path, caplog
+):
     assert claimed(config(""), {}) is None
     assert caplog.text == ""
     assert claimed(config(None, grpc_address="127.0.0.1:0"), {}) is None
     assert "Set [state] folder or name" in caplog.text
-
-
-def test_a_folder_that_cannot_be_written_is_said_and_tried_again(tmp_path, caplog):
     (tmp_path / "file").touch()
     assert claimed(config(str(tmp_path / "file" / "state")), {}) is not None
     assert "nothing is kept until then" in caplog.text
@@ -506,14 +490,6 @@ def test_a_folder_has_the_port_or_the_name_of_its_sidecar(tmp_path):
         claim = claimed(of, {"STATE_DIRECTORY": str(tmp_path)})
         assert claim is not None and claim.folder == tmp_path / expected
         claim.release()
-
-
-def test_a_sidecar_without_a_folder_writes_nothing(folder):
-    first, second = begun(folder), begun(folder)
-    asyncio.run(second.checkpoints.write())
-    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
-    assert [path.name for path in folder.iterdir()] == ["lock"]
-    first.gone()
 
 
 # ---- configured, or kept
@@ -564,23 +540,17 @@ def test_trials_beside_what_is_not_active_any_more_are_over_but_a_pin_holds(fold
     assert run.promotions.learning.register.pinned
 
 
-def test_documents_of_what_is_active_was_so_or_was_sent_are_kept_and_of_no_candidate(folder):
+def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not(folder):
     run = begun(folder, "car")
     (sent_one,) = known(run.promotions, ONE)
     before = promoted(run.promotions, 4.0).after
     after = promoted(run.promotions, 9.0).after
-    begin(run.promotions, scaled(3.0))
+    run.promotions.rollback(Selection, "", "anna")
+    discarded = begin(run.promotions, scaled(3.0)).version
     kept(run)
-    assert set(on_disk(folder).recalibrators) == {sent_one, before, after}
-
-
-def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not(folder):
-    run = begun(folder, "car")
-    (sent_one,) = known(run.promotions, ONE)
-    discarded = begin(run.promotions, scaled(4.0)).version
-    teach(run.promotions, tracks(0, 100))
-    assert happened(run.promotions)[-1] is Happened.DISCARDED
-    kept(run)
+    # Documents of what is active, was so or was sent, and of no candidate.
+    assert set(on_disk(folder).recalibrators) >= {sent_one, before}
+    assert discarded not in on_disk(folder).recalibrators
     for _ in range(3):
         run = begun(folder, "car")
         assert run.promotions.recalibrators.sent == {sent_one}
@@ -641,14 +611,6 @@ def test_another_recalibrator_begins_an_epoch_of_slices_that_have_not_come_back(
     assert latched(begun(folder)) == latched(again)
 
 
-def test_slices_that_are_there_already_go_on_too(folder):
-    first = begun(folder)
-    alarmed(first)
-    kept(first)
-    again = begun(folder, "van", "car")
-    assert latched(again) == ["car"]
-
-
 # ---- the version before, which kept files of its own
 
 PREVIOUS = Path(__file__).parents[1] / "store" / "previous"
@@ -703,14 +665,6 @@ def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
     assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
     assert {ONE.version, OTHER.version} <= set(run.promotions.recalibrators.known)
     assert not lost or run.promotions.recalibrators.sent == {ONE.version, OTHER.version}
-
-
-def test_a_damaged_line_of_the_audit_log_before_is_left_out_alone(folder, before):
-    path = Path(before.recalibrators) / "history.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
-    run = begun(folder, previous=before)
-    assert [record.sequence for record in run.promotions.records(10)] == [1, 3]
-    assert run.promotions.pin(pinned=False, actor="anna").sequence == 4
 
 
 def test_once_there_was_a_state_of_ours_the_version_before_is_not_gone_back_to(folder, before):
