@@ -29,10 +29,9 @@ from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
-from tests.learnt import active_version, begin, happened, known, promoted, teach
+from tests.learnt import active_version, begin, happened, known, promoted
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
-from tests.promotion.simulated_tracks import tracks
 from tests.received import frame
 from tests.states import bits, canonical
 
@@ -544,7 +543,7 @@ def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not
     run = begun(folder, "car")
     (sent_one,) = known(run.promotions, ONE)
     before = promoted(run.promotions, 4.0).after
-    after = promoted(run.promotions, 9.0).after
+    promoted(run.promotions, 9.0)
     run.promotions.rollback(Selection, "", "anna")
     discarded = begin(run.promotions, scaled(3.0)).version
     kept(run)

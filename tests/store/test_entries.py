@@ -309,7 +309,7 @@ def test_labels_whose_arrays_are_not_of_one_length_are_refused(field, value):
         found.account[:] = value
     else:
         setattr(found, field, value)
-    with pytest.raises(NoEntry, match="size|positional arguments"):
+    with pytest.raises(NoEntry, match=r"size|positional arguments"):
         unkeyed(key, found.SerializeToString())
 
 

@@ -18,6 +18,7 @@ from monitor.wire.records import (
     varint,
     walk,
 )
+from tests.written import IDS, doubles
 
 DETECTIONS = 15
 DETECTION: Schema = {
@@ -34,23 +35,13 @@ DETECTION: Schema = {
 NAMES = {field.number: field.name for field in frame_pb2.Detection.DESCRIPTOR.fields}
 SCALARS = {1: "<u8", 2: "<u4", 3: "<f8", 7: "<u8", 9: "<u4"}
 
-SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324]
 
-
-def doubles(count):
-    """That many values of any bits at all: NaNs keep their payload, zeros their sign."""
-    bits = st.binary(min_size=8 * count, max_size=8 * count)
-    values = bits.map(lambda block: list(struct.unpack(f"<{count}d", block)))
-    return values | st.sampled_from(SPECIAL).map(lambda value: [value] * count)
-
-
-ids = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 indices = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 300)
 values_of = {
-    1: ids,
+    1: IDS,
     2: indices,
     3: doubles(1).map(lambda values: values[0]),
-    7: ids,
+    7: IDS,
     9: indices,
 }
 
@@ -141,15 +132,10 @@ def test_records_are_built_as_protobuf_writes_them(made):
         if number not in SCALARS:
             values = values.reshape(-1, count)
         fields[number] = values
-    built = build(DETECTIONS, DETECTION, fields, len(frame.detections))
+    n = len(frame.detections)
+    without_values = dict.fromkeys({4, 8} - layout.keys(), np.zeros((n, 0)))
+    built = build(DETECTIONS, DETECTION, fields | without_values, n)
     assert built.tobytes() == frame.SerializeToString()
-
-
-def test_a_field_without_values_is_not_written():
-    empty = np.zeros((2, 0))
-    fields = {1: np.arange(2), 4: empty}
-    frame = frame_pb2.Frame(detections=[frame_pb2.Detection(id=i) for i in range(2)])
-    assert build(DETECTIONS, DETECTION, fields, 2).tobytes() == frame.SerializeToString()
 
 
 @given(st.lists(layouts(), min_size=1, max_size=4), st.data())
