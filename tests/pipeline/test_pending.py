@@ -400,23 +400,6 @@ def test_frames_let_go_in_the_order_in_which_they_were_settled_and_no_more_than_
     ]
 
 
-def test_what_memory_has_of_a_partition_that_is_gone_is_all_there_is():
-    places = enumerate([(True, 1), (True, 1), (True, 2), (False, 1)])
-    frames = [waiting(2 + i, i, kept=kept, partition=at) for i, (kept, at) in places]
-    store = store_of(*frames)
-    store.told(frames[1], record_of([0]))
-    size = store.bytes
-    assert store.unkept == 5
-    assert store.unkept_from(1) == frames[:2]
-    assert [frame.kept for frame in frames] == [False, False, True, False]
-    assert (len(store), store.bytes, store.unkept) == (4, size, 5 + 2 + 2)
-    assert store.unkept_from(1) == []
-    for frame in frames[:2]:
-        store.take_out(frame.key)
-    assert [store.gone(("s", i)) for i in (0, 1)] == [DroppedFrame(0, 1, False)] * 2
-    assert (store.bytes, store.unkept) == (frames[2].nbytes + frames[3].nbytes, 5)
-
-
 # ---- whatever happens
 
 

@@ -29,9 +29,10 @@ from monitor.pipeline.run_state import (
 from monitor.statistics.observations import finished
 from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import family_text, read_family
+from monitor.store.entries import Entry
 from monitor.store.journal import Journal
 from monitor.store.statistics_state import StoredState, parsed, serialised
-from tests.journals import ListJournal, Written
+from tests.journals import ListJournal, frame_in, name_of
 from tests.laws import costly
 from tests.ledger_oracle import (
     HEADERS,
@@ -85,9 +86,9 @@ def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
 def know(fresh: Pipeline, journal: ListJournal) -> None:
     """Tells a pipeline at start what is on the disk."""
     for one in journal.entries:
-        frame = one.frame_entry()
+        frame = frame_in(one)
         if frame is not None:
-            fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
+            fresh.ledger.known(*name_of(one), frame.frame.stamp_ns, one.partition)
 
 
 def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumption:
@@ -272,10 +273,9 @@ def moved(pipeline: Pipeline, journal: ListJournal, move: Came | Message | Anew)
         done(pipeline, move)
         return
     ours = [one for one in journal.entries if one.partition == move.partition]
-    stays: list[Written] = []
+    stays: list[Entry] = []
     for one in ours[len(ours) - move.left :]:
-        names = {(other.stream, other.frame_id) for other in stays}
-        if one.frame is not None or (one.stream, one.frame_id) in names:
+        if frame_in(one) is not None or name_of(one) in map(name_of, stays):
             stays.append(one)
     gone = {one.sequence for one in ours} - {one.sequence for one in stays}
     journal.entries = [one for one in journal.entries if one.sequence not in gone]

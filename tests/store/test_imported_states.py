@@ -49,7 +49,7 @@ from tests.piped_classes import (
 )
 from tests.received import frame
 from tests.served import running
-from tests.states import assert_same_state, bits, canonical, in_parts, joined
+from tests.states import assert_same_state, bits, in_parts, joined
 
 # ---- through a pipeline
 
@@ -93,22 +93,6 @@ def test_a_restart_changes_no_bit_and_no_slice(by, limit):
     for pipeline in (before, after):
         pipeline.process(opened(pipeline), frame([sent(1, 1)], 99, 100 * 600 * SECOND))
     assert bits(state_of(after)) == bits(state_of(before))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_imported_is_what_a_merge_makes_of_both(seed):
-    ours, theirs = driven(seed), driven(seed + 10)
-    merged = state_of(ours).merge(state_of(theirs))
-    taken(ours, state_of(theirs))
-    assert bits(canonical(state_of(ours))) == bits(canonical(merged))
-
-
-def test_an_empty_state_changes_nothing():
-    ours = driven(1)
-    before, nothing = state_of(ours), state_of(pipeline_of())
-    assert nothing.slices == () and nothing.clock_ns is None
-    assert taken(ours, nothing) == (0, 0)
-    assert bits(state_of(ours)) == bits(before)
 
 
 @pytest.mark.parametrize(("hours", "moved"), [(1 / 60, False), (2, True), (2000, True)])
@@ -274,17 +258,6 @@ def test_a_state_that_is_taken_can_be_read(data):
         taken(pipeline, parsed(state.SerializeToString()).state)
     except (InvalidState, IncompatibleStatistics):
         return
-    asyncio.run(read_all(pipeline))
-
-
-@pytest.mark.parametrize("n", [-1, 0, 1])
-def test_a_state_whose_counts_are_not_those_of_its_cells_can_be_read(n):
-    state = pb.StatisticsState.FromString(state_bytes())
-    stages = [pane.raw for entry in state.slices for pane in entry.panes]
-    for held in (*stages, *(pane for one in state.class_slices for pane in one.panes)):
-        held.n = n
-    pipeline = empty_pipeline()
-    taken(pipeline, parsed(state.SerializeToString()).state)
     asyncio.run(read_all(pipeline))
 
 

@@ -129,25 +129,6 @@ async def test_frames_reach_the_disk_though_nobody_waits(heard, path):
 
 
 @on_a_loop
-async def test_those_who_wait_at_once_share_one_commit(heard, path, monkeypatch):
-    commits = []
-    commit = LedgerWriter.commit
-
-    def counted(self, entries, durable):
-        commits.append((len(entries), durable))
-        commit(self, entries, durable)
-
-    monkeypatch.setattr(LedgerWriter, "commit", counted)
-
-    journal = begin(heard, path)
-    for n in range(1, 21):
-        journal.note(labels(n, n))
-    assert all(await asyncio.gather(*(journal.durable(n) for n in range(1, 21))))
-    await journal.close()
-    assert commits == [(20, True)]
-
-
-@on_a_loop
 async def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -125,17 +125,6 @@ def test_a_frame_that_labels_bring_is_written_where_it_is_not_there(path):
         assert kept.entry.sequence == 7
 
 
-def test_a_commit_of_many_bytes_is_cut_into_blobs_that_are_read_one_by_one(path):
-    entries = [frame(n, n % 2, size=3000) for n in range(1, 101)]
-    with opened(path) as one:
-        commit(one, entries, durable=True)
-        with sqlite3.connect(path / FILE) as other:
-            sizes = [size for (size,) in other.execute("SELECT length(body) FROM blobs")]
-        assert len(sizes) > 8
-        assert max(sizes) < 1.3e6
-        assert all_told(replayed(path)) == all_told(entries)
-
-
 def test_files_are_of_their_owner_alone(path):
     with opened(path) as one:
         commit(one, [frame(1)], durable=True)
@@ -479,21 +468,6 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_another_begins(path, damage
     assert len(one.said) == one.refused == 1
     commit(one, [frame(31, 1)], durable=True)
     assert sequences(path) == [31]
-    one.disconnect()
-
-
-def test_damage_that_is_found_while_it_runs_costs_what_was_there_and_not_what_comes(path):
-    kept_ledger(path)
-    one = writer(path)
-    one.disconnect()  # else its pages are in memory
-    cut(path / FILE)
-    for number in range(31, 60):
-        commit(one, [frame(number, number % 5, size=300)], durable=True)
-        tidied(one)
-    assert one.refused == 1
-    assert sorted(gone(one)) == [(0, "corrupt"), (1, "corrupt"), (2, "corrupt")]
-    there = sequences(path)
-    assert there == list(range(there[0], 60))
     one.disconnect()
 
 
