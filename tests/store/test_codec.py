@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -70,13 +70,23 @@ def documents(tmp_path_factory) -> dict[str, bytes]:
 
 
 def leaves(content: Any, *way: Any) -> Iterator[tuple[Any, ...]]:
-    """Yields the way to every value that is no list or object, and to those that are empty."""
-    if isinstance(content, dict | list) and content:
-        pairs = content.items() if isinstance(content, dict) else enumerate(content)
-        for key, value in pairs:
-            yield from leaves(value, *way, key)
-    elif way:
+    """Yields the way to every value that is no list or object, and to those that are empty.
+
+    Of a list, one entry of each shape stands for all.
+    """
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(content, dict):
+        pairs = content.items()
+    elif isinstance(content, list):
+        shapes = {
+            repr(one)[:1] + repr(sorted(one) if isinstance(one, dict) else ""): number
+            for number, one in enumerate(content)
+        }
+        pairs = [(number, content[number]) for number in shapes.values()]
+    if not pairs and way:
         yield way
+    for key, value in pairs:
+        yield from leaves(value, *way, key)
 
 
 def changed(content: Any, way: tuple[Any, ...], value: Any) -> bytes:

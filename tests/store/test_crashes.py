@@ -332,23 +332,6 @@ def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
     assert_ends_undisturbed(tmp_path, tmp_path, config, client, undisturbed)
 
 
-@pytest.mark.campaign
-def test_after_an_end_in_order_it_is_as_it_was_and_nothing_is_done_again(tmp_path):
-    config = settings(tmp_path, 60.0)
-    sidecar = Sidecar(tmp_path, config)
-    try:
-        assert Client().send(sidecar)
-        before, end = statistics(sidecar), ended(sidecar, tmp_path)
-        sidecar.end()
-        sidecar = Sidecar(tmp_path, config)
-        assert before == end["statistics"] == statistics(sidecar)
-        # The watch over drift holds back what older frames may still overtake: that is done again.
-        assert sidecar.metric("ledger_lost_entries") == 0
-        assert ended(sidecar, tmp_path) == end
-    finally:
-        sidecar.end()
-
-
 # ---- the power fails: of each file a disk has what it was when it was last synced
 
 
