@@ -107,31 +107,6 @@ def left(written, tmp_path) -> Left:
     return replace(written, folder=folder)
 
 
-def started(left: Left, refused: int, ledger_refused: int, *, new: int = 0) -> Sidecar:
-    """Starts on what is left: the statistics are what they were, and new frames are answered.
-
-    new  labels of before that count again
-    """
-
-    async def go_on() -> Sidecar:
-        sidecar = sidecar_of(left.folder)
-        assert (sidecar.checkpoints.refused, sidecar.journal.refused) == (refused, ledger_refused)
-        account = sidecar.pipeline.ledger.fates
-        assert fateless(account) == account.pending
-        answers = [await moved(sidecar, told) for told in (*TOLD, REVISED)]
-        counts = [account_of(one.account) for one in answers if one is not None]
-        assert sum(one.get("matched", 0) for one in counts) == new
-        assert_same_state(statistics(sidecar), left.statistics)
-        await moved(sidecar, Came("lidar", 99, 20))
-        assert detections_of(sidecar.pipeline)["predicted"] == left.detections["predicted"] + 3
-        assert await sidecar.journal.durable(NEVER)
-        await end(sidecar)
-        assert sidecar.checkpoints.failures == 0 == sidecar.pipeline.counters.internal_errors
-        return sidecar
-
-    return asyncio.run(go_on())
-
-
 def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -146,53 +121,60 @@ def changed(statement: str) -> Callable[[Path], None]:
 
 
 LATER = changed("PRAGMA user_version = 99")
-
-
-@pytest.mark.parametrize(("damage", "suffix"), [(cut, "corrupt"), (LATER, "incompatible")])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_goes_on_with_the_ledger(
-    left, damage, suffix, caplog
-):
-    damage(left.folder / "state.db")
-    sidecar = started(left, 1, 0)
-    assert f"kept as state.db.{suffix}" in caplog.text
-    assert "generation before is used" in caplog.text
-    assert_same_state(statistics(sidecar_of(left.folder)), statistics(sidecar))
-
-
-def test_without_any_checkpoint_the_statistics_are_those_of_the_whole_ledger(left, caplog):
-    for name in ("state.db", "state.db.1"):
-        cut(left.folder / name)
-    started(left, 2, 0)
-    assert "begins anew" in caplog.text
+LAST = "(SELECT max(sequence) FROM entries WHERE kind = 3)"
+LAST_DAMAGED = changed(f"UPDATE entries SET crc = crc + 1 WHERE sequence = {LAST}")
+Damages = dict[str, Callable[[Path], None]]
 
 
 @pytest.mark.parametrize(
-    ("damage", "suffix"), [(cut, "corrupt"), (LATER, "incompatible"), (Path.unlink, "")]
+    ("damages", "refused", "said"),
+    [
+        ({"state.db": cut}, (1, 0), "state.db.corrupt."),
+        ({"state.db": LATER}, (1, 0), "state.db.incompatible."),
+        # Without any checkpoint, the statistics are those of the whole ledger.
+        ({"state.db": cut, "state.db.1": cut}, (2, 0), "all begins anew"),
+        # Of a ledger that cannot be used, what waited is lost.
+        ({"ledger.db": cut}, (0, 1), "ledger.db.corrupt."),
+        ({"ledger.db": LATER}, (0, 1), "ledger.db.incompatible."),
+        ({"ledger.db": Path.unlink}, (0, 2), "is not there (vanished)"),
+        # A revision that is damaged costs itself alone, and comes anew.
+        (
+            {"state.db": Path.unlink, "state.db.1": Path.unlink, "ledger.db": LAST_DAMAGED},
+            *((0, 1), "is left out: it is not as it was written"),
+        ),
+    ],
 )
-def test_of_a_ledger_that_cannot_be_used_what_waited_is_lost_and_the_rest_goes_on(
-    left, damage, suffix, caplog
+def test_a_sidecar_that_starts_on_damaged_files_says_so_and_goes_on_with_all_else(
+    left, caplog, damages: Damages, refused, said
 ):
-    damage(left.folder / "ledger.db")
-    lost = sum(left.waiting.values())
-    sidecar = started(left, 0, 1 if suffix else len(left.waiting))
-    assert caplog.text.count("is not there (") == len(left.waiting) > 1
-    assert sidecar.journal.drops == {suffix or "vanished": len(left.waiting)}
-    found = detections_of(sidecar.pipeline)
-    assert (found["dropped_corrupt"], found["waiting"]) == (lost, 3)
-    if suffix:
-        assert f"kept as ledger.db.{suffix}" in caplog.text
+    for name, damage in damages.items():
+        damage(left.folder / name)
+    told_again = damages.get("ledger.db") is LAST_DAMAGED
+    lost = sum(left.waiting.values()) if "ledger.db" in damages and not told_again else 0
 
+    async def go_on() -> Sidecar:
+        sidecar = sidecar_of(left.folder)
+        assert (sidecar.checkpoints.refused, sidecar.journal.refused) == refused
+        answers = [await moved(sidecar, told) for told in (*TOLD, REVISED)]
+        counts = [account_of(one.account) for one in answers if one is not None]
+        assert sum(one.get("matched", 0) for one in counts) == 2 * told_again
+        assert_same_state(statistics(sidecar), left.statistics)
+        await moved(sidecar, Came("lidar", 99, 20))
+        assert await sidecar.journal.durable(NEVER)
+        await end(sidecar)
+        assert sidecar.checkpoints.failures == 0 == sidecar.pipeline.counters.internal_errors
+        return sidecar
 
-def test_a_damaged_entry_costs_itself_alone_when_it_is_done_again(left, caplog):
-    for name in ("state.db", "state.db.1"):
-        (left.folder / name).unlink()
-    latest = "(SELECT max(sequence) FROM entries WHERE kind = 3)"
-    changed(f"UPDATE entries SET crc = crc + 1 WHERE sequence = {latest}")(
-        left.folder / "ledger.db"
-    )
-    # The revision was lost: it comes anew.
-    started(left, 0, 1, new=2)
-    assert "is left out: it is not as it was written" in caplog.text
+    sidecar = asyncio.run(go_on())
+    fates = sidecar.pipeline.ledger.fates
+    assert fateless(fates) == fates.pending
+    expected = left.detections["waiting"] + 3 - lost
+    assert (fates.pending, fates.account["dropped_corrupt"]) == (expected, lost)
+    assert detections_of(sidecar.pipeline)["predicted"] == left.detections["predicted"] + 3
+    assert said in caplog.text
+    assert caplog.text.count("is not there (") == (len(left.waiting) if lost else 0)
+    # And the next one goes on where it ended.
+    assert_same_state(statistics(sidecar_of(left.folder)), statistics(sidecar))
 
 
 # ---- what waited in a partition that is not there any more
