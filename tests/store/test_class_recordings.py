@@ -104,7 +104,8 @@ def test_what_else_a_file_has_is_told_or_left_alone(save, tmp_path):
     assert read(save(prob=PROB, mean=np.zeros((4, 2)))).gaussians
     bare = read(save(prob=PROB))
     assert (bare.gaussians, bare.class_names) == (False, ())
-    assert bare.track is bare.time_s is bare.stamp_ns is bare.logits is None
+    names = ("track", "time_s", "stamp_ns", "logits")
+    assert all(getattr(bare, name) is None for name in names)
     # Arrays of objects, and those that are written again only with one value a row.
     odd = {"notes": np.array([None, {}], object), "class": np.array([None] * 4), "frame": PROB}
     found = read(save(prob=PROB, label=LABEL, **odd, score=np.ones(4)))

@@ -53,7 +53,8 @@ def assert_holds(found: Any, **expected: Any) -> None:
 
 def has_truth(found: Recording) -> list[bool]:
     assert (np.isnan(found.truth).all(axis=1) == np.isnan(found.truth).any(axis=1)).all()
-    return (~np.isnan(found.truth).all(axis=1)).tolist()
+    there: list[bool] = (~np.isnan(found.truth).all(axis=1)).tolist()
+    return there
 
 
 def test_a_csv_file_is_read_whole(table):
@@ -116,7 +117,8 @@ def test_a_file_of_variances_is_diagonal_and_may_have_nothing_else(tmp_path):
     assert found.covariance.tolist() == [[[2.0]]]
     assert has_truth(found) == [False]
     assert (found.classes, found.sequences, found.last_frame) == (("object",), ("lean",), {})
-    assert found.frame is found.time_s is found.score is found.track is found.ignore is None
+    names = ("frame", "time_s", "score", "track", "ignore")
+    assert all(getattr(found, name) is None for name in names)
 
 
 def test_many_rows_keep_their_order(tmp_path):
