@@ -10,12 +10,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from monitor.store import journal as journals
+from monitor.config import PendingConfig
 from monitor.store.entries import Entry, bodies_of
 from monitor.store.files import Claim
 from monitor.store.journal import MOST_LABEL_BYTES, Journal
@@ -25,7 +24,6 @@ from tests.journalled import (
     frame,
     labels,
     labels_alone,
-    settings,
     told,
 )
 
@@ -39,7 +37,7 @@ class Heard(list[object]):
 
     def journal(self, path, **others):
         claim = None if path is None else self.claims.setdefault(path, Claim(path))
-        return Journal(claim, settings(**others), self.append)
+        return Journal(claim, PendingConfig(**others), self.append)
 
     def opened(self, journal):
         """What it finds; partitions that go later are told."""
@@ -301,7 +299,7 @@ async def test_nothing_that_others_make_of_it_ends_the_writing(path):
     def fails(*_):
         raise RuntimeError("nobody thought of that")
 
-    journal = Journal(Claim(path), settings(), fails)
+    journal = Journal(Claim(path), PendingConfig(), fails)
     journal.open(fails)
     journal.note(frame(1, 1))
     assert await journal.durable(NEVER)
@@ -349,26 +347,3 @@ async def test_labels_that_wait_while_their_partition_goes_are_not_durable(heard
     await journal.close()
     assert "1 entries of the ledger are not written" in str(heard)
     assert await left(path) == [3, 4]
-
-
-# ---- when
-
-
-@on_a_loop
-async def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised(
-    path, monkeypatch
-):
-    waits: list[float | None] = []
-
-    async def noticed(_event, seconds):
-        waits.append(seconds)
-
-    monkeypatch.setattr(journals, "set_within", noticed)
-    monkeypatch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: 104.0))
-
-    journal = Journal(Claim(path), settings(), list[object]().append)
-    for since in (None, 100.0, 90.0):
-        journal._unsynced_since = since
-        await journal._due()
-    await journal.close()
-    assert waits[::3] == [None, 1.0, 0.0]
