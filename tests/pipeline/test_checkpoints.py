@@ -183,18 +183,18 @@ def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch, caplog):
 def two(folder) -> tuple[Run, str, str]:
     """A run that is gone: ONE was promoted before the first checkpoint, OTHER before the second."""
     run = begun(folder, "car")
-    versions = known(run.promotions, ONE, OTHER)
+    one, other = known(run.promotions, ONE, OTHER)
     alarmed(run)
 
     async def both() -> None:
-        for version in versions:
+        for version in (one, other):
             run.pipeline.activate(version, follows=True)
             drive(run, range(1, 6))
             await run.checkpoints.write()
 
     asyncio.run(both())
     run.gone()
-    return run, *versions
+    return run, one, other
 
 
 def part(name: str, body: bytes) -> Callable[[dict[str, bytes]], None]:
@@ -217,7 +217,7 @@ FROM_ONE = "SELECT document FROM recalibrators WHERE version = :one"
 @pytest.mark.parametrize(
     ("damage", "suffix", "said"),
     [
-        (part("statistics", b"\x08\x01"), "corrupt", "no part of it"),
+        (part("statistics", b"\x08\x01"), "corrupt", "bins.tau: 0 levels"),
         *((part(name, b"{}"), "corrupt", "'format' is") for name in ("run", "drift", "register")),
         *((later(name), "incompatible", "/99'") for name in ("run", "drift", "register")),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),

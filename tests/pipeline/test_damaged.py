@@ -85,10 +85,12 @@ def written(tmp_path_factory) -> Left:
 
     async def live() -> Left:
         sidecar = sidecar_of(folder)
-        for move in (*FRAMES[:3], *TOLD[:2]):
+        first: list[Came | Message] = [*FRAMES[:3], *TOLD[:2]]
+        for move in first:
             await moved(sidecar, move)
         await sidecar.checkpoints.write()
-        for move in (FRAMES[3], *TOLD[2:], REVISED):
+        second: list[Came | Message] = [FRAMES[3], *TOLD[2:], REVISED]
+        for move in second:
             await moved(sidecar, move)
         assert await sidecar.journal.durable(NEVER)
         await end(sidecar)
@@ -100,7 +102,7 @@ def written(tmp_path_factory) -> Left:
 
 
 @pytest.fixture
-def left(written, tmp_path) -> Left:
+def left(written: Left, tmp_path: Path) -> Left:
     """A copy of it, to be damaged."""
     folder = tmp_path / "state"
     shutil.copytree(written.folder, folder)

@@ -14,7 +14,7 @@ from monitor.pipeline.events import QUEUE, Events
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.wire import messages
 from monitor.wire.fields import value_of
-from monitor.wire.messages import Event, Health
+from monitor.wire.messages import Event, EventContent, Health
 from tests.administered import record
 from tests.alarmed import RAISED, alarm
 
@@ -52,7 +52,7 @@ def test_a_watcher_is_told_the_state_of_health_and_all_that_comes_from_then_on_i
         events.publish(promotion(1), 20)
         second = events.watch(30)
         assert await next_of(second) == Event(2, 30, SERVING)
-        told = [promotion(2), RAISED, promotion(3)]
+        told: list[EventContent] = [promotion(2), RAISED, promotion(3)]
         for number, what in enumerate(told):
             events.publish(what, 40 + number)
         events.close()

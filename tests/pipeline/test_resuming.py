@@ -147,7 +147,7 @@ def assert_alike(one: Pipeline, other: Pipeline) -> None:
     assert counts_of(one) == counts_of(other)
 
 
-def without_what_comes_again(moves: list[Move]) -> list[Move]:
+def without_what_comes_again(moves: list[Any]) -> list[Move]:
     """Leaves out frames that are repeated: a repeated frame is in nobody's ledger."""
     last: dict[Any, int] = {}
     found: list[Move] = []

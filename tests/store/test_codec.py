@@ -100,7 +100,7 @@ def changed(content: Any, way: tuple[Any, ...], value: Any) -> bytes:
     return json.dumps(copy).encode()
 
 
-WRONG = (
+WRONG: tuple[Any, ...] = (
     None,
     True,
     -1,

@@ -170,10 +170,11 @@ def test_an_entry_that_is_taken_apart_and_put_together_is_the_same_to_the_last_b
     found = [unkeyed(key, body) for key, _, body in parts]
     wanted: list[Entry] = [entry]
     if isinstance(entry, LabelEntry):
-        assert entry.frame is not None
+        brought = entry.frame
+        assert brought is not None
         if not entry.record.rows.size:  # without rows, the width of truth is not known
             entry = replace(entry, record=replace(entry.record, truth=np.zeros((0, 0))))
-        wanted = [entry.frame, replace(entry, frame=None)]
+        wanted = [brought, replace(entry, frame=None)]
     assert bits(tuple(found)) == bits(tuple(wanted))
     assert all(-(2**63) <= key.frame_id < 2**63 for key, *_ in parts)
     # What was read is written as the same bytes.

@@ -159,7 +159,8 @@ def test_all_panes_of_a_state_are_of_its_clock_though_frames_pass_while_it_is_ma
         number += 1
         pipeline.process(opened(pipeline), frame([sent(1, 1)], 99 + number, (100 + number) * HOUR))
     assert number > 1
-    keys = [key for entry in (*state.slices, *state.class_slices) for key in entry.panes]
+    keys = [key for entry in state.slices for key in entry.panes]
+    keys += [key for entry in state.class_slices for key in entry.panes]
     assert len(keys) > 1
     assert not any(state.windows.too_old(key, state.clock_ns) for key in keys)
 
@@ -318,7 +319,7 @@ def test_an_export_is_imported_and_what_newer_code_has_added_goes_out_again():
 def test_an_import_that_cannot_be_used_changes_nothing(damage, error, said):
     ours = StateService(driven(1))
     before = got_from(ours).state
-    other = {"statistics": {"tau": [0.5, 0.9]}} if damage == "other bins" else {}
+    other: dict[str, Any] = {"statistics": {"tau": [0.5, 0.9]}} if damage == "other bins" else {}
     requests = requests_of(StoredState(state_of(driven(2, **other))))
     requests[-1].part.class_slices[0].panes[0].tables[0].width = 9 if damage == "last part" else 4
     parts = [request.SerializeToString() for request in requests]

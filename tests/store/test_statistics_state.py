@@ -35,6 +35,7 @@ from monitor.store.statistics_state import (
     serialised,
 )
 from monitor.v1 import statistics_state_pb2 as pb
+from tests.laws import costly
 from tests.states import (
     BINNING,
     WINDOWS,
@@ -63,7 +64,8 @@ def states(draw: st.DrawFn) -> StatisticsState:
     slicing = draw(
         st.sampled_from([Slicing(), Slicing(("class", "range"), (20.0, 40.5), ("x", "y"))])
     )
-    return replace(state, slicing=slicing)
+    found: StatisticsState = replace(state, slicing=slicing)
+    return found
 
 
 SPILLED = counted(random_rows(1, 40))
@@ -82,6 +84,7 @@ def test_a_state_that_is_written_and_read_is_the_same_to_the_last_bit(state):
         assert pb.StatisticsState.FromString(part).SerializeToString(deterministic=True) == part
 
 
+@costly
 @given(*[st.integers(0, 2**32 - 1)] * 2)
 def test_states_merge_alike_before_and_after_they_were_written(one, two):
     parts = counted(random_rows(one, 20)), counted(random_rows(two, 20), clock=400)
