@@ -162,8 +162,8 @@ def test_nothing_of_the_received_buffers_is_kept_alive():
     laws.assert_same(stored.id, ids)
     for estimates, was in zip(both, before, strict=True):
         laws.assert_same(estimates.estimates(every), was)
-        for array in (estimates.mean, estimates.packed, estimates.diagonal):
-            assert array.base is None or array.base.nbytes <= array.nbytes
+        arrays: list[Any] = [estimates.mean, estimates.packed, estimates.diagonal]
+        assert all(one.base is None or one.base.nbytes <= one.nbytes for one in arrays)
 
 
 def test_a_frame_is_kept_with_its_numbers_and_the_ids_of_what_cannot_be_compared():

@@ -53,8 +53,7 @@ def assert_holds(found: Any, **expected: Any) -> None:
 
 def has_truth(found: Recording) -> list[bool]:
     assert (np.isnan(found.truth).all(axis=1) == np.isnan(found.truth).any(axis=1)).all()
-    there: list[bool] = (~np.isnan(found.truth).all(axis=1)).tolist()
-    return there
+    return [not np.isnan(row).all() for row in found.truth]
 
 
 def test_a_csv_file_is_read_whole(table):
