@@ -28,6 +28,7 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
+from monitor.statistics.observations import finished
 from tests.journals import unkept
 from tests.piped import pipeline_of
 
@@ -177,9 +178,4 @@ def watched(*slices: str) -> DriftReading:
 
 def text_of(snapshot: Snapshot) -> str:
     """The whole exposition at once."""
-    steps = render(snapshot)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return bytes(end.value).decode()
+    return bytes(finished(render(snapshot))).decode()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from monitor.config import PendingConfig
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
@@ -87,11 +85,6 @@ def told(entry: Entry) -> Told:
 def all_told(entries: Iterable[Entry]) -> list[Told]:
     """Of many."""
     return [told(entry) for entry in entries]
-
-
-def settings(**others: Any) -> PendingConfig:
-    """[pending]."""
-    return PendingConfig(**others)
 
 
 def writer(folder: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> LedgerWriter:

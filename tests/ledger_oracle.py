@@ -1,5 +1,5 @@
 """What should become of detections and labels, in plain dictionaries, one at a time: written from
-the meaning of the counts; and how the same is told to a pipeline. No tests.
+the meaning of the counts; what may come, at random; and how it is told to a pipeline. No tests.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedObjects, ReceivedTruth, TruthAnswer
 from monitor.pipeline.frame_path import Pipeline
@@ -148,6 +149,69 @@ class Message:
             stamp_ns=np.zeros(size, np.int64),
             has_stamp=np.zeros(size, bool),
         )
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The disk keeps up, or not."""
+
+    is_so: bool
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A partition goes."""
+
+    partition: int
+    why: str
+
+
+Move = Came | Message | Busy | Drop
+
+# ---- what may come
+
+any_frames = st.builds(
+    Came,
+    stream=st.sampled_from(STREAMS),
+    number=st.sampled_from([0, 1, 2, 3, 4, 5, 2**64 - 1, None]),
+    stamp_s=st.integers(0, 30),
+    n=st.integers(0, 4),
+    inline=st.integers(0, 2),
+    refused=st.integers(0, 1),
+    bare=st.integers(0, 1),
+).map(lambda one: replace(one, inline=min(one.inline, one.n)))
+named_frames = any_frames.filter(lambda one: one.number is not None)
+named = st.builds(
+    Named,
+    st.sampled_from([0, 1, 2, 3, 4, 100, 200]),
+    st.sampled_from(["truth", "truth", "class", "ignore", "wrong"]),
+)
+
+
+@st.composite
+def things(draw: st.DrawFn) -> tuple[Thing, ...]:
+    """Objects, none of them at the place of another."""
+    places = draw(st.lists(st.sampled_from([0, 1, 2, 3, None, None]), max_size=4))
+    once = [at for i, at in enumerate(places) if at is None or at not in places[:i]]
+    flags = st.tuples(st.booleans(), st.booleans(), st.booleans())
+    drawn = [(i, at, *draw(flags)) for i, at in enumerate(once)]
+    return tuple(
+        Thing(i, at, ignore and at is not None, near, unsure)
+        for i, at, ignore, near, unsure in drawn
+    )
+
+
+messages = st.builds(
+    Message,
+    st.sampled_from(STREAMS),
+    st.integers(0, 5),
+    st.lists(named, max_size=4).map(tuple),
+    st.none() | things(),
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.booleans(),
+)
+
+# ---- what should become of it
 
 
 @dataclass

@@ -7,10 +7,9 @@ import os
 import random
 import re
 import textwrap
-from collections.abc import Generator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import (
     EgoMotion,
+    FrameAnswer,
     Header,
     Pose,
     ReceivedFrame,
@@ -40,6 +40,7 @@ from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.observations import finished
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.v1 import perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
@@ -49,7 +50,6 @@ from monitor.wire.answers import (
 )
 from monitor.wire.client_messages import (
     OutgoingFrame,
-    decode_answer,
     encode_frame,
     encode_header,
     encode_truth,
@@ -67,7 +67,6 @@ from tests.piped import pipeline_of, statistics_of
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
-Result = TypeVar("Result")
 SPACE = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
@@ -180,12 +179,17 @@ def logits_frame() -> OutgoingFrame:
     return replace(frame, class_logits=logits.astype(np.float64))
 
 
-def answer_with_all_extras(data: bytes) -> bytes:
-    """Of a pipeline that recalibrates no classes, with all that may go out put in."""
+def answer_to(data: bytes) -> FrameAnswer:
+    """What a new pipeline answers."""
     pipeline, stream = fixed_pipeline()
     frame = decode_process_request(data, LIMITS, TAIL)
     assert isinstance(frame, ReceivedFrame)
-    answer = pipeline.process(stream, frame)
+    return pipeline.process(stream, frame)
+
+
+def answer_with_all_extras(data: bytes) -> bytes:
+    """Of a pipeline that recalibrates no classes, with all that may go out put in."""
+    answer = answer_to(data)
     assert answer.extras is not None
     quantiles = np.arange(5 * 3 * 2).reshape(5, 6) / 8
     quantiles[3:] = np.nan
@@ -218,14 +222,6 @@ def tracks() -> ReportedTracks:
     )
 
 
-def answer_with_tracks(data: bytes) -> bytes:
-    """Of a pipeline that tracks nothing, with tracks put in."""
-    pipeline, stream = fixed_pipeline()
-    frame = decode_process_request(data, LIMITS, TAIL)
-    assert isinstance(frame, ReceivedFrame)
-    return encode_process_response(replace(pipeline.process(stream, frame), tracks=tracks()), 1)
-
-
 def messages() -> dict[str, bytes]:
     """Every message of a short conversation."""
     pipeline, stream = fixed_pipeline()
@@ -252,7 +248,9 @@ def messages() -> dict[str, bytes]:
             HEADER.stream, None, (*SPACE.dimensions, *velocities)
         ),
         "tracked_frame_request": tracked,
-        "tracked_frame_answer": answer_with_tracks(tracked),
+        "tracked_frame_answer": encode_process_response(
+            replace(answer_to(tracked), tracks=tracks()), 1
+        ),
         "classified_frame_request": classified,
         "classified_frame_answer": processed(pipeline, stream, classified, 2),
         "asking_header_request": encode_header(replace(HEADER, quantile_levels=(0.05, 0.95))),
@@ -266,18 +264,6 @@ def messages() -> dict[str, bytes]:
     }
 
 
-def at_once(work: Generator[None, None, Result]) -> Result:
-    """What a generator of steps returns."""
-    returned = []
-
-    def run():
-        returned.append((yield from work))
-
-    for _ in run():
-        pass
-    return returned[0]
-
-
 def exposition() -> str:
     """The text after four frames with their truth; every frame took 0.3 ms."""
     pipeline, stream = fixed_pipeline()
@@ -287,7 +273,7 @@ def exposition() -> str:
         pipeline.counters.frame_seconds.observe(0.0003)
         if seed < 3:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
-    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
+    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     found = snapshot(
         tuple(pipeline.live.export_bins()),
         ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
@@ -306,7 +292,7 @@ def exposition() -> str:
         factors={"car": FACTORS},
         drift=watched("car"),
     )
-    return at_once(render(found)).decode()
+    return finished(render(found)).decode()
 
 
 def class_evaluation() -> ClassEvaluation:
@@ -338,77 +324,17 @@ def as_hex(data: bytes) -> str:
     return "\n".join(textwrap.wrap(data.hex(), 64)) + "\n"
 
 
-@pytest.mark.parametrize("name", list(messages()))
+MESSAGES = messages()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
 def test_the_bytes_on_the_wire_are_those_of_the_file(name):
-    compare(f"{name}.hex", as_hex(messages()[name]))
+    compare(f"{name}.hex", as_hex(MESSAGES[name]))
 
 
 def test_every_file_of_bytes_belongs_to_a_message():
-    assert {path.stem for path in FOLDER.glob("*.hex")} == messages().keys()
+    assert {path.stem for path in FOLDER.glob("*.hex")} == MESSAGES.keys()
 
 
 def test_the_exposition_text_is_that_of_the_file():
     compare("metrics.txt", rounded(exposition()))
-
-
-def test_a_frame_that_was_recorded_is_still_understood():
-    data = bytes.fromhex((FOLDER / "frame_request.hex").read_text("utf-8"))
-    found = decode_process_request(data, LIMITS, TAIL)
-    frame, _ = small_frame(1)
-    assert isinstance(found, ReceivedFrame)
-    assert (found.frame_id, found.stamp_ns) == (frame.frame_id, frame.stamp_ns)
-    assert np.array_equal(found.detections.id, frame.id)
-    assert np.array_equal(found.detections.mean, frame.mean)
-    i, j = np.tril_indices(3)
-    assert np.array_equal(found.detections.covariance, frame.covariance[:, i, j])
-
-
-def test_classes_that_were_recorded_are_still_understood():
-    data = bytes.fromhex((FOLDER / "classified_frame_request.hex").read_text("utf-8"))
-    found, frame = decode_process_request(data, LIMITS, TAIL), classified_frame()
-    assert isinstance(found, ReceivedFrame)
-    assert found.detections.class_probabilities is not None
-    assert found.detections.ground_truth_class is not None
-    assert frame.class_probabilities is not None
-    assert frame.true_class is not None
-    values, _ = found.detections.class_probabilities
-    assert np.array_equal(values, frame.class_probabilities.reshape(5, 4))
-    assert np.array_equal(found.detections.ground_truth_class[0], frame.true_class)
-
-
-def test_objects_that_were_recorded_are_still_understood():
-    data = bytes.fromhex((FOLDER / "object_truth_request.hex").read_text("utf-8"))
-    found = decode_truth_request(data, LIMITS)
-    assert isinstance(found, ReceivedTruth)
-    assert found.foreign is not None
-    assert (found.revision, found.coordinate_frame) == (3, "base_link")
-    assert found.class_names == ("vehicle", "tree")
-    assert found.foreign.truth.tolist() == [[1.5, -2.0, 0.25], [4.0, 8.0, 0.0]]
-    assert found.foreign.stamp_ns.tolist() == [-(2**62), 0]
-    assert found.foreign.ignore.tolist() == [False, True]
-    assert found.regions[0].dimensions == ("x", "y")
-    assert found.regions[0].upper.tolist() == [8.0, 0.5]
-
-
-def test_tracks_that_were_recorded_are_still_understood():
-    data = bytes.fromhex((FOLDER / "tracked_frame_answer.hex").read_text("utf-8"))
-    found, expected = decode_answer(data, 3), tracks()
-    assert np.array_equal(found.track_id, [expected.id[2], 0, expected.id[0], 0, 0])
-    order = [0, 2, 1]
-    assert np.array_equal(found.tracks.id, expected.id[order])
-    assert np.array_equal(found.tracks.nis, expected.nis[order], equal_nan=True)
-    assert np.array_equal(found.tracks.state, expected.state[order])
-    assert np.array_equal(found.tracks.covariance, expected.covariance[order])
-
-
-def test_what_goes_back_with_estimates_is_still_understood_as_it_was_recorded():
-    data = bytes.fromhex((FOLDER / "all_extras_answer.hex").read_text("utf-8"))
-    found = decode_answer(data, 3)
-    assert found.output.tolist() == [1, 2, 3, 0, 0]
-    assert found.quantiles is not None
-    assert found.quantiles[1].tolist() == [[0.75, 0.875], [1.0, 1.125], [1.25, 1.375]]
-    assert np.isnan(found.quantiles[3:]).all()
-    assert found.class_probabilities is not None
-    assert found.class_probabilities[[0, 1, 3]].tolist() == [[1, 0], [0.5, 0.5], [0.125, 0.875]]
-    assert found.class_version == "temperature-0123456789ab"
-    assert found.rejected_by.tolist() == [0, 1, 2, 3, 0]

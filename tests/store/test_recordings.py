@@ -2,12 +2,13 @@
 
 import gzip
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monitor.frames.space import DimensionKind
-from monitor.store.recordings import NO_TRACK, read_recording, write_estimates
+from monitor.store.recordings import NO_TRACK, Recording, read_recording, write_estimates
 from monitor.store.tables import RecordingError
 
 TABLE = """\
@@ -44,80 +45,63 @@ def gaussians(n=3, k=2, **more):
     return {"mean": mean, "var": np.full((n, k), 0.5), "gt": mean + 1.0} | more
 
 
+def assert_holds(found: Any, **expected: Any) -> None:
+    """Compares arrays and values by name; NaN equals NaN."""
+    for name, value in expected.items():
+        np.testing.assert_array_equal(getattr(found, name), value, name)
+
+
+def has_truth(found: Recording) -> list[bool]:
+    assert (np.isnan(found.truth).all(axis=1) == np.isnan(found.truth).any(axis=1)).all()
+    return [not np.isnan(row).all() for row in found.truth]
+
+
 def test_a_csv_file_is_read_whole(table):
     found = read_recording(table)
     assert found.space.names == ("x", "y", "yaw")
-    assert [d.kind for d in found.space.dimensions] == [
-        DimensionKind.LENGTH,
-        DimensionKind.LENGTH,
-        DimensionKind.ANGLE,
-    ]
-    assert found.mean.tolist()[0] == [1.0, 2.0, 0.1]
-    expected = [[0.5, 0.125, 0.0], [0.125, 0.25, 0.0], [0.0, 0.0, 0.01]]
-    assert found.covariance[0].tolist() == expected
-    assert not found.diagonal
-    assert found.classes == ("Car", "Person")
-    assert found.class_index.tolist() == [0, 1, 0, 1]
-    assert found.sequences == ("a", "b")
-    assert found.sequence_index.tolist() == [0, 0, 1, 1]
-    assert found.frame is not None
-    assert found.frame.tolist() == [0, 1, 4, 9]
-    assert found.time_s is not None
-    assert found.time_s.tolist() == [0.0, 0.1, 0.4, 0.9]
-    assert found.score is not None
-    assert np.array_equal(found.score, [8.5, np.nan, 7.0, 2.0], equal_nan=True)
-    assert found.track is not None
-    assert found.track.tolist() == [7, NO_TRACK, 9, 3]
-    assert found.ignore is not None
-    assert found.ignore.tolist() == [False, True, False, True]
+    kinds = [DimensionKind.LENGTH, DimensionKind.LENGTH, DimensionKind.ANGLE]
+    assert [one.kind for one in found.space.dimensions] == kinds
+    assert_holds(
+        found,
+        diagonal=False,
+        classes=("Car", "Person"),
+        class_index=[0, 1, 0, 1],
+        sequences=("a", "b"),
+        sequence_index=[0, 0, 1, 1],
+        frame=[0, 1, 4, 9],
+        time_s=[0.0, 0.1, 0.4, 0.9],
+        score=[8.5, np.nan, 7.0, 2.0],
+        track=[7, NO_TRACK, 9, 3],
+        ignore=[False, True, False, True],
+    )
     assert found.last_frame == {"a": 1, "b": 9}
+    assert found.mean.tolist()[0] == [1.0, 2.0, 0.1]
+    assert found.covariance[0].tolist() == [[0.5, 0.125, 0], [0.125, 0.25, 0], [0, 0, 0.01]]
+    # A row has truth only if all chosen dimensions have.
+    assert has_truth(found) == [True, False, False, True]
 
 
-def test_a_row_has_truth_only_if_all_chosen_dimensions_have(table):
-    every = read_recording(table)
-    assert np.isnan(every.truth).all(axis=1).tolist() == [False, True, True, False]
+def test_what_is_asked_for_is_read_in_the_order_asked_for(table):
     plane = read_recording(table, dimensions=("y", "x"))
-    assert np.isnan(plane.truth).all(axis=1).tolist() == [False, True, False, False]
+    assert has_truth(plane) == [True, False, True, True]
     assert plane.truth[2].tolist() == [6.5, 5.5]
     assert plane.covariance[2].tolist() == [[2.0, -0.5], [-0.5, 2.0]]
-
-
-def test_a_row_without_gt_id_has_no_truth(tmp_path):
-    path = written(tmp_path, "x,var_x,gt_x,gt_id\n1,1,1,5\n1,1,1,\n")
-    assert np.isnan(read_recording(path).truth[:, 0]).tolist() == [False, True]
+    # Rows count the file as it stands, and the last frame is that of the whole file.
+    some = read_recording(table, rows=slice(1, 4), classes=("Person",))
+    assert_holds(some, classes=("Person",), class_index=[0, 0])
+    assert some.mean[:, 0].tolist() == [3.0, 7.0]
+    some = read_recording(table, where=(("role", "deploy"), ("class", "Car")))
+    assert_holds(some, classes=("Car", "Person"), sequences=("b",), sequence_index=[0])
+    assert (some.mean[:, 0].tolist(), some.last_frame) == ([5.0], {"a": 1, "b": 9})
+    other = read_recording(table, classes=("Person", "Car"), angles=("x",))
+    assert_holds(other, classes=("Person", "Car"), class_index=[1, 0, 1, 0])
+    assert [one.kind is DimensionKind.ANGLE for one in other.space.dimensions] == [1, 0, 0]
 
 
 def test_a_compressed_file_is_the_same(table, tmp_path):
     packed = tmp_path / "table.csv.gz"
     packed.write_bytes(gzip.compress(table.read_bytes()))
     assert np.array_equal(read_recording(packed).covariance, read_recording(table).covariance)
-
-
-def test_rows_count_the_file_as_it_stands(table):
-    found = read_recording(table, rows=slice(1, 4), classes=("Person",))
-    assert found.mean[:, 0].tolist() == [3.0, 7.0]
-    assert found.classes == ("Person",)
-    assert found.class_index.tolist() == [0, 0]
-
-
-def test_where_selects_and_the_last_frame_is_that_of_the_whole_file(table):
-    found = read_recording(table, where=(("role", "deploy"), ("class", "Car")))
-    assert found.mean[:, 0].tolist() == [5.0]
-    assert found.sequences == ("b",)
-    assert found.sequence_index.tolist() == [0]
-    assert found.last_frame == {"a": 1, "b": 9}
-    assert found.classes == ("Car", "Person")
-
-
-def test_classes_keep_the_order_asked_for(table):
-    found = read_recording(table, classes=("Person", "Car"))
-    assert found.classes == ("Person", "Car")
-    assert found.class_index.tolist() == [1, 0, 1, 0]
-
-
-def test_angles_are_those_named(table):
-    kinds = [d.kind for d in read_recording(table, angles=("x",)).space.dimensions]
-    assert kinds == [DimensionKind.ANGLE, DimensionKind.LENGTH, DimensionKind.LENGTH]
 
 
 @pytest.mark.parametrize("column", ["cov_a_b", "cov_b_a", "cov_ab", "cov_ba"])
@@ -130,11 +114,10 @@ def test_a_file_of_variances_is_diagonal_and_may_have_nothing_else(tmp_path):
     found = read_recording(written(tmp_path, "x,var_x\r\n\r\n1,2\r\n", "lean.csv"))
     assert found.diagonal
     assert found.covariance.tolist() == [[[2.0]]]
-    assert np.isnan(found.truth).all()
-    assert (found.classes, found.sequences) == (("object",), ("lean",))
-    assert found.last_frame == {}
-    assert (found.frame, found.time_s, found.score) == (None, None, None)
-    assert (found.track, found.ignore) == (None, None)
+    assert has_truth(found) == [False]
+    assert (found.classes, found.sequences, found.last_frame) == (("object",), ("lean",), {})
+    names = ("frame", "time_s", "score", "track", "ignore")
+    assert all(getattr(found, name) is None for name in names)
 
 
 def test_many_rows_keep_their_order(tmp_path):
@@ -148,28 +131,20 @@ def test_an_archive_with_covariances_comes_back(tmp_path):
     covariance = root @ root.transpose(0, 2, 1)
     arrays = gaussians(**{"cov": covariance, "class": np.array([2, 10, 2]), "frame": [4, 5, 6]})
     arrays["gt"][1, 0] = np.nan
-    path = archive(tmp_path, track=np.array([7.0, np.nan, 8.0]), **arrays)
-    found = read_recording(path)
+    found = read_recording(archive(tmp_path, track=np.array([7.0, np.nan, 8.0]), **arrays))
     assert found.space.names == ("0", "1")
-    assert np.array_equal(found.mean, arrays["mean"])
+    assert_holds(found, mean=arrays["mean"], classes=("2", "10"), class_index=[0, 1, 0])
+    assert_holds(found, diagonal=False, track=[7, NO_TRACK, 8])
     assert found.covariance == pytest.approx(covariance, rel=1e-15)
-    assert not found.diagonal
-    assert np.isnan(found.truth).tolist() == [[False] * 2, [True] * 2, [False] * 2]
-    assert found.classes == ("2", "10")
-    assert found.class_index.tolist() == [0, 1, 0]
-    assert found.track is not None
-    assert found.track.tolist() == [7, NO_TRACK, 8]
+    assert has_truth(found) == [True, False, True]
     assert found.last_frame == {"archive": 6}
 
 
-def test_an_archive_of_variances_is_diagonal(tmp_path):
+def test_an_archive_of_variances_is_diagonal_and_may_name_its_dimensions(tmp_path):
     found = read_recording(archive(tmp_path, **gaussians()), dimensions=("1",))
     assert found.diagonal
     assert found.covariance.tolist() == [[[0.5]]] * 3
     assert found.mean[:, 0].tolist() == [1.0, 3.0, 5.0]
-
-
-def test_an_archive_may_name_its_dimensions_and_angles(tmp_path):
     path = archive(tmp_path, **gaussians(dimensions=np.array(["x", "heading"])))
     found = read_recording(path, dimensions=("heading", "x"))
     assert found.space.names == ("heading", "x")
@@ -177,30 +152,24 @@ def test_an_archive_may_name_its_dimensions_and_angles(tmp_path):
     assert found.mean[0].tolist() == [1.0, 0.0]
 
 
-def test_stamps_become_seconds_from_the_first_without_losing_nanoseconds(tmp_path):
+def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
     start = 1_700_000_000_000_000_000
-    path = archive(tmp_path, **gaussians(stamp_ns=np.array([start + 1, start, start + 10**9])))
-    found = read_recording(path)
-    assert found.time_s is not None
-    assert found.time_s.tolist() == pytest.approx([1e-9, 0.0, 1.0], rel=1e-12)
-    assert found.stamp_ns is not None
-    assert found.stamp_ns.tolist() == [start + 1, start, start + 10**9]
-
-
-def test_an_archive_without_truth_is_read_with_its_scores_and_flags(tmp_path):
-    arrays = gaussians(score=np.array([1, 2, 3]), ignore=np.array([False, True, False]))
+    arrays = gaussians(
+        score=np.array([1, 2, 3]),
+        ignore=np.array([False, True, False]),
+        night=np.array([0, 1, 0]),
+        stamp_ns=np.array([start + 1, start, start + 10**9]),
+    )
     del arrays["gt"]
     found = read_recording(archive(tmp_path, **arrays))
-    assert np.isnan(found.truth).all()
-    assert found.score is not None
-    assert found.score.tolist() == [1.0, 2.0, 3.0]
-    assert found.ignore is not None
-    assert found.ignore.tolist() == [False, True, False]
-
-
-def test_where_compares_array_values_as_text(tmp_path):
-    path = archive(tmp_path, **gaussians(night=np.array([0, 1, 0])))
-    assert read_recording(path, where=(("night", "0"),)).mean[:, 0].tolist() == [0.0, 4.0]
+    assert has_truth(found) == [False] * 3
+    assert_holds(found, score=[1.0, 2.0, 3.0], ignore=[False, True, False])
+    # Stamps become seconds from the first without losing nanoseconds.
+    assert_holds(found, stamp_ns=arrays["stamp_ns"])
+    assert found.time_s == pytest.approx([1e-9, 0.0, 1.0], rel=1e-12)
+    # Values are compared as text.
+    some = read_recording(archive(tmp_path, **arrays), where=(("night", "0"),))
+    assert some.mean[:, 0].tolist() == [0.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -280,6 +249,7 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
         (gaussians(dimensions=np.array(["x", "x"])), "dimensions is ['x', 'x'], but mean has 2"),
         (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),
         (gaussians(frame=np.array([0, np.inf, 2])), "frame[1] is inf, not a whole number"),
+        (gaussians(gt_id=np.array([1.0, 2.5, 3.0])), "gt_id[1] is 2.5, not a whole number"),
         (gaussians(track=np.full(3, 2**64 - 1, np.uint64)), "track[0] is 18446744073709551615"),
         (gaussians(frame=np.array(["0", "1", "2"])), "array 'frame' holds <U1, not numbers."),
         (gaussians(ignore=np.array([0, 1, 2])), "ignore[2] is 2, not 0 or 1."),
@@ -313,12 +283,9 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, conten
         read_recording(path)
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path):
+def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"gone\.csv: cannot be read \(.*No such file"):
         read_recording(tmp_path / "gone.csv")
-
-
-def test_a_name_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz or \.npz"):
         read_recording(tmp_path / "table.parquet")
 
@@ -338,10 +305,9 @@ def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
         named = [np.array(one.classes)[one.class_index].tolist() for one in (found, again)]
         assert named[0] == named[1]
         assert again.sequences == found.sequences
-        for name in ("mean", "covariance", "truth", "sequence_index", "frame", "time_s"):
-            np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
-        for name in ("score", "track", "ignore", "stamp_ns"):
-            np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
+        names = frozenset(("mean", "covariance", "truth", "sequence_index", "frame", "time_s"))
+        names |= {"score", "track", "ignore", "stamp_ns"}
+        assert_holds(again, **{name: getattr(found, name) for name in names})
 
 
 @pytest.mark.parametrize(
@@ -355,21 +321,10 @@ def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
 )
 def test_a_gt_id_may_be_a_number_or_any_name(tmp_path, ids, tracks):
     path = written(tmp_path, "x,var_x,gt_x,gt_id\n" + "".join(f"1,1,1,{id}\n" for id in ids))
-    found = read_recording(path).track
-    assert found is not None and found.tolist() == tracks
-
-
-def test_a_gt_id_of_text_in_an_archive_is_a_name(tmp_path):
-    values = {"mean": np.ones((4, 1)), "var": np.ones((4, 1))}
-    ids = np.array(["van 3", "", "bus", "van 3"])
-    found = read_recording(archive(tmp_path, **values, gt_id=ids)).track
-    assert found is not None and found.tolist() == [1, -1, 0, 1]
-
-
-def test_a_gt_id_of_numbers_that_are_not_whole_is_refused(tmp_path):
-    values = {"mean": np.ones((2, 1)), "var": np.ones((2, 1)), "gt_id": np.array([1.0, 2.5])}
-    with pytest.raises(RecordingError, match=re.escape("gt_id[1] is 2.5, not a whole number")):
-        read_recording(archive(tmp_path, **values))
+    assert_holds(read_recording(path), track=tracks)
+    found = read_recording(archive(tmp_path, mean=np.ones((4, 1)), var=np.ones((4, 1)), gt_id=ids))
+    names = sorted(set(ids) - {""})
+    assert_holds(found, track=[names.index(id) if id else -1 for id in ids])
 
 
 def test_what_a_file_holds_besides_gaussians_is_told(table, tmp_path):

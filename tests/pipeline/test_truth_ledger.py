@@ -5,12 +5,12 @@ statistics hold what stands.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.frame import TruthAnswer
@@ -25,14 +25,18 @@ from tests.ledger_oracle import (
     APART,
     BESIDE,
     HEADERS,
-    STREAMS,
+    Busy,
     Came,
+    Drop,
     Message,
+    Move,
     Named,
     Oracle,
     Thing,
+    any_frames,
     detection,
     detections_of,
+    messages,
     tell,
 )
 from tests.piped import (
@@ -49,66 +53,6 @@ from tests.piped import (
 from tests.states import assert_same_state
 
 PARTITION_S = 6
-
-
-@dataclass(frozen=True)
-class Busy:
-    """The disk keeps up, or not."""
-
-    is_so: bool
-
-
-@dataclass(frozen=True)
-class Drop:
-    """A partition goes."""
-
-    partition: int
-    why: str
-
-
-Move = Came | Message | Busy | Drop
-
-came = st.builds(
-    Came,
-    stream=st.sampled_from(STREAMS),
-    number=st.sampled_from([0, 1, 2, 3, 4, 5, 2**64 - 1, None]),
-    stamp_s=st.integers(0, 30),
-    n=st.integers(0, 4),
-    inline=st.integers(0, 2),
-    refused=st.integers(0, 1),
-    bare=st.integers(0, 1),
-).map(lambda one: replace(one, inline=min(one.inline, one.n)))
-named = st.builds(
-    Named,
-    st.sampled_from([0, 1, 2, 3, 4, 100, 200]),
-    st.sampled_from(["truth", "truth", "class", "ignore", "wrong"]),
-)
-
-
-@st.composite
-def things(draw):
-    places = draw(st.lists(st.sampled_from([0, 1, 2, 3, None, None]), max_size=4))
-    once = [at for i, at in enumerate(places) if at is None or at not in places[:i]]
-    flags = st.tuples(st.booleans(), st.booleans(), st.booleans())
-    drawn = [(i, at, *draw(flags)) for i, at in enumerate(once)]
-    return tuple(
-        Thing(i, at, ignore and at is not None, near, unsure)
-        for i, at, ignore, near, unsure in drawn
-    )
-
-
-@st.composite
-def messages(draw):
-    found = draw(st.one_of(st.none(), things()))
-    labels = draw(st.lists(named, max_size=4))
-    return Message(
-        draw(st.sampled_from(STREAMS)),
-        draw(st.integers(0, 5)),
-        tuple(labels),
-        found,
-        draw(st.sampled_from([0, 0, 0, 1, 2])),
-        draw(st.booleans()),
-    )
 
 
 troubles = st.one_of(
@@ -261,13 +205,12 @@ memories = st.sampled_from([2**28, 2**28, 9000, 3000, 1])
 selections = st.sampled_from([DOUBLE, BY_SLICE])
 
 
-@settings(max_examples=120)
 @given(
     selections,
     st.booleans(),
     memories,
     st.sampled_from([1, 1, 2]),
-    st.lists(st.one_of(came, messages(), messages(), troubles), max_size=25),
+    st.lists(st.one_of(any_frames, messages, messages, troubles), max_size=25),
 )
 def test_every_detection_has_one_fate_and_every_label_one_count(
     selection, disk, max_bytes, keep_one_frame_in, moves
@@ -283,12 +226,11 @@ def test_every_detection_has_one_fate_and_every_label_one_count(
 @st.composite
 def deliveries(draw):
     """Messages of a few frames, with at most one for each frame and revision."""
-    found = draw(st.lists(messages(), max_size=8))
+    found = draw(st.lists(messages, max_size=8))
     return list({(one.stream, one.number, one.revision): one for one in found}.values())
 
 
-@settings(max_examples=30)
-@given(selections, st.lists(came, max_size=8), deliveries(), st.data())
+@given(selections, st.lists(any_frames, max_size=8), deliveries(), st.data())
 def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
     """Shuffled, repeated and late: what counts is which revisions of a frame came."""
     seen = {one.key: one for one in frames}

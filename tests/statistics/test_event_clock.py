@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.statistics.windows import AHEAD, BACK, EventClock
 
 REACH, NEAR = 1000, 400
-quick = settings(max_examples=200)
 
 
 def clock_at(now=5000) -> EventClock:
@@ -25,7 +24,6 @@ def test_the_first_stamp_is_believed_whatever_it_is():
     assert clock.now_ns == -(2**62)
 
 
-@quick
 @given(st.lists(st.integers(-NEAR // 2, NEAR // 2), min_size=1, max_size=300))
 def test_the_clock_is_the_latest_of_stamps_that_are_near_each_other(stamps):
     clock = EventClock(REACH, NEAR)
@@ -66,7 +64,10 @@ def test_wild_stamps_move_nothing_before_there_are_enough_of_them(wild, enough):
 @pytest.mark.parametrize(("start", "enough"), [(10**9, AHEAD), (-(10**9), BACK)])
 def test_those_that_make_time_jump_need_not_be_equal_and_make_it_jump_once(start, enough):
     clock = clock_at()
-    jumped = [clock.see(start + i) for i in range(enough + 50)]
+    jumped = []
+    for i in range(enough + 50):
+        jumped.append(clock.see(start + i))
+        assert clock.now_ns == (5000 if i < enough - 1 else start + i)
     assert jumped == [start < 0 and i == enough - 1 for i in range(enough + 50)]
     assert (clock.now_ns, clock.jumps) == (start + enough + 49, 1)
 
@@ -78,14 +79,11 @@ def test_wild_stamps_among_good_ones_never_add_up_to_a_jump():
             assert not any(clock.see(wild) for _ in range(AHEAD - 1))
             assert not clock.see(5000 + i)
     assert (clock.now_ns, clock.jumps) == (5000 + 10 * BACK - 1, 0)
-
-
-def test_wild_stamps_that_do_not_agree_are_no_witnesses_of_each_other():
-    clock = clock_at()
+    # Nor do those that do not agree with each other.
     for i in range(5 * BACK):
-        assert not clock.see(-(10**9) * (i + 1))
-        assert not clock.see(10**9 * (i + 1))
-    assert (clock.now_ns, clock.jumps) == (5000, 0)
+        assert not clock.see(-(10**9) * (i + 2))
+        assert not clock.see(10**9 * (i + 2))
+    assert (clock.now_ns, clock.jumps) == (5000 + 10 * BACK - 1, 0)
 
 
 @pytest.mark.parametrize("wrong", [-(10**9), 10**9])
@@ -99,18 +97,6 @@ def test_one_clock_of_six_that_is_wrong_does_not_prevail_even_if_it_comes_first(
     assert clock.jumps == 1
 
 
-def test_after_a_pause_longer_than_is_believed_time_goes_on_where_it_is():
-    clock = clock_at()
-    found = []
-    for i in range(AHEAD + 5):
-        assert not clock.see(5000 + 10 * NEAR + i)
-        found.append(clock.now_ns)
-    assert found == [5000] * (AHEAD - 1) + [
-        5000 + 10 * NEAR + i for i in range(AHEAD - 1, AHEAD + 5)
-    ]
-
-
-@quick
 @given(st.lists(st.integers(-(10**4), 10**4), min_size=1, max_size=300))
 def test_the_clock_moves_back_only_by_a_jump(stamps):
     clock = EventClock(REACH, NEAR)

@@ -1,0 +1,204 @@
+"""Class probabilities from files: what is read, and what is said of files that cannot be."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monitor.store.class_recordings import (
+    ClassRecording,
+    read_class_recording,
+    require_labels,
+    write_classes,
+)
+from monitor.store.tables import RecordingError
+
+PROB = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])
+LABEL = np.array([0, 2, -1, 1])
+LOGITS = np.log(np.maximum(PROB, 1e-30)) + np.array([[3.0], [-1.0], [0.0], [7.5]])
+BOTH = np.stack([PROB, PROB[::-1]], axis=1)
+MEAN = (PROB + PROB[::-1]) / 2
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    def saved(**arrays: Any) -> Path:
+        np.savez(tmp_path / "classes.npz", **arrays)
+        return tmp_path / "classes.npz"
+
+    return saved
+
+
+def read(path: Path, rows: slice | None = None) -> ClassRecording:
+    found = read_class_recording(path, rows)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"prob": PROB.astype(np.float32)}, PROB),
+        ({"prob": BOTH}, MEAN),
+        ({"logits": LOGITS}, PROB),
+        ({"logits": np.stack([LOGITS, LOGITS[::-1]], axis=1)}, MEAN),
+        # Logits win, where both are there; prob may be rounded.
+        ({"prob": PROB.round(1), "logits": LOGITS}, PROB),
+        ({"prob": PROB.round(1), "logits": LOGITS[:, None]}, PROB),
+    ],
+)
+def test_probabilities_are_those_recorded_or_the_softmax_of_logits_or_the_mean_of_opinions(
+    save, arrays, expected
+):
+    path = save(**arrays, label=LABEL)
+    for rows in (slice(None), slice(1, 3)):
+        found = read(path, rows)
+        np.testing.assert_allclose(found.probabilities, expected[rows], rtol=1e-6, atol=1e-15)
+        assert found.probabilities.dtype == np.float64 and found.label.dtype == np.int64
+        assert found.label.tolist() == LABEL[rows].tolist()
+        several = [one for one in arrays.values() if one.ndim == 3]
+        assert (found.opinions is not None) == bool(several)
+        if "logits" in arrays:
+            np.testing.assert_array_equal(found.logits, arrays["logits"][rows])
+        elif several:
+            np.testing.assert_array_equal(found.opinions, BOTH[rows])
+
+
+def test_logits_of_other_probabilities_are_refused_with_the_first_row(save):
+    prob = PROB.copy()
+    prob[1], prob[2], prob[3, 0] = PROB[2], PROB[1], np.nan
+    path = save(prob=prob, logits=LOGITS, label=LABEL)
+    said = r"prob\[1\] is not the softmax of logits\[1\].*up to 0.5 apart, as are 1 others"
+    with pytest.raises(RecordingError, match=said):
+        read(path, slice(1, None))
+    assert read(path, slice(3, None))
+
+
+def test_logits_that_are_not_finite_make_no_probabilities(save):
+    logits = LOGITS.copy()
+    logits[0, 1], logits[2, 2] = np.inf, np.nan
+    found = read(save(logits=logits, label=LABEL))
+    assert np.isnan(found.probabilities).any(axis=1).tolist() == [True, False, True, False]
+
+
+def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save):
+    path = save(prob=PROB)
+    found = read(path, slice(1, None))
+    assert not found.labelled and found.label.tolist() == [-1, -1, -1]
+    with pytest.raises(RecordingError, match=r"no array 'label'\. Save the true class of each"):
+        require_labels(path, found)
+    labelled = read(save(prob=PROB, label=np.array([0.0, np.nan, -1.0, 1.0])))
+    assert labelled.labelled and labelled.label.tolist() == [0, -1, -1, 1]
+    require_labels(path, labelled)
+
+
+def test_what_else_a_file_has_is_told_or_left_alone(save, tmp_path):
+    assert read_class_recording(save(mean=np.zeros((4, 2)), label=LABEL)) is None
+    assert read_class_recording(tmp_path / "not-even-there.csv.gz") is None
+    assert read(save(prob=PROB, mean=np.zeros((4, 2)))).gaussians
+    bare = read(save(prob=PROB))
+    assert (bare.gaussians, bare.class_names) == (False, ())
+    names = ("track", "time_s", "stamp_ns", "logits")
+    assert all(getattr(bare, name) is None for name in names)
+    # Arrays of objects, and those that are written again only with one value a row.
+    odd = {"notes": np.array([None, {}], object), "class": np.array([None] * 4), "frame": PROB}
+    found = read(save(prob=PROB, label=LABEL, **odd, score=np.ones(4)))
+    assert list(found.beside) == ["score"]
+    assert set(found.names) == {"prob", "label", *odd, "score"}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"prob": PROB[0]}, r"prob has shape \(3,\).*\[N, C\]"),
+        ({"logits": LOGITS[0]}, r"logits has shape \(3,\).*\[N, C\]"),
+        ({"prob": PROB[:, :1]}, r"prob has shape \(4, 1\).*two columns"),
+        ({"prob": np.zeros((4, 0, 3))}, r"prob has shape \(4, 0, 3\)"),
+        ({"prob": PROB, "label": LABEL[:3]}, r"label has shape \(3,\).*\[4\]"),
+        ({"prob": PROB, "label": PROB}, r"label has shape \(4, 3\)"),
+        ({"prob": PROB, "track": LABEL[:2]}, r"track has shape \(2,\).*\[4\]"),
+        ({"prob": PROB, "t": PROB}, r"t has shape \(4, 3\)"),
+        ({"prob": PROB.astype(str)}, "'prob' holds <U32, not numbers"),
+        ({"logits": LOGITS.astype(str)}, "'logits' holds <U32, not numbers"),
+        ({"prob": PROB, "label": LABEL.astype(str)}, "'label' holds <U"),
+        ({"prob": PROB, "label": LABEL + 0.5}, r"label\[0\] is 0.5, not a whole number"),
+        ({"prob": PROB[:0], "label": LABEL[:0]}, "none of 0 rows of prob is left. Ask for less"),
+        ({"logits": LOGITS[:0], "label": LABEL[:0]}, "none of 0 rows of logits"),
+        ({"prob": PROB.astype(object)}, "cannot be read"),
+        (
+            {"prob": PROB, "logits": LOGITS[:, :2]},
+            r"logits has shape \(4, 2\), but prob has \(4, 3\).*for the same rows, opinions",
+        ),
+        ({"prob": PROB, "logits": LOGITS[:2]}, r"logits has shape \(2, 3\), but prob has \(4, 3\)"),
+        ({"prob": BOTH, "logits": LOGITS}, r"logits has shape \(4, 3\), but prob has \(4, 2, 3\)"),
+        (
+            {"prob": PROB, "class_names": np.array(["a", "b"])},
+            r"class_names is \['a', 'b'\], but there are 3 classes",
+        ),
+        ({"prob": PROB, "class_names": np.array(["a", "b", "a"])}, "Save as many different names"),
+    ],
+)
+def test_arrays_that_make_no_sense_are_named_with_a_remedy(save, arrays, named):
+    path = save(**{"label": LABEL, **arrays})
+    with pytest.raises(RecordingError, match=named) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_rows_that_are_not_there_are_named(save):
+    with pytest.raises(RecordingError, match="none of 4 rows of prob is left by rows 9:"):
+        read(save(prob=PROB, label=LABEL), slice(9, None))
+
+
+def test_a_file_that_is_no_archive_cannot_be_read(tmp_path):
+    damaged, empty, torn = (tmp_path / f"{name}.npz" for name in ("damaged", "empty", "torn"))
+    with zipfile.ZipFile(damaged, "w") as archive:
+        archive.writestr("prob.npy", b"damaged")
+    empty.touch()
+    torn.write_bytes(b"PK\x03\x04 not really")
+    for path in (damaged, empty, torn, tmp_path / "absent.npz"):
+        with pytest.raises(RecordingError, match="cannot be read"):
+            read(path)
+
+
+@pytest.mark.parametrize("prob", [PROB, BOTH])
+def test_what_is_known_of_each_row_is_read_and_written_as_it_was(save, tmp_path, prob):
+    of_each_row = {
+        "gt_id": np.array([5, 5, 7, -1]),
+        "track": np.array([1, 2, 3, 4]),
+        "seq": np.array(["n", "s", "s", "s"]),
+        "t": np.arange(4) / 10,
+        "stamp_ns": np.arange(4) + 2**60,
+        "class": np.array(["car", "car", "bus", "car"]),
+        "frame": np.arange(4) + 9,
+        "score": np.array([0.5, np.nan, 1.0, 2.0]),
+        "ignore": np.array([True, False, False, True]),
+    }
+    more = {"label": LABEL, "class_names": np.array(["a", "b", "c"])}
+    found = read(save(prob=prob, **more, **of_each_row, other=LABEL), slice(1, None))
+    assert found.class_names == ("a", "b", "c")
+    for name, expected in (
+        ("track", [5, 7, -1]),  # by gt_id
+        ("sequence_index", [1, 1, 1]),
+        ("time_s", [0.1, 0.2, 0.3]),
+        ("stamp_ns", [2**60 + i for i in (1, 2, 3)]),
+    ):
+        np.testing.assert_array_equal(getattr(found, name), expected, name)
+    path = tmp_path / "again.npz"
+    names = write_classes(path, found)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    assert names == arrays.keys() == {"prob", *more, *of_each_row}
+    bare = save(prob=prob)
+    assert write_classes(path, read(bare), np.array([True, False, False, True])) == {
+        *("prob", "rejected")
+    }
+    for name, values in {**of_each_row, "prob": prob, "label": LABEL}.items():
+        assert arrays[name].dtype == values.dtype
+        np.testing.assert_array_equal(arrays[name], values[1:])

@@ -1,0 +1,250 @@
+"""One law for all documents that are kept as JSON: what is written is read bit for bit, and what
+stands where it must not is refused by its field, whatever it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from annotated_types import Interval, Len
+
+from monitor.frames.marks import MaybeNan, Printable
+from monitor.pipeline.run_state import RUN_STATE
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.statistics.observations import finished
+from monitor.store.codec import Codec, InvalidDocument, OtherDocument
+from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from monitor.store.recalibrator_documents import (
+    RECORD_CODEC,
+    REGISTER_CODEC,
+    any_selection_from_json,
+)
+from tests.checkpointed import OF_CLASSES, begun, on_disk
+from tests.learnt import begin, promoted
+from tests.piped import opened, sent
+from tests.promotion.owned_registers import scaled
+from tests.received import frame
+from tests.states import bits
+
+Kind = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
+
+
+def family_bytes(family: Any) -> bytes:
+    return b"".join(finished(family_text(family)))
+
+
+KINDS: dict[str, Kind] = {
+    "run": (RUN_STATE.read, RUN_STATE.write),
+    "drift": (read_family, family_bytes),
+    "register": (REGISTER_CODEC.read, REGISTER_CODEC.write),
+    "record": (RECORD_CODEC.read, RECORD_CODEC.write),
+    "document": (any_selection_from_json, lambda one: one.to_json().encode()),
+    "classes": (any_selection_from_json, lambda one: one.to_json().encode()),
+}
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory) -> dict[str, bytes]:
+    """Those of a sidecar that has lived: with streams, a promotion, a trial and evidence."""
+    folder = tmp_path_factory.mktemp("lived")
+    run = begun(folder, "car")
+    stream = opened(run.pipeline)
+    for number in range(1, 4):
+        rows = [sent(number * 10 + row, truth=True) for row in range(5)]
+        run.pipeline.process(stream, frame(rows, number, number * 10**9))
+    promoted(run.promotions, 4.0)
+    begin(run.promotions, scaled(5.0))
+    asyncio.run(run.kept())
+    found = on_disk(folder)
+    return {
+        **{name: found.parts[name] for name in ("run", "drift", "register")},
+        "record": found.records[-1],
+        "document": next(iter(found.recalibrators.values())),
+        "classes": OF_CLASSES.to_json().encode(),
+    }
+
+
+def leaves(content: Any, *way: Any) -> Iterator[tuple[Any, ...]]:
+    """Yields the way to every value that is no list or object, and to those that are empty.
+
+    Of a list, one entry of each shape stands for all.
+    """
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(content, dict):
+        pairs = content.items()
+    elif isinstance(content, list):
+        shapes = {
+            repr(one)[:1] + repr(sorted(one) if isinstance(one, dict) else ""): number
+            for number, one in enumerate(content)
+        }
+        pairs = [(number, content[number]) for number in shapes.values()]
+    if not pairs and way:
+        yield way
+    for key, value in pairs:
+        yield from leaves(value, *way, key)
+
+
+def changed(content: Any, way: tuple[Any, ...], value: Any) -> bytes:
+    copy = place = json.loads(json.dumps(content))
+    for key in way[:-1]:
+        place = place[key]
+    if value is leaves:
+        del place[way[-1]]
+    else:
+        place[way[-1]] = value
+    return json.dumps(copy).encode()
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    -1.5,
+    float("nan"),
+    "",
+    "x\x00",
+    "AAAA",
+    [],
+    [[0]],
+    {},
+    {"a": 1},
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_is_read_as_it_was_written_and_any_other_value_in_it_is_refused_or_kept(
+    documents, kind
+):
+    read, write = KINDS[kind]
+    content = json.loads(documents[kind])
+    assert bits(read(write(read(documents[kind])))) == bits(read(documents[kind]))
+    refused = 0
+    for number, way in enumerate(leaves(content)):
+        # Each value gets some of the wrong ones in turn, or is not there at all.
+        for value in (*WRONG[number % 3 :: 3], leaves):
+            text = changed(content, way, value)
+            try:
+                found = read(text)
+            except (InvalidDocument, InvalidRecalibrator) as error:
+                refused += 1
+                assert str(error)[0] == "'" and str(error)[-1] == "." and len(str(error)) < 500
+                continue
+            assert bits(read(write(found))) == bits(found), (way, value)
+    assert refused > len(list(leaves(content)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_document_of_its_kind_is_refused(documents, kind):
+    read, _ = KINDS[kind]
+    deep = b"[" * 40 + b"]" * 40
+    for text in (b"", b"{", b"\xff", b"null", b"[]", b"{}", b"7", b'"x"', deep, b"[" * 10**5):
+        with pytest.raises((InvalidDocument, InvalidRecalibrator)):
+            read(text)
+    content = json.loads(documents[kind])
+    content["unheard"] = 1
+    if kind == "record":  # one of a later version is read as far as it is understood
+        assert read(json.dumps(content).encode())
+    else:
+        with pytest.raises((InvalidDocument, InvalidRecalibrator), match="unheard' is unknown"):
+            read(json.dumps(content).encode())
+
+
+# ---- what is said
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: Printable
+    share: Annotated[float, Interval(ge=0, le=1)] = 0.5
+
+
+@dataclass(frozen=True)
+class Outer:
+    number: int
+    inner: Annotated[tuple[Inner, ...], Len(1, 2)] = (Inner("a"),)
+    unsure: MaybeNan = 0.0
+    odd: bool = False
+
+    def __post_init__(self) -> None:
+        if self.odd and self.number % 2 == 0:
+            raise ValueError(f"{self.number} is even")
+
+
+OUTER = Codec(
+    Outer, "outer", "Do better.", "outer/2", {"outer/1": lambda old: {"number": old["n"]}}
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"number": "7"}, "'outer.number' is '7': it must be a valid integer"),
+        ({}, "'outer' has no 'number'"),
+        ({"number": 1, "more": 2}, "'outer.more' is unknown"),
+        ({"number": 1, "a\nb": 2}, "'outer.a\\nb' is unknown"),
+        ({"number": 1, "inner": []}, "'outer.inner' has 0 entries: it must have at least 1"),
+        ({"number": 1, "inner": [{"name": "a"}] * 3}, "'outer.inner' has 3 entries: it must have"),
+        (
+            {"number": 1, "inner": [{"name": "a", "share": 1.5}]},
+            "'outer.inner[0].share' is 1.5: it",
+        ),
+        (
+            {"number": 1, "inner": [{"name": "a", "share": {}}]},
+            "'outer.inner[0].share' is an object",
+        ),
+        ({"number": 1, "inner": [{"name": [0] * 9}]}, "'outer.inner[0].name' is a list of 9"),
+        (
+            {"number": 1, "inner": [{"name": "a\n"}]},
+            "'outer.inner[0].name': 'a\\n' holds what cann",
+        ),
+        ({"number": 1, "inner": [{"name": "\ud800"}]}, "'outer' holds text that is no Unicode"),
+        ({"number": 2, "odd": True}, "'outer': 2 is even"),
+        ({"number": "x" * 300}, "'outer.number' is 'xxx"),
+    ],
+)
+def test_a_refusal_names_field_value_and_remedy(content, said):
+    with pytest.raises(InvalidDocument) as refusal:
+        OUTER.read(json.dumps({"format": "outer/2", **content}))
+    assert str(refusal.value).startswith(said)
+    assert str(refusal.value).endswith(". Do better.")
+    assert len(str(refusal.value)) < 300
+
+
+def test_documents_of_older_formats_are_upgraded_and_others_left_to_who_wrote_them():
+    assert OUTER.read('{"format": "outer/1", "n": 7}') == Outer(7)
+    with pytest.raises(OtherDocument, match="this monitor reads 'outer/2': use the monitor that"):
+        OUTER.read('{"format": "outer/3"}')
+    for text, said in (
+        ('{"format": "outer/1"}', r"is no document of 'outer/1' \(KeyError"),
+        ('{"format": 1}', "'format' is 1, expected 'outer/2': do better"),
+        ("[]", r"'outer' is \[\]: Do better"),
+    ):
+        with pytest.raises(InvalidDocument, match=said):
+            OUTER.read(text)
+
+
+def test_a_document_is_one_line_of_ascii_in_which_nan_is_null():
+    text = OUTER.write(Outer(7, (Inner("größe"),), float("nan")))
+    assert text.isascii() and b"\n" not in text
+    assert text.startswith(b'{"format":"outer/2","number":7,')
+    assert b'"unsure":null' in text
+    assert OUTER.read(text).inner == (Inner("größe"),)
+
+
+def test_references_are_a_line_that_people_can_read_and_a_bad_file_is_named(tmp_path):
+    path = tmp_path / "reference.json"
+    path.write_text(reference_text({}))
+    assert path.read_text().startswith('{"kind": "calibration-monitor drift reference", "version"')
+    assert read_references(path) == {}
+    path.write_text("{}")
+    for bad, said in ((path, "has no 'kind'"), (tmp_path / "gone", "No such file")):
+        with pytest.raises(InvalidDocument, match=said) as refusal:
+            read_references(bad)
+        assert str(bad) in str(refusal.value)

@@ -1,0 +1,413 @@
+"""States of statistics as bytes: nothing is lost, not a bit; what cannot be is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from monitor.config import StatisticsConfig
+from monitor.frames.slices import OVERFLOW, SliceBy
+from monitor.frames.space import (
+    MOST_CLASSES,
+    MOST_DIMENSIONS,
+    MOST_LEVELS,
+    MOST_WINDOWS,
+    plain_space,
+)
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.stage import SliceStatistics, observe
+from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
+from monitor.statistics.windows import Windows
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import (
+    PART_BYTES,
+    VERSION,
+    PaneBytes,
+    StoredState,
+    decode,
+    parsed,
+    serialised,
+)
+from monitor.v1 import statistics_state_pb2 as pb
+from tests.laws import costly
+from tests.states import (
+    BINNING,
+    WINDOWS,
+    assert_same_state,
+    bits,
+    canonical,
+    counted,
+    in_parts,
+    joined,
+    random_rows,
+    state_message,
+)
+
+# ---- what is written is read
+
+
+@st.composite
+def states(draw: st.DrawFn) -> StatisticsState:
+    """Sums of more than 62 bits, retractions that came alone, empty slices, any clock."""
+    rows = random_rows(draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 40)))
+    if draw(st.booleans()):
+        rows = [replace(row, sign=-1) for row in rows]
+    state = counted(rows, order=draw(st.sampled_from([(), (2, 0, 3)])))
+    if not rows:
+        state = replace(state, clock_ns=draw(st.sampled_from([None, 0, -5, 2**62])))
+    slicing = draw(
+        st.sampled_from([Slicing(), Slicing(("class", "range"), (20.0, 40.5), ("x", "y"))])
+    )
+    found: StatisticsState = replace(state, slicing=slicing)
+    return found
+
+
+SPILLED = counted(random_rows(1, 40))
+assert any(held.raw.cells.spill.size for one in SPILLED.slices for held in one.panes.values())
+
+
+@example(SPILLED)
+@given(states())
+def test_a_state_that_is_written_and_read_is_the_same_to_the_last_bit(state):
+    stored = StoredState(state)
+    for read in (decode(in_parts(stored)), parsed(joined(stored))):
+        assert bits(read.state) == bits(state)
+        assert read.unknown == b""
+    # They are the bytes that protobuf itself writes.
+    for part in serialised(stored):
+        assert pb.StatisticsState.FromString(part).SerializeToString(deterministic=True) == part
+
+
+@costly
+@given(*[st.integers(0, 2**32 - 1)] * 2)
+def test_states_merge_alike_before_and_after_they_were_written(one, two):
+    parts = counted(random_rows(one, 20)), counted(random_rows(two, 20), clock=400)
+    a, b = (parsed(joined(StoredState(part))) for part in parts)
+    assert_same_state(a.merge(b).state, parts[0].merge(parts[1]))
+    assert_same_state(b.merge(a).state, parts[0].merge(parts[1]))
+    # A pane that is sent twice is added, too.
+    twice = [*in_parts(a), *in_parts(a)[1:]]
+    assert bits(decode(twice).state) == bits(parts[0].merge(parts[0]))
+
+
+def test_equal_states_are_equal_bytes_however_they_came_about():
+    a, b = counted(random_rows(4, 20)), counted(random_rows(5, 20), clock=400)
+    apart = tuple(
+        replace(
+            entry,
+            panes={
+                # Equal stages in two objects, panes in another order.
+                key: SliceStatistics(held.raw, replace(held.recalibrated))
+                for key, held in reversed(entry.panes.items())
+            },
+        )
+        for entry in a.slices
+    )
+    one = canonical(a.merge(b))
+    two = canonical(b.merge(replace(a, slices=apart)))
+    assert joined(StoredState(one)) == joined(StoredState(two))
+
+
+def test_a_stage_that_was_not_changed_is_sent_once_and_read_as_one_object():
+    state = counted([replace(row, recalibrated=1.0) for row in random_rows(3, 20)])
+    for part in in_parts(StoredState(state)):
+        assert not any(pane.HasField("recalibrated") for s in part.slices for pane in s.panes)
+    read = decode(in_parts(StoredState(state))).state
+    for entry in read.slices:
+        assert all(held.raw is held.recalibrated for held in entry.panes.values())
+
+
+def test_no_part_is_much_larger_than_a_pane():
+    (entry,) = counted(random_rows(6, 400), order=(2,)).slices
+    held = next(iter(entry.panes.values()))
+    # Many panes of a size that only some of them share a part.
+    panes = {(0, number): held for number in range(200)}
+    windows = Windows((2000,), 200)
+    state = replace(counted([]), windows=windows, slices=(replace(entry, panes=panes),))
+    parts = in_parts(StoredState(state))
+    assert len(parts) > 2
+    assert sum(len(part.slices) for part in parts) == len(parts) - 2  # definitions, classes
+    assert max(part.ByteSize() for part in parts) < 2 * PART_BYTES
+    assert bits(decode(parts).state) == bits(state)
+
+
+def test_panes_that_were_written_before_give_the_same_bytes_and_others_their_own(monkeypatch):
+    known = PaneBytes()
+    first = counted(random_rows(1, 30))
+    # Panes that are as they were, that changed, that moved up, and that are gone.
+    written = [first, first, first.merge(counted(random_rows(2, 5))), counted([]), first]
+    written += [first.merge(StatisticsState(BINNING, WINDOWS, clock)) for clock in (160, 175, 400)]
+    for state in written:
+        assert b"".join(serialised(StoredState(state), known)) == joined(StoredState(state))
+    # Who writes once keeps nothing.
+    monkeypatch.setattr(PaneBytes, "of", None)
+    assert joined(StoredState(first))
+
+
+def test_overflow_is_a_flag_and_not_a_name():
+    renamed = state_message()
+    (overflow,) = (entry for entry in renamed.slices if entry.overflow)
+    overflow.name = "overflow (x,y,yaw)"
+    read = parsed(renamed.SerializeToString()).state
+    assert [entry.name for entry in read.slices if entry.overflow] == [OVERFLOW]
+    # A stream may be called so.
+    state = counted(random_rows(9, 20))
+    named = replace(state.class_slices[0], name=OVERFLOW)
+    state = replace(state, class_slices=(named, replace(named, overflow=True)))
+    found = parsed(joined(StoredState(state))).state
+    assert [entry.overflow for entry in found.class_slices] == [False, True]
+    assert bits(found) == bits(state)
+
+
+def test_the_state_of_the_largest_configuration_can_be_read_again():
+    settings = StatisticsConfig(
+        slice_by=(SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE),
+        range_edges=tuple(float(edge) for edge in range(1, 17)),
+        range_dimensions=tuple(f"{i:064}" for i in range(MOST_DIMENSIONS)),
+        tau=tuple((i + 0.5) / MOST_LEVELS for i in range(MOST_LEVELS)),
+        micro_bins_per_octave=256,
+        windows=tuple(f"{2**i}h" for i in range(MOST_WINDOWS)),
+        panes=60,
+    )
+    ranges = settings.ranges()
+    assert ranges is not None
+    space = plain_space(tuple(f"{i:064}" for i in range(MOST_DIMENSIONS)), "m" * 64)
+    classes = tuple(f"{i:064}" for i in range(MOST_CLASSES))
+    random, k = np.random.default_rng(0), space.k
+    raw = observe(
+        space, settings.binning(), random.normal(size=(9, k)), np.tile(np.eye(k), (9, 1, 1))
+    )
+    more = observe_classes(random.dirichlet(np.ones(len(classes)), 2), np.arange(2))
+    name = f"{'s' * 64}/{'c' * 64}/{ranges.labels(plain_space((space.names[0],)))[1]}"
+    state = StatisticsState(
+        settings.binning(),
+        settings.window_lengths(),
+        10**18,
+        (SliceState(name, space, False, {(MOST_WINDOWS, 0): SliceStatistics(raw, raw)}),),
+        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): more}),),
+        Slicing(("class", "range", "stream"), ranges.edges, ranges.dimensions),
+    )
+    assert bits(parsed(joined(StoredState(state))).state) == bits(state)
+
+
+def test_the_position_of_the_version_before_is_left_out():
+    message = state_message()
+    message.progress.sequence = 7
+    found = parsed(message.SerializeToString())
+    assert found.unknown == b""
+    assert joined(found) == state_message().SerializeToString(deterministic=True)
+
+
+# ---- what no encoder of ours writes
+
+
+def spoilt(path: str, value: Any, message: pb.StatisticsState | None = None) -> pb.StatisticsState:
+    """A sound state with one field changed.
+
+    value  None clears the field, a function gets it, anything else takes its place
+    """
+    found = message or state_message()
+    *way, last = path.split(".")
+    place: Any = found
+    for part in way:
+        place = place[int(part)] if part.isdigit() else getattr(place, part)
+    if callable(value):
+        value(getattr(place, last))
+    elif value is None:
+        place.ClearField(last)
+    elif last.isdigit():
+        place[int(last)] = value
+    elif isinstance(value, list):
+        del getattr(place, last)[:]
+        getattr(place, last).extend(value)
+    else:
+        setattr(place, last, value)
+    return found
+
+
+def without_last(values: Any) -> None:
+    del values[-1]
+
+
+def copies(level: int, numbers: range) -> Any:
+    """Puts copies of the first pane with other numbers in its place."""
+
+    def change(panes: Any) -> None:
+        for number in numbers:
+            panes.add().CopyFrom(panes[0])
+            panes[-1].level, panes[-1].number = level, number
+        del panes[0]
+
+    return change
+
+
+BOX, CLASS = "slices.0", "class_slices.0"
+PANE, CLASS_PANE = f"{BOX}.panes.0", f"{CLASS}.panes.0"
+RAW, CELLS = f"{PANE}.raw", f"{PANE}.raw.cells"
+INVALID: list[tuple[str, Any, str]] = [
+    ("version", None, "version: absent"),
+    ("bins.lowest_deviation", 0.0, "bins.lowest_deviation: 0"),
+    ("bins.lowest_deviation", 2.0**-201, "bins.lowest_deviation: 3.11"),
+    ("bins.lowest_deviation", 2.0**201, "bins.lowest_deviation: 3.21"),
+    ("bins.lowest_deviation", float("nan"), "bins.lowest_deviation: nan"),
+    ("bins.deviations_per_octave", 0, "bins.deviation: 8 octaves of 0 bins"),
+    ("bins.deviations_per_octave", 1025, "bins.deviation: 8 octaves of 1025 bins"),
+    ("bins.deviation_octaves", 129, "bins.deviation: 129 octaves"),
+    ("bins.nees_octaves", 0, "bins.nees: 0 octaves"),
+    ("bins.tau", [], "bins.tau: 0 levels"),
+    ("bins.tau", [0.9, 0.5], "bins.tau: (0.9, 0.5)"),
+    ("bins.tau", [0.5, 0.5], "bins.tau"),
+    ("bins.tau", [0.5, 1.0], "bins.tau"),
+    ("bins.tau", [0.0, 0.5], "bins.tau"),
+    ("bins.tau", [0.5, float("nan")], "bins.tau"),
+    ("bins.tau", [i / 100 for i in range(1, 99)], "bins.tau: 98 levels"),
+    ("windows.panes", 4, "windows: "),
+    ("windows.panes", 0, "windows: "),
+    ("windows.lengths_ns", [6, 18, 36] * 2, "windows: "),
+    ("windows.lengths_ns", [6 * 2**i for i in range(9)], "windows.lengths_ns: 9"),
+    (f"{BOX}.name", "", "slices[0].name: ''"),
+    (f"{BOX}.name", "car\nbus", "slices[0].name: "),
+    (f"{BOX}.name", "x" * 257, "slices[0].name: "),
+    (f"{BOX}.dimensions", None, "slices[0].dimensions: 0"),
+    (f"{BOX}.dimensions.1.name", "u", "slices[0].dimensions: 2 with 1 names"),
+    (f"{BOX}.dimensions.0.name", 'x"', "slices[0].dimensions: 'x\"'"),
+    (f"{BOX}.dimensions.0.kind", 9, "slices[0].dimensions: 'u' of kind 9"),
+    (f"{BOX}.dimensions.0.unit", "\n", "slices[0].dimensions.unit: "),
+    (f"{BOX}.dimensions", lambda d: d.add(name="w"), "slices[0].panes[0].raw.companions: "),
+    (f"{PANE}.level", 4, "slices[0].panes[0].level: "),
+    (f"{BOX}.panes", lambda panes: panes.add(level=3, number=7), "slices[0].panes["),
+    # The clock of no state rules out five panes of an hour: there is none.
+    (f"{BOX}.panes", copies(1, range(-5, 0)), "slices[0].panes["),
+    (f"{CLASS}.panes", copies(0, range(200, 208)), "class_slices[0].panes["),
+    (f"{RAW}.n", 2**53, "slices[0].panes[0].raw.n: "),
+    (f"{RAW}.n", -(2**53), "slices[0].panes[0].raw.n: "),
+    (f"{CELLS}.values", without_last, "slices[0].panes[0].raw.cells.values: "),
+    (f"{CELLS}.values.0", 2**63 - 1, "slices[0].panes[0].raw.cells.values: "),
+    (f"{CELLS}.width", 5, "slices[0].panes[0].raw.cells.width: 5"),
+    (f"{CELLS}.key_steps.1", 0, "slices[0].panes[0].raw.cells.key_steps: "),
+    (f"{CELLS}.key_steps.1", 95, "slices[0].panes[0].raw.cells.key_steps: "),
+    (f"{CELLS}.key_steps.0", 2**64 - 1, "slices[0].panes[0].raw.cells.key_steps: 184467440737095"),
+    (f"{CELLS}.key_steps", None, "slices[0].panes[0].raw.cells: values without keys"),
+    (f"{CELLS}.spill", [1], "slices[0].panes[0].raw.cells.spill: "),
+    (f"{CELLS}.spill_keys", [2**63], "slices[0].panes[0].raw.cells.spill_keys: "),
+    (f"{RAW}.companions.low", without_last, "slices[0].panes[0].raw.companions: "),
+    (f"{RAW}.companions.low.0", -1, "slices[0].panes[0].raw.companions: "),
+    (f"{RAW}.companions.low.0", 2**40, "slices[0].panes[0].raw.companions: "),
+    (f"{RAW}.companions.high.0", 2**62, "slices[0].panes[0].raw.companions: "),
+    (f"{RAW}.companions", None, "slices[0].panes[0].raw.companions: absent"),
+    (f"{PANE}.recalibrated.nees.key_steps.0", 10**6, "slices[0].panes[0].recalibrated.nees.key_"),
+    ("slicing.by", ["colour"], "slicing.by: 'colour', which are not of class, range"),
+    ("slicing.by", ["stream", "class"], "slicing.by: 'stream', 'class'"),
+    ("slicing.range_edges", [40, 20], "slicing.range_edges: 2 that are not"),
+    ("slicing.range_edges", [float("nan")], "slicing.range_edges: 1 that are not"),
+    ("slicing.range_edges", [*range(65)], "slicing.range_edges: 65 that are not"),
+    ("slicing.range_dimensions", [""], "slicing.range_dimensions: 1 that are not"),
+    (f"{CLASS}.class_names", None, "class_slices[0].class_names: 0"),
+    (f"{CLASS}.class_names.0", "bus", "class_slices[0].class_names: 3"),
+    (f"{CLASS}.class_names", ["car"], "class_slices[0].panes[0].tables["),
+    (f"{CLASS_PANE}.tables", without_last, "class_slices[0].panes[0].tables: 2, not 3"),
+    (f"{CLASS_PANE}.tables", None, "class_slices[0].panes[0].tables: absent"),
+    (f"{CLASS_PANE}.tables.1.key_steps.0", 10**6, "class_slices[0].panes[0].tables[1].key_steps: "),
+    (f"{CLASS_PANE}.companions", None, "class_slices[0].panes[0].companions: 0 low"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "said"), INVALID)
+def test_what_no_encoder_of_ours_writes_is_refused_by_its_field(path, value, said):
+    message = spoilt(path, value)
+    if path.endswith(".panes"):
+        message.ClearField("clock_ns")
+    with pytest.raises(InvalidState) as refusal:
+        parsed(message.SerializeToString())
+    assert str(refusal.value).startswith(said)
+    assert str(refusal.value).endswith("The state is damaged or forged: export it again.")
+
+
+@pytest.mark.parametrize("left", ["cells", "nees", "n"])
+def test_sums_without_companions_are_refused(left):
+    message = state_message()
+    stage = message.slices[0].panes[0].raw
+    for name in {"cells", "nees", "n", "companions"} - {left}:
+        stage.ClearField(name)
+    with pytest.raises(InvalidState, match=r"raw.companions: absent"):
+        parsed(message.SerializeToString())
+    stage.ClearField(left)  # with nothing at all it is a place for what newer code has added
+    assert parsed(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("version", VERSION + 1, "version: 2, but this monitor knows up to 1. Update it"),
+        ("bins.hash", "0123", "bins: the state has hash 0123 .* 4 bins an octave"),
+        ("bins.exponent", -40, r"bins: .* in units of 2\^-40"),
+        ("bins.tau", [0.5], "bins: "),
+        (f"{CLASS}.bin_hash", "0123", r"class_slices\[0\].bin_hash: .* 0123"),
+    ],
+)
+def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, said):
+    with pytest.raises(IncompatibleStatistics, match=f"^{said}"):
+        parsed(spoilt(path, value).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("path", "one", "other", "said"),
+    [
+        ("bins.hash", None, "0123", "bins.hash: 0123 after "),
+        ("windows.lengths_ns", [6, 18], [6], "windows: windows of 6e-09 s in 3 panes each after "),
+        ("slicing.by", ["class"], ["stream"], "slicing: slices by stream after slices by class: "),
+    ],
+)
+def test_parts_of_two_states_are_refused(path, one, other, said):
+    first = state_message() if one is None else spoilt(path, one)
+    for message in (first, second := spoilt(path, other)):
+        message.ClearField("slices")
+        message.ClearField("class_slices")
+    with pytest.raises(IncompatibleStatistics, match="parts of two states") as refusal:
+        decode([first, second])
+    assert str(refusal.value).startswith(said)
+
+
+def test_panes_of_a_slice_that_come_in_many_parts_are_bounded_together():
+    def part(number: int, clock: int | None = None) -> pb.StatisticsState:
+        found = spoilt(f"{BOX}.panes", copies(0, range(number, number + 1)))
+        for field in (found.slices, found.slices[0].panes):
+            del field[1:]
+        found.ClearField("class_slices")
+        found.ClearField("clock_ns")
+        if clock is not None:
+            found.clock_ns = clock
+        return found
+
+    # Three whole panes, the one of the clock, and three that may be ahead of it.
+    assert len(decode(map(part, range(7))).state.slices[0].panes) == 7
+    with pytest.raises(InvalidState, match=r"slices\[7\]: 8 panes of level 0, where up to 7"):
+        decode(map(part, range(20)))
+    # The clock says which of them have left their window: those are added up as they come.
+    assert decode(part(n, 2 * n) for n in range(20)).state.clock_ns == 38
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", b"not protobuf at all", b""])
+def test_bytes_that_are_no_state_are_refused(data):
+    with pytest.raises(InvalidState):
+        parsed(data)
+    with pytest.raises(InvalidState, match="no part"):
+        decode([])
+
+
+@given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_bytes_are_read_as_some_state_or_refused(changes):
+    whole = bytearray(state_message(9, 8).SerializeToString())
+    for place, value in changes:
+        whole[place % len(whole)] = value
+    try:
+        read = parsed(bytes(whole))
+    except (InvalidState, IncompatibleStatistics):
+        return
+    assert joined(parsed(joined(read))) == joined(read)
