@@ -19,7 +19,19 @@ from monitor.tracking.ego import (
 )
 from monitor.tracking.kalman import TrackerSettings, motion_model
 from tests.tracking.scenes import (
-    AXIS, AXIS_FIRST, BOX, IMAGE, XY, XY_YAW, XYZ, YAW, covariances, model_of, named, run, seen,
+    AXIS,
+    AXIS_FIRST,
+    BOX,
+    IMAGE,
+    XY,
+    XY_YAW,
+    XYZ,
+    YAW,
+    covariances,
+    model_of,
+    named,
+    run,
+    seen,
 )  # fmt: skip
 
 XYZ_YAW = Space((YAW, *XYZ.dimensions))

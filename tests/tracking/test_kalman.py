@@ -31,7 +31,18 @@ from monitor.tracking.kalman import (
 from tests.laws import assert_same
 from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
 from tests.tracking.scenes import (
-    ANGLES, AXIS, BOX, IMAGE, SPACES, XY, XYZ, YAW, covariances, model_of, run, seen,
+    ANGLES,
+    AXIS,
+    BOX,
+    IMAGE,
+    SPACES,
+    XY,
+    XYZ,
+    YAW,
+    covariances,
+    model_of,
+    run,
+    seen,
 )  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
