@@ -1,4 +1,4 @@
-"""Tracks against labels: which are matched, how far off they are, and their scores by motmetrics."""
+"""Tracks against labels: which are matched, how far off they are, and what they score."""
 
 import itertools
 import math
