@@ -3,9 +3,7 @@ engines; what it cannot do it says in one line, with the field, the value and th
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -13,11 +11,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from monitor.commands.evaluate import class_table, evaluate_classes
-from monitor.recalibration.selection import METHODS
-from monitor.statistics.class_evaluation import AUSE
-from monitor.statistics.evaluation import EvaluationError
-from monitor.store.class_recordings import ClassRecording
 from tests.commands.spoken import done, found, refused, wrong_usage
 from tests.verbs.recordings import (
     DIMENSIONS,
@@ -130,23 +123,6 @@ def test_the_measures_are_those_of_the_formulas(drive, rows, engine):
         assert dimension["uce"] == pytest.approx(abs(mse - mv), rel=1e-8)
 
 
-@pytest.mark.parametrize("options", [(), ("--binning", "equal-width")])
-def test_both_engines_agree(drive, options):
-    exact, streamed = (evaluate(drive, *options, "--engine", engine) for engine in ENGINES)
-    for name in DIMENSIONS:
-        theirs, ours = exact["dimensions"][name], streamed["dimensions"][name]
-        for measure in names("nll c_v nees_mean pinball std_scaling bias rmse rmv mpiw"):
-            assert ours[measure] == pytest.approx(theirs[measure], rel=1e-8), (name, measure)
-        assert ours["picp_by_tau"] == pytest.approx(theirs["picp_by_tau"], abs=1e-12)
-        # Their bins differ by up to a micro-bin at each cut.
-        assert ours["ence"] == pytest.approx(theirs["ence"], abs=0.05)
-        assert ours["qce"] == pytest.approx(theirs["qce"], abs=0.03)
-    for measure in ("nees_over_k", "nll", "qce_marginal"):
-        assert streamed["joint"][measure] == pytest.approx(exact["joint"][measure])
-    ratios = (one["joint"]["nees_median_ratio"] for one in (streamed, exact))
-    assert next(ratios) == pytest.approx(next(ratios), rel=0.05)
-
-
 def without_tracks(got):
     """What would be printed of a file that says nothing of tracks."""
     of_tracks = {"tracks", "n_eff", "nees_interval_n_eff", "ence_noise_floor"}
@@ -167,84 +143,7 @@ def test_an_archive_reads_as_the_table_does_with_covariances_or_variances_alone(
     assert alone["joint"]["nees_mean"] != table["joint"]["nees_mean"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_tracks_of_equal_number_in_two_sequences_are_two(tmp_path, engine):
-    lines = ["seq,x,var_x,gt_x,gt_id"]
-    for sequence, size in (("a", 1), ("b", 3)):
-        lines += [f"{sequence},0,1,{size},7"] * 10
-    path = tmp_path / "two.csv"
-    path.write_text("\n".join(lines) + "\n")
-    got = evaluate(path, "--engine", engine)
-    assert got["tracks"] == 2
-    # All rows of a track are the same: two tracks are worth two rows.
-    assert got["dimensions"]["x"]["n_eff"] == pytest.approx(2, rel=0.05)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_levels_can_be_chosen(drive, engine):
-    got, every = evaluate(drive, "--engine", engine, "--tau", "0.9,0.35"), evaluate(drive)
-    assert got["tau"] == [0.35, 0.9]
-    x, all_of_x = got["dimensions"]["x"], every["dimensions"]["x"]
-    for measure in ("picp_by_tau", "pinball_by_tau", "mpiw_by_tau"):
-        assert x[measure] == pytest.approx([all_of_x[measure][6], all_of_x[measure][17]])
-    coverage = every["joint"]["coverage_by_tau"][17]
-    assert got["joint"]["coverage_by_tau"][1] == pytest.approx(coverage, rel=1e-12)
-
-
 # ---- bins
-
-
-def ence_of_equal_widths(deviation, r, lower, upper, bins):
-    """Levi's ENCE, from the rows within [lower, upper]."""
-    cell = np.digitize(deviation, np.linspace(lower, upper, bins + 1)[1:-1])
-    inside = (deviation >= lower) & (deviation <= upper)
-    parts = []
-    for b in range(bins):
-        here = inside & (cell == b)
-        if here.any():
-            rmv, rmse = np.sqrt(np.mean(deviation[here] ** 2)), np.sqrt(np.mean(r[here] ** 2))
-            parts.append(abs(rmv - rmse) / rmv)
-    return np.mean(parts)
-
-
-@pytest.mark.parametrize("ends", [None, (0.0, 10.0), (0.2, 0.5)])
-def test_bins_of_equal_width_lie_on_the_range_and_rows_beyond_are_counted(drive, rows, ends):
-    words = ("--range", "data") if ends is None else ("--range", f"{ends[0]}:{ends[1]}")
-    got = evaluate(drive, "--binning", "equal-width", "--bins", "7", *words)
-    there = rows.of(rows.labelled)
-    deviation = np.sqrt(there.covariance[:, 0, 0])
-    lower, upper = ends or (deviation.min(), deviation.max())
-    expected = ence_of_equal_widths(deviation, error(there)[:, 0], lower, upper, 7)
-    x = got["dimensions"]["x"]
-    assert x["ence"] == pytest.approx(expected, rel=1e-9)
-    assert got["rows"] == there.n
-    beyond = {"below": int((deviation < lower).sum()), "above": int((deviation > upper).sum())}
-    assert x["out_of_range"] == {"std": beyond, "variance": beyond}
-    assert sum(each["n"] for each in x["bins"]) == there.n - sum(beyond.values())
-
-
-def test_more_bins_have_a_higher_noise_floor_and_finer_micro_bins_are_closer_to_the_rows(drive):
-    few, many = (evaluate(drive, "--bins", n)["dimensions"]["x"] for n in (5, 20))
-    for floor in ("ence_noise_floor", "ence_noise_floor_gaussian"):
-        assert many[floor] == pytest.approx(2 * few[floor], rel=1e-3)
-
-    def gap(count):
-        words = ("--engine", "streaming", "--micro-bins", count)
-        bins = evaluate(drive, *words)["dimensions"]["x"]["bins"]
-        return sum(abs(b["n"] - e["n"]) for b, e in zip(bins, many["bins"], strict=False))
-
-    assert gap("2048") < gap("16")
-
-
-def test_small_bins_can_be_left_out(drive):
-    words = (drive, "--binning", "equal-width")
-    every, large = evaluate(*words), evaluate(*words, "--min-bin-rows", "30")
-    ours, theirs = large["dimensions"]["x"], every["dimensions"]["x"]
-    assert ours["bins"] == theirs["bins"]
-    kept = [each for each in theirs["bins"] if each["n"] >= 30]
-    assert 0 < len(kept) < len(theirs["bins"])
-    roots = [(math.sqrt(each["variance"]), math.sqrt(each["squared_error"])) for each in kept]
-    assert ours["ence"] == pytest.approx(sum(abs(v - e) / v for v, e in roots) / len(kept))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -389,60 +288,7 @@ def test_fit_and_both_engines_use_the_same_rows_and_say_which_they_left_out(
         assert f"nothing to evaluate: {counts}Select rows with ground truth." in line
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_rows_that_cannot_be_used_disturb_no_method(rows, spoiled, tmp_path, method):
-    changed, unusable = spoiled
-    words = ("--dimensions", "x,y")
-    sound = csv_file(tmp_path / "sound.csv", rows)
-    model = fitted(tmp_path / "model.json", sound, *words, method=method)
-    file = npz_file(tmp_path / "drive.npz", changed)
-    got = evaluate(file, *words, "--model", model)
-    assert 0 < got["rows_refused"] <= unusable
-    assert np.isfinite(got["joint"]["nll"])
-    done("apply", model, file, *words, "--output", tmp_path / "applied.npz")
-
-
 # ---- class probabilities
-
-
-@pytest.fixture(scope="module")
-def recording():
-    random = np.random.default_rng(3)
-    opinions = random.dirichlet(np.full(4, 0.5), size=(300, 3))
-    probabilities = opinions.mean(axis=1)
-    label = (probabilities.cumsum(axis=1) > random.random((300, 1))).argmax(axis=1)
-    label[:7], label[7:9], probabilities[9, 0] = -1, 4, np.nan
-    return ClassRecording(probabilities, label, opinions, gaussians=False)
-
-
-@pytest.mark.parametrize("bins", [10, 15, 20])
-def test_both_engines_agree_on_classes_and_count_what_is_left_out(recording, bins):
-    exact, streamed = (evaluate_classes(recording, engine=one, bins=bins) for one in ENGINES)
-    for one in (exact, streamed):
-        assert (one.n, one.without_truth, one.refused, one.opinions) == (290, 7, 3, 290)
-    for name in ("ece", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "epistemic"):
-        assert getattr(streamed, name) == pytest.approx(getattr(exact, name), rel=1e-9), name
-    for i, name in enumerate(AUSE):
-        difference = abs(getattr(streamed, name) - getattr(exact, name))
-        assert difference <= streamed.ause_bound[i]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_without_true_classes_there_is_nothing_to_evaluate(recording, engine):
-    unlabelled = replace(recording, label=np.full(300, -1))
-    with pytest.raises(EvaluationError, match="of 300 rows, 300 have no true class and 0"):
-        evaluate_classes(unlabelled, engine=engine, bins=20)
-
-
-def test_the_table_of_classes_names_every_measure(recording):
-    evaluation = evaluate_classes(recording, engine="exact", bins=20)
-    table = class_table(evaluation)
-    assert table.startswith("290 rows with a true class of 4, 7 without, 3 refused")
-    for head in ("ECE", "cECE", "UCE", "cUCE", "CCQS", "UCQS", "AUSE by", "variation ratio", "NLL"):
-        assert head in table
-    assert f"{evaluation.ece:.4g}" in table and f"{evaluation.ause_brier_entropy:.4g}" in table
-    assert " at 75%" in table
-    assert max(map(len, table.splitlines())) <= 100
 
 
 def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tmp_path):
@@ -537,28 +383,6 @@ def test_a_reference_fault_or_model_that_does_not_fit_the_file_is_refused(rows, 
     line = refusal(drive, "--model", fitted(tmp_path / "model.json", drive, *XYZ))
     assert "x,y,z but the file is read with x,y,z,yaw" in line
     assert "--dimensions x,y,z" in line
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"version": "variance-scaling-000000000000"}, "'version'"),
-        ({"dimensions": ["x", "y", "h"]}, "'version'"),
-        ({"dimensions": ["x", "y"]}, "'fallback' has 3 dimensions but 'dimensions' names 2"),
-        ({"fallback": {"method": "magic"}}, "'magic'"),
-        ({"format": "other"}, "'format'"),
-        (gzip.compress(b"{}"), "model.json"),
-        (b"scale: 2", "is no JSON"),
-    ],
-)
-def test_a_model_that_was_changed_is_refused(drive, tmp_path, changes, named):
-    model = fitted(tmp_path / "model.json", drive, *XYZ)
-    if isinstance(changes, bytes):
-        model.write_bytes(changes)
-    else:
-        model.write_text(json.dumps(json.loads(model.read_text()) | changes))
-    line = refusal(drive, *XYZ, "--model", model)
-    assert str(model) in line and named in line
 
 
 @pytest.mark.parametrize(

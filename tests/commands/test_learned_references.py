@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from monitor.drift.bets import Stage
-from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, knot_levels
-from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import read_references, reference_text
 from tests.commands.spoken import done, refused, spoken
-from tests.verbs.recordings import Recorded, csv_file, nees, npz_file, recorded
+from tests.verbs.recordings import Recorded, csv_file, nees, recorded
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
@@ -124,17 +122,6 @@ def test_sequences_are_streams_in_any_order_and_file_and_objects_may_be_named_an
     same(learned(tmp_path / "two.json", *parts, *CHOSEN), usual)
 
 
-def test_rows_dimensions_and_faults_are_chosen_as_for_other_verbs(drive, rows, tmp_path):
-    path = tmp_path / "chosen.json"
-    reference = learned(path, drive, "--class", "car", "--dimensions", "x,y")["car"][Stage.RAW]
-    assert reference.k == 2
-    expected = nees(rows.of_class("car"), (0, 1)).mean() / 2
-    assert reference.nees_ratio == pytest.approx(expected)
-    faulty = learned(path, drive, "--class", "car", "--fault", "variance=4")
-    whole = nees(rows.of_class("car")).mean() / 3
-    assert faulty["car"][Stage.RAW].nees_ratio == pytest.approx(whole / 4)
-
-
 def test_both_stages_are_known_where_a_recalibrator_will_be_active(usual, drive, tmp_path):
     model = tmp_path / "model.json"
     fit = ("--fault", "variance=0.25", "--method", "covariance-scaling", "--output", model)
@@ -176,18 +163,6 @@ def test_the_configuration_says_how_much_is_enough(drive, rows, tmp_path):
         assert f"{key} = {value + 1}" in refused("reference", *files, "--config", more)
 
 
-def test_a_drive_without_tracks_needs_many_detections(rows, tmp_path):
-    output = ("--output", tmp_path / "usual.json")
-    few = npz_file(tmp_path / "few.npz", rows)
-    assert "0 tracks and" in refused("reference", few, *output)
-    times = -(-DriftSettings().reference_detections // int(np.count_nonzero(rows.labelled)))
-    often = rows.of(np.tile(np.arange(rows.n), times + 3))
-    done("reference", npz_file(tmp_path / "many.npz", often.of_class("car")), *output)
-    reference = read_references(tmp_path / "usual.json")["car"][Stage.RAW]
-    assert reference.levels is None
-    assert reference.detections >= DriftSettings().reference_detections
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -221,23 +196,3 @@ def test_a_reference_comes_out_of_its_file_as_it_went_in_also_of_the_release_bef
     assert reference_text(again) == reference_text(usual)
     path = Path(__file__).with_name("reference_1.json")
     assert json.loads(reference_text(read_references(path))) == json.loads(path.read_text())
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("{}", "'reference' has no 'kind'"),
-        (json.dumps({"kind": "table"}), "'reference.kind' is 'table'"),
-        (None, "cannot read the reference"),
-    ],
-)
-def test_another_file_is_no_reference(tmp_path, text, sentence):
-    path = tmp_path / "usual.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(InvalidDocument) as caught:
-        read_references(path)
-    assert str(path) in str(caught.value)
-    assert sentence in str(caught.value)

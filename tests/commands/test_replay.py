@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -103,20 +101,6 @@ def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, 
     assert plain["total"]["recalibrated"] == plain["total"]["raw"]
 
 
-def test_the_nees_is_that_of_the_formula_without_yaw_which_is_an_angle(plain, rows):
-    there = rows.of_class(*CLASSES)
-    expected = nees(there).mean() / 3
-    assert plain["total"]["raw"]["nees_over_k"] == pytest.approx(expected, rel=1e-9)
-    assert plain["total"]["raw"]["k"] == 3
-    for name in CLASSES:
-        expected = nees(rows.of_class(name)).mean() / 3
-        assert plain["slices"][name]["raw"]["nees_over_k"] == pytest.approx(expected, rel=1e-9)
-    difference = (there.truth - there.mean)[there.labelled, 3]
-    assert np.abs(difference).max() > 5  # on both sides of ±π
-    bins = plain["total"]["raw"]["bins"]["yaw"]
-    assert sum(b["nees"] for b in bins) == pytest.approx(nees(there, (3,)).sum(), rel=1e-9)
-
-
 def test_ence_uce_and_qce_follow_from_the_bins_and_the_slices_add_up(plain):
     tau = np.array(plain["tau"])
     for stage in each_stage(plain):
@@ -169,15 +153,6 @@ def test_neither_delay_nor_pace_nor_mode_change_a_digit_and_a_recalibrator_only_
     assert now["total"]["raw"] == plain["total"]["raw"]
 
 
-def test_a_fault_begins_at_its_second_of_each_sequence(words, rows):
-    total = replayed(*words, "--fault", "variance=0.2@t=1.5s", "--recalibrator", "none")["total"]
-    there = rows.of_class(*CLASSES)
-    factor = np.where(there.time_s >= 1.5, 0.2, 1.0)
-    faulty = replace(there, covariance=there.covariance * factor[:, None, None])
-    assert total["raw"]["nees_over_k"] == pytest.approx(nees(faulty).mean() / 3, rel=1e-9)
-    assert total["recalibrated"] == total["raw"]
-
-
 def test_several_files_are_sliced_by_class_and_stream(drive, rows, folder):
     archive = npz_file(folder / "more.npz", rows)
     run = replayed(drive, archive, "--slice-by", "class,stream", "--bins", "5")
@@ -224,17 +199,6 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
     assert totals == [["total", "raw"], ["total", "recalibrated"]]
 
 
-def test_what_is_sent_while_much_is_on_its_way_is_read_all_the_same(sidecar, tmp_path):
-    # Far more than the transport holds in either direction: a client that only sends never ends.
-    n, k = 12 * 4000, 7
-    mean = np.random.default_rng(0).normal(size=(n, k))
-    archive = tmp_path / "large.npz"
-    covariance = np.broadcast_to(np.eye(k), (n, k, k))
-    np.savez(archive, mean=mean, cov=covariance, gt=mean + 1, frame=np.arange(n) // 4000)
-    run = replayed(archive, "--address", sidecar.grpc)
-    assert (run["frames"], run["detections"], run["matched"]) == (12, n, n)
-
-
 def test_bad_covariances_are_sent_counted_and_left_out(sidecar, rows, tmp_path):
     spoiled, bad = with_bad_covariances(rows)
     archive = tmp_path / "spoiled.npz"
@@ -262,37 +226,7 @@ def test_bad_covariances_are_sent_counted_and_left_out(sidecar, rows, tmp_path):
     assert own["nees_over_k"] == pytest.approx(nees(rows.of(~bad)).mean() / 3, rel=1e-9)
 
 
-def test_a_stream_or_frame_that_the_sidecar_refuses_is_named(sidecar, rows, tmp_path):
-    path = tmp_path / "drive.npz"
-    names = np.char.add("north of ", rows.sequence)
-    np.savez(path, mean=rows.mean, cov=rows.covariance, seq=names)
-    assert "stream: 'north of " in refusal(path, "--address", sidecar.grpc)
-    mean, crowd = np.zeros((5000, 1)), tmp_path / "crowd.npz"
-    np.savez(crowd, mean=mean, var=mean + 1, frame=np.repeat([0, 1], [10, 4990]))
-    line = refusal(crowd, "--address", sidecar.grpc)
-    assert "frame 1 of crowd" in line and "4990" in line
-
-
 # ---- what it does not do
-
-
-def test_where_nobody_listens_it_gives_up_and_says_where(drive, monkeypatch):
-    waits, wait_for = [], asyncio.wait_for
-
-    async def impatient(awaitable, timeout):
-        waits.append(timeout)
-        return await wait_for(awaitable, 0.2)
-
-    monkeypatch.setattr(asyncio, "wait_for", impatient)
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        line = refusal(drive, "--address", address)
-    assert line == (
-        f"calibration-monitor replay: no sidecar answers at {address}: start one with "
-        "`calibration-monitor serve`, or check the address."
-    )
-    assert waits and max(waits) <= 10
 
 
 @pytest.mark.parametrize("own", [True, False])

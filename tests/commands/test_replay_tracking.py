@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import motmetrics
 import numpy as np
 import pytest
 
 from monitor.commands import replay
 from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
-from monitor.config import TrackerConfig
-from monitor.frames.frame import TrackStatus
-from monitor.frames.space import FloatArray, plain_space
 from monitor.store.labels import HOW_TO_INSTALL
-from monitor.tracking.rewind import Tracker, follow
-from monitor.tracking.tracker import Sightings, tracker_model
 from tests.commands.spoken import done, found, refused
 from tests.verbs.recordings import (
-    EMPTY,
     FRAMES,
     SEQUENCES,
     Recorded,
@@ -141,66 +133,6 @@ def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, row
     assert whole["position_rmse"] == pytest.approx(math.sqrt(squares / whole["matches"]))
 
 
-def test_the_numbers_are_those_of_the_tracker_itself(plain, rows):
-    """One class, without wire, sidecar and the code that is tested here."""
-    settings = TrackerConfig().settings()
-    part = np.array([0, 1, 2])
-    accumulators, squares, ratios = [], [], []
-    for sequence in SEQUENCES:
-        own = rows.of_class("car").of(rows.of_class("car").sequence == sequence)
-        tracker = Tracker(tracker_model(plain_space(NAMES), 1, settings))
-        accumulator, numbered = motmetrics.MOTAccumulator(auto_id=False), 0
-        states: dict[tuple[int, int], FloatArray] = {}
-        for frame in range(FRAMES):
-            here = own.of(own.frame == frame)
-            seen = Sightings(
-                stamp_ns=frame * 10**8,
-                mean=here.mean[:, part],
-                covariance=here.covariance[:, part[:, None], part],
-                missing=np.zeros(here.n, bool),
-                class_index=np.zeros(here.n, np.int64),
-                row=np.arange(here.n),
-                number=(np.arange(here.n) + numbered + 1).astype(np.uint64),
-                score=here.score,
-            )
-            numbered += here.n
-            tracker, step, _ = follow(tracker, seen)
-            assert step is not None
-            told = step.reported()
-            good = np.flatnonzero(told.status == TrackStatus.CONFIRMED)
-            ratios.append(told.nis[good][np.isfinite(told.nis[good])])
-            labels = here.of(here.labelled)
-            distance = np.linalg.norm(
-                labels.truth[:, None, :2] - told.state[None, good, :2], axis=2
-            )
-            distance[distance > 2] = np.nan
-            free = ~np.isfinite(distance).any(axis=0) & here.ignore[told.detection[good]]
-            ids = told.id[good].astype(np.int64)
-            accumulator.update(labels.track, ids[~free], distance[:, ~free], frameid=frame)
-            states |= {(frame, int(told.id[i])): told.state[i, :3] for i in good}
-        events = accumulator.mot_events
-        events = events[events["Type"].isin(["MATCH", "SWITCH"])].reset_index()
-        keys = zip(own.frame.tolist(), own.track.tolist(), strict=True)
-        at = dict(zip(keys, own.truth[:, :3], strict=True))
-        matches = zip(events["FrameId"], events["OId"], events["HId"], strict=True)
-        for frame, label, track in matches:
-            error = states[int(frame), int(track)] - at[int(frame), int(label)]
-            squares.append(float(error @ error))
-        accumulators.append(accumulator)
-    expected = motmetrics.metrics.create().compute_many(
-        accumulators, metrics=["mota", "idf1", "num_misses"], generate_overall=True
-    )
-    got = plain["raw"]["classes"]["car"]
-    assert got["mota"] == pytest.approx(expected.loc["OVERALL", "mota"])
-    assert got["idf1"] == pytest.approx(expected.loc["OVERALL", "idf1"])
-    assert got["misses"] == expected.loc["OVERALL", "num_misses"]
-    assert got["matches"] == len(squares)
-    assert got["position_rmse"] == pytest.approx(math.sqrt(np.mean(squares)))
-    assert got["nis_over_k"] == pytest.approx(np.concatenate(ratios).mean() / 3)
-    # Good tracks, or there would be little to compare.
-    assert got["mota"] > 0.8
-
-
 # ---- what changes the tracks
 
 
@@ -256,29 +188,6 @@ def test_the_tracker_of_the_configuration_is_taken_and_the_command_line_overrule
     # The noise of a detection, or the identity, which does not look at it.
     unit = tracking(*words, *FAULT, "--measurement-noise", "unit")
     assert unit["raw"]["nis_over_k"] < plain["raw"]["nis_over_k"] / 2
-
-
-def test_several_files_and_a_frame_without_detections_have_their_labels(
-    words, chosen, plain, drive, rows, folder
-):
-    there = rows.of_class("car")
-    one = there.of(there.labelled & (there.frame == EMPTY - 1) & (there.sequence == "north"))
-    more = replace(one.of(slice(0, 1)), frame=np.array([EMPTY]))
-    assert not np.any(rows.frame == EMPTY)
-    names = [field.name for field in fields(Recorded)]
-    parts = {name: [getattr(part, name) for part in (rows, more)] for name in names}
-    both = Recorded(**{name: np.concatenate(part) for name, part in parts.items()})
-    path = labels_file(folder / "more.csv", both)
-    narrow = ("--match-distance", "pedestrian=0.05")
-    got = tracking(drive, *chosen, "--ground-truth", path, *narrow)["raw"]["classes"]
-    known = plain["raw"]["classes"]
-    # The one label more is missed in both.
-    assert got["car"]["misses"] == 2 * (known["car"]["misses"] + 1)
-    for key in ("frames", "matches", "id_switches"):
-        assert got["car"][key] == 2 * known["car"][key]
-    assert got["pedestrian"]["labels"] == 2 * known["pedestrian"]["labels"]
-    assert got["pedestrian"]["matches"] < known["pedestrian"]["matches"]
-    assert got["pedestrian"]["position_rmse"] < known["pedestrian"]["position_rmse"]
 
 
 def test_a_selection_needs_only_its_own_labels_and_people_get_a_line_for_each_stage_and_class(

@@ -10,21 +10,18 @@ from scipy.stats import logistic, norm
 
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.space import FloatArray, plain_space
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import (
-    CLASS_FITS,
     CLASS_IDENTITY,
-    CLASS_METHODS,
     ClassSelection,
 )
-from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, METHODS, Selection
+from monitor.recalibration.selection import METHODS, Selection
 from tests import laws, piped_classes
 from tests.piped import (
     BAD,
@@ -319,30 +316,6 @@ def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
     assert quantiles == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("method", CLASS_METHODS)
-def test_what_a_method_makes_of_class_probabilities_goes_out(method):
-    random = np.random.default_rng(5)
-    opinions = random.dirichlet(np.full(3, 0.5), size=(400, 2))
-    label = np.array([random.choice(3, p=0.5 * row[0] + 0.5 / 3) for row in opinions])
-    classes = ClassSelection(
-        CLASSES, CLASS_FITS[method](ClassRows(from_probabilities(opinions), label))
-    )
-    pipeline = pipeline_of()
-    pipeline.activate(pipeline.recalibrators.learn(classes.to_json()).version)
-    rows = [
-        Sent(i, (0.0, 0.0), (1.0, 1.0), 0, class_probabilities=tuple(row.ravel().tolist()))
-        for i, row in enumerate(opinions[:20])
-    ]
-    found = extras(piped_classes.answered(pipeline, rows))
-    assert pipeline.counters.internal_errors == 0
-    if method == ClassIdentity.method:
-        assert found.class_probabilities is None
-        return
-    expected = classes.apply(from_probabilities(opinions[:20])).mean(axis=1)
-    assert found.class_probabilities == pytest.approx(expected, abs=1e-12)
-    assert found.class_version == classes.version
-
-
 # ---- detections that are flagged as too uncertain
 
 NEITHER, ENTROPY, DEVIATION, BOTH = range(4)
@@ -381,17 +354,6 @@ def test_a_detection_of_too_much_entropy_is_flagged_and_nothing_else_changes():
     laws.assert_same(replace(found, extras=without), expected)
 
 
-def test_the_recalibrated_entropy_counts_and_the_identity_may_reject():
-    for temperature, flag in ((1.0, NEITHER), (10.0, ENTROPY)):
-        classes = ClassSelection(CLASSES, Temperature(temperature), UNSURE)
-        assert flags(recalibrating(classes), doubtful(0.9)) == [flag]
-    classes = ClassSelection(CLASSES, ClassIdentity(), UNSURE)
-    pipeline = recalibrating(classes)
-    assert flags(pipeline, doubtful(0.5, 0.99)) == [ENTROPY, NEITHER]
-    active = [entry.version for entry in pipeline.recalibrators.active()]
-    assert active == [IDENTITY.version, classes.version]
-
-
 def test_a_detection_whose_recalibrated_deviation_is_too_large_is_flagged():
     scaling = VarianceScaling((2.0, 0.5))
     selection = Selection(("x", "y"), scaling, rejection=rejection(RejectedBy.DEVIATION, 2.0))
@@ -401,16 +363,6 @@ def test_a_detection_whose_recalibrated_deviation_is_too_large_is_flagged():
     found = flags(pipeline, [*rows, piped_classes.BAD])
     assert found == [NEITHER, NEITHER, DEVIATION, DEVIATION, NEITHER]
     assert pipeline.counters.uncertain.tolist() == [0, 2, 0]
-
-
-def test_angles_have_no_say_in_the_deviation_unless_they_are_part_of_the_joint_block():
-    space = Space((Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
-    header = Header("lidar", space, CLASSES)
-    selection = Selection((), Identity(), rejection=rejection(RejectedBy.DEVIATION, 2.0))
-    rows = [wide(1, 4.1, 0.01), wide(2, 3.9, 9.0)]
-    for angles, expected in ((False, [DEVIATION, NEITHER]), (True, [NEITHER, DEVIATION])):
-        pipeline = recalibrating(CLASS_IDENTITY, selection, statistics={"angles_in_joint": angles})
-        assert flags(pipeline, rows, header) == expected
 
 
 def test_both_may_reject_one_detection_and_it_is_counted_once():

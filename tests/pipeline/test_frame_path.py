@@ -88,14 +88,6 @@ def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
     assert {notice.reason for notice in answer.notices} == set(reasons) - {Reason.NONE}
 
 
-def test_a_frame_without_detections_is_answered():
-    pipeline = pipeline_of(BY_SLICE)
-    answer = processed(pipeline, [])
-    assert (answer.reason.size, answer.notices) == (0, ())
-    assert pipeline.counters.frames == 1
-    assert counted(pipeline) == {}
-
-
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 def test_observing_forwards_what_came_and_shows_what_would_have_been_made_of_it(selection):
     observing, applying = pipeline_of(selection, **OBSERVING), pipeline_of(selection)
@@ -123,17 +115,6 @@ def test_a_recalibrator_of_other_dimensions_is_not_applied():
     total = counted(pipeline)[TOTAL]
     assert total.raw.n == 2
     laws.assert_same(total.recalibrated, total.raw)
-
-
-def test_a_covariance_beyond_the_limits_is_not_forwarded():
-    pipeline = pipeline_of(Selection(XYZ.names, VarianceScaling((1.0, 1.0, 1e4))))
-    rows = [Sent(i, (0.0, 0.0, 0.0), (1.0, 1.0, v)) for i, v in enumerate((1, 400))]
-    answer = processed(pipeline, rows)
-    assert answer.reason.tolist() == [Reason.NONE, Reason.RECALIBRATOR_FAILED]
-    assert outgoing(answer)[1] == raw(rows)[1]
-    (notice,) = answer.notices
-    limits = "within [1e-06, 100000] ([limits] smallest_deviation, largest_deviation)"
-    assert limits in notice.message
 
 
 any_row = st.tuples(
@@ -422,18 +403,6 @@ def test_labels_between_an_answer_and_its_memory_find_their_frame():
     assert account_of(found.account) == {"matched": 1}
     assert pipeline.counters.truth.matched == 2  # the other one came with the frame
     assert pipeline.ledger.sequence == 2
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_frame_finds_the_one_before_it_remembered(number):
-    pipeline = pipeline_of(DOUBLE)
-    stream = opened(pipeline)
-    pipeline.answer(stream, frame([sent(5)], 1))
-    again = pipeline.answer(stream, frame([sent(5)], number))
-    reasons = [notice.reason for notice in again.notices]
-    assert reasons == ([Reason.DUPLICATE_FRAME] if number == 1 else [])
-    pipeline.remember_answered()
-    assert pipeline.ledger.fates.account["predicted"] == number
 
 
 def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monkeypatch):

@@ -9,19 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Reason
-from monitor.frames.frame import Opinions, TruthAnswer
+from monitor.frames.frame import Opinions
 from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
-from monitor.pipeline.truth import Search
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import observe
 from tests import laws, piped_classes
-from tests.journals import ListJournal
-from tests.ledger_oracle import HEADERS, Came, Message, Named
 from tests.piped import (
     BAD,
     BY_SLICE,
@@ -339,95 +335,6 @@ def test_the_class_of_a_detection_is_counted_alone_or_beside_its_gaussian(opinio
     assert (gaussians(pipeline), total_of(pipeline).n) == (1, 3)
 
 
-def test_opinions_of_different_numbers_add_up():
-    pipeline = pipeline_of()
-    frames = [[classed(10 * m + i, i % 3, opinions=m) for i in range(4)] for m in (1, 3, 8)]
-    for number, rows in enumerate(frames):
-        pipeline.process(opened(pipeline, piped_classes.HEADER), frame(rows, number))
-    one, three, eight = (observed(rows, [0, 1, 2, 0]) for rows in frames)
-    laws.assert_same(total_of(pipeline), one.merge(three).merge(eight))
-
-
-def test_without_probabilities_or_with_one_class_no_class_is_counted():
-    pipeline = with_classes(classed(1, 2, opinions=0, truth=GOOD_XY))
-    assert piped_classes.counted(pipeline) == {}
-    assert finished(pipeline.live.state_in_steps()).class_slices == ()
-    assert account_of(pipeline.counters.truth) == {"matched": 1}
-    pipeline, row = pipeline_of(), replace(classed(1, 0), class_probabilities=(1.0,))
-    header = replace(piped_classes.HEADER, classes=("car",))
-    pipeline.process(opened(pipeline, header), frame([row]))
-    assert piped_classes.counted(pipeline) == {}
-    assert account_of(pipeline.counters.truth) == {"unusable": 1}
-    assert pipeline.counters.internal_errors == 0
-
-
-def test_one_broken_vector_is_refused_and_its_neighbours_are_counted():
-    rows = [classed(i, 1, truth=GOOD_XY) for i in range(4)]
-    rows[1] = replace(rows[1], class_probabilities=(0.5, 0.6, 0.2))
-    rows[3] = replace(rows[3], true_class=7)
-    pipeline = with_classes(*rows)
-    assert pipeline.counters.notices[Reason.CLASS_PROBABILITIES_INVALID] == 2
-    assert pipeline.counters.recalibrated == 4
-    laws.assert_same(total_of(pipeline), observed([rows[0], rows[2]], [1, 1]))
-    # Their Gaussians count all the same.
-    assert gaussians(pipeline) == 4
-    assert account_of(pipeline.counters.truth) == {"matched": 4}
-
-
-@pytest.mark.parametrize("truth", [(), GOOD_XY])
-def test_a_class_beyond_the_names_is_set_aside_and_named(truth):
-    pipeline = with_classes(classed(1), classed(2))
-    drawn = [Label(2, class_index=0), Label(1, truth, class_index=3)]
-    (notice,) = reported(pipeline, labels(drawn)).notices
-    assert (notice.reason, notice.field) == (Reason.CLASS_PROBABILITIES_INVALID, "class_index")
-    assert notice.message == "3: the header names 3 classes, from 0."
-    assert (notice.count, notice.first_index) == (1, 1)
-    assert (total_of(pipeline).n, gaussians(pipeline)) == (1, len(truth) // 2)
-    # Where nothing was told, a better label may come.
-    expected = {"duplicate" if truth else "matched": 1}
-    assert told(pipeline, [Label(1, class_index=2)]) == expected
-
-
-@pytest.mark.parametrize("in_one", [True, False])
-def test_the_first_label_of_a_detection_stands_for_class_and_gaussian(in_one):
-    pipeline = with_classes(classed(1), classed(2), classed(3, 0))
-    drawn = [
-        Label(1, class_index=2),
-        Label(2, GOOD_XY),
-        Label(1, GOOD_XY, class_index=0),
-        Label(2, class_index=1),
-        Label(3, GOOD_XY),
-    ]
-    for message in [drawn] if in_one else [[label] for label in drawn]:
-        told(pipeline, message)
-    assert account_of(pipeline.counters.truth) == {"matched": 3, "duplicate": 3}
-    laws.assert_same(total_of(pipeline), observed([classed(1), classed(3)], [2, 0]))
-    assert gaussians(pipeline) == 1
-
-
-def test_only_probabilities_that_came_take_room_until_memory_is_short():
-    pipeline = pipeline_of()
-    stream, store = opened(pipeline, piped_classes.HEADER), pipeline.ledger.fates.store
-    rows = [classed(i, opinions=0) for i in range(20)]
-    pipeline.process(stream, frame(rows, 1))
-    bare = store.bytes
-    assert bare > FRAME_OVERHEAD
-    rows[3], rows[7] = classed(3, opinions=5), classed(7, opinions=5)
-    rows[9] = classed(9, 1, opinions=5)
-    pipeline.process(stream, frame(rows, 2))
-    # What came with the frame may be taken back by a revision: its probabilities stay.
-    of_label = RECORD_OVERHEAD + (8 + 1) + (8 + 8)
-    assert store.bytes == 2 * bare + 3 * (8 + 5 * 3 * 8) + of_label
-    told(pipeline, [Label(3, class_index=1)], 2, complete=True)
-    told(pipeline, [], 1, complete=True)
-    store.max_bytes = store.bytes + bare // 2
-    pipeline.process(stream, frame(rows, 3))
-    one, two = (store.get(("lidar", number)) for number in (1, 2))
-    assert one is not None and two is not None
-    assert two.opinions is None and two.stored.opinions is None
-    assert one.nbytes == two.nbytes < bare
-
-
 def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -447,17 +354,6 @@ def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(monkeypatch):
 
 
 # ---- what is left waiting
-
-
-def test_a_complete_report_leaves_no_detection_waiting_but_those_of_refused_labels():
-    pipeline = with_frame([sent(i) for i in range(4)])
-    drawn = [Label(1, GOOD_TRUTH), Label(2, (1.0,)), Label(3, (1.0,)), Label(3, GOOD_TRUTH)]
-    assert told(pipeline, drawn, complete=True) == {"matched": 2, "refused": 2}
-    assert (pipeline.counters.unmatched, pipeline.ledger.fates.pending) == (1, 1)
-    assert told(pipeline, [Label(2, GOOD_TRUTH)], complete=True) == {"matched": 1}
-    assert told(pipeline, [Label(0, GOOD_TRUTH)], complete=True) == {"duplicate": 1}
-    assert (pipeline.counters.unmatched, pipeline.ledger.fates.pending) == (1, 0)
-    assert counted(pipeline)[TOTAL].raw.n == 3
 
 
 def test_a_settled_frame_takes_less_room_and_knows_its_labels_again_but_no_revision():
@@ -524,59 +420,7 @@ def test_a_higher_revision_takes_back_what_lower_ones_told_and_a_lower_one_chang
     assert revised.ledger.fates.pending == 0
 
 
-def test_a_revision_takes_back_what_came_with_the_frame_but_the_first_labels_do_not():
-    rows = [sent(1, truth=True), sent(2)]
-    revised = with_frame(rows, DOUBLE)
-    fresh = with_frame([replace(row, truth=()) for row in rows], DOUBLE)
-    assert told(revised, [Label(1, GOOD_TRUTH)]) == {"duplicate": 1}
-    found = reported(revised, replace(labels([Label(1, GOOD_TRUTH)]), revision=1))
-    assert (account_of(found.account), found.retracted) == ({"matched": 1}, 1)
-    told(fresh, [Label(1, GOOD_TRUTH)])
-    assert_same_statistics(revised, fresh)
-
-
 # ---- labels that are named with the remedy
-
-
-@pytest.mark.parametrize(
-    ("stream", "frame_id", "reason", "field_name", "said"),
-    [
-        *[("radar", 1, Reason.GROUND_TRUTH_INVALID, "stream", "no stream 'radar': process its")],
-        ("lidar", 7, Reason.GROUND_TRUTH_INVALID, "frame_id", "7: no such frame of stream 'lidar'"),
-        ("lidar", None, Reason.MISSING_FRAME_KEY, "frame_id", "absent: name the frame that"),
-    ],
-)
-def test_labels_of_a_frame_that_never_was_are_orphans_and_say_so(
-    stream, frame_id, reason, field_name, said
-):
-    pipeline = with_frame([sent(1)])
-    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)] * 3, frame_id, stream=stream))
-    assert account_of(found.account) == {"orphan": 3}
-    (notice,) = found.notices
-    assert (notice.reason, notice.field, notice.count) == (reason, field_name, 3)
-    assert notice.message.startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("label", "field_name", "value"),
-    [
-        (Label(None, GOOD_TRUTH), "detection_id", "absent: name the detection"),
-        (Label(1, (1.0,)), "ground_truth", "[1]: send 3 values (x, y, z), finite"),
-        (Label(1, ()), "ground_truth", "[]: send 3 values"),
-        (Label(1, (1.0, float("inf"), 0.0)), "ground_truth", "[1, inf, 0]: send 3"),
-        (Label(1, (1.0, -3e8, 0.0)), "ground_truth", "[1, -3e+08, 0]: send 3"),
-    ],
-)
-def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name, value):
-    pipeline = with_frame([sent(1), sent(2)])
-    found = reported(pipeline, labels([Label(2, GOOD_TRUTH), label]))
-    assert account_of(found.account) == {"matched": 1, "refused": 1}
-    (notice,) = found.notices
-    assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, field_name)
-    assert (notice.count, notice.first_index) == (1, 1)
-    assert notice.message.startswith(value)
-    told(pipeline, [label, label])
-    assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 3
 
 
 def test_labels_of_another_stamp_are_not_of_this_frame():
@@ -589,38 +433,3 @@ def test_labels_of_another_stamp_are_not_of_this_frame():
 
 
 # ---- frames on the disk
-
-
-def on_disk(journal: ListJournal) -> Pipeline:
-    """A pipeline whose only frame has left memory."""
-    pipeline = pipeline_of(journal=journal, pending={"max_bytes": 1}, tracker={"kind": "none"})
-    pipeline.process(opened(pipeline, HEADERS["lidar"]), Came("lidar", 1, 0).received())
-    return pipeline
-
-
-TOLD = Message("lidar", 1, (Named(0),)).received()
-
-
-def too_late(answer: TruthAnswer | Search) -> None:
-    assert isinstance(answer, TruthAnswer)
-    assert account_of(answer.account) == {"too_late": 1}
-
-
-def test_labels_count_for_no_frame_that_another_one_of_its_number_replaced():
-    journal = ListJournal()
-    pipeline = on_disk(journal)
-    found = journal.look_up("lidar", 1, None)
-    # Found before the later frame came and went.
-    journal.busy = True
-    pipeline.process(opened(pipeline, HEADERS["lidar"]), Came("lidar", 1, 1).received())
-    too_late(pipeline.ledger.report(TOLD, found))
-
-
-def test_no_disk_is_searched_for_a_frame_whose_partition_it_has_lost():
-    pipeline = on_disk(ListJournal())
-    assert isinstance(pipeline.report(TOLD), Search)
-    pipeline.ledger.dropped(0, "budget")
-    too_late(pipeline.report(TOLD))
-    # Later frames are on the disk once more.
-    pipeline.process(opened(pipeline, HEADERS["lidar"]), Came("lidar", 2, 0).received())
-    assert isinstance(pipeline.report(Message("lidar", 2, (Named(0),)).received()), Search)

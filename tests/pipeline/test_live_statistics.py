@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -25,8 +25,7 @@ from monitor.statistics.state import Slicing, StatisticsState
 from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.calibration.matched_frames import UV, XY, matched
-from tests.exported import FIELDS
-from tests.states import assert_same_state, merged_in_any_order
+from tests.states import assert_same_state
 
 SECOND = 10**9
 NAMES = ("car", "truck", "bus")
@@ -38,7 +37,6 @@ SETTINGS: dict[str, Any] = {
     "live_seconds": 5.0,
     "fold_rows": 50,
 }
-seeds = st.integers(0, 2**32 - 1)
 
 
 def empty(limits: dict[str, Any] | None = None, **changes: Any) -> LiveStatistics:
@@ -99,16 +97,6 @@ def come_to(statistics: LiveStatistics, now_s: int) -> None:
         statistics.see(stamp)
 
 
-def drive(seed: int, frames: int, longest_gap_s=60.0) -> list[MatchedRows]:
-    """Frames in order, at most so far apart: a longer pause than a minute is not believed."""
-    random = np.random.default_rng(seed)
-    stamps = random.uniform(0, longest_gap_s, frames).cumsum().tolist()
-    return [
-        rows_at(stamp, int(random.integers(1, 8)), seed + i, changed=bool(random.random() < 0.5))
-        for i, stamp in enumerate(stamps)
-    ]
-
-
 # ---- event time
 
 
@@ -127,47 +115,6 @@ def test_rows_move_from_window_to_window_as_event_time_comes_on():
         (2639, [0, 0, 6, 6]),
         (2640, [0, 0, 0, 6]),
     ]
-
-
-@pytest.mark.parametrize("age", [0, 30, 100, 500, 1439, 1441, 1650, 1700, 10_000])
-def test_late_rows_lie_where_they_would_had_they_come_at_once(age):
-    now = 20_000
-    early, late = live(), live()
-    early.see((now - age) * SECOND)
-    early.count(rows_at(now - age))
-    late.see((now - age) * SECOND)
-    for statistics in (early, late):
-        come_to(statistics, now)
-    late.count(rows_at(now - age))
-    assert_same_state(state_of(late), state_of(early))
-
-
-def test_rows_whose_label_came_late_are_in_windows_and_in_no_counter():
-    statistics = live()
-    statistics.see(200_000 * SECOND)
-    statistics.count(rows_at(200_000 - 60, live=False))
-    statistics.count(rows_at(200_000 - 60, seed=1))
-    assert counts(statistics)[-1] == 12
-    assert counted_live(statistics) == 6
-
-
-def test_every_slice_has_its_counters_from_the_first_detection_on_zeros_at_first():
-    statistics = live()
-    zeros = list(statistics.export_bins())
-    assert [(bins.name, bins.dimensions) for bins in zeros] == [
-        ("car", ("x", "y")),
-        ("truck", ("x", "y")),
-        ("car (u,v)", ("u", "v")),
-    ]
-    for bins in zeros:
-        assert [stage for stage, _ in bins.stages] == ["raw", "recalibrated"]
-        for _, found in bins.stages:
-            assert found.n.shape == (3, statistics.accumulator.edges.count)
-            assert not any(np.any(getattr(found, name)) for name in FIELDS)
-    # The first rows of one slice leave those of the others as they are.
-    fed(statistics, rows_at(10, slices=(1,)))
-    read(statistics)
-    assert [int(bins.stages[0][1].n[0].sum()) for bins in statistics.export_bins()] == [0, 6, 0]
 
 
 def test_rows_of_a_wild_stamp_or_of_none_are_older_than_every_window():
@@ -194,87 +141,7 @@ def test_after_enough_frames_of_another_time_what_came_before_is_older(start, en
     assert counts(statistics) == [66, 66, 66, before + 6 * (enough + 10)]
 
 
-@given(seeds)
-def test_windows_do_not_depend_on_when_they_are_read(seed):
-    frames, often, once = drive(seed, 60), live(), live()
-    random = np.random.default_rng(seed)
-    for rows in frames:
-        fed(often, rows)
-        if random.random() < 0.3:
-            read(often, int(random.integers(4)))
-    fed(once, *frames)
-    assert_same_state(state_of(often), state_of(once))
-    for level in range(4):
-        ours, theirs = read(often, level), read(once, level)
-        assert ours.keys() == theirs.keys()
-        for name, one in ours.items():
-            laws.assert_same(one, theirs[name])
-
-
-def test_what_did_not_change_is_read_as_the_very_same_however_many_panes_it_lies_in():
-    statistics = fed(live(), *drive(4, 80))
-    for level in (None, 0, 1, 2):
-        before = read(statistics, level)
-        assert before
-        assert all(one is before[name] for name, one in read(statistics, level).items())
-
-
-def test_rows_that_come_while_the_statistics_are_held_wait_in_order():
-    held, plain = live(), live()
-    for statistics in (held, plain):
-        fed(statistics, rows_at(10_000))
-    with held.held():
-        before = held.accumulator.waiting
-        fed(held, rows_at(10_001, seed=1))
-        assert held.accumulator.waiting == before
-        assert held.waiting == before + 6
-        for _ in range(BACK):
-            held.see(100 * SECOND)
-        fed(held, rows_at(101, seed=2))
-    fed(plain, rows_at(10_001, seed=1))
-    for _ in range(BACK):
-        plain.see(100 * SECOND)
-    fed(plain, rows_at(101, seed=2))
-    assert_same_state(state_of(held), state_of(plain))
-    assert counts(held) == [6, 6, 6, 18]
-
-
 # ---- states
-
-
-@given(seeds)
-def test_a_state_comes_back_after_a_restart_bit_for_bit_and_under_the_same_labels(seed):
-    statistics = fed(live(), *drive(seed, 40))
-    state, again = state_of(statistics), empty()
-    assert imported(again, statistics) == (sum(entry.n for entry in state.slices), 3)
-    assert_same_state(state_of(again), state)
-    assert again.slices.names == statistics.slices.names == ("car", "truck", "car (u,v)")
-    assert again.clock.now_ns == statistics.clock.now_ns
-    ours, theirs = read(again, 1), read(statistics, 1)
-    assert {name: one.raw.n for name, one in ours.items()} == {
-        name: one.raw.n for name, one in theirs.items()
-    }
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_states_of_any_partition_of_the_frames_add_up_to_that_of_one_sidecar(seed):
-    random = np.random.default_rng(seed)
-    # Each sidecar has one of any four frames, so that none makes a pause of a minute.
-    frames = drive(seed, 160, longest_gap_s=8.0)
-    owner = np.concatenate([random.permutation(4) for _ in range(40)])
-    parts = [fed(live(), *(frames[i] for i in np.flatnonzero(owner == j))) for j in range(4)]
-    whole = state_of(fed(live(), *frames))
-    merged = merged_in_any_order([state_of(part) for part in parts], StatisticsState.merge, random)
-    assert_same_state(merged, whole)
-    # Added to a sidecar that runs, in the middle of a fold, they make the same.
-    first = parts[0]
-    first.count(rows_at(5, seed=77))
-    first.accumulator.step()
-    for part in parts[1:]:
-        imported(first, part)
-    first.count(replace(rows_at(5, seed=77), live=False))
-    found = state_of(first)
-    assert sum(entry.n for entry in found.slices) == sum(entry.n for entry in whole.slices) + 12
 
 
 @pytest.mark.parametrize(
@@ -296,13 +163,6 @@ def test_an_imported_state_moves_event_time_as_far_as_it_is_believed(ours, their
     assert statistics.accumulator.clock_ns == clock * SECOND
     # What is imported is in no counter.
     assert counted_live(statistics) == 12
-
-
-def test_our_windows_go_on_as_if_a_state_of_another_time_had_not_come():
-    statistics = fed(live(), rows_at(100))
-    imported(statistics, fed(live(), rows_at(10**6, seed=1), rows_at(None, seed=2)))
-    fed(statistics, rows_at(150, seed=3))
-    assert counts(statistics) == [12, 12, 12, 24]
 
 
 # ---- work in steps
@@ -419,29 +279,6 @@ TestSidecar = Sidecar.TestCase
 TestSidecar.settings = settings(stateful_step_count=25)
 
 
-def test_a_jump_while_a_state_is_exported_leaves_no_row_out_and_none_of_two_times():
-    statistics = empty(**IN_STEPS)
-    for i in range(20):
-        see(statistics, (10_000 + 20 * i) * SECOND, i)
-    whole, again = read(statistics), 0
-    work = statistics.state_in_steps()
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            state: StatisticsState = end.value
-            break
-        again += 1
-        if again in (2, 9):
-            for _ in range(BACK):
-                statistics.see((5_000 - 1_000 * again) * SECOND)
-    assert statistics.clock.jumps == 2
-    assert {entry.name: entry.n for entry in state.slices} == dict.fromkeys(NAMES, 40)
-    for entry in state.slices:
-        assert set(entry.panes) == {statistics.windows.oldest}
-        laws.assert_same(entry.panes[statistics.windows.oldest], whole[entry.name])
-
-
 def test_an_import_is_seen_wholly_or_not_at_all_and_what_is_folded_meanwhile_is_not_lost():
     ours, theirs, whole = (empty(**IN_STEPS) for _ in range(3))
     for one in (ours, whole):
@@ -501,8 +338,8 @@ def of_streams(max_slices: int, *streams: str) -> LiveStatistics:
 
 
 def test_an_import_on_other_bins_or_by_other_slices_is_refused():
-    ours = fed(live(), *drive(1, 10))
-    refused(ours, fed(live(micro_bins_per_octave=16), *drive(2, 10)))
+    ours = fed(live(), rows_at(10))
+    refused(ours, fed(live(micro_bins_per_octave=16), rows_at(10)))
     by_range = empty(slice_by=("stream", "range", "class"), range_edges=(10.0, 20.0))
     slicing = Slicing(("class", "range", "stream"), (10.0, 20.0), ("x", "y", "z"))
     assert state_of(by_range).slicing == slicing

@@ -22,7 +22,6 @@ from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import FloatArray, plain_space
 from monitor.pipeline import stream_tracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.stream_tracker import read_tracks
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -31,7 +30,6 @@ from monitor.tracking.tracker import Step
 from monitor.wire.answers import encode_process_frame_response, encode_process_response
 from tests import laws
 from tests.piped import BAD, DOUBLE, XYZ, opened, pipeline_of, reported, statistics_of
-from tests.recalibrators import Shift
 from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
 CLASSES = ("car", "truck", "bus")
@@ -147,13 +145,6 @@ def test_a_track_begins_as_uncertain_as_its_detection_went_out(selection, mode, 
     assert np.array_equal(noise[5], 0.25 * np.eye(3))
 
 
-def test_the_recalibrated_mean_is_tracked():
-    shift: Recalibrator = Shift()
-    rows = scene(0)
-    tracks = tracks_of(sent(tracking(Selection(XYZ.names, shift)), rows))
-    assert np.array_equal(tracks.state[:, :3], np.array([row.mean for row in rows]) + 1.0)
-
-
 REFUSED = {
     "indefinite": BAD,
     "no id": Sent(None, (50.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -223,17 +214,6 @@ def test_answers_without_tracks_are_those_of_a_sidecar_without_tracker(mode):
     assert (without.tracks().names, without.tracks().orders.total()) == ((), 0)
 
 
-def test_whoever_asks_for_tracks_or_stops_asking_finds_them_going_on():
-    pipeline, steady = tracking(), tracking()
-    for number in range(8):
-        found = sent(pipeline, scene(number), number, HEADER if number % 2 else SILENT)
-        wanted = sent(steady, scene(number), number)
-        assert (found.tracks is not None) == bool(number % 2)
-        if found.tracks is not None:
-            laws.assert_same(found.tracks, wanted.tracks)
-    laws.assert_same(pipeline.tracks(), steady.tracks())
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -248,14 +228,6 @@ def test_a_changed_header_begins_anew_and_takes_no_frame_from_the_count(changed)
     assert followed(pipeline, range(4)).detections.tolist() == [4] * 4
     assert followed(pipeline, [4], changed).detections.tolist() == [1] * 4
     assert pipeline.tracks().orders == {Order.IN_ORDER: 5}
-
-
-def test_the_dimensions_of_tracks_are_those_of_the_stream_then_the_velocities():
-    tracker = opened(tracking(), HEADER).tracker
-    assert tracker is not None
-    assert [d.name for d in tracker.dimensions] == [
-        *("x", "y", "z", "x_velocity", "y_velocity", "z_velocity")
-    ]
 
 
 # ---- frames that are not tracked, or not moved
@@ -281,16 +253,6 @@ def test_a_frame_without_a_stamp_or_with_one_that_was_tracked_says_that_it_was_n
     assert followed(pipeline, [3]).id.tolist() == before.id.tolist()
 
 
-def test_a_repeated_frame_gets_the_same_tracks():
-    pipeline = tracking()
-    for number in range(4):
-        first = sent(pipeline, any_rows(number), number)
-        again = sent(pipeline, any_rows(number), number)
-        laws.assert_same(again.tracks, first.tracks)
-        assert [notice.reason for notice in again.notices][-1] is Reason.DUPLICATE_FRAME
-    assert pipeline.tracks().orders == {Order.IN_ORDER: 4, Order.REPEATED: 4}
-
-
 @pytest.mark.parametrize(
     "ego",
     [
@@ -310,17 +272,6 @@ def test_unusable_motion_of_the_sensor_is_told_by_field_counted_and_moves_nothin
         assert notice.field.startswith(("ego_pose.", "ego_twist.")) and ":" not in notice.field
     assert pipeline.counters.notices[Reason.EGO_MOTION_INVALID] == 3
     assert pipeline.counters.internal_errors == 0
-
-
-def test_tracks_are_moved_with_the_sensor():
-    pipeline = tracking()
-    for number in range(5):
-        # 20 m/s ahead, past an object that stands.
-        pose = Pose(np.array([2.0 * number, 0.0, 0.0]), np.array([2.0, 0.0, 0.0, 0.0]))
-        row = Sent(1, (30 - 2.0 * number, 0.0, 0.0), (0.04, 0.09, 0.04))
-        tracks = tracks_of(sent(pipeline, [row], number, ego=EgoMotion(pose, None)))
-    assert tracks.detections.tolist() == [5]
-    assert np.allclose(tracks.state, [[22.0, 0, 0, 0, 0, 0]], atol=1e-9)
 
 
 # ---- a tracker that fails
@@ -409,23 +360,6 @@ def test_tracks_are_read_by_the_slices_of_the_statistics_over_all_ranges(by, mor
     laws.assert_same(pipeline.tracks(), reading)
 
 
-@pytest.mark.parametrize("name", ["nis_ratio", "correlation", "reject_ratio"])
-def test_a_shared_slice_weighs_every_update_alike_and_no_update_is_nan(name):
-    pipeline = tracking()
-    for stream, frames in (("front", 8), ("rear", 20)):
-        followed(pipeline, range(frames), stream_named(stream), lambda number: scene(number, 1))
-    trackers = [stream.tracker for stream in pipeline.streams.values()]
-    one, other = (tracker.innovations for tracker in trackers if tracker is not None)
-    found = pipeline.tracks()
-    assert found.names == ("car",)
-    assert getattr(found, name) == pytest.approx(getattr(one + other, name)[:1], rel=1e-12)
-    young = tracking()
-    followed(young, range(2), rows=lambda number: scene(number, 2))
-    assert young.tracks().counts.tolist() == [[1, 1], [0, 0], [0, 0]]
-    assert np.isnan(getattr(young.tracks(), name)).all()
-    assert read_tracks(("car",), []).names == ()
-
-
 def test_tracks_are_counted_by_status_and_class_in_each_space_with_covariance_or_without():
     pipeline = tracking()
     camera = Header("camera", plain_space(("u", "v", "w"), "px"), CLASSES, return_tracks=True)
@@ -445,14 +379,6 @@ def test_tracks_are_counted_by_status_and_class_in_each_space_with_covariance_or
         "truck (x,y,z)": [0, 1, 0],
         "bus": [1, 0, 1],
     }
-
-
-def test_a_gate_that_keeps_a_detection_out_is_counted():
-    pipeline = tracking()
-    followed(pipeline, range(10), rows=lambda number: scene(number, 1))
-    (row,) = scene(10, 1)
-    sent(pipeline, [replace(row, mean=(row.mean[0] + 2.0, *row.mean[1:]))], 10)
-    assert pipeline.tracks().reject_ratio[0] > 0
 
 
 # ---- tracks as clusters of the statistics

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Reason
 from monitor.frames.frame import Header, Refusal
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import Space, plain_space
 from monitor.pipeline.streams import Stream
 from tests.piped import (
     DOUBLE,
@@ -126,15 +126,6 @@ def test_a_stream_that_connects_again_goes_on_until_its_header_changes():
     assert changed.seen.frames == 1
 
 
-def test_angles_take_part_in_the_joint_block_only_if_the_configuration_says_so():
-    space = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
-    header = replace(HEADER, space=space)
-    assert opened(pipeline_of(), header).header.space.joint == (0,)
-    including = pipeline_of(statistics={"angles_in_joint": True})
-    assert opened(including, header).header.space.joint == (0, 1)
-    assert opened(including, header) is opened(including, header)
-
-
 # ---- frames that come again
 
 
@@ -185,18 +176,6 @@ def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(
     assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
 
 
-def test_a_frame_without_a_number_is_answered_and_its_inline_labels_count():
-    pipeline = pipeline_of(DOUBLE)
-    stream = opened(pipeline)
-    for _ in range(2):
-        answer = pipeline.process(stream, frame([sent(1, truth=True), sent(2)], None))
-        assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
-    assert counted(pipeline)[TOTAL].raw.n == 2
-    assert len(pipeline.ledger.fates.store) == 0
-    assert pipeline.counters.dropped == pipeline.ledger.fates.account["dropped_no_frame_id"] == 2
-    assert pipeline.counters.notices[Reason.MISSING_FRAME_KEY] == 2
-
-
 # ---- event time
 
 
@@ -238,13 +217,3 @@ def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
     assert stream.time.watermark_ns == EARLIEST
     pipeline.process(stream, frame([], 2, LATEST))
     assert 0 <= stream.time.since(EARLIEST) < 2**63
-
-
-def test_a_late_frame_is_answered_and_counted_like_any_other():
-    pipeline = pipeline_of(DOUBLE)
-    stream = opened(pipeline)
-    pipeline.process(stream, frame([sent(1, truth=True)], 1, 100 * SECOND))
-    answer = pipeline.process(stream, frame([sent(2, truth=True)], 2, 0))
-    assert answer.reason.tolist() == [Reason.NONE]
-    assert pipeline.counters.late_frames == 1
-    assert counted(pipeline)[TOTAL].raw.n == 2

@@ -30,7 +30,6 @@ from tests.trackers import (
     answering,
     frame,
     malformed,
-    silent,
     slow,
     tracker_process,
     tracking,
@@ -129,21 +128,6 @@ def test_a_tracker_that_tells_of_its_health_is_believed_and_another_is_well(heal
 
     with tracking(healthy=healthy) as tracker:
         assert run(talk(tracker)) == ([] if healthy is None else [False, True, False])
-
-
-def test_a_write_that_nobody_reads_waits_and_can_be_given_up():
-    async def talk(address):
-        async with dialled(address) as link:
-            big = bytes(tracker_pb2.UpdateRequest(stream="x" * 2**20).SerializeToString())
-            for written in range(64):
-                try:
-                    await asyncio.wait_for(link.write(big), 0.2)
-                except (TimeoutError, LinkLost):
-                    return written
-        return 64
-
-    with tracking(silent, deaf=True) as tracker:
-        assert run(talk(tracker.address)) < 64
 
 
 # ---- a real sidecar
@@ -247,19 +231,6 @@ def test_the_tracker_gets_what_the_detector_gets_and_the_detector_its_tracks(ser
         assert tracker.kinds() == [("usual", "header"), ("usual", "frame")]
 
 
-def test_one_frame_at_a_time_is_forwarded_with_what_is_left_of_its_call(served):
-    header = encode_header(Header("unary", XYZ, CLASSES, return_tracks=True))
-    asked = perception_monitor_pb2.ProcessFrameRequest(
-        header=perception_monitor_pb2.ProcessRequest.FromString(header).header,
-        frame=perception_monitor_pb2.ProcessRequest.FromString(encode_frame(frame(1))).frame,
-    )
-    with served.tracked() as tracker:
-        reply = served.sidecar.monitor.ProcessFrame(asked, timeout=PATIENCE)
-        assert len(reply.frame.tracks) == 2
-        # On the wire, gRPC rounds it up.
-        assert 0 < tracker.frames[0].deadline_ns <= 2 * PATIENCE * 10**9
-
-
 def test_a_tracker_that_is_killed_and_comes_back_is_told_the_headers_anew(served):
     feed = Feed(served, "killed")
     with tracker_process(served.address) as (process, _):
@@ -286,22 +257,3 @@ def test_a_tracker_that_is_slow_or_talks_nonsense_costs_the_tracks_and_never_an_
         assert eventually(lambda: served.forwarded()["late"] == before["late"] + 3)
         assert served.sidecar.metric("tracker_unusable_answers_total") == unusable + 2
         assert tracker.calls == 1
-
-
-def test_a_tracker_that_reads_nothing_fills_no_memory_and_holds_nobody(served):
-    n, rounds, before = 2000, 150, served.forwarded()  # some 200 kB a frame
-    with served.tracked(silent, deaf=True):
-        asking, mute = Feed(served, "asking"), Feed(served, "mute", return_tracks=False)
-        for _ in range(5):
-            mute.ask(n)
-        memory = served.sidecar.memory()
-        for i in range(rounds):
-            mute.ask(n)
-            if i % 50 == 0:
-                asking.missed()
-        assert eventually(lambda: sum(served.forwarded().values()) > sum(before.values()) + rounds)
-        after = served.forwarded()
-        unsent = sum(after[o] - before[o] for o in ("expired", "dropped", "failed"))
-        assert unsent > rounds / 2
-        # Those frames were nearly 30 MB on the wire, and more as arrays.
-        assert served.sidecar.memory() - memory < 20e6

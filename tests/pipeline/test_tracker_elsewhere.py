@@ -229,23 +229,6 @@ def test_a_header_goes_before_the_first_frame_of_each_stream_and_of_each_registr
     play(scene)
 
 
-def test_answers_in_another_order_find_their_frames():
-    held: list[bytes] = []
-
-    def behave(request):
-        held.extend(answering(request))
-        return []
-
-    async def scene(setting: Setting, played: PlayedTracker):
-        streams = [setting.stream(name) for name in "abc"]
-        waiting = [asyncio.create_task(setting.tracked(stream)) for stream in streams]
-        await setting.until(lambda: len(held) == 3)
-        played.say(*reversed(held))
-        await asyncio.gather(*waiting)
-
-    play(scene, behave)
-
-
 def test_what_is_left_of_a_call_is_told_and_waited_for_no_longer():
     async def scene(setting: Setting, played: PlayedTracker):
         await setting.missed(setting.stream(), left=0.05)
@@ -404,39 +387,6 @@ def test_a_tracker_that_says_it_does_not_serve_is_away_and_is_asked_until_it_doe
         assert played.dials == 1
 
     play(scene, tells_health=True, backoff_seconds=0.2)
-
-
-def test_the_last_line_of_the_log_says_how_the_tracker_is_however_soon_it_came_back(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(external_tracker, "SAY_EVERY", 0.3)
-
-    def said() -> list[str]:
-        return [record.message.partition("the tracker at ")[2] for record in caplog.records]
-
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.until(lambda: said() and said()[-1].endswith("is there"))
-        await asyncio.sleep(0.3)
-        await setting.vanished(played)
-        await setting.until(lambda: "is away" in said()[-1])
-        played.there = True
-        await setting.up()
-        await setting.until(lambda: said()[-1].endswith("is there"))
-        assert len(said()) == 3
-
-    play(scene, silence=0.2)
-
-
-def test_a_client_that_hangs_up_while_its_answer_waits_harms_nobody():
-    async def scene(setting: Setting, played: PlayedTracker):
-        waiting = asyncio.create_task(setting.ask(setting.stream()))
-        await setting.until(lambda: len(played.frames()) == 1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        played.say(*answering(played.frames()[0]))
-        await setting.until(lambda: setting.ended == {ANSWERED: 1})
-
-    play(scene, silent)
 
 
 def test_attempts_come_ever_more_rarely_and_no_more_rarely_than_the_cap(monkeypatch):

@@ -3,10 +3,8 @@ kinds of recalibrators it takes."""
 
 from __future__ import annotations
 
-import json
 import re
 
-import grpc
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +16,6 @@ from monitor.frames.frame import Header, TrackStatus
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2
@@ -31,7 +28,6 @@ from monitor.wire.client_messages import (
     encode_header,
 )
 from tests.labelled import header
-from tests.piped_classes import rejection
 from tests.served import PATIENCE, Conversation, eventually, process_bytes, running
 
 CLASSES = ("car", "truck", "bus")
@@ -142,47 +138,6 @@ def test_class_probabilities_are_recalibrated_until_the_identity_is_promoted(sid
     assert (listed[WARM.version].method, listed[WARM.version].dimensions) == ("temperature", [])
     assert list(listed[WARM.version].class_names) == list(CLASSES)
     stream.close()
-
-
-def test_too_uncertain_detections_are_flagged_and_counted(sidecar):
-    promote(sidecar, ClassSelection((), Temperature(1.0), rejection(RejectedBy.ENTROPY, 0.5)))
-    deviation = rejection(RejectedBy.DEVIATION, 3.0)
-    promote(sidecar, Selection((), IDENTITY.fallback, rejection=deviation))
-    stream = Conversation(sidecar.monitor.Process)
-    assert stream.ask(header("uncertain", CLASSES)).header.accepted
-    sent = in_frame(
-        class_probabilities=[[0.4, 0.3, 0.3], [0.98, 0.01, 0.01], [0.4, 0.3, 0.3]],
-        covariance=[[4.0, 4.0], [16.0, 16.0], [16.0, 16.0]],
-    )
-    assert [detection.rejected_by for detection in stream.ask(sent).frame.detections] == [
-        frame_pb2.REJECTED_BY_ENTROPY,
-        frame_pb2.REJECTED_BY_DEVIATION,
-        frame_pb2.REJECTED_BY_BOTH,
-    ]
-    found = exported(sidecar)
-    assert [found["uncertain_detections_total", by] for by in ("entropy", "deviation", "both")] == [
-        *(1, 1, 1)
-    ]
-    stream.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"classes": ["car"]}, "classes"),
-        ({"recalibrator": {"method": "magic"}}, "recalibrator.method"),
-        ({"rejection": {"by": "deviation"}}, "rejection"),
-        ({"version": "temperature-000000000000"}, "version"),
-    ],
-)
-def test_an_invalid_class_document_is_refused_by_field(sidecar, change, field):
-    document = json.dumps(json.loads(WARM.to_json()) | change)
-    request = recalibrator_admin_pb2.PromoteRequest(document=document)
-    with pytest.raises(grpc.RpcError) as caught:
-        sidecar.admin.Promote(request, timeout=PATIENCE)
-    assert isinstance(caught.value, grpc.Call)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert field in caught.value.details()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.frames.space import Dimension, Space, plain_space
+from monitor.frames.space import Space
 from monitor.tracking.ego import (
     InvalidEgoMotion,
     checked_motion,
@@ -22,11 +22,9 @@ from tests.tracking.scenes import (
     AXIS,
     AXIS_FIRST,
     BOX,
-    IMAGE,
     XY,
     XY_YAW,
     XYZ,
-    YAW,
     covariances,
     model_of,
     named,
@@ -34,7 +32,6 @@ from tests.tracking.scenes import (
     seen,
 )  # fmt: skip
 
-XYZ_YAW = Space((YAW, *XYZ.dimensions))
 XY_AXIS = Space((*XY.dimensions, AXIS))
 seeds = st.integers(0, 2**32 - 1)
 
@@ -147,18 +144,6 @@ def test_tracks_move_as_points_and_arrows_under_the_inverse_matrix(seed):
     np.testing.assert_allclose(spread, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(seeds, st.floats(-4, 4), st.sampled_from([XY, XY_AXIS, XYZ, XYZ_YAW, BOX]))
-@example(1, 3.0, XY_AXIS)
-def test_there_and_back_is_where_it_was(seed, yaw, space):
-    random, model, state, covariance = tracks_of(seed, space)
-    x, y, z = random.uniform(-50, 50, 3)
-    there = matrix(facing(x, y, yaw, z))
-    back = np.linalg.inv(there)
-    once = move(state, covariance, model, (there[:3, :3], there[:3, 3]), "yaw")
-    again = move(*once, model, (back[:3, :3], back[:3, 3]), "yaw")
-    assert_close(again, (state, covariance))
-
-
 @given(seeds)
 def test_a_plane_is_the_part_of_space_that_is_flat_whatever_roll_and_pitch(seed):
     random = np.random.default_rng(seed)
@@ -185,22 +170,6 @@ def test_velocities_turn_in_the_plane_and_one_in_one_direction_alone_stays():
     moved, spread = move(state, covariance, model, motion, "yaw")
     assert np.array_equal(moved[:, 3:], state[:, 3:])
     is_definite(spread)
-
-
-@pytest.mark.parametrize("space", [IMAGE, plain_space(("x", "z")), Space((Dimension("x"), YAW))])
-def test_a_space_without_x_and_y_in_metres_stays_as_it_is(space):
-    random, model, state, covariance = tracks_of(0, space)
-    pose = matrix(random_pose(random))
-    moved = move(state, covariance, model, (pose[:3, :3], pose[:3, 3]), "yaw")
-    assert np.array_equal(moved[0], state)
-    assert np.array_equal(moved[1], covariance)
-
-
-def test_an_angle_that_is_not_the_heading_does_not_turn():
-    _, model, state, covariance = tracks_of(0, XYZ_YAW)
-    motion = Rotation.from_euler("Z", 1.0).as_matrix(), np.zeros(3)
-    moved, _ = move(state, covariance, model, motion, "bearing")
-    assert np.array_equal(moved[:, 0], state[:, 0])
 
 
 @pytest.mark.parametrize("space", [XY_AXIS, XYZ, BOX], ids=named)
@@ -398,23 +367,3 @@ def test_a_long_remembered_front_is_not_given_up_for_a_few_flips_and_is_for_many
     gaps = gaps_of(flips, turn=0.0)
     assert gaps[10:40].max() < 0.5
     assert gaps[-1].min() > 2.5
-
-
-def test_a_flip_leaves_the_track_its_detection_even_where_statistics_use_angles():
-    flips = np.zeros((20, 4), bool)
-    flips[10] = True
-    assert gaps_of(flips, Space((*XY.dimensions, YAW), angles_in_joint=True))[10].max() < 0.5
-
-
-def test_a_direction_without_a_sign_cannot_flip():
-    made, truth = traffic(np.random.default_rng(1).random((80, OBJECTS)) < 0.5)
-    frames = [
-        seen(i, np.column_stack([(f.mean[:, 2] + np.pi / 2) % np.pi - np.pi / 2, f.mean[:, :2]]))
-        for i, f in enumerate(made)
-    ]
-    for number, step in enumerate(run(model_of(AXIS_FIRST, gate_level=WIDE), frames)):
-        tracks = step.state.tracks
-        assert tracks.id.tolist() == list(range(1, OBJECTS + 1))
-        # An angle between axes: twice it is one between headings.
-        assert apart(2 * tracks.state[:, 0], 2 * truth[number]).max() < 1.0
-        assert (tracks.heading_votes == 1).all()

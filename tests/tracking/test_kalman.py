@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import DimensionKind, Space, plain_space
 from monitor.tracking.kalman import (
-    UPRIGHT,
     DimensionNoise,
     InnovationSums,
     TrackerSettings,
@@ -25,7 +24,6 @@ from monitor.tracking.kalman import (
     motion_model,
     no_innovations,
     predict,
-    regular,
     update,
 )
 from tests.laws import assert_same
@@ -144,12 +142,6 @@ def test_a_velocity_that_one_detection_tells_all_about_keeps_a_variance(pause, d
         is_definite(spread)
 
 
-@given(seeds, st.integers(1, 5), st.integers(1, 8))
-def test_a_regular_covariance_stays_as_it_is_but_for_rounding(seed, n, size):
-    covariance = covariances(np.random.default_rng(seed), n, size, 1e-6, 1e5)
-    np.testing.assert_allclose(regular(covariance), covariance, rtol=1e-13, atol=0)
-
-
 # ---- the motion model
 
 
@@ -230,13 +222,6 @@ def test_single_dimensions_may_differ():
     assert model.missing.tolist() == [4.0] * 6 + [0.25]
 
 
-def test_by_default_an_object_on_the_ground_hardly_moves_up_or_down():
-    model = motion_model(XYZ, TrackerSettings())
-    _, q = model.step(1.0)
-    assert q[5, 5] == UPRIGHT["z"].density < q[4, 4] == q[3, 3]
-    assert model.initial_speed[2] == UPRIGHT["z"].initial_speed
-
-
 # ---- sums of the innovations
 
 CLASSES = 4
@@ -301,13 +286,6 @@ def test_sums_add_up_fade_without_changing_a_ratio_and_are_grouped_by_class(
     assert_same(one + no_innovations(CLASSES), one)
 
 
-def test_without_updates_the_ratios_are_nan_and_nothing_is_inflated():
-    nothing = no_innovations(2)
-    for ratio in (nothing.nis_ratio, nothing.correlation, nothing.reject_ratio):
-        assert np.isnan(ratio).all()
-    assert nothing.inflation.tolist() == [1.0, 1.0]
-
-
 def autoregressive(rho, frames=400, tracks=100, j=2, seed=0):
     """uₜ = ρ uₜ₋₁ + √(1 − ρ²) eₜ: unit variance, lag-1 correlation ρ."""
     random = np.random.default_rng(seed)
@@ -329,23 +307,6 @@ def test_the_correlation_of_an_autoregressive_sequence_is_found(rho):
     pairs = found.pairs[0]
     bounded = min(max(found.correlation[0] * pairs / (pairs + 200), 0.0), 0.9)
     assert found.inflation[0] == pytest.approx((1 + bounded) / (1 - bounded), rel=1e-12)
-
-
-def test_a_few_values_inflate_little():
-    few, many = autoregressive(0.8, frames=5, tracks=2), autoregressive(0.8)
-    assert few.correlation[0] > 0.5
-    assert few.inflation[0] < 1.2
-    assert many.inflation[0] > 8.0
-
-
-def test_half_a_life_later_the_sums_of_a_stream_weigh_half():
-    model = model_of(XY, half_life_seconds=2.0, coast_seconds=100.0)
-    spots = [[0.0, 0.0], [50.0, 0.0]]
-    steps = run(model, [*(seen(i, spots) for i in range(10)), seen(0, [], stamp_ns=2_900_000_000)])
-    before, after = (step.state.innovations for step in steps[-2:])
-    assert before.updates[0] > 5
-    np.testing.assert_allclose(after.updates, 0.5 * before.updates)
-    np.testing.assert_allclose(after.nis, 0.5 * before.nis)
 
 
 def test_only_confirmed_tracks_are_counted():

@@ -58,21 +58,7 @@ def tracks(*rows, ignore=()):
 # ---- dimensions
 
 
-def test_what_moves_is_what_has_a_velocity():
-    assert AXES.names == ("x", "y", "z")
-    assert AXES.position.tolist() == [1, 2, 3]
-    assert AXES.velocity.tolist() == [4, 5, 6]
-    some = moving(("u1", "v1", "w", "u1_velocity", "v1_velocity"))
-    assert (some.names, some.velocity.tolist()) == (("u1", "v1"), [3, 4])
-    assert moving(("yaw",)).names == ()
-
-
 # ---- velocity of labels
-
-
-def test_where_no_time_passes_there_is_no_velocity():
-    still = labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0), (2, 1, 2.0, 0.0), period=0.0)
-    assert np.isnan(label_velocity(still)).all()
 
 
 @given(st.data())
@@ -106,12 +92,6 @@ def test_a_scene_holds_distances_on_the_ground_and_nothing_beyond_the_match_dist
     assert np.isnan(found.distance[[0, 1], [1, 0]]).all()
 
 
-def test_every_frame_has_a_scene_with_or_without_labels_and_tracks():
-    truth = labels((1, 5, 0.0, 0.0), (3, 5, 0.0, 0.0), (9, 5, 0.0, 0.0))
-    found = scenes(truth, [tracks(), tracks(), tracks((1, 0.0, 0.0)), tracks()], AXES, 1.0)
-    assert [scene.distance.shape for scene in found] == [(0, 0), (1, 0), (0, 1), (1, 0)]
-
-
 def test_an_ignored_track_without_an_object_is_left_out():
     truth = labels((0, 5, 0.0, 0.0))
     frame = tracks((1, 0.1, 0.0), (2, 0.2, 0.0), (3, 50.0, 0.0), (4, 60.0, 0.0), ignore=(2, 3))
@@ -120,12 +100,6 @@ def test_an_ignored_track_without_an_object_is_left_out():
     assert found.distance.shape == (1, 2)
     (empty,) = scenes(labels(), [frame], AXES, 2.0)
     assert empty.tracks.tolist() == [1, 4]
-
-
-def test_an_ignored_track_that_gets_an_object_stays():
-    truth = labels((0, 5, 0.0, 0.0), (0, 6, 1.0, 0.0))
-    (found,) = scenes(truth, [tracks((1, 0.4, 0.0), (2, 0.9, 0.0), ignore=(1, 2))], AXES, 2.0)
-    assert found.tracks.tolist() == [1, 2]
 
 
 POINTS = st.lists(st.tuples(st.floats(0, 4), st.floats(0, 4)), min_size=1, max_size=4)
@@ -215,16 +189,6 @@ def test_errors_are_those_of_a_plain_loop(drive):
     assert 0 < with_velocity < pairs.frame.size
 
 
-def test_a_covariance_that_is_none_costs_only_its_own_nees(drive):
-    truth, frames, pairs = drive
-    whole = track_errors(truth, frames, AXES, pairs)
-    frames[3].covariance[frames[3].id == 6] = -np.eye(S)
-    found = track_errors(truth, frames, AXES, pairs)
-    assert np.isnan(found.nees[5])
-    assert np.array_equal(found.nees[:5], whole.nees[:5], equal_nan=True)
-    assert np.array_equal(found.position, whole.position)
-
-
 # ---- measures
 
 
@@ -254,40 +218,6 @@ def scene(objects, tracks, near=None):
 def listed(matched):
     pairs = matched.pairs
     return list(zip(pairs.frame.tolist(), pairs.object.tolist(), pairs.track.tolist(), strict=True))
-
-
-def test_a_switch_is_counted_and_is_a_match_as_well():
-    there, other = {(5, 1): 0.1}, {(5, 2): 0.1}
-    frames = [scene([5], [1], there)] * 3 + [scene([5], [2], other)]
-    matched = match(frames)
-    found = scores([matched])
-    assert found.id_switches == 1
-    assert found.mota == pytest.approx(1 - 1 / 4)
-    assert found.idf1 == pytest.approx(2 * 3 / (4 + 4))  # 3 of 4 labels are track 1's
-    assert listed(matched) == [(0, 5, 1), (1, 5, 1), (2, 5, 1), (3, 5, 2)]
-
-
-def test_misses_and_false_tracks_are_counted():
-    frames = [
-        scene([5, 6], [1], {(5, 1): 0.1}),
-        scene([5], [1, 2], {(5, 1): 0.1}),
-        scene([5], []),
-        scene([], [2]),
-        scene([], []),
-    ]
-    found = scores([match(frames)])
-    assert (found.misses, found.false_positives, found.id_switches) == (2, 2, 0)
-    assert found.mota == pytest.approx(1 - 4 / 4)
-
-
-def test_a_pair_stays_together_though_another_is_nearer():
-    frames = [
-        scene([5], [1], {(5, 1): 0.1}),
-        scene([5], [1, 2], {(5, 1): 1.5, (5, 2): 0.1}),
-    ]
-    matched = match(frames)
-    assert listed(matched)[1] == (1, 5, 1)
-    assert scores([matched]).id_switches == 0
 
 
 def test_ids_of_64_bits_stay_apart():
@@ -330,12 +260,6 @@ def test_they_are_what_motmetrics_itself_says_of_all_sequences():
     for theirs, ours in names.items():
         assert getattr(found, ours) == table.loc["OVERALL", theirs]
     assert found.id_switches > 0
-
-
-def test_without_labels_nothing_is_divided():
-    found = scores([match([scene([], []), scene([], [])])])
-    assert math.isnan(found.mota)
-    assert math.isnan(found.idf1)
 
 
 def test_where_motmetrics_is_missing_it_says_how_to_install_it(monkeypatch):

@@ -17,7 +17,6 @@ from monitor.frames.frame import (
     Header,
     Pose,
     ReceivedFrame,
-    Refusal,
     ReportedTracks,
     TrackStatus,
     Twist,
@@ -54,7 +53,7 @@ from tests.piped import (
     sent,
 )
 from tests.received import FORMS, Sent, detections, frame
-from tests.written import IDS, damaged, doubles, in_request, tagged, unknown_fields
+from tests.written import IDS, damaged, doubles, in_request
 
 
 def frame_of(n=3, **fields):
@@ -78,9 +77,6 @@ def after_one_frame():
     tail = detection_tail()
     received(frame_of(), tail)
     return tail
-
-
-DETECTIONS = frame_pb2.Frame(detections=frame_of().detections).SerializeToString()
 
 
 # ---- motion of the sensor
@@ -111,32 +107,6 @@ def test_motion_is_read_where_it_lies_with_as_many_values_as_were_sent(motion, m
     received(made, tail)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"\x0a\x07" + bytes(7),  # not whole doubles
-        b"\x0a\x20" + bytes(8),  # a length beyond the submessage
-        b"\x0c",  # the end of a group that did not begin
-        b"\x00",
-        b"\xff" * 12,
-    ],
-)
-@pytest.mark.parametrize("number", [3, 4])
-def test_malformed_motion_is_refused_by_a_reader_that_knows_the_layout(number, body):
-    tail = after_one_frame()
-    for data in (tagged(number, 2, body) + DETECTIONS, DETECTIONS + tagged(number, 2, body)):
-        assert_decoded_as_protobuf_does(in_request(data), tail)
-        refusal = decode_process_request(in_request(data), LIMITS, tail)
-        assert isinstance(refusal, Refusal)
-        assert refusal.reason is Reason.MALFORMED
-
-
-def test_a_length_of_two_bytes_is_not_read_as_one():
-    # 128 bytes that could be a pose, if the length were the first byte; it is 1280.
-    pose = b"\x1a\x80" + tagged(1, 2, bytes(120)) + tagged(3, 0, b"\x00") * 3
-    assert_decoded_as_protobuf_does(in_request(pose + DETECTIONS), after_one_frame())
-
-
 @st.composite
 def frames_with_motion(draw):
     """As protobuf writes them, and in other orders."""
@@ -160,12 +130,6 @@ def frames_with_motion(draw):
 
 @given(frames_with_motion() | damaged(frames_with_motion()))
 def test_motion_is_read_as_protobuf_does_by_a_reader_that_knows_the_layout(data):
-    assert_decoded_as_protobuf_does(in_request(data), after_one_frame())
-
-
-@given(st.sampled_from([3, 4]), unknown_fields(2))
-def test_fields_of_a_newer_client_in_the_motion_are_passed_over(number, newer):
-    data = tagged(number, 2, newer) + DETECTIONS
     assert_decoded_as_protobuf_does(in_request(data), after_one_frame())
 
 
@@ -292,23 +256,6 @@ def test_tracks_with_a_detection_come_first_and_otherwise_in_their_order():
     assert (found.tracks.id.tolist(), found.track_id.size) == ([12], 0)
 
 
-def test_a_track_of_other_dimensions_or_an_unknown_layout_leaves_its_neighbours_alone():
-    result = frame_pb2.FrameResult(
-        tracks=[
-            frame_pb2.Track(id=1, state=[1, 2], covariance=[1, 0, 1]),
-            frame_pb2.Track(id=2, state=[1, 2, 3], covariance=[1] * 6),
-            frame_pb2.Track(id=3, state=[3, 4]),
-        ]
-    )
-    newer = b"\x42\x09" + b"\x11" + bytes(8)  # a track whose field 2 is a fixed64
-    found = decode_answer(tagged(2, 2, result.SerializeToString() + newer), 2).tracks
-    assert found.id.tolist() == [1, 2, 3, 0]
-    assert np.array_equal(found.state[[0, 2]], [[1, 2], [3, 4]])
-    assert np.isnan(found.state[[1, 3]]).all()
-    assert np.array_equal(found.covariance[0], np.eye(2))
-    assert np.isnan(found.covariance[1:]).all()
-
-
 def test_the_answer_to_a_header_names_the_dimensions_of_the_tracks():
     dimensions = (
         Dimension("x", "m"),
@@ -421,20 +368,6 @@ def test_a_frame_is_forwarded_with_classes_motion_and_what_is_left_of_its_call()
     nothing = told(processed([], frame_id=None, stamp_ns=None))
     assert nothing.WhichOneof("message") == "frame"
     assert not nothing.frame.ListFields()
-
-
-def test_a_detection_that_fits_no_array_is_forwarded_as_it_came_without_its_label():
-    message = frame_pb2.Frame(frame_id=1, stamp_ns=1)
-    message.detections.add(id=1, class_index=0, mean=[0.0] * 3, covariance=[9.0] * 3)
-    message.detections.add(id=2, mean=[0.5] * 40, covariance=[1.0], ground_truth=[3.0])
-    pipeline = pipeline_of()
-    found = decode_process_request(
-        in_request(message.SerializeToString()), LIMITS, detection_tail()
-    )
-    assert isinstance(found, ReceivedFrame)
-    request = told(pipeline.process(opened(pipeline), found))
-    message.detections[1].ClearField("ground_truth")
-    assert list(request.frame.detections) == list(message.detections)
 
 
 def test_a_header_goes_without_what_its_client_wants_for_itself():
