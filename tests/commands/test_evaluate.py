@@ -123,26 +123,6 @@ def test_the_measures_are_those_of_the_formulas(drive, rows, engine):
         assert dimension["uce"] == pytest.approx(abs(mse - mv), rel=1e-8)
 
 
-def without_tracks(got):
-    """What would be printed of a file that says nothing of tracks."""
-    of_tracks = {"tracks", "n_eff", "nees_interval_n_eff", "ence_noise_floor"}
-    if isinstance(got, dict):
-        return {key: without_tracks(part) for key, part in got.items() if key not in of_tracks}
-    return got
-
-
-def test_an_archive_reads_as_the_table_does_with_covariances_or_variances_alone(
-    drive, rows, tmp_path
-):
-    table, archive = evaluate(drive), evaluate(npz_file(tmp_path / "drive.npz", rows))
-    assert without_tracks(archive) == without_tracks(table)
-    assert archive["tracks"] is None
-    assert archive["joint"]["n_eff"] == archive["rows"]
-    alone = evaluate(npz_file(tmp_path / "variances.npz", rows, full=False))
-    assert without_tracks(alone["dimensions"]) == without_tracks(table["dimensions"])
-    assert alone["joint"]["nees_mean"] != table["joint"]["nees_mean"]
-
-
 # ---- bins
 
 

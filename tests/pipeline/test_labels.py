@@ -423,6 +423,45 @@ def test_a_higher_revision_takes_back_what_lower_ones_told_and_a_lower_one_chang
 # ---- labels that are named with the remedy
 
 
+@pytest.mark.parametrize(
+    ("label", "where", "field_name", "said"),
+    [
+        (Label(None, GOOD_XY), {}, "detection_id", "absent: name the detection that the label"),
+        (
+            Label(1, (1.0,)),
+            {},
+            "ground_truth",
+            "[1]: send 2 values (x, y), finite and within ±1e+08",
+        ),
+        (Label(1), {}, "ground_truth", "[]: send 2 values (x, y)"),
+        (Label(1, (1.0, float("inf"))), {}, "ground_truth", "[1, inf]: send 2 values"),
+        (Label(1, (-3e8, 0.0)), {}, "ground_truth", "[-3e+08, 0]: send 2 values"),
+        (Label(1, class_index=3), {}, "class_index", "3: the header names 3 classes, from 0."),
+        (Label(1, GOOD_XY), {"stream": "radar"}, "stream", "no stream 'radar': process its frames"),
+        (Label(1, GOOD_XY), {"frame_id": 7}, "frame_id", "7: no such frame of stream 'lidar' is"),
+        (Label(1, GOOD_XY), {"frame_id": None}, "frame_id", "absent: name the frame that the"),
+    ],
+)
+def test_a_label_that_cannot_be_used_is_named_and_its_neighbours_count(
+    label, where, field_name, said
+):
+    pipeline = with_classes(classed(1), classed(2))
+    found = reported(pipeline, replace(labels([Label(2, GOOD_XY), label]), **where))
+    assert account_of(found.account) == ({"orphan": 2} if where else {"matched": 1, "refused": 1})
+    (notice,) = found.notices
+    reason = Reason.GROUND_TRUTH_INVALID
+    if label.class_index is not None:
+        reason = Reason.CLASS_PROBABILITIES_INVALID
+    elif where == {"frame_id": None}:
+        reason = Reason.MISSING_FRAME_KEY
+    assert (notice.reason, notice.field) == (reason, field_name)
+    assert (notice.count, notice.first_index) == ((2, 0) if where else (1, 1))
+    assert notice.message.startswith(said)
+    if not where:
+        # A better label may come.
+        assert told(pipeline, [Label(1, GOOD_XY, class_index=2)]) == {"matched": 1}
+
+
 def test_labels_of_another_stamp_are_not_of_this_frame():
     pipeline = with_frame([sent(1)])
     found = reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=5))

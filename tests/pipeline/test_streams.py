@@ -176,6 +176,16 @@ def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(
     assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
 
 
+def test_a_frame_without_a_number_is_answered_and_its_inline_labels_count():
+    pipeline = pipeline_of(DOUBLE)
+    for _ in range(2):
+        rows = [sent(1, truth=True), sent(2)]
+        answer = pipeline.process(opened(pipeline), frame(rows, None))
+        assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
+    assert counted(pipeline)[TOTAL].raw.n == 2
+    assert pipeline.counters.dropped == pipeline.ledger.fates.account["dropped_no_frame_id"] == 2
+
+
 # ---- event time
 
 

@@ -163,15 +163,6 @@ def test_a_few_absurd_stamps_in_the_future_end_no_track(absurd):
     assert tracker.state.stamp_ns == made[-1].stamp_ns
 
 
-def test_after_many_absurd_stamps_in_the_future_tracking_begins_anew():
-    made = [seen(i, HERE) for i in range(60)]
-    wrong = later([seen(900 + i, HERE) for i in range(MOST_FRAMES + 1)], 1e6)
-    tracker, _, orders = followed(model_of(XY), [*made[:20], *wrong, *made[20:]])
-    assert orders.count(RESTARTED) == 1
-    assert orders[-20:] == [IN_ORDER] * 20
-    assert tracker.state.tracks.n == 2
-
-
 def test_a_single_frame_far_ahead_gives_way_to_the_next_that_comes_before_it():
     made = [seen(i, HERE) for i in range(27)]
     tracker, _, orders = followed(model_of(XY), [*made[:20], seen(500, HERE), *made[20:]])

@@ -53,7 +53,7 @@ from tests.piped import (
     sent,
 )
 from tests.received import FORMS, Sent, detections, frame
-from tests.written import IDS, damaged, doubles, in_request
+from tests.written import IDS, doubles, in_request
 
 
 def frame_of(n=3, **fields):
@@ -105,32 +105,6 @@ def test_motion_is_read_where_it_lies_with_as_many_values_as_were_sent(motion, m
     assert received(made, tail).fast
     made.ClearField("frame_id")
     received(made, tail)
-
-
-@st.composite
-def frames_with_motion(draw):
-    """As protobuf writes them, and in other orders."""
-    made = frame_of(draw(st.integers(1, 3)), **draw(st.sampled_from(list(MOTIONS.values()))))
-    if draw(st.booleans()):
-        made.ClearField("stamp_ns")
-    pieces = []
-    for one, _ in made.ListFields():
-        alone = frame_pb2.Frame()
-        alone.CopyFrom(made)
-        for other, _ in made.ListFields():
-            if other.name != one.name:
-                alone.ClearField(other.name)
-        if one.name != "detections":
-            pieces.append(alone.SerializeToString())
-    pieces += draw(st.lists(st.sampled_from(pieces), max_size=1)) if draw(st.booleans()) else []
-    if draw(st.booleans()):
-        pieces = draw(st.permutations(pieces))
-    return b"".join(pieces) + frame_pb2.Frame(detections=made.detections).SerializeToString()
-
-
-@given(frames_with_motion() | damaged(frames_with_motion()))
-def test_motion_is_read_as_protobuf_does_by_a_reader_that_knows_the_layout(data):
-    assert_decoded_as_protobuf_does(in_request(data), after_one_frame())
 
 
 @st.composite
