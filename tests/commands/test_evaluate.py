@@ -255,8 +255,8 @@ def test_fit_and_both_engines_use_the_same_rows_and_say_which_they_left_out(
     for engine in ENGINES:
         for more in ((), ("--model", path)):
             got = evaluate(file, "--engine", engine, *more)
-            counts = got["rows"], got["rows_refused"], got["rows_without_truth"]
-            assert counts == (usable, unusable, without)
+            told = got["rows"], got["rows_refused"], got["rows_without_truth"]
+            assert told == (usable, unusable, without)
     assert "not fitted on" not in done("fit", npz_file(tmp_path / "sound.npz", rows), *words)
     far = replace(rows, mean=rows.mean + 1e9).of(rows.labelled)
     file = npz_file(tmp_path / "far.npz", far)

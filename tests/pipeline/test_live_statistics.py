@@ -276,7 +276,7 @@ class Sidecar(RuleBasedStateMachine):
 
 
 TestSidecar = Sidecar.TestCase
-TestSidecar.settings = settings(stateful_step_count=25)
+TestSidecar.settings = settings(laws.costly, stateful_step_count=25)
 
 
 def test_an_import_is_seen_wholly_or_not_at_all_and_what_is_folded_meanwhile_is_not_lost():

@@ -367,6 +367,9 @@ def test_tracks_are_counted_by_status_and_class_in_each_space_with_covariance_or
     def bare(number):
         return [replace(row, covariance=()) for row in scene(number, 2)]
 
+    opened(pipeline, HEADER)
+    opened(pipeline, camera)
+    assert pipeline.tracks().names == ()  # no frame yet
     followed(pipeline, range(3), camera, bare)
     followed(pipeline, range(3))
     sent(pipeline, [*scene(3)[:2], Sent(8, (90.0, 0.0, 0.0), (1.0, 1.0, 1.0), 2)], 3)

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 
 from monitor.frames.frame import EgoMotion, Pose, TrackStatus, Twist
 from monitor.frames.space import DimensionKind
-from monitor.tracking.kalman import Association
+from monitor.tracking.kalman import Association, MeasurementNoise
 from tests.laws import assert_same
 from tests.tracking.scenes import (
     BOX,
@@ -139,6 +139,17 @@ def test_a_missing_covariance_is_the_configured_one(space):
         bare.append(seen(i, mean, covariance=broken, missing=[False, True, False]))
     for one, other in zip(run(model, told), run(model, bare), strict=True):
         assert_same(one, other)
+
+
+def test_unit_noise_is_the_identity_whatever_the_detector_says():
+    random = np.random.default_rng(0)
+    spots = [np.array([HERE, THERE]) + random.normal(0, 0.3, (2, 2)) for _ in range(6)]
+    unit = model_of(XY, measurement_noise=MeasurementNoise.UNIT)
+    steps = run(unit, frames(*spots, covariance=1e-4))
+    for step, expected in zip(
+        steps, run(model_of(XY), frames(*spots, covariance=1.0)), strict=True
+    ):
+        assert_same(step, expected)
 
 
 # Association

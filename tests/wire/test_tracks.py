@@ -72,13 +72,6 @@ def received(made, tail=None) -> ReceivedFrame:
     return found
 
 
-def after_one_frame():
-    """A reader that knows the layout of `frame_of`."""
-    tail = detection_tail()
-    received(frame_of(), tail)
-    return tail
-
-
 # ---- motion of the sensor
 
 POSE = frame_pb2.Pose(position=[1, 2, 3], orientation=[1, 0, 0, 0])
@@ -342,6 +335,20 @@ def test_a_frame_is_forwarded_with_classes_motion_and_what_is_left_of_its_call()
     nothing = told(processed([], frame_id=None, stamp_ns=None))
     assert nothing.WhichOneof("message") == "frame"
     assert not nothing.frame.ListFields()
+
+
+def test_a_detection_that_fits_no_array_is_forwarded_as_it_came_without_its_label():
+    message = frame_pb2.Frame(frame_id=1, stamp_ns=1)
+    message.detections.add(id=1, class_index=0, mean=[0.0] * 3, covariance=[9.0] * 3)
+    message.detections.add(id=2, mean=[0.5] * 40, covariance=[1.0], ground_truth=[3.0])
+    pipeline = pipeline_of()
+    found = decode_process_request(
+        in_request(message.SerializeToString()), LIMITS, detection_tail()
+    )
+    assert isinstance(found, ReceivedFrame)
+    request = told(pipeline.process(opened(pipeline), found))
+    message.detections[1].ClearField("ground_truth")
+    assert list(request.frame.detections) == list(message.detections)
 
 
 def test_a_header_goes_without_what_its_client_wants_for_itself():
