@@ -27,7 +27,6 @@ from tests.verbs.recordings import (
     nees,
     npz_file,
     recorded,
-    with_bad_covariances,
 )
 
 replayed = partial(found, "replay")
@@ -197,33 +196,6 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
     assert lines[1] == ["slice", "stage"]
     totals = [line for line in lines if line[0] == "total" and line[1] in STAGES]
     assert totals == [["total", "raw"], ["total", "recalibrated"]]
-
-
-def test_bad_covariances_are_sent_counted_and_left_out(sidecar, rows, tmp_path):
-    spoiled, bad = with_bad_covariances(rows)
-    archive = tmp_path / "spoiled.npz"
-    np.savez(
-        archive,
-        mean=spoiled.mean,
-        cov=spoiled.covariance,
-        gt=spoiled.truth,
-        seq=np.char.add("spoiled_", rows.sequence),
-        frame=spoiled.frame,
-        dimensions=np.array(["px", "py", "pz", "yaw"]),
-    )
-    code, out, err = spoken("replay", archive, "--address", sidecar.grpc, "--json")
-    labels = np.count_nonzero(rows.labelled)
-    assert code == 0
-    assert f"{labels - 4} of {labels} labels matched" in err and "4 unusable" in err
-    run = json.loads(out)
-    assert (run["detections"], run["matched"]) == (rows.n, labels - 4)
-    # There is a total of these dimensions too.
-    (own,) = (
-        entry["raw"]
-        for name, entry in run["slices"].items()
-        if name.startswith("object") and "px" in entry["raw"]["ence"]
-    )
-    assert own["nees_over_k"] == pytest.approx(nees(rows.of(~bad)).mean() / 3, rel=1e-9)
 
 
 # ---- what it does not do

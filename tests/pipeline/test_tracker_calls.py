@@ -29,8 +29,6 @@ from tests.trackers import (
     FakeTracker,
     answering,
     frame,
-    malformed,
-    slow,
     tracker_process,
     tracking,
 )
@@ -244,16 +242,3 @@ def test_a_tracker_that_is_killed_and_comes_back_is_told_the_headers_anew(served
         assert len(feed.ask().tracks) == 2
         assert tracker.kinds() == [("killed", "header"), ("killed", "frame")]
         assert tracker.frames[0].sequence == 1
-
-
-def test_a_tracker_that_is_slow_or_talks_nonsense_costs_the_tracks_and_never_an_answer(served):
-    feed, before = Feed(served, "slow"), served.forwarded()
-    unusable = served.sidecar.metric("tracker_unusable_answers_total")
-    with served.tracked(slow(0.5)) as tracker:
-        feed.missed()
-        tracker.behave = malformed
-        for _ in range(2):
-            feed.missed()
-        assert eventually(lambda: served.forwarded()["late"] == before["late"] + 3)
-        assert served.sidecar.metric("tracker_unusable_answers_total") == unusable + 2
-        assert tracker.calls == 1

@@ -8,17 +8,16 @@ import re
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from scipy.special import softmax
 from scipy.stats import norm
 
 from monitor.cli import main
 from monitor.frames.frame import Header, TrackStatus
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.v1 import frame_pb2, recalibrator_admin_pb2
+from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import (
     AnsweredTracks,
@@ -79,12 +78,6 @@ def in_frame(number=1, **fields) -> pb.ProcessRequest:
     return pb.ProcessRequest(frame=frame)
 
 
-def promote(sidecar, selection) -> recalibrator_admin_pb2.PromoteResponse:
-    request = recalibrator_admin_pb2.PromoteRequest(actor="test", document=selection.to_json())
-    found: recalibrator_admin_pb2.PromoteResponse = sidecar.admin.Promote(request, timeout=PATIENCE)
-    return found
-
-
 def test_quantiles_come_where_asked_for_and_bad_levels_are_refused(sidecar):
     stream = Conversation(sidecar.monitor.Process)
     asking = header("asking", CLASSES)
@@ -93,11 +86,15 @@ def test_quantiles_come_where_asked_for_and_bad_levels_are_refused(sidecar):
     assert (answer.accepted, answer.notice.field) == (False, "quantile_levels")
     asking.header.quantile_levels[:] = [0.05, 0.5, 0.9]
     assert stream.ask(asking).header.accepted
-    sent = in_frame()
+    sent = in_frame(class_probabilities=[[0.64, 0.32, 0.04], [1.0, 0.0, 0.0]])
     sent.frame.detections.add(id=7, class_index=0, mean=[0, 0])  # no covariance
     frame = stream.ask(sent).frame
     *good, bare = frame.detections
     assert list(frame.recalibrator_versions) == [DOUBLE.version]
+    assert frame.class_recalibrator_version == WARM.version
+    roots = np.array([0.8, 0.32**0.5, 0.2])
+    expected = list(roots / roots.sum())
+    assert list(good[0].class_probabilities) == pytest.approx(expected, abs=1e-12)
     for detection in good:
         assert detection.output == frame_pb2.OUTPUT_GAUSSIAN
         expected = [
@@ -108,35 +105,6 @@ def test_quantiles_come_where_asked_for_and_bad_levels_are_refused(sidecar):
         assert list(detection.quantiles) == pytest.approx(expected, abs=1e-12)
     assert bare.status == frame_pb2.STATUS_PASSED_THROUGH
     assert (bare.output, len(bare.quantiles)) == (frame_pb2.OUTPUT_UNSPECIFIED, 0)
-    stream.close()
-
-
-def test_class_probabilities_are_recalibrated_until_the_identity_is_promoted(sidecar):
-    stream = Conversation(sidecar.monitor.Process)
-    assert stream.ask(header("classes", CLASSES)).header.accepted
-    warm = stream.ask(in_frame(1, class_probabilities=[[0.64, 0.32, 0.04], [1.0, 0.0, 0.0]])).frame
-    assert warm.class_recalibrator_version == WARM.version
-    total = 0.8 + 0.32**0.5 + 0.2
-    expected = [0.8 / total, 0.32**0.5 / total, 0.2 / total]
-    assert list(warm.detections[0].class_probabilities) == pytest.approx(expected, abs=1e-12)
-    logits = [[4.0, 2.0, 0.0], [float("nan"), 0.0, 0.0]]
-    frame = stream.ask(in_frame(2, class_logits=logits)).frame
-    expected = list(softmax([2.0, 1.0, 0.0]))
-    assert list(frame.detections[0].class_probabilities) == pytest.approx(expected, abs=1e-12)
-    assert not frame.detections[1].class_probabilities
-    assert [(notice.field, notice.count) for notice in frame.notices] == [("class_logits", 1)]
-    done = promote(sidecar, CLASS_IDENTITY)
-    assert (done.before, done.after) == (WARM.version, CLASS_IDENTITY.version)
-    plain = stream.ask(in_frame(3, class_probabilities=[[0.64, 0.32, 0.04]])).frame
-    assert not plain.detections[0].class_probabilities
-    assert plain.class_recalibrator_version == ""
-    promote(sidecar, WARM)
-    found = sidecar.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
-    listed = {one.version: one for one in found.recalibrators}
-    promoted = {version for version, one in listed.items() if one.promoted}
-    assert promoted == {DOUBLE.version, WARM.version}
-    assert (listed[WARM.version].method, listed[WARM.version].dimensions) == ("temperature", [])
-    assert list(listed[WARM.version].class_names) == list(CLASSES)
     stream.close()
 
 

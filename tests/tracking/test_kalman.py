@@ -35,7 +35,6 @@ from tests.tracking.scenes import (
     IMAGE,
     SPACES,
     XY,
-    XYZ,
     YAW,
     covariances,
     model_of,
@@ -125,21 +124,6 @@ def test_covariances_of_any_size_stay_positive_definite(seed, before, noise, pau
         state, spread = update(state, spread, random.normal(size=(3, model.k)), r)
         is_definite(spread)
         assert np.isfinite(state).all()
-
-
-@pytest.mark.parametrize("pause", [1e-9, 1e-3, 1.0, 1e5, 1e9])
-@pytest.mark.parametrize("deviation", [1e-6, 1e5])
-def test_a_velocity_that_one_detection_tells_all_about_keeps_a_variance(pause, deviation):
-    # After so long x and ẋ are nearly one number: what is left of ẋ is far below its rounding.
-    still = TrackerSettings(acceleration_density=1e-9, initial_speed=1e6, dimensions={})
-    model = motion_model(XYZ, still)
-    spread = np.diag([1.0] * 3 + [1e12] * 3)[None]
-    for _ in range(5):
-        state, spread = predict(np.zeros((1, 6)), spread, *model.step(pause))
-        is_definite(spread)
-        noise = deviation**2 * np.eye(3)[None]
-        state, spread = update(state, spread, np.ones((1, 3)), noise)
-        is_definite(spread)
 
 
 # ---- the motion model

@@ -237,22 +237,6 @@ def test_told_ids_lead_detections_to_their_tracks_whatever_the_distance(choices,
         assert [track_of.get(i, 0) for i in range(len(row))] == wanted
 
 
-@given(seeds)
-def test_no_two_tracks_are_ever_told_by_one_id(seed):
-    random = np.random.default_rng(seed)
-    made = []
-    for number in range(15):
-        n = int(random.integers(0, 12))
-        told = [None if u < 0.2 else int(10 * u) for u in random.random(n)]
-        spots = random.uniform(-20, 20, (n, 2))
-        made.append(seen(number, spots, kind=random.integers(0, 3, n), upstream=told))
-    for step in run(model_of(XY, **TOLD, coast_frames=1), made):
-        tracks = step.state.tracks
-        told = tracks.upstream[tracks.has_upstream].tolist()
-        assert len(set(told)) == len(told)
-        assert len(set(tracks.id.tolist())) == tracks.n
-
-
 # What lies outside the gate
 
 
