@@ -24,7 +24,7 @@ def spoken(*words: object) -> tuple[int, str, str]:
 def done(*words: object) -> str:
     """What a verb prints that does its work without a complaint."""
     code, out, err = spoken(*words)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, ""), (code, err)
     return out
 
 
@@ -36,7 +36,7 @@ def found(*words: object) -> Any:
 def refused(*words: object) -> str:
     """The one line of a verb that does not do its work."""
     code, out, err = spoken(*words)
-    assert (code, out) == (1, "")
+    assert (code, out) == (1, ""), (code, out, err)
     (line,) = err.splitlines()
     assert line.startswith(f"calibration-monitor {words[0]}: ")
     return line

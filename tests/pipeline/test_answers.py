@@ -186,8 +186,11 @@ def deviations(values) -> FloatArray:
     if len(values) == 6:
         matrix = np.zeros((3, 3))
         matrix[np.tril_indices(3)] = values
-        return np.sqrt(np.diag(matrix))
-    return np.sqrt(values if len(values) == 3 else np.diag(np.reshape(values, (3, 3))))
+        variances = np.diag(matrix)
+    else:
+        variances = np.array(values if len(values) == 3 else np.diag(np.reshape(values, (3, 3))))
+    sigma: FloatArray = np.sqrt(variances)
+    return sigma
 
 
 @pytest.mark.parametrize("form", FORMS)

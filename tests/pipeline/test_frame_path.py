@@ -47,7 +47,7 @@ from tests.received import FORMS, TRIANGLE, Label, Sent, frame, in_form, labels
 
 INDEFINITE = Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
 OTHER_DIMENSIONS = Selection(("u", "v"), VarianceScaling((2.0, 2.0)))
-OBSERVING = {"recalibration": {"mode": "observe"}}
+OBSERVING: dict[str, Any] = {"recalibration": {"mode": "observe"}}
 
 
 def processed(pipeline: Pipeline, rows, number=1):

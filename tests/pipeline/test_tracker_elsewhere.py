@@ -143,7 +143,8 @@ class Setting:
         answer = await self.ask(stream)
         assert answer.tracks is not None
         assert not answer.notices
-        return answer.tracks.of_detections(2).tolist()
+        ids: list[int] = answer.tracks.of_detections(2).tolist()
+        return ids
 
     async def missed(self, stream: Stream, left: float | None = None) -> None:
         """The answer comes without tracks, and says so."""

@@ -1,5 +1,5 @@
 """The coarse search misses no pair, the gate agrees with a solve of every pair, and the assignment
-with every possible one."""
+with scipy on whole matrices."""
 
 from typing import Any
 

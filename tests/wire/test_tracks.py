@@ -307,8 +307,8 @@ def test_the_tracker_gets_what_goes_back_to_the_detector_in_the_same_order(
         for part in ("mean", "covariance"):
             ours, theirs = np.array(getattr(there, part)), np.array(getattr(back, part))
             assert np.array_equal(ours, theirs, equal_nan=True)
-        for name, ours in fields.items():
-            value = getattr(row, ours)
+        for name, own in fields.items():
+            value = getattr(row, own)
             assert there.HasField(name) == (value is not None)
             assert getattr(there, name) == (value or 0)
         assert not there.ground_truth
