@@ -32,7 +32,7 @@ HEADER = Header("lidar", XY, CLASSES)
 GOOD_TRUTH = (1.0, 2.0)
 HOUR = 3600 * SECOND
 WARM = ClassSelection(CLASSES, Temperature(2.0))
-quick = settings(max_examples=40)
+quick = settings()  # the number of examples is that of the profile
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:

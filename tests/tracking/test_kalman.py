@@ -1,6 +1,8 @@
-"""The batched filter, against one filterpy.kalman.KalmanFilter a track and its own equations."""
+"""The batched filter against filterpy, the motion model against its matrices, and the sums of
+innovations against plain loops and sequences of known correlation."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,22 +11,48 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.tracking.kalman import TrackerSettings, motion_model, predict, regular, update
+from monitor.frames.space import DimensionKind, Space, plain_space
+from monitor.tracking.kalman import (
+    DimensionNoise,
+    InnovationSums,
+    TrackerSettings,
+    innovation_sums,
+    motion_model,
+    no_innovations,
+    predict,
+    update,
+)
+from tests.laws import assert_same
 from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
-from tests.tracking.scenes import BOX, XYZ, covariances
+from tests.tracking.scenes import (
+    ANGLES,
+    AXIS,
+    BOX,
+    IMAGE,
+    SPACES,
+    XY,
+    YAW,
+    covariances,
+    model_of,
+    run,
+    seen,
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("1.4.5", "2.0.0")
-quick = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
+
+
+# ---- the filter
 
 
 @cache
 def walked(version):
-    """What filterpy_walk.py found with this version of filterpy, in a process of its own."""
+    """What filterpy_walk.py finds with this version of filterpy, in a process of its own."""
     folder = ROOT / ".filterpy" / version
     if not (folder / "filterpy").is_dir():
         pytest.fail(f"{folder} is missing: run `make .filterpy/{version}`")
@@ -54,49 +82,37 @@ def test_tracks_that_are_born_and_die_equal_a_filterpy_object_each(version, case
     assert walk["covariance_gap"] < 1e-9
 
 
-def random_tracks(seed, n, k, size):
-    random = np.random.default_rng(seed)
-    state, covariance = random.normal(size=(n, size)), covariances(random, n, size)
-    return random, state, covariance, random.normal(size=(n, k)), covariances(random, n, k)
-
-
-@quick
 @given(seeds, st.integers(0, 5), st.integers(1, 4), st.integers(0, 4))
-def test_an_update_is_the_sum_of_two_pieces_of_information(seed, n, k, hidden):
+@example(1, 5, 3, 3)
+def test_an_update_is_the_sum_of_two_pieces_of_information_for_each_track_alone(seed, n, k, hidden):
     # P⁺⁻¹ = P⁻¹ + Hᵀ R⁻¹ H and P⁺⁻¹ (x⁺ − x) = Hᵀ R⁻¹ ν: no gain in it.
-    _, state, covariance, innovation, noise = random_tracks(seed, n, k, k + hidden)
+    random, size = np.random.default_rng(seed), k + hidden
+    state, covariance = random.normal(size=(n, size)), covariances(random, n, size)
+    innovation, noise = random.normal(size=(n, k)), covariances(random, n, k)
     moved, spread = update(state, covariance, innovation, noise)
-    h = np.eye(k, k + hidden)
+    h = np.eye(k, size)
     for i in range(n):
         told = h.T @ np.linalg.inv(noise[i])
         information = np.linalg.inv(covariance[i]) + told @ h
-        np.testing.assert_allclose(spread[i] @ information, np.eye(k + hidden), atol=1e-7)
+        np.testing.assert_allclose(spread[i] @ information, np.eye(size), atol=1e-7)
         away = np.linalg.solve(information, told @ innovation[i])
         np.testing.assert_allclose(moved[i], state[i] + away, atol=1e-9)
+        alone = update(state[[i]], covariance[[i]], innovation[[i]], noise[[i]])
+        np.testing.assert_allclose(alone[0][0], moved[i], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(alone[1][0], spread[i], rtol=1e-12, atol=1e-12)
 
 
-@quick
-@given(seeds, st.integers(2, 6), st.integers(1, 4))
-def test_a_track_does_not_feel_its_neighbours(seed, n, k):
-    _, state, covariance, innovation, noise = random_tracks(seed, n, k, k + 2)
-    whole = update(state, covariance, innovation, noise)
-    for i in range(n):
-        alone = update(state[i : i + 1], covariance[i : i + 1], innovation[[i]], noise[[i]])
-        np.testing.assert_allclose(alone[0][0], whole[0][i], rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(alone[1][0], whole[1][i], rtol=1e-12, atol=1e-12)
+def is_definite(covariance):
+    """Symmetric to the bit, and positive definite whatever the units."""
+    assert np.array_equal(covariance, covariance.transpose(0, 2, 1))
+    size = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    np.linalg.cholesky(covariance / (size[:, :, None] * size[:, None, :]))
 
 
-def test_arguments_are_left_alone():
-    _, *arrays = random_tracks(0, 4, 3, 6)
-    before = [array.copy() for array in arrays]
-    update(*arrays)
-    predict(arrays[0], arrays[1], *motion_model(XYZ, TrackerSettings()).step(0.1))
-    for array, old in zip(arrays, before, strict=True):
-        assert np.array_equal(array, old)
-
-
-@quick
 @given(seeds, st.floats(-12, 10), st.floats(-12, 10), st.floats(-9, 5))
+@example(0, 10.0, -12.0, 5.0)
+@example(0, -12.0, 10.0, -9.0)
+@example(0, 10.0, -12.0, -9.0)
 def test_covariances_of_any_size_stay_positive_definite(seed, before, noise, pause):
     random, model = np.random.default_rng(seed), motion_model(BOX, TrackerSettings())
     spread = np.zeros((3, model.size, model.size))
@@ -110,30 +126,193 @@ def test_covariances_of_any_size_stay_positive_definite(seed, before, noise, pau
         assert np.isfinite(state).all()
 
 
-def is_definite(covariance):
-    """Symmetric to the bit, and positive definite whatever the units."""
-    assert np.array_equal(covariance, covariance.transpose(0, 2, 1))
-    size = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-    np.linalg.cholesky(covariance / (size[:, :, None] * size[:, None, :]))
+# ---- the motion model
 
 
-@pytest.mark.parametrize("pause", [1e-9, 1e-3, 1.0, 1e5, 1e9])
-@pytest.mark.parametrize("deviation", [1e-6, 1e5])
-def test_a_velocity_that_one_detection_tells_all_about_keeps_a_variance(pause, deviation):
-    # After so long x and ẋ are nearly one number: what is left of ẋ is far below its rounding.
-    still = TrackerSettings(acceleration_density=1e-9, initial_speed=1e6, dimensions={})
-    model = motion_model(XYZ, still)
-    spread = np.diag([1.0] * 3 + [1e12] * 3)[None]
-    for _ in range(5):
-        state, spread = predict(np.zeros((1, 6)), spread, *model.step(pause))
-        is_definite(spread)
-        noise = deviation**2 * np.eye(3)[None]
-        state, spread = update(state, spread, np.ones((1, 3)), noise)
-        is_definite(spread)
+@pytest.mark.parametrize("dt", [0.0, 1e-6, 0.004, 0.1, 1.0, 2.5, 60.0, 1e4])
+def test_some_dimensions_have_the_matrices_of_filterpy_and_the_others_walk(dt):
+    noise = TrackerSettings(
+        acceleration_density=3.0, walk_density=0.02, turn_density=0.3, dimensions={}
+    )
+    model = motion_model(BOX, noise)
+    f, q = np.eye(10), np.zeros((10, 10))
+    for i in range(3):
+        block = np.ix_([i, i + 7], [i, i + 7])
+        f[block] = kinematic_state_transition(1, dt)
+        q[block] = Q_continuous_white_noise(2, dt, 3.0)
+    for i in range(3, 7):
+        q[i, i] = dt * (0.3 if BOX.names[i] == "yaw" else 0.02)
+    assert model.size == 10 and model.moving.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(model.step(dt)[0], f, rtol=1e-12)
+    np.testing.assert_allclose(model.step(dt)[1], q, rtol=1e-12)
 
 
-@quick
-@given(seeds, st.integers(1, 5), st.integers(1, 8))
-def test_what_is_regular_stays_as_it_is_but_for_rounding(seed, n, size):
-    covariance = covariances(np.random.default_rng(seed), n, size, 1e-6, 1e5)
-    np.testing.assert_allclose(regular(covariance), covariance, rtol=1e-13, atol=0)
+@given(*[st.floats(0, 100, allow_subnormal=False)] * 2, st.sampled_from(SPACES))
+def test_a_step_and_another_are_one_step_of_both_together(a, b, space):
+    model = motion_model(space, TrackerSettings())
+    (f_a, q_a), (f_b, q_b), (f, q) = model.step(a), model.step(b), model.step(a + b)
+    np.testing.assert_allclose(f_b @ f_a, f, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(f_b @ q_a @ f_b.T + q_b, q, rtol=1e-12, atol=1e-300)
+
+
+def test_the_velocities_follow_in_the_order_of_the_space_whatever_the_settings_say():
+    space = Space((YAW, *plain_space(("z", "l", "x"), "m").dimensions))
+    model = motion_model(space, TrackerSettings(velocity_dimensions=("x", "y", "z")))
+    assert model.moving.tolist() == [1, 3]
+    assert [d.name for d in model.dimensions] == ["yaw", "z", "l", "x", "z_velocity", "x_velocity"]
+    assert [d.unit for d in model.dimensions] == ["rad", "m", "m", "m", "m/s", "m/s"]
+    assert {d.kind for d in model.dimensions[1:]} == {DimensionKind.LENGTH}
+    f, _ = model.step(0.5)
+    state = np.array([0.1, 1.0, 2.0, 3.0, 10.0, 20.0])
+    assert f @ state == pytest.approx(np.array([0.1, 6.0, 2.0, 13.0, 10.0, 20.0]))
+
+
+@pytest.mark.parametrize(
+    ("space", "named", "moving"),
+    [
+        (IMAGE, ("x", "y", "z"), [0, 1, 2, 3]),  # none of them is there: all lengths move
+        (Space((AXIS, *IMAGE.dimensions)), ("x", "y", "z"), [1, 2, 3, 4]),
+        (BOX, ("x", "yaw"), [0]),  # an angle walks even where it is named
+        (ANGLES, ("yaw", "tilt"), []),
+    ],
+)
+def test_the_named_lengths_move_or_else_all_lengths(space, named, moving):
+    model = motion_model(space, TrackerSettings(velocity_dimensions=named))
+    assert model.moving.tolist() == moving
+
+
+def test_single_dimensions_may_differ():
+    own = {
+        "y": DimensionNoise(density=7.0, initial_speed=2.0),
+        "l": DimensionNoise(density=0.5, initial_speed=99.0),
+        "yaw": DimensionNoise(density=0.25, missing_deviation=0.5),
+        "nowhere": DimensionNoise(density=1.0),
+    }
+    general = TrackerSettings(
+        acceleration_density=3.0,
+        walk_density=0.02,
+        turn_density=0.3,
+        initial_speed=5.0,
+        missing_deviation=2.0,
+        dimensions=own,
+    )
+    model = motion_model(BOX, general)
+    _, q = model.step(0.1)
+    for i, density in enumerate((3.0, 7.0, 3.0)):
+        expected = Q_continuous_white_noise(2, 0.1, density)
+        np.testing.assert_allclose(q[np.ix_([i, i + 7], [i, i + 7])], expected, rtol=1e-12)
+    assert np.diagonal(q)[3:7] == pytest.approx([0.05, 0.002, 0.002, 0.025])
+    assert model.initial_speed.tolist() == [5.0, 2.0, 5.0]
+    assert model.missing.tolist() == [4.0] * 6 + [0.25]
+
+
+# ---- sums of the innovations
+
+CLASSES = 4
+NAMES = InnovationSums.__slots__
+
+
+def a_frame(seed, m=12, j=3):
+    random = np.random.default_rng(seed)
+    before = random.normal(size=(m, j))
+    before[random.random(m) < 0.4] = np.nan
+    kind, whitened = random.integers(0, CLASSES - 1, m), random.normal(size=(m, j))
+    return kind, whitened, before, random.integers(0, CLASSES, random.integers(0, 5))
+
+
+def sums(seed):
+    return innovation_sums(CLASSES, *a_frame(seed))
+
+
+def slow_sums(classes, kinds, whitened, before, rejected):
+    """One value after the other, in plain numbers."""
+    total = {name: [0.0] * classes for name in NAMES}
+    for kind, now, earlier in zip(kinds, whitened.tolist(), before.tolist(), strict=True):
+        total["updates"][kind] += 1
+        total["values"][kind] += len(now)
+        total["nis"][kind] += sum(u * u for u in now)
+        if not math.isnan(earlier[0]):
+            total["pairs"][kind] += len(now)
+            total["product"][kind] += sum(u * v for u, v in zip(now, earlier, strict=True))
+            total["square"][kind] += sum(u * u for u in now)
+            total["square_before"][kind] += sum(v * v for v in earlier)
+    for kind in rejected:
+        total["rejected"][kind] += 1
+    return total
+
+
+@given(seeds, st.integers(0, 20), st.integers(1, 4))
+@example(1, 20, 3)
+def test_the_sums_are_those_of_plain_loops(seed, m, j):
+    frame = a_frame(seed, m, j)
+    found, expected = innovation_sums(CLASSES, *frame), slow_sums(CLASSES, *frame)
+    for name in NAMES:
+        assert getattr(found, name) == pytest.approx(np.array(expected[name]), rel=1e-12), name
+
+
+@given(seeds, seeds, st.floats(1e-6, 1), st.lists(st.integers(-1, 2), min_size=4, max_size=4))
+def test_sums_add_up_fade_without_changing_a_ratio_and_are_grouped_by_class(
+    left, right, factor, group
+):
+    one, both = sums(left), [
+        np.concatenate(parts) for parts in zip(a_frame(left), a_frame(right), strict=True)
+    ]  # fmt: skip
+    added, whole, faded = one + sums(right), innovation_sums(CLASSES, *both), one.fade(factor)
+    grouped = one.by_group(np.array(group), 3)
+    for name in NAMES:
+        assert getattr(added, name) == pytest.approx(getattr(whole, name), rel=1e-9), name
+        np.testing.assert_allclose(getattr(faded, name), factor * getattr(one, name))
+        for g in range(3):
+            members = [getattr(one, name)[c] for c in range(CLASSES) if group[c] == g]
+            assert getattr(grouped, name)[g] == pytest.approx(sum(members)), name
+    for ratio in ("nis_ratio", "correlation", "reject_ratio"):
+        np.testing.assert_allclose(getattr(faded, ratio), getattr(one, ratio))
+    assert_same(one + no_innovations(CLASSES), one)
+
+
+def autoregressive(rho, frames=400, tracks=100, j=2, seed=0):
+    """uₜ = ρ uₜ₋₁ + √(1 − ρ²) eₜ: unit variance, lag-1 correlation ρ."""
+    random = np.random.default_rng(seed)
+    u = random.normal(size=(tracks, j))
+    total, before = no_innovations(1), np.full((tracks, j), np.nan)
+    none = np.zeros(0, int)
+    for _ in range(frames):
+        total += innovation_sums(1, np.zeros(tracks, int), u, before, none)
+        before, u = u, rho * u + math.sqrt(1 - rho**2) * random.normal(size=u.shape)
+    return total
+
+
+@pytest.mark.parametrize("rho", [-0.8, 0.0, 0.3, 0.6, 0.85, 0.97])
+def test_the_correlation_of_an_autoregressive_sequence_is_found(rho):
+    found = autoregressive(rho)
+    assert found.nis_ratio[0] == pytest.approx(1.0, abs=0.1)
+    assert found.correlation[0] == pytest.approx(rho, abs=0.02)
+    # ρ is drawn to 0 by 200 pairs without correlation, and bounded at 0.9.
+    pairs = found.pairs[0]
+    bounded = min(max(found.correlation[0] * pairs / (pairs + 200), 0.0), 0.9)
+    assert found.inflation[0] == pytest.approx((1 + bounded) / (1 - bounded), rel=1e-12)
+
+
+def test_only_confirmed_tracks_are_counted():
+    steps = run(model_of(XY, confirm_detections=3), [seen(i, [[0.0, 0.0]]) for i in range(6)])
+    # The third detection confirms; from the fourth on each update counts, each with one before.
+    decay = 0.5 ** (0.1 / 60)
+    counts = [step.state.innovations.updates[0] for step in steps]
+    assert counts == pytest.approx([0, 0, 0, 1, 1 + decay, 1 + decay + decay**2])
+    assert steps[-1].state.innovations.pairs[0] == pytest.approx(2 * counts[-1])
+
+
+def test_correlated_errors_inflate_the_noise_and_with_it_the_covariance_of_the_tracks():
+    random, error, frames = np.random.default_rng(0), np.zeros((40, 2)), []
+    place = np.column_stack([20.0 * np.arange(40), np.zeros(40)])
+    for number in range(80):
+        error = 0.9 * error + math.sqrt(0.19) * random.normal(0, 0.1, error.shape)
+        frames.append(seen(number, place + error))
+    plain, inflated = (
+        run(model_of(XY, inflate_for_correlation=choice), frames)[-1].state
+        for choice in (False, True)
+    )
+    assert plain.innovations.correlation[0] > 0.3
+    assert inflated.innovations.inflation[0] > 1.5
+    ratio = inflated.tracks.covariance[:, 0, 0] / plain.tracks.covariance[:, 0, 0]
+    assert (ratio > 1.2).all()

@@ -1,7 +1,9 @@
-"""Tracks against labels: which are matched, how far off they are, written out as plain loops."""
+"""Tracks against labels: which are matched, how far off they are, and what they score."""
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from monitor.store.labels import HOW_TO_INSTALL, NoMotmetrics, match, scores
 from monitor.tracking.quality import (
     FrameTracks,
     Labels,
     Pairs,
+    Scene,
     TrackErrors,
     finite_mean,
     label_velocity,
@@ -54,37 +58,7 @@ def tracks(*rows, ignore=()):
 # ---- dimensions
 
 
-def test_what_moves_is_what_has_a_velocity():
-    assert AXES.names == ("x", "y", "z")
-    assert AXES.position.tolist() == [1, 2, 3]
-    assert AXES.velocity.tolist() == [4, 5, 6]
-    some = moving(("u1", "v1", "w", "u1_velocity", "v1_velocity"))
-    assert (some.names, some.velocity.tolist()) == (("u1", "v1"), [3, 4])
-    assert moving(("yaw",)).names == ()
-
-
 # ---- velocity of labels
-
-
-def test_velocity_is_the_central_difference_of_an_object():
-    found = labels((4, 1, 0.0, 0.0), (5, 1, 9.0, 9.0), (6, 1, 1.0, -2.0))
-    velocity = label_velocity(found)
-    assert velocity[1] == pytest.approx([0, 5.0, -10.0, 0])
-    assert np.isnan(velocity[[0, 2]]).all()
-
-
-def test_an_object_that_was_not_labelled_in_both_neighbours_has_no_velocity():
-    gap = labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0), (3, 1, 3.0, 0.0), (4, 1, 4.0, 0.0))
-    assert np.isnan(label_velocity(gap)).all()
-    two = labels((0, 1, 0.0, 0.0), (1, 2, 1.0, 0.0), (2, 1, 2.0, 0.0))
-    assert np.isnan(label_velocity(two)).all()
-    assert np.isnan(label_velocity(labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0)))).all()
-    assert label_velocity(labels()).shape == (0, K)
-
-
-def test_where_no_time_passes_there_is_no_velocity():
-    still = labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0), (2, 1, 2.0, 0.0), period=0.0)
-    assert np.isnan(label_velocity(still)).all()
 
 
 @given(st.data())
@@ -118,19 +92,6 @@ def test_a_scene_holds_distances_on_the_ground_and_nothing_beyond_the_match_dist
     assert np.isnan(found.distance[[0, 1], [1, 0]]).all()
 
 
-def test_height_does_not_count():
-    above = tracks((1, 0.0, 0.0))
-    above.state[0, 3] = 100.0
-    (found,) = scenes(labels((0, 5, 0.0, 0.0)), [above], AXES, 1.0)
-    assert found.distance.tolist() == [[0.0]]
-
-
-def test_every_frame_has_a_scene_with_or_without_labels_and_tracks():
-    truth = labels((1, 5, 0.0, 0.0), (3, 5, 0.0, 0.0), (9, 5, 0.0, 0.0))
-    found = scenes(truth, [tracks(), tracks(), tracks((1, 0.0, 0.0)), tracks()], AXES, 1.0)
-    assert [scene.distance.shape for scene in found] == [(0, 0), (1, 0), (0, 1), (1, 0)]
-
-
 def test_an_ignored_track_without_an_object_is_left_out():
     truth = labels((0, 5, 0.0, 0.0))
     frame = tracks((1, 0.1, 0.0), (2, 0.2, 0.0), (3, 50.0, 0.0), (4, 60.0, 0.0), ignore=(2, 3))
@@ -139,12 +100,6 @@ def test_an_ignored_track_without_an_object_is_left_out():
     assert found.distance.shape == (1, 2)
     (empty,) = scenes(labels(), [frame], AXES, 2.0)
     assert empty.tracks.tolist() == [1, 4]
-
-
-def test_an_ignored_track_that_gets_an_object_stays():
-    truth = labels((0, 5, 0.0, 0.0), (0, 6, 1.0, 0.0))
-    (found,) = scenes(truth, [tracks((1, 0.4, 0.0), (2, 0.9, 0.0), ignore=(1, 2))], AXES, 2.0)
-    assert found.tracks.tolist() == [1, 2]
 
 
 POINTS = st.lists(st.tuples(st.floats(0, 4), st.floats(0, 4)), min_size=1, max_size=4)
@@ -234,26 +189,6 @@ def test_errors_are_those_of_a_plain_loop(drive):
     assert 0 < with_velocity < pairs.frame.size
 
 
-def test_no_match_has_no_errors(drive):
-    truth, frames, _ = drive
-    nothing = np.zeros(0, np.int64)
-    found = track_errors(truth, frames, AXES, Pairs(nothing, nothing, nothing.astype(np.uint64)))
-    assert found.position.shape == found.velocity.shape == (0, 3)
-    assert found.nees.shape == (0,)
-    assert math.isnan(rmse(found.position))
-    assert math.isnan(state_nees_over_k(found))
-
-
-def test_a_covariance_that_is_none_costs_only_its_own_nees(drive):
-    truth, frames, pairs = drive
-    whole = track_errors(truth, frames, AXES, pairs)
-    frames[3].covariance[frames[3].id == 6] = -np.eye(S)
-    found = track_errors(truth, frames, AXES, pairs)
-    assert np.isnan(found.nees[5])
-    assert np.array_equal(found.nees[:5], whole.nees[:5], equal_nan=True)
-    assert np.array_equal(found.position, whole.position)
-
-
 # ---- measures
 
 
@@ -269,10 +204,76 @@ def test_measures_of_errors_worked_out_by_hand():
     assert math.isnan(finite_mean(np.array([np.nan])))
 
 
-def test_errors_of_parts_are_pooled_by_their_number():
-    few = TrackErrors(np.full((1, 2), 4.0), np.full((1, 2), np.nan), np.array([np.nan]))
-    many = TrackErrors(np.zeros((3, 2)), np.ones((3, 2)), np.ones(3))
-    found = TrackErrors.joined([few, many])
-    assert rmse(found.position) == pytest.approx(math.sqrt(32 / 4))
-    assert rmse(found.velocity) == pytest.approx(math.sqrt(2))
-    assert finite_mean(found.nees) == 1.0
+LARGE = 2**63  # ids of tracks may have 64 bits
+
+
+def scene(objects, tracks, near=None):
+    """A frame; near: the pairs (object, track) that may match, with their distance."""
+    distance = np.full((len(objects), len(tracks)), np.nan)
+    for (label, track), value in (near or {}).items():
+        distance[objects.index(label), tracks.index(track)] = value
+    return Scene(np.array(objects, np.int64), np.array(tracks, np.uint64), distance)
+
+
+def listed(matched):
+    pairs = matched.pairs
+    return list(zip(pairs.frame.tolist(), pairs.object.tolist(), pairs.track.tolist(), strict=True))
+
+
+def test_ids_of_64_bits_stay_apart():
+    near = {(2**62, LARGE): 0.1, (2**62 + 1, LARGE + 1): 0.1}
+    frames = [scene([2**62, 2**62 + 1], [LARGE, LARGE + 1], near)] * 2
+    matched = match(frames)
+    assert scores([matched]).id_switches == 0
+    assert set(listed(matched)) == {
+        (frame, 2**62 + i, LARGE + i) for frame in range(2) for i in range(2)
+    }
+
+
+def test_they_are_what_motmetrics_itself_says_of_all_sequences():
+    import motmetrics
+
+    rng = np.random.default_rng(0)
+    accumulators, matched = [], []
+    for _ in range(3):
+        accumulator, frames = motmetrics.MOTAccumulator(auto_id=False), []
+        for frame in range(30):
+            objects = np.sort(rng.choice(6, rng.integers(0, 6), replace=False))
+            tracks = np.sort(rng.choice(8, rng.integers(0, 6), replace=False)).astype(np.uint64)
+            distance = rng.uniform(0, 3, (objects.size, tracks.size))
+            distance[distance > 2] = np.nan
+            frames.append(Scene(objects, tracks, distance))
+            accumulator.update(objects, tracks, distance, frameid=frame)
+        accumulators.append(accumulator)
+        matched.append(match(frames))
+    names = {
+        "mota": "mota",
+        "idf1": "idf1",
+        "num_switches": "id_switches",
+        "num_false_positives": "false_positives",
+        "num_misses": "misses",
+    }
+    table = motmetrics.metrics.create().compute_many(
+        accumulators, metrics=list(names), generate_overall=True
+    )
+    found = scores(matched)
+    for theirs, ours in names.items():
+        assert getattr(found, ours) == table.loc["OVERALL", theirs]
+    assert found.id_switches > 0
+
+
+def test_where_motmetrics_is_missing_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "motmetrics", None)
+    with pytest.raises(NoMotmetrics, match="not installed") as caught:
+        match([scene([], [])])
+    assert str(caught.value) == HOW_TO_INSTALL
+    assert "calibration-monitor[tracking]" in HOW_TO_INSTALL
+
+
+def test_neither_the_sidecar_nor_replay_imports_pandas_before_it_is_needed():
+    code = (
+        "import sys, monitor.sidecar, monitor.commands.serve, monitor.commands.replay\n"
+        "print(sorted({'motmetrics', 'pandas'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "[]\n"

@@ -1,0 +1,459 @@
+"""What trackers add to the messages: motion of the sensor, scores, upstream tracks, tracks; and
+the messages of a tracker elsewhere."""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from monitor.frames.detections import Reason
+from monitor.frames.frame import (
+    EgoMotion,
+    FrameAnswer,
+    Header,
+    Pose,
+    ReceivedFrame,
+    ReportedTracks,
+    TrackStatus,
+    Twist,
+)
+from monitor.frames.space import Dimension, DimensionKind
+from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
+from monitor.wire.answers import encode_header_answer, encode_process_response, encode_tracks
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    track_dimensions,
+)
+from monitor.wire.requests import decode_process_request, detection_tail
+from monitor.wire.tracker import (
+    MOST_STATE,
+    UnusableAnswer,
+    decode_update,
+    encode_frame_update,
+    encode_header_update,
+    reported_tracks,
+)
+from tests import reported
+from tests.as_protobuf import LIMITS, assert_decoded_as_protobuf_does, assert_same_frame
+from tests.piped import (
+    BAD,
+    CLASSES,
+    GOOD_TRUTH,
+    MISSING,
+    SELECTIONS,
+    XYZ,
+    opened,
+    pipeline_of,
+    sent,
+)
+from tests.received import FORMS, Sent, detections, frame
+from tests.written import IDS, doubles, in_request
+
+
+def frame_of(n=3, **fields):
+    """A frame of n detections of one layout."""
+    made = frame_pb2.Frame(frame_id=1, stamp_ns=-5, **fields)
+    for i in range(n):
+        made.detections.add(id=i, class_index=0, mean=[i, 2], covariance=[1, 1])
+    return made
+
+
+def received(made, tail=None) -> ReceivedFrame:
+    data = in_request(made.SerializeToString())
+    found = decode_process_request(data, LIMITS, tail or detection_tail())
+    assert isinstance(found, ReceivedFrame)
+    assert_same_frame(found, made)
+    return found
+
+
+# ---- motion of the sensor
+
+POSE = frame_pb2.Pose(position=[1, 2, 3], orientation=[1, 0, 0, 0])
+TWIST = frame_pb2.Twist(linear=[10, 0, 0], angular=[0, 0, 0.1])
+MOTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "pose": {"ego_pose": POSE},
+    "twist": {"ego_twist": TWIST},
+    "both": {"ego_pose": POSE, "ego_twist": TWIST},
+    "empty pose": {"ego_pose": frame_pb2.Pose()},
+    "empty twist beside a pose": {"ego_pose": POSE, "ego_twist": frame_pb2.Twist()},
+    "too few values": {"ego_pose": frame_pb2.Pose(position=[1.0])},
+    "too many values": {"ego_twist": frame_pb2.Twist(linear=[1.0] * 100)},
+}
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_motion_is_read_where_it_lies_with_as_many_values_as_were_sent(motion, monkeypatch):
+    tail, made = detection_tail(), frame_of(**MOTIONS[motion])
+    assert received(made, tail).fast
+    assert not received(frame_of(0, **MOTIONS[motion]), tail).detections.n
+    if motion in ("none", "pose", "twist", "both", "empty pose"):
+        monkeypatch.setattr("monitor.wire.requests.parse", None)  # of the whole message
+    assert received(made, tail).fast
+    made.ClearField("frame_id")
+    received(made, tail)
+
+
+@st.composite
+def motions(draw):
+    """Motion of a sensor; now and then with a value too many or too few."""
+
+    def values(count):
+        return np.array(draw(doubles(draw(st.sampled_from([count, count, 0, count + 1])))))
+
+    pose = Pose(values(3), values(4)) if draw(st.booleans()) else None
+    return EgoMotion(pose, Twist(values(3), values(3)) if draw(st.booleans()) else None)
+
+
+@given(motions(), st.integers(0, 2))
+@example(EgoMotion(Pose(np.ones(3), np.ones(4)), Twist(np.ones(3), np.ones(3))), 2)
+def test_the_client_sends_motion_as_protobuf_would_write_it(ego, n):
+    message = frame_of(n)
+    if ego.pose is not None:
+        position, orientation = ego.pose.position, ego.pose.orientation
+        message.ego_pose.CopyFrom(frame_pb2.Pose(position=position, orientation=orientation))
+    if ego.twist is not None:
+        linear, angular = ego.twist.linear, ego.twist.angular
+        message.ego_twist.CopyFrom(frame_pb2.Twist(linear=linear, angular=angular))
+    outgoing = OutgoingFrame(
+        frame_id=message.frame_id,
+        stamp_ns=message.stamp_ns,
+        id=np.arange(n, dtype=np.uint64),
+        class_index=np.zeros(n, np.int64),
+        mean=np.array([[i, 2.0] for i in range(n)]).reshape(n, 2),
+        covariance=np.ones((n, 2)),
+        ego=ego,
+    )
+    data = encode_frame(outgoing)
+    assert data == in_request(message.SerializeToString())
+    assert_decoded_as_protobuf_does(data)
+
+
+# ---- scores and upstream tracks
+
+
+def test_scores_and_upstream_tracks_are_read_the_fast_way_or_marked_where_absent():
+    assert received(frame_of()).detections.score is None
+    assert received(frame_of(0)).detections.upstream_track is None
+    made, tail = frame_of(), detection_tail()
+    for i, detection in enumerate(made.detections):
+        detection.score, detection.upstream_track_id = i / 8, 2**64 - 1 - i
+    for _ in range(2):
+        found = received(made, tail)
+        assert found.fast and found.detections.uniform
+        score, upstream = found.detections.score, found.detections.upstream_track
+        assert score is not None and upstream is not None
+        assert score.tolist() == [0, 1 / 8, 2 / 8]
+        assert upstream[0].tolist() == [2**64 - 1, 2**64 - 2, 2**64 - 3]
+        assert upstream[1].all()
+    made = frame_of(4)
+    made.detections[1].upstream_track_id = 0
+    made.detections[3].upstream_track_id, made.detections[3].score = 7, 0.5
+    found = received(made)
+    assert not found.fast
+    score, upstream = found.detections.score, found.detections.upstream_track
+    assert score is not None and upstream is not None
+    assert upstream[0].tolist() == [0, 0, 0, 7]
+    assert upstream[1].tolist() == [False, True, False, True]
+    assert np.isnan(score).tolist() == [True, True, True, False]
+
+
+# ---- tracks in the answer
+
+
+@st.composite
+def tracked_frames(draw):
+    """Ids of the detections of a frame, and tracks of some of them."""
+    ids = draw(st.lists(IDS, max_size=6))
+    return np.array(ids, np.uint64), draw(reported.reported_tracks(range(len(ids))))
+
+
+@given(tracked_frames())
+def test_tracks_are_what_protobuf_would_write_and_their_detections_have_their_ids(made):
+    ids, tracks = made
+    expected = frame_pb2.FrameResult(tracks=reported.track_messages(tracks, ids))
+    assert encode_tracks(tracks, ids) == expected.SerializeToString()
+    track_of = dict(zip(tracks.detection.tolist(), tracks.id.tolist(), strict=True))
+    assert tracks.of_detections(ids.size).tolist() == [track_of.get(i, 0) for i in range(ids.size)]
+
+
+# Of rows 2 and 0 of a frame, and one without a detection between them.
+SOME = ReportedTracks(
+    id=np.array([11, 12, 13], np.uint64),
+    class_index=np.array([0, 1, 0]),
+    status=np.array([TrackStatus.TENTATIVE, TrackStatus.COASTING, TrackStatus.CONFIRMED], np.uint8),
+    detections=np.array([1, 5, 9]),
+    detection=np.array([2, -1, 0]),
+    nis=np.array([np.nan, np.nan, 1.5]),
+    state=np.arange(9.0).reshape(3, 3),
+    covariance=np.arange(27.0).reshape(3, 3, 3),
+)
+
+
+def part_of(rows: slice) -> ReportedTracks:
+    names = ReportedTracks.__dataclass_fields__
+    return ReportedTracks(**{name: getattr(SOME, name)[rows] for name in names})
+
+
+def answer_of(tracks, n=3) -> bytes:
+    reason = np.full(n, Reason.OBSERVE_MODE, np.uint8)
+    return encode_process_response(FrameAnswer(received(frame_of(n)), reason, tracks=tracks), 1)
+
+
+def test_tracks_with_a_detection_come_first_and_otherwise_in_their_order():
+    found = decode_answer(answer_of(SOME), 2)
+    assert found.tracks.id.tolist() == [11, 13, 12]
+    assert found.tracks.detection_id.tolist() == [2, 0, 0]
+    assert found.tracks.has_detection.tolist() == [True, True, False]
+    assert np.array_equal(found.tracks.nis, [np.nan, 1.5, np.nan], equal_nan=True)
+    assert found.track_id.tolist() == [13, 0, 11]
+    lower = np.tril(SOME.covariance[0])
+    assert np.array_equal(found.tracks.covariance[0], lower + np.tril(lower, -1).T)
+    assert answer_of(None) == answer_of(part_of(slice(0)))
+    found = decode_answer(answer_of(None), 2)
+    assert (found.tracks.state.shape, found.tracks.covariance.shape) == ((0, 0), (0, 0, 0))
+    assert found.track_id.tolist() == [0, 0, 0]
+    found = decode_answer(answer_of(part_of(slice(1, 2)), n=0), 2)
+    assert (found.tracks.id.tolist(), found.track_id.size) == ([12], 0)
+
+
+def test_the_answer_to_a_header_names_the_dimensions_of_the_tracks():
+    dimensions = (
+        Dimension("x", "m"),
+        Dimension("yaw", "rad", DimensionKind.ANGLE),
+        Dimension("vx", "m/s"),
+    )
+    result = perception_monitor_pb2.HeaderResult(stream="lidar", accepted=True)
+    result.track_dimensions.add(name="x", unit="m", kind=frame_pb2.DIMENSION_KIND_LENGTH)
+    result.track_dimensions.add(name="yaw", unit="rad", kind=frame_pb2.DIMENSION_KIND_ANGLE)
+    result.track_dimensions.add(name="vx", unit="m/s", kind=frame_pb2.DIMENSION_KIND_LENGTH)
+    data = encode_header_answer("lidar", None, dimensions)
+    assert data == perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
+    assert track_dimensions(data) == ("x", "yaw", "vx")
+    assert track_dimensions(encode_header_answer("lidar", None)) == ()
+    assert track_dimensions(answer_of(None)) == ()
+
+
+# ---- what a tracker elsewhere is sent
+
+
+def processed(rows, selection="by slice", **changes) -> FrameAnswer:
+    pipeline = pipeline_of(SELECTIONS[selection])
+    made = frame(rows)
+    alike = made.detections.uniform or not rows
+    return pipeline.process(opened(pipeline), replace(made, fast=alike, **changes))
+
+
+def told(answer: FrameAnswer, left_ns=None) -> tracker_pb2.UpdateRequest:
+    data = encode_frame_update("lidar", answer, 7, left_ns)
+    request = tracker_pb2.UpdateRequest.FromString(data)
+    # Byte for byte what protobuf itself would write.
+    assert request.SerializeToString() == data
+    return request
+
+
+def returned(answer: FrameAnswer) -> frame_pb2.FrameResult:
+    data = encode_process_response(answer, 1)
+    return perception_monitor_pb2.ProcessResponse.FromString(data).frame
+
+
+ODD = [
+    Sent(None, (1.0, 2.0, 3.0), (1.0, 1.0, 1.0)),  # no id
+    Sent(5, (1.0, 2.0, 3.0), (1.0, 1.0, 1.0), class_index=None),
+    Sent(6, (1.0,), (1.0,)),
+    Sent(7, (), ()),
+    Sent(8, (1.0, np.nan, 3.0), (1.0, 1.0, 1.0)),
+    Sent(9, (1.0, 2.0, 3.0, 4.0), (1.0, 1.0), score=0.5),
+    BAD,
+    MISSING,
+]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(FORMS), st.booleans(), st.booleans()), max_size=6),
+    st.lists(st.sampled_from(ODD), max_size=3, unique=True),
+    st.sampled_from(sorted(SELECTIONS)),
+    st.randoms(use_true_random=False),
+)
+def test_the_tracker_gets_what_goes_back_to_the_detector_in_the_same_order(
+    usual, odd, selection, shuffled
+):
+    rows = [
+        replace(
+            sent(20 + i, form=form, truth=True),
+            score=0.25 if scored else None,
+            upstream_track=i if tracked else None,
+        )
+        for i, (form, scored, tracked) in enumerate(usual)
+    ] + odd
+    shuffled.shuffle(rows)
+    answer = processed(rows, selection)
+    request, result = told(answer), returned(answer)
+    assert (request.stream, request.sequence) == ("lidar", 7)
+    assert (request.frame.frame_id, request.frame.stamp_ns) == (1, 0)
+    fields = {
+        "id": "id",
+        "class_index": "class_index",
+        "score": "score",
+        "upstream_track_id": "upstream_track",
+    }
+    for row, there, back in zip(rows, request.frame.detections, result.detections, strict=True):
+        for part in ("mean", "covariance"):
+            ours, theirs = np.array(getattr(there, part)), np.array(getattr(back, part))
+            assert np.array_equal(ours, theirs, equal_nan=True)
+        for name, own in fields.items():
+            value = getattr(row, own)
+            assert there.HasField(name) == (value is not None)
+            assert getattr(there, name) == (value or 0)
+        assert not there.ground_truth
+        assert not there.HasField("ground_truth_class")
+
+
+def test_a_frame_is_forwarded_with_classes_motion_and_what_is_left_of_its_call():
+    row = replace(sent(1), class_probabilities=(0.5, 0.25, 0.125, 0.125))
+    logits = replace(sent(2), class_logits=(0.0, 0.0, 0.0, 0.0))
+    pose = Pose(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 0.0, 0.0]))
+    ego = EgoMotion(pose, Twist(np.array([4.0, 5.0, 6.0]), np.zeros(3)))
+    answer = processed([row, logits], "double", ego=ego)
+    request = told(answer)
+    first, second = request.frame.detections
+    assert np.allclose(first.covariance, 4 * np.array(row.covariance))
+    assert list(first.class_probabilities) == [0.5, 0.25, 0.125, 0.125]
+    assert np.allclose(second.class_probabilities, 0.25)
+    assert not second.class_logits
+    assert list(request.frame.ego_pose.position) == [1.0, 2.0, 3.0]
+    assert list(request.frame.ego_twist.linear) == [4.0, 5.0, 6.0]
+    assert not request.HasField("deadline_ns")
+    assert told(answer, 5_000_000).deadline_ns == 5_000_000
+    assert told(answer, -3).deadline_ns == 0
+    nothing = told(processed([], frame_id=None, stamp_ns=None))
+    assert nothing.WhichOneof("message") == "frame"
+    assert not nothing.frame.ListFields()
+
+
+def test_a_detection_that_fits_no_array_is_forwarded_as_it_came_without_its_label():
+    message = frame_pb2.Frame(frame_id=1, stamp_ns=1)
+    message.detections.add(id=1, class_index=0, mean=[0.0] * 3, covariance=[9.0] * 3)
+    message.detections.add(id=2, mean=[0.5] * 40, covariance=[1.0], ground_truth=[3.0])
+    pipeline = pipeline_of()
+    found = decode_process_request(
+        in_request(message.SerializeToString()), LIMITS, detection_tail()
+    )
+    assert isinstance(found, ReceivedFrame)
+    request = told(pipeline.process(opened(pipeline), found))
+    message.detections[1].ClearField("ground_truth")
+    assert list(request.frame.detections) == list(message.detections)
+
+
+def test_a_header_goes_without_what_its_client_wants_for_itself():
+    header = Header("lidar", XYZ, CLASSES, "base", return_tracks=True, quantile_levels=(0.5,))
+    request = tracker_pb2.UpdateRequest.FromString(encode_header_update(header))
+    assert request.stream == request.header.stream == "lidar"
+    assert [d.name for d in request.header.dimensions] == ["x", "y", "z"]
+    assert tuple(request.header.class_names) == CLASSES
+    assert request.header.coordinate_frame == "base"
+    assert not request.header.return_tracks
+    assert not request.header.quantile_levels
+
+
+# ---- what it answers
+
+ROWS = [sent(4), sent(2), Sent(None, GOOD_TRUTH, (1.0, 1.0, 1.0))]
+TRACKS = [
+    frame_pb2.Track(
+        id=number,
+        class_index=1,
+        status=frame_pb2.TRACK_STATUS_CONFIRMED,
+        detections=3,
+        state=[1.0, 2.0],
+        covariance=[1.0, 0.5, 2.0],
+        detection_id=detection,
+        nis=nis,
+    )
+    for number, detection, nis in ((11, 2, 0.5), (12, None, None))
+]
+
+
+def response_of(tracks) -> bytes:
+    data: bytes = tracker_pb2.UpdateResponse(sequence=3, tracks=tracks).SerializeToString()
+    return data
+
+
+def read(data: bytes, most=10, state_length=None) -> ReportedTracks:
+    answer = decode_update(data)
+    return reported_tracks(answer, detections(ROWS), len(CLASSES), most, state_length)
+
+
+def changed(**fields) -> frame_pb2.Track:
+    track = frame_pb2.Track()
+    track.CopyFrom(TRACKS[0])
+    for name, value in fields.items():
+        track.ClearField(name)
+        if isinstance(value, list):
+            getattr(track, name).extend(value)
+        elif value is not None:
+            setattr(track, name, value)
+    return track
+
+
+def test_tracks_are_read_with_the_rows_of_their_detections_and_passed_on_as_they_came():
+    found = read(response_of(TRACKS))
+    assert found.id.tolist() == [11, 12]
+    assert found.detection.tolist() == [1, -1]
+    assert found.of_detections(3).tolist() == [0, 11, 0]
+    assert np.array_equal(found.nis, [0.5, np.nan], equal_nan=True)
+    assert found.state.tolist() == [[1.0, 2.0]] * 2
+    assert found.covariance.tolist() == [[[1.0, 0.5], [0.5, 2.0]]] * 2
+    assert list(returned(replace(processed(ROWS), tracks=found)).tracks) == TRACKS
+    assert read(response_of([changed(id=2**62)])).id.tolist() == [2**62]
+    assert read(response_of([])).id.size == 0
+    inner = TRACKS[0].SerializeToString() + b"\xf8\x07\x01"  # field 127, of a newer tracker
+    newer = b"\x09" + (3).to_bytes(8, "little") + b"\x12" + bytes([len(inner)]) + inner
+    assert read(newer).id.size == 1
+
+
+@pytest.mark.parametrize(
+    ("track", "named"),
+    [
+        (changed(class_index=None), "class_index"),
+        (changed(class_index=4), "class_index"),
+        (changed(status=9), "status"),
+        (changed(detection_id=3), "detection_id"),
+        (changed(state=[np.nan, 1.0]), "state"),
+        (changed(covariance=[1.0, np.inf, 1.0]), "covariance"),
+        (changed(state=[]), "state"),
+        (changed(state=[1.0]), "state|covariance"),
+        (changed(covariance=[1.0]), "covariance"),
+        (changed(state=[1.0] * (MOST_STATE + 1)), "state"),
+        (changed(id=12), "id"),
+        (changed(id=2**62 + 1), "id: must be at most 2.62"),
+    ],
+)
+def test_tracks_that_cannot_be_are_refused_with_the_field(track, named):
+    with pytest.raises(UnusableAnswer, match=named):
+        read(response_of([TRACKS[1], track]))
+    with pytest.raises(UnusableAnswer):
+        read(response_of([track, TRACKS[1]]))
+
+
+def test_too_many_tracks_or_states_of_another_length_than_promised_are_refused():
+    assert read(response_of(TRACKS), most=2, state_length=2).id.size == 2
+    with pytest.raises(UnusableAnswer, match="max_tracks"):
+        read(response_of(TRACKS), most=1)
+    with pytest.raises(UnusableAnswer, match="as was promised"):
+        read(response_of(TRACKS), state_length=6)
+
+
+@given(st.data())
+def test_bytes_of_any_kind_are_an_answer_or_are_refused(data):
+    whole = bytearray(response_of(TRACKS))
+    whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    for drawn in (bytes(whole), data.draw(st.binary(max_size=300))):
+        with contextlib.suppress(UnusableAnswer):
+            returned(replace(processed(ROWS), tracks=read(drawn)))
