@@ -11,9 +11,11 @@ import subprocess
 import pytest
 
 from deploy.grafana.panels import PLUGINS
-from deploy.grafana.typed_source import TYPES, source
 from tests.components import program
-from tests.deploy.shown import boards, panels
+from tests.deploy.shown import FOLDER, boards, panels
+
+# package.json with its lock file, the compiler's settings, and types.ts.
+TYPES = FOLDER.parent / "typed"
 
 # s; the registry may be slow, and so may be a machine with much else to do.
 PATIENCE = 110
@@ -64,6 +66,14 @@ def changed(uid, change):
     board["panels"] = list(firsts.values())
     change(board)
     return source(board)
+
+
+def source(board) -> str:
+    """Writes a dashboard as a literal, since types of imported JSON are wide: any string fits."""
+    literal = json.dumps(board, indent=2, sort_keys=True, ensure_ascii=False)
+    return (
+        f"import type {{ Dashboard }} from './types';\n\nexport const it: Dashboard = {literal};\n"
+    )
 
 
 def of_kind(board, kind):
