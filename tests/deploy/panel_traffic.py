@@ -27,8 +27,7 @@ from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
-from tests.deploy.alerting import FILES
-from tests.deploy.scraping import RECORDING, Prometheus, free_port
+from tests.deploy.scraping import ALERT_FILES, RECORDING, Prometheus, free_port
 from tests.served import Conversation, Sidecar, process_bytes
 from tests.trackers import tracking
 
@@ -77,7 +76,7 @@ def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
     """What the demo brings, all of it: fault, promotion, the way home."""
     port = free_port()
     config = keeping(config_text(plan.speed), folder)
-    rules = (sooner(folder), *FILES)
+    rules = (sooner(folder), *ALERT_FILES)
     with _sidecar(folder, config, port) as sidecar, _prometheus(folder, port, *rules) as prometheus:
         began, lines = time.time(), []
         # As of a vehicle: the wall clock's time.
