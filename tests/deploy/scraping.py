@@ -141,10 +141,10 @@ class Prometheus(Answering):
             f"--storage.tsdb.path={folder / 'prometheus'}",
         )
 
-    def seen(self, instance: str, series: str, value: float, after: float = 0) -> float:
+    def seen(self, instance: str, series: str, value: float) -> float:
         """Waits until a gauge or a sum is seen to have this value; returns when."""
         up = f'max(timestamp(up{{instance="{instance}"}}))'
-        expression = f"{up} > {after} and sum({series}) == {value}"
+        expression = f"{up} and sum({series}) == {value}"
         found: float = until(lambda: self.query(expression), f"{series} to be {value}")[0][1]
         return found
 

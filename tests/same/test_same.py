@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from tests.same.__main__ import told
+from tests.same.__main__ import MUTATIONS, mutated, told
 from tests.same.compare import LEFT_OUT, LeftOut, Part, compare
-from tests.same.proof import MUTATIONS, mutated
 from tests.same.scene import BEGIN, live_steps, write_files
 
 METRICS = "# HELP a_total Some.\na_total 1.0\nage_seconds 0.25\n"
