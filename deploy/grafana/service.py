@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from deploy.grafana.panels import (
     BAND,
     NONE_IS_CALM,
@@ -123,43 +125,30 @@ FRAMES = {
         Values("percentunit", below(0.5, 0.9), least=0, most=1),
     ),
 }
+# What should not be, by reason: its greatest counts as much as its last.
+_refusals = partial(graph, values=_RARE, calculations=("max", "lastNotNull"))
 REFUSED = {
-    about: graph(
-        {f"{{{{{label}}}}}": rate(metric, label)}, _RARE, calculations=("max", "lastNotNull")
-    )
-    for about, metric, label in (
-        (
-            """Refused by reason
-            A second: detections, messages and further fields that could not be used. Healthy: 0.
-            The answer to the frame says which field and value.
-            docs/runbook.md#calibrationrejectedhigh""",
-            "rejected_total",
-            "reason",
-        ),
-        (
-            """Passed through by reason
-            A second: valid detections that went out as they came. Healthy: 0, but for observe_mode
-            where that is meant. docs/runbook.md#calibrationpassthroughhigh""",
-            "passed_through_total",
-            "reason",
-        ),
-        (
-            """Calls refused
-            A second: calls without a token that is known, or with one of another right. Healthy: 0.
-            Rising: somebody tries, or a token was changed here and not there
-            (docs/security.md).""",
-            "calls_refused_total",
-            "why",
-        ),
-        (
-            """Class probabilities by outcome
-            Detections with class probabilities, a second, by what the recalibrator in force made of
-            them. mismatch: it was fitted on other classes. Healthy: recalibrated alone. All 0: none
-            are sent, or none is in force (docs/recalibration.md).""",
-            "class_recalibrations_total",
-            "outcome",
-        ),
-    )
+    """Refused by reason
+    A second: detections, messages and further fields that could not be used. Healthy: 0. The answer
+    to the frame says which field and value. docs/runbook.md#calibrationrejectedhigh""": _refusals(
+        {"{{reason}}": rate("rejected_total", "reason")}
+    ),
+    """Passed through by reason
+    A second: valid detections that went out as they came. Healthy: 0, but for observe_mode where
+    that is meant. docs/runbook.md#calibrationpassthroughhigh""": _refusals(
+        {"{{reason}}": rate("passed_through_total", "reason")}
+    ),
+    """Calls refused
+    A second: calls without a token that is known, or with one of another right. Healthy: 0. Rising:
+    somebody tries, or a token was changed here and not there (docs/security.md).""": _refusals(
+        {"{{why}}": rate("calls_refused_total", "why")}
+    ),
+    """Class probabilities by outcome
+    Detections with class probabilities, a second, by what the recalibrator in force made of them.
+    mismatch: it was fitted on other classes. Healthy: recalibrated alone. All 0: none are sent, or
+    none is in force (docs/recalibration.md).""": _refusals(
+        {"{{outcome}}": rate("class_recalibrations_total", "outcome")}
+    ),
 }
 DISK = {
     """Frames that wait for truth, in memory

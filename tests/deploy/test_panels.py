@@ -4,13 +4,10 @@ sidecar that sees the demo's drive, with its fault, its promotion and its way ho
 Rows that say what they need ("With …") are asked of a second sidecar, which has it.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import DriveSettings
-from tests.deploy.panel_answers import Question, ask
 from tests.deploy.panel_names import documented, mentioned, metrics
 from tests.deploy.panel_session import Session, documents, fieldless, nameless, session, told
 from tests.deploy.panel_traffic import both
@@ -82,23 +79,3 @@ def test_every_metric_is_in_the_readme_and_in_a_panel(asked: Session):
     assert {name for name in unnamed if not name.startswith("process_")} == set()
     assert rows - asked.exposed().keys() == set()
     assert asked.in_no_panel() == set()
-
-
-@pytest.mark.parametrize(
-    ("expression", "said"),
-    [
-        ("calibration_nees_ration", ["there is no metric calibration_nees_ration", "is empty"]),
-        ('calibration_ence{slcie="total"}', ["is empty"]),
-        ('calibration_ence{stage="rwa"}', ["is empty"]),
-        ("sum by (slcie) (calibration_ence)", ["no series has the label slcie"]),
-        ("sum by ((slice) calibration_ence", ["is no PromQL", "parse error"]),
-    ],
-)
-def test_a_panel_that_asks_for_what_is_not_there_is_found(asked: Session, expression, said):
-    answer = ask(asked.demo, Question("own", "own", expression, legend="{{slcie}}"), {})
-    own = replace(asked, panels=(answer,))
-    found = [line for line in own.mistakes() if line.startswith("own: ")]
-    found += [*told(own.panels), *nameless(own.panels)]
-    assert len(found) == len(said)
-    for line, words in zip(found, said, strict=True):
-        assert words in line

@@ -83,11 +83,9 @@ def checks(fleet):
                 series = f'fleet:calibration_ence:{window}{{slice="{name}",stage="{stage}"}}'
                 found.append(evaluates(f"count({series}) or vector(0)", 0))
                 continue
-            groups = [("fleet", together, {})]
-            groups += [
-                ("instance", one, {"instance": v, "job": "test"}) for v, one in parts.items()
-            ]
-            for group, counts, more in groups:
+            for vehicle, counts in {"": together, **parts}.items():
+                group = "instance" if vehicle else "fleet"
+                more = {"instance": vehicle, "job": "test"} if vehicle else {}
                 for measure, values in measures(counts, tau).items():
                     for dimension, value in values.items():
                         labels = {**at, "dimension": dimension, **more}
