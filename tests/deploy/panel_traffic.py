@@ -181,7 +181,7 @@ def _prometheus(folder: Path, port: int, *rules: Path) -> Iterator[Prometheus]:
 
 
 def sooner(folder: Path) -> Path:
-    """Writes recording rules whose hour is made of the last six times five seconds, and whose day of
+    """Writes recording rules whose hour is made of the last six times five seconds, whose day of
     twenty-four, not of what was recorded at full ten minutes and hours: a short drive sees none.
     """
     text = RECORDING.read_text("utf-8")

@@ -32,8 +32,8 @@ def printed(*command: str, given: str | None = None, within_s: float = 100) -> s
     return done.stdout + done.stderr
 
 
-def promtool(*arguments: str, given: str | None = None) -> str:
-    return printed(program("promtool"), *arguments, given=given)
+def promtool(*arguments: str, given: str | None = None, within_s: float = 100) -> str:
+    return printed(program("promtool"), *arguments, given=given, within_s=within_s)
 
 
 def free_port() -> int:
