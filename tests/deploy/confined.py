@@ -33,7 +33,7 @@ class _Comparison(ctypes.Structure):
 
 
 def settings(unit: Path) -> dict[str, list[str]]:
-    """The values of each setting, in the order of its lines."""
+    """Reads the values of each setting, in the order of its lines."""
     found: dict[str, list[str]] = {}
     for line in unit.read_text("utf-8").splitlines():
         key, equals, value = line.partition("=")
@@ -43,7 +43,7 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 
 def groups() -> dict[str, set[str]]:
-    """systemd's sets of system calls, each with what is in the sets that it names."""
+    """Reads systemd's sets of system calls, each with what is in the sets that it names."""
     listed = subprocess.run(
         ["systemd-analyze", "syscall-filter", "--no-pager"],
         check=True,
@@ -69,7 +69,7 @@ def groups() -> dict[str, set[str]]:
 
 
 def allowed(filters: list[str]) -> set[str]:
-    """The names that the lines of SystemCallFilter= leave, read in order as systemd does."""
+    """Finds the names that lines of SystemCallFilter= leave, read in order as systemd does."""
     known = groups()
     names = set(known["@default"])
     for line in filters:
@@ -80,7 +80,7 @@ def allowed(filters: list[str]) -> set[str]:
 
 
 def confine(unit: Path) -> None:
-    """From now on, and for whatever this process becomes and starts. Raises OSError."""
+    """Filters from now on, and for whatever this process becomes and starts. Raises OSError."""
     asked = settings(unit)
     families = [
         int(getattr(socket, name))
@@ -108,7 +108,7 @@ def confine(unit: Path) -> None:
 
 
 def _rules(name: str, families: list[int], no_new_code: bool) -> Iterator[tuple[_Comparison, ...]]:
-    """Each is enough for a call to be allowed."""
+    """Yields what is enough, each alone, for a call to be allowed."""
     if name == "socket":
         for family in families:
             yield (_Comparison(_FAMILY, _EQUAL, family),)

@@ -1,7 +1,8 @@
-"""What a real Prometheus answers to the questions of dashboards and rules; no tests."""
+"""Asks a real Prometheus what dashboards and rules ask; no tests."""
 
 import json
 import math
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,24 +13,41 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.panel_names import Known, documented, families
-from tests.deploy.panel_queries import Dashboard, Question
+from tests.deploy.panel_names import substituted
 from tests.deploy.panel_traffic import Watched
-from tests.deploy.panel_variables import Chosen, choose, intervals, substituted
 from tests.deploy.scraping import PATIENCE, ROOT, Prometheus
 
+DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards"
 # Moments that a range is asked for, one a second if there are no more.
 _MOMENTS = 30
-# s that stand for Grafana's $__rate_interval: four scrapes of the example under compose.
-RATE = 20
+
+Json = dict[str, Any]
+Sample = tuple[float, float]
+Series = tuple[dict[str, str], list[Sample]]
 
 
 class Refused(ValueError):
     """Prometheus answers with an error."""
 
 
-Sample = tuple[float, float]
-Series = tuple[dict[str, str], list[Sample]]
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One expression, as it stands in its dashboard.
+
+    place     the panel or annotation that asks it
+    optional  whether its row is one of those that may be empty
+    instant   answered for one moment, the last; else over the range of the dashboard
+    legend    of its series, with labels in double braces
+    ref       letter of the expression within its panel
+    """
+
+    dashboard: str
+    place: str
+    expression: str
+    optional: bool = False
+    instant: bool = False
+    legend: str = ""
+    ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,144 +56,124 @@ class Answer:
 
     expression  as it was asked, with all variables put in
     series      labels, and moments with values, without those that are NaN
-    moments     that were asked for
     error       what Prometheus says instead, or empty
     """
 
     question: Question
     expression: str
     series: tuple[Series, ...] = ()
-    moments: int = 1
     error: str = ""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not any(samples for _, samples in self.series)
 
     @property
     def greatest(self) -> float:
-        """Of all its values; NaN where there is none."""
+        """The greatest of all its values; NaN where there is none."""
         return max((value for _, samples in self.series for _, value in samples), default=math.nan)
 
-    @property
-    def share(self) -> float:
-        """Of the moments that have anything to draw."""
-        return len({at for _, samples in self.series for at, _ in samples}) / self.moments
-
     def labels(self) -> set[str]:
-        """Of any of the series."""
         return {label for labels, _ in self.series for label in labels}
 
 
+def boards() -> tuple[Json, ...]:
+    """Reads all dashboards, by the name of their file."""
+    return tuple(json.loads(path.read_text("utf-8")) for path in sorted(DASHBOARDS.glob("*.json")))
+
+
+def panels(board: Json) -> list[tuple[Json, bool]]:
+    """Lists what can be seen, and whether it is in a folded row, which may be empty."""
+    open_ones = [(panel, False) for panel in board["panels"] if panel["type"] != "row"]
+    rows = [panel for panel in board["panels"] if panel["type"] == "row"]
+    return [*open_ones, *((panel, True) for row in rows for panel in row["panels"])]
+
+
+def questions(board: Json) -> list[Question]:
+    return [
+        Question(
+            dashboard=board["uid"],
+            place=panel["title"],
+            expression=target["expr"],
+            optional=optional,
+            instant=target["instant"],
+            legend=target["legendFormat"],
+            ref=target["refId"],
+        )
+        for panel, optional in panels(board)
+        for target in panel.get("targets", ())
+    ]
+
+
+def annotations(board: Json) -> list[Question]:
+    listed = board["annotations"]["list"]
+    return [Question(board["uid"], each["name"], each["target"]["expr"]) for each in listed]
+
+
+def opened(watched: Watched, board: Json, **wanted: str) -> dict[str, str]:
+    """Makes the choice that a dashboard opens with: all values, or the first; or what is wanted.
+
+    Raises LookupError where a variable has no value.
+    """
+    chosen = {"__range": f"{math.ceil(watched.ended - watched.began)}s"}
+    for variable in board["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+        assert asked, variable
+        selector, label = substituted(asked[1], chosen), asked[2]
+        found = call(watched.prometheus, f"label/{label}/values", **{"match[]": selector})
+        if not found:
+            raise LookupError(f"{board['uid']}: ${variable['name']}: {selector} has no {label}")
+        name = variable["name"]
+        chosen[name] = wanted.get(name, ".*" if variable["includeAll"] else sorted(found)[0])
+    return chosen
+
+
 def ask(
-    watched: Watched, question: Question, chosen: Mapping[str, Chosen], at: float | None = None
+    watched: Watched, question: Question, chosen: Mapping[str, str], at: float | None = None
 ) -> Answer:
-    """Over all that happened, or at one moment; what is of the last moment alone, at that."""
+    """Asks over all that happened, or at one moment; instant questions at the last."""
     expression = substituted(question.expression, chosen)
+    answer = Answer(question, expression)
     if at is None and question.instant:
         at = watched.ended
-    answer = Answer(question, expression)
+    when = {"time": f"{at:.3f}"} if at is not None else _range(watched)
+    path = "query" if at is not None else "query_range"
     try:
-        if at is not None:
-            result = call(watched.prometheus, "query", query=expression, time=f"{at:.3f}")["result"]
-            return replace(answer, series=_series(result, "value"))
-        step = step_of(watched)
-        moments = math.floor((watched.ended - watched.began) / step) + 1
-        result = call(
-            watched.prometheus,
-            "query_range",
-            query=expression,
-            start=f"{watched.began:.3f}",
-            end=f"{watched.ended:.3f}",
-            step=str(step),
-        )["result"]
-        return replace(answer, series=_series(result, "values"), moments=moments)
+        result = call(watched.prometheus, path, query=expression, **when)["result"]
     except Refused as error:
         return replace(answer, error=str(error))
+    return replace(answer, series=tuple(_series(entry) for entry in result))
 
 
-def step_of(watched: Watched) -> int:
-    """s between two moments of a range."""
-    return max(1, math.ceil((watched.ended - watched.began) / _MOMENTS))
+def _range(watched: Watched) -> dict[str, str]:
+    step = max(1, math.ceil((watched.ended - watched.began) / _MOMENTS))
+    return {"start": f"{watched.began:.3f}", "end": f"{watched.ended:.3f}", "step": str(step)}
 
 
-def _series(result: Any, key: str) -> tuple[Series, ...]:
-    # A scalar is a moment and a value.
-    entries = result if not result or isinstance(result[0], dict) else [{"value": result}]
-    found = []
-    for entry in entries:
-        pairs = entry[key] if key in entry and key == "values" else [entry["value"]]
-        samples = [(float(at), float(value)) for at, value in pairs]
-        found.append((entry.get("metric", {}), [s for s in samples if not math.isnan(s[1])]))
-    return tuple(found)
+def _series(entry: Json) -> Series:
+    samples = [(float(at), float(value)) for at, value in entry.get("values", [entry.get("value")])]
+    return entry["metric"], [sample for sample in samples if not math.isnan(sample[1])]
 
 
-def call(prometheus: Prometheus, path: str, **asked: str | list[str]) -> Any:
-    """Data of one call of the API of Prometheus. Raises Refused."""
-    url = f"http://{prometheus.address}/api/v1/{path}"
-    if path.startswith("query"):  # some are longer than a URL may be
-        body = urllib.parse.urlencode(asked, doseq=True).encode()
-    else:
-        body, url = None, f"{url}?{urllib.parse.urlencode(asked, doseq=True)}"
+def call(prometheus: Prometheus, path: str, **asked: str) -> Any:
+    """Returns the data of one call of the API of Prometheus. Raises Refused."""
+    url, body = f"http://{prometheus.address}/api/v1/{path}", urllib.parse.urlencode(asked)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=PATIENCE) as told:
+        # Some queries are longer than a URL may be.
+        posted = path.startswith("query")
+        request = urllib.request.Request(url if posted else f"{url}?{body}")
+        data = body.encode() if posted else None
+        with urllib.request.urlopen(request, data, timeout=PATIENCE) as told:
             return json.load(told)["data"]
     except urllib.error.HTTPError as error:
         raise Refused(json.load(error)["error"]) from None
 
 
-def label_values(watched: Watched, selector: str, label: str) -> list[str]:
-    """All that a label has had over the series of a selector."""
-    asked: dict[str, str] = {"match[]": selector} if selector else {}
-    values: list[str] = call(watched.prometheus, f"label/{label}/values", **asked)
-    return values
-
-
-def opened(
-    watched: Watched, of: Dashboard, wanted: Mapping[str, str] | None = None
-) -> tuple[dict[str, Chosen], dict[str, str]]:
-    """The choice that a dashboard opens with, and the selectors whose labels were looked up."""
-    whole = math.ceil(watched.ended - watched.began)
-    return choose(
-        of.variables,
-        intervals(step_of(watched), RATE, whole),
-        lambda selector, label: label_values(watched, selector, label),
-        wanted,
-    )
-
-
-def known(*all_watched: Watched) -> Known:
-    """Every metric that any of them has, or whose type its sidecar tells; labels and values."""
-    labels: dict[str, dict[str, set[str]]] = {}
-    for watched in all_watched:
-        for name in declared(watched.exposition):
-            labels.setdefault(name, {})
-        for series in call(watched.prometheus, "series", **{"match[]": '{__name__=~".+"}'}):
-            of = labels.setdefault(series.pop("__name__"), {})
-            for label, value in series.items():
-                of.setdefault(label, set()).add(value)
-    readme = (ROOT / "README.md").read_text("utf-8")
-    return Known(
-        {
-            name: {label: frozenset(values) for label, values in of.items()}
-            for name, of in labels.items()
-        },
-        documented(readme)[1],
-    )
-
-
-def declared(exposition: str) -> set[str]:
-    """Names of all series that a sidecar may have, without those of a histogram's family."""
-    return set().union(*families(exposition).values())
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One of a rule file.
-
-    name  that it is recorded under, or of the alert
-    """
+    """One of a rule file, by the name that it is recorded under, or of the alert."""
 
     name: str
     expression: str
@@ -183,7 +181,6 @@ class Rule:
 
 
 def rules(files: Sequence[Path]) -> list[Rule]:
-    """All of them, in order."""
     return [
         Rule(entry.get("record") or entry["alert"], entry["expr"], "alert" in entry)
         for path in files
@@ -193,7 +190,7 @@ def rules(files: Sequence[Path]) -> list[Rule]:
 
 
 def health_of_rules(watched: Watched) -> dict[str, str]:
-    """What Prometheus says of each rule by its name: ok, or what went wrong."""
+    """Returns what Prometheus says of each rule by its name: ok, or what went wrong."""
     return {
         rule["name"]: rule.get("lastError") or rule["health"]
         for group in call(watched.prometheus, "rules")["groups"]

@@ -1,98 +1,106 @@
-"""All that is asked of one drive: every question of every dashboard and rule, and its answer; no
-tests.
-"""
+"""Asks everything of one drive: every question of every dashboard and rule; no tests."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 
 from monitor.commands.demo.plan import Plan
-from tests.deploy.alerting import FILES
-from tests.deploy.panel_answers import Answer, Rule, ask, health_of_rules, known, opened, rules
-from tests.deploy.panel_names import Known, behind, families, metrics, mistakes, promql_blocks
-from tests.deploy.panel_queries import DASHBOARDS, Dashboard, Question, dashboards
+from tests.deploy.panel_answers import (
+    DASHBOARDS,
+    Answer,
+    Json,
+    Question,
+    Rule,
+    annotations,
+    ask,
+    boards,
+    call,
+    health_of_rules,
+    opened,
+    panels,
+    questions,
+    rules,
+)
+from tests.deploy.panel_names import behind, families, metrics
 from tests.deploy.panel_traffic import Watched
-from tests.deploy.panel_variables import intervals
-from tests.deploy.scraping import RECORDING, ROOT
+from tests.deploy.scraping import ALERT_FILES, RECORDING, ROOT
 
-# Found in no legend's series: Grafana puts them in, not Prometheus.
-_OWN = intervals(1, 20, 60)
+# Prometheus makes it of alerts that are on, so that there may be none.
+_OF_ALERTS = {"ALERTS"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Session:
-    """What was seen, and what was asked of it.
+    """Holds what was seen, and what was asked of it.
 
+    known        every metric that a Prometheus has, or whose type a sidecar tells
     panels       answers to the panels' questions, each dashboard as it opens; those of optional
                  rows from the sidecar with all options
     sliced       the same with the demo's faulty sensor chosen, of dashboards that choose a slice
     plain        answers to the questions of optional rows from the demo
     annotations  answers from the demo
-    variables    selectors whose labels were looked up for them, and where
-    rules        of all files
     health       of each rule by its name: ok, or what is wrong
     alerts       answers from the demo to the expressions of alerts
     recorded     answers from the demo: how many series a rule has recorded
     """
 
-    boards: tuple[Dashboard, ...]
+    boards: tuple[Json, ...]
     demo: Watched
     options: Watched
-    known: Known
+    known: frozenset[str]
     panels: tuple[Answer, ...]
     sliced: tuple[Answer, ...]
     plain: tuple[Answer, ...]
     annotations: tuple[Answer, ...]
-    variables: tuple[tuple[str, str], ...]
     rules: tuple[Rule, ...]
     health: Mapping[str, str]
     alerts: tuple[Answer, ...]
     recorded: tuple[Answer, ...]
 
     def expressions(self) -> Iterator[tuple[str, str]]:
-        """Where each stands, and what it is, with variables put in."""
+        """Yields where each stands, and what it is, with variables put in."""
         for answer in (*self.panels, *self.annotations):
             yield f"{answer.question.dashboard}: {answer.question.place}", answer.expression
-        for place, selector in self.variables:
-            if selector:
-                yield place, selector
         for rule in self.rules:
             yield rule.name, rule.expression
-        for expression in documents():
-            yield "documents", expression
+        for name, text in documents().items():
+            for block in re.findall(r"```promql\n(.*?)```", text, flags=re.DOTALL):
+                for expression in re.split(r"\n\n+", block.strip()):
+                    yield name, expression
 
     def mistakes(self) -> list[str]:
-        """Metrics, labels and values that there are not, and where they are named."""
-        return [
-            f"{place}: {mistake}"
-            for place, expression in self.expressions()
-            for mistake in mistakes(expression, self.known)
-        ]
+        """Lists metrics that there are not, and what is no PromQL, and where they are named."""
+        found = []
+        for place, expression in self.expressions():
+            try:
+                missing = metrics(expression) - self.known - _OF_ALERTS
+            except ValueError as error:
+                found.append(f"{place}: is no PromQL: {error}")
+            else:
+                found += [f"{place}: there is no metric {name}" for name in sorted(missing)]
+        return found
 
     def exposed(self) -> dict[str, set[str]]:
-        """Series by family, of both sidecars."""
+        """Lists series by family, of both sidecars."""
         return families(self.demo.exposition) | families(self.options.exposition)
 
     def in_no_panel(self) -> set[str]:
-        """Families that no panel shows, neither as they are nor as recorded."""
+        """Finds families that no panel shows, neither as they are nor as recorded."""
         recorded = {rule.name: rule.expression for rule in self.rules if not rule.alert}
-        shown = behind(
-            set().union(*(metrics(answer.expression) for answer in self.panels)), recorded
-        )
+        named = set().union(*(metrics(answer.expression) for answer in self.panels))
+        shown = behind(named, recorded)
         return {family for family, series in self.exposed().items() if not series & shown}
 
     def counts(self) -> dict[str, int]:
-        """The account of it all."""
+        """Gives the account of it all."""
         answers = (*self.panels, *self.annotations, *self.alerts)
         return {
             "dashboards": len(self.boards),
-            "panels": sum(len(board.panels) for board in self.boards),
+            "panels": sum(len(panels(board)) for board in self.boards),
             "expressions of panels": len(self.panels),
             "expressions of annotations": len(self.annotations),
-            "queries of variables": len(self.variables),
             "recording rules": len(self.recorded),
             "alert rules": len(self.alerts),
             "answered with an error": sum(bool(answer.error) for answer in answers)
@@ -104,80 +112,62 @@ class Session:
         }
 
 
-def session(
-    demo: Watched, options: Watched, faulty: str = Plan().faulty, folder: Path = DASHBOARDS
-) -> Session:
-    """Ask everything."""
-    boards = dashboards(folder)
-    panels: list[Answer] = []
-    sliced: list[Answer] = []
-    plain: list[Answer] = []
-    annotations: list[Answer] = []
-    variables: list[tuple[str, str]] = []
-    for board in boards:
-        chosen, asked = opened(demo, board)
-        with_options, _ = opened(options, board)
-        variables += [(f"{board.uid}: ${name}", asked[name]) for name in asked]
-        for question in board.questions:
+def session(demo: Watched, options: Watched, faulty: str = Plan().faulty) -> Session:
+    """Asks everything. Raises LookupError where a variable of a dashboard has no value."""
+    found: dict[str, list[Answer]] = {"panels": [], "sliced": [], "plain": [], "annotations": []}
+    for board in boards():
+        chosen, with_options = opened(demo, board), opened(options, board)
+        for question in questions(board):
             if question.optional:
-                panels.append(ask(options, question, with_options))
-                plain.append(ask(demo, question, chosen))
-            else:
-                panels.append(ask(demo, question, chosen))
-        annotations += [ask(demo, question, chosen) for question in board.annotations]
-        if any(variable.name == "slice" for variable in board.variables):
-            of_slice, _ = opened(demo, board, {"slice": faulty})
-            asking = [question for question in board.questions if not question.optional]
-            sliced += [ask(demo, question, of_slice) for question in asking]
-    every = rules((RECORDING, *FILES))
+                found["panels"].append(ask(options, question, with_options))
+                found["plain"].append(ask(demo, question, chosen))
+                continue
+            found["panels"].append(ask(demo, question, chosen))
+            if "slice" in chosen:
+                found["sliced"].append(ask(demo, question, chosen | {"slice": faulty}))
+        found["annotations"] += [ask(demo, each, chosen) for each in annotations(board)]
+    every = rules((RECORDING, *ALERT_FILES))
+    alerts = [_of_rule(demo, rule.name, rule.expression) for rule in every if rule.alert]
+    recorded = [
+        # NaN is not greater than anything.
+        _of_rule(demo, rule.name, f"count({rule.name} >= -Inf)")
+        for rule in every
+        if not rule.alert
+    ]
+    known = set().union(
+        *(call(each.prometheus, "label/__name__/values") for each in (demo, options)),
+        *(names for each in (demo, options) for names in families(each.exposition).values()),
+    )
     return Session(
-        boards=tuple(boards),
+        boards=boards(),
         demo=demo,
         options=options,
-        known=known(demo, options),
-        panels=tuple(panels),
-        sliced=tuple(sliced),
-        plain=tuple(plain),
-        annotations=tuple(annotations),
-        variables=tuple(variables),
+        known=frozenset(known),
         rules=tuple(every),
         health=health_of_rules(demo),
-        alerts=tuple(_of_rule(demo, rule.name, rule.expression) for rule in every if rule.alert),
-        # NaN is not greater than anything.
-        recorded=tuple(
-            _of_rule(demo, rule.name, f"count({rule.name} >= -Inf)")
-            for rule in every
-            if not rule.alert
-        ),
+        alerts=tuple(alerts),
+        recorded=tuple(recorded),
+        **{name: tuple(answers) for name, answers in found.items()},
     )
 
 
 def _of_rule(watched: Watched, name: str, expression: str) -> Answer:
-    return ask(watched, Question("rules", name, expression), _OWN)
+    return ask(watched, Question("rules", name, expression), {})
 
 
-def documents() -> list[str]:
-    """Expressions in the README and the documents beside it, of any instance."""
-    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    texts = [path.read_text("utf-8").replace('=~"van|bus"', '=~".*"') for path in files]
-    return promql_blocks(texts)
-
-
-def texts() -> list[str]:
-    """What people read beside the queries: words of alerts and panels, and the documents."""
-    words = [
-        text
-        for path in FILES
-        for group in yaml.safe_load(path.read_text("utf-8"))["groups"]
-        for rule in group["rules"]
-        for text in rule.get("annotations", {}).values()
-    ]
+def documents() -> dict[str, str]:
+    """Reads what people read beside the queries: the documents, the dashboards, alerts' words."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *DASHBOARDS.glob("*.json")]
-    return [*words, *(path.read_text("utf-8") for path in files)]
+    found = {path.name: path.read_text("utf-8") for path in files}
+    for path in ALERT_FILES:
+        groups = yaml.safe_load(path.read_text("utf-8"))["groups"]
+        words = [rule["annotations"].values() for group in groups for rule in group["rules"]]
+        found[path.name] = "\n".join(text for texts in words for text in texts)
+    return found
 
 
 def nameless(answers: Sequence[Answer]) -> list[str]:
-    """Legends that name a label which none of the series has."""
+    """Lists legends that name a label which none of the series has."""
     return [
         f"{answer.question.dashboard}: {answer.question.place}: no series has the label {label}"
         for answer in answers
@@ -187,27 +177,27 @@ def nameless(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def fieldless(boards: Sequence[Dashboard], answers: Sequence[Answer]) -> list[str]:
-    """Transformations that name a field which none of the panel's answers has."""
+def fieldless(boards: Sequence[Json], answers: Sequence[Answer]) -> list[str]:
+    """Lists transformations that name a field which none of the panel's answers has."""
     found = []
     for board in boards:
-        for place, fields in board.fields.items():
-            own = [
-                answer
-                for answer in answers
-                if (answer.question.dashboard, answer.question.place) == (board.uid, place)
-            ]
+        for panel, _ in panels(board):
+            place = (board["uid"], panel["title"])
+            own = [a for a in answers if (a.question.dashboard, a.question.place) == place]
             there = {"Time", "Value"}.union(*(answer.labels() for answer in own))
             there |= {f"Value #{answer.question.ref}" for answer in own}
-            found += [
-                f"{board.uid}: {place}: there is no field {field}"
-                for field in sorted(fields - there)
-            ]
+            for one in panel["transformations"]:
+                how = one["options"]
+                named = {*how.get("indexByName", ()), *how.get("excludeByName", ())}
+                named |= {each["field"] for each in how.get("sort", ())}
+                named |= set(how.values()) if one["id"] == "groupingToMatrix" else set()
+                missing = sorted(named - there)
+                found += [f"{': '.join(place)}: there is no field {name}" for name in missing]
     return found
 
 
 def told(answers: Sequence[Answer]) -> list[str]:
-    """Each that is empty or an error, in words."""
+    """Lists each that is empty or an error, in words."""
     return [
         f"{answer.question.dashboard}: {answer.question.place}: "
         f"{answer.error or 'is empty'}: {answer.expression}"
@@ -217,13 +207,12 @@ def told(answers: Sequence[Answer]) -> list[str]:
 
 
 def at_moment(found: Session, moment: float, slice_name: str) -> list[Answer]:
-    """The panels of the demo at one moment; of one slice where one is shown at a time."""
+    """Asks the panels of the demo at one moment; of one slice where one is shown at a time."""
     answers = []
     for board in found.boards:
-        single = {each.name for each in board.variables if not each.all}
-        wanted = {"slice": slice_name} if "slice" in single else {}
-        chosen, _ = opened(found.demo, board, wanted)
-        for question in board.questions:
-            if not question.optional:
-                answers.append(ask(found.demo, question, chosen, moment))
+        variables = {each["name"]: each for each in board["templating"]["list"]}
+        single = "slice" in variables and not variables["slice"]["includeAll"]
+        chosen = opened(found.demo, board, **({"slice": slice_name} if single else {}))
+        asked = [question for question in questions(board) if not question.optional]
+        answers += [ask(found.demo, question, chosen, moment) for question in asked]
     return answers

@@ -27,8 +27,7 @@ from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
-from tests.deploy.alerting import FILES
-from tests.deploy.scraping import RECORDING, Prometheus, free_port
+from tests.deploy.scraping import ALERT_FILES, RECORDING, Prometheus, free_port
 from tests.served import Conversation, Sidecar, process_bytes
 from tests.trackers import tracking
 
@@ -44,7 +43,7 @@ _SHORT = 8.0
 
 @contextlib.contextmanager
 def both(folder: Path, plan: Plan) -> Iterator[tuple["Watched", "Watched"]]:
-    """The demo, and beside it the sidecar with all that is optional."""
+    """Watches the demo, and beside it a sidecar with all that is optional."""
     for name in ("demo", "options"):
         (folder / name).mkdir()
     with contextlib.ExitStack() as running, ThreadPoolExecutor(1) as beside:
@@ -55,7 +54,7 @@ def both(folder: Path, plan: Plan) -> Iterator[tuple["Watched", "Watched"]]:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A Prometheus, and when what it has seen happened, in seconds since 1970.
+    """Holds a Prometheus, and when what it has seen happened, in seconds since 1970.
 
     exposition  what its sidecar answered at last
     lines       of the demo, with the moment of each
@@ -68,16 +67,16 @@ class Watched:
     lines: tuple[tuple[float, str], ...] = ()
 
     def moment(self, word: str) -> float:
-        """Of the first line with this word."""
+        """Finds the moment of the first line with this word."""
         return next(at for at, line in self.lines if word in line)
 
 
 @contextlib.contextmanager
 def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
-    """What the demo brings, all of it: fault, promotion, the way home."""
+    """Watches all that the demo brings: fault, promotion, the way home."""
     port = free_port()
     config = keeping(config_text(plan.speed), folder)
-    rules = (sooner(folder), *FILES)
+    rules = (sooner(folder), *ALERT_FILES)
     with _sidecar(folder, config, port) as sidecar, _prometheus(folder, port, *rules) as prometheus:
         began, lines = time.time(), []
         # As of a vehicle: the wall clock's time.
@@ -97,7 +96,7 @@ async def _driven(sidecar: Sidecar, record: Record) -> None:
 
 @contextlib.contextmanager
 def with_options(folder: Path) -> Iterator[Watched]:
-    """A tracker elsewhere, class probabilities with a recalibrator of their own, and a gate."""
+    """Watches a tracker elsewhere, class probabilities with a recalibrator, and a gate."""
     port = free_port()
     of_classes = folder / "classes.json"
     flagging = Rejection(RejectedBy.ENTROPY, 0.7, 0.05, 0.04, 0.1, 1000)
@@ -116,8 +115,8 @@ def with_options(folder: Path) -> Iterator[Watched]:
 
 
 def _send_options(sidecar: Sidecar, seconds: float) -> None:
-    """Ten frames a second of a stream with class probabilities and all its truth, and of one whose
-    truth are objects in the labeller's own ids, which a gate matches.
+    """Sends ten frames a second of a stream with class probabilities and all its truth, and of one
+    whose truth are objects in the labeller's own ids, which a gate matches.
     """
     random = np.random.default_rng(5)
     lidar, radar = (_opened(sidecar, name) for name in ("lidar", "radar"))
@@ -151,7 +150,7 @@ def _opened(sidecar: Sidecar, name: str) -> Conversation:
 
 
 def _frame(number: int, stamp_ns: int, random: np.random.Generator) -> OutgoingFrame:
-    """Of objects that stand far from each other."""
+    """Makes a frame of objects that stand far from each other."""
     places = 10.0 * np.arange(ROWS * SPACE.k).reshape(ROWS, SPACE.k)
     return OutgoingFrame(
         frame_id=number,
@@ -182,7 +181,7 @@ def _prometheus(folder: Path, port: int, *rules: Path) -> Iterator[Prometheus]:
 
 
 def sooner(folder: Path) -> Path:
-    """Recording rules whose hour is made of the last six times five seconds, and whose day of
+    """Writes recording rules whose hour is made of the last six times five seconds, whose day of
     twenty-four, not of what was recorded at full ten minutes and hours: a short drive sees none.
     """
     text = RECORDING.read_text("utf-8")
@@ -196,7 +195,7 @@ def sooner(folder: Path) -> Path:
 
 
 def keeping(config: str, folder: Path) -> str:
-    """The configuration with everything counted, kept on disk in this folder, and told often."""
+    """Makes a configuration count everything, keep it on disk in this folder, and tell it often."""
     settings: dict[str, dict[str, object]] = {
         "server": {"shed_lag_seconds": 0.0, "shed_rows": 0},  # a busy computer is no reason
         "state": {"folder": folder / "kept", "every_seconds": 1.0},

@@ -1,4 +1,4 @@
-"""A real Prometheus on the loopback, and what to ask it; no tests."""
+"""Runs a real Prometheus on the loopback, and asks it; no tests."""
 
 import json
 import re
@@ -16,19 +16,24 @@ from tests.components import program
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
 RECORDING = FOLDER / "recording_rules.yml"
+RECALIBRATORS = FOLDER / "alert_rules.yml"
+DRIFT = FOLDER / "drift_alert_rules.yml"
+SERVICE = FOLDER / "service_alert_rules.yml"
+ALERT_FILES = (RECALIBRATORS, DRIFT, SERVICE)
+# All that a sidecar exports, but for its process.
+EXPOSITION = ROOT / "tests" / "golden" / "metrics.txt"
 PATIENCE = 30  # s; far above what anything here takes
 
 
 def printed(*command: str, given: str | None = None, within_s: float = 100) -> str:
-    """What a program prints; it must be content."""
+    """Returns what a program prints, which must be content."""
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=within_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def promtool(*arguments: str, given: str | None = None) -> str:
-    """What it prints; it must be content."""
-    return printed(program("promtool"), *arguments, given=given)
+def promtool(*arguments: str, given: str | None = None, within_s: float = 100) -> str:
+    return printed(program("promtool"), *arguments, given=given, within_s=within_s)
 
 
 def free_port() -> int:
@@ -38,7 +43,7 @@ def free_port() -> int:
 
 
 def until(check, what):
-    """What the check finds, as soon as it finds anything."""
+    """Returns what the check finds, as soon as it finds anything."""
     end = time.monotonic() + PATIENCE
     while not (found := check()):
         assert time.monotonic() < end, f"waited in vain for {what}"
@@ -47,7 +52,7 @@ def until(check, what):
 
 
 class Started:
-    """A program that serves HTTP on an own port, ready; its log goes to a file."""
+    """Runs a program that serves HTTP on a port of its own until it is ready, and on."""
 
     def __init__(self, log: Path, command: str, *options: str) -> None:
         self.log = log
@@ -81,23 +86,23 @@ class Started:
 
 
 class Answering(Started):
-    """A Prometheus, however it is configured."""
+    """Asks a Prometheus, however it is configured."""
 
     def told(self, what: str, **asked: str) -> Any:
-        """The data of an answer of its API."""
+        """Returns the data of an answer of its API."""
         url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             return json.load(response)["data"]
 
     def query(self, expression, at=None) -> list[tuple[dict[str, str], float]]:
-        """Labels and values of an instant vector, now or at a time in seconds."""
+        """Returns labels and values of an instant vector, now or at a time in seconds."""
         asked = {"query": expression} | ({"time": f"{at:.3f}"} if at is not None else {})
         result = self.told("query", **asked)["result"]
         return [(entry["metric"], float(entry["value"][1])) for entry in result]
 
 
 class Prometheus(Answering):
-    """Scrapes and evaluates twice a second; what ends is told as over a second later.
+    """Scrapes and evaluates twice a second; tells a second later what has ended.
 
     targets        ports by the name of their instance
     rules          files; their intervals are shortened
@@ -136,36 +141,20 @@ class Prometheus(Answering):
             f"--storage.tsdb.path={folder / 'prometheus'}",
         )
 
-    def seen(self, instance: str, series: str, value: float, after: float = 0) -> float:
-        """When a gauge or a sum was seen to have this value, after some moment; waits for that."""
+    def seen(self, instance: str, series: str, value: float) -> float:
+        """Waits until a gauge or a sum is seen to have this value; returns when."""
         up = f'max(timestamp(up{{instance="{instance}"}}))'
-        expression = f"{up} > {after} and sum({series}) == {value}"
+        expression = f"{up} and sum({series}) == {value}"
         found: float = until(lambda: self.query(expression), f"{series} to be {value}")[0][1]
         return found
 
     def gone(self, instance: str) -> None:
-        """Wait until a scrape has failed."""
+        """Waits until a scrape has failed."""
         until(lambda: self.query(f'up{{instance="{instance}"}} == 0'), "a failed scrape")
-
-    def recorded_after(self, moment: float) -> float:
-        """When the rules were first evaluated after that, to the last of their group."""
-        last = "min(timestamp(fleet:calibration_nees:10m))"
-        found: float = until(lambda: self.query(f"{last} > {moment}"), "the rules")[0][1]
-        return found
-
-
-def worst(found: list[tuple[dict[str, str], float]], values) -> float:
-    """Largest relative difference of what must be the same series."""
-    by_labels = {
-        (labels["slice"], labels["stage"], labels["dimension"]): value for labels, value in found
-    }
-    assert len(by_labels) == len(found)
-    assert by_labels.keys() == values.keys()
-    return float(max(abs(by_labels[key] / values[key] - 1) for key in values))
 
 
 def readme_queries() -> dict[str, str]:
-    """By the word each begins with in a comment."""
+    """Reads them by the word that each begins with in a comment."""
     readme = (ROOT / "README.md").read_text("utf-8")
     (block,) = re.findall(r"```promql\n(.*?)```", readme, flags=re.DOTALL)
     parts = re.split(r"^# (\w+).*$", block, flags=re.MULTILINE)[1:]

@@ -2,8 +2,12 @@
 is acknowledged. Sidecar, Prometheus and Alertmanager are real.
 """
 
+import contextlib
 import json
 import re
+import urllib.request
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
-from tests.deploy.alert_chain import chain
+from tests.components import program
+from tests.deploy.scraping import ALERT_FILES, FOLDER, PATIENCE, Prometheus, Started, until
 from tests.served import Conversation, Sidecar, process_bytes
 
 pytestmark = pytest.mark.components
@@ -26,7 +31,7 @@ TRACKS, PERIOD_NS = 20, 10**8
 
 
 class Drive:
-    """Frames with their truth, sent one after the other."""
+    """Sends frames with their truth, one after the other."""
 
     def __init__(self, sidecar: Sidecar) -> None:
         self.random = np.random.default_rng(17)
@@ -35,7 +40,7 @@ class Drive:
         self.stream.ask(encode_header(Header("lidar", SPACE, (CAR,))))
 
     def send(self, frames: int, claimed: float) -> None:
-        """Errors have variance 1; the detector claims another."""
+        """Sends errors of variance 1; the detector claims another."""
         ids = np.arange(1, TRACKS + 1, dtype=np.uint64)
         for _ in range(frames):
             self.sent += 1
@@ -53,41 +58,57 @@ class Drive:
             self.stream.ask(encode_frame(frame))
 
 
-@pytest.fixture
-def sidecar(tmp_path):
+class Alertmanager(Started):
+    """Runs that of the example, but without delay."""
+
+    def __init__(self, folder: Path) -> None:
+        text = (FOLDER / "alertmanager.yml").read_text("utf-8")
+        text = re.sub(r"group_wait: \d+s", "group_wait: 0s", text)
+        config = folder / "alertmanager.yml"
+        config.write_text(text, "utf-8")
+        super().__init__(
+            folder / "alertmanager.txt",
+            program("prometheus-alertmanager"),
+            f"--config.file={config}",
+            f"--storage.path={folder / 'alertmanager'}",
+            "--cluster.listen-address=",  # alone
+        )
+
+    def pages(self) -> list[dict[str, Any]]:
+        """Lists what somebody is called for now, of the quoted car."""
+        url = f"http://{self.address}/api/v2/alerts"
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+            alerts = json.load(response)
+        paged = [each for each in alerts if {"name": "page"} in each["receivers"]]
+        return [each for each in paged if each["labels"]["slice"] == CAR]
+
+
+def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowledge_it(tmp_path):
     (tmp_path / "sidecar").mkdir()
-    found = Sidecar(tmp_path / "sidecar", CONFIG)
-    yield found
-    found.end()
-
-
-def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowledge_it(
-    tmp_path, sidecar
-):
-    drive = Drive(sidecar)
-    with chain(tmp_path, int(sidecar.http.rpartition(":")[2])) as webhook:
+    sidecar = Sidecar(tmp_path / "sidecar", CONFIG)
+    with contextlib.ExitStack() as running:
+        running.callback(sidecar.end)
+        drive = Drive(sidecar)
+        alertmanager = Alertmanager(tmp_path)
+        running.callback(alertmanager.stop)
+        port = int(sidecar.http.rpartition(":")[2])
+        prometheus = Prometheus(tmp_path, {"van": port}, ALERT_FILES, [alertmanager.address])
+        running.callback(prometheus.stop)
         drive.send(300, claimed=1.0)
+        assert alertmanager.pages() == []
         drive.send(150, claimed=0.2)
-        told = webhook.told("/page", "firing")
+        (alert,) = until(alertmanager.pages, "a page")
         acknowledged = sidecar.monitor.AcknowledgeDrift(pb.AcknowledgeDriftRequest(actor="anna"))
-        over = webhook.told("/page", "resolved")
-    drive.stream.close()
-    print(json.dumps(told, indent=2, ensure_ascii=False))
-    alert, ended = (
-        next(alert for alert in message["alerts"] if alert["labels"]["slice"] == CAR)
-        for message in (told, over)
-    )
-    assert (
-        alert["labels"]
-        == ended["labels"]
-        == {
-            "alertname": "CalibrationDriftPage",
-            "severity": "page",
-            "slice": CAR,
-            "instance": "van",
-            "job": "calibration_monitor",
-        }
-    )
+        until(lambda: not alertmanager.pages(), "the end of the page")
+        drive.stream.close()
+    assert CAR in {alarm.slice for alarm in acknowledged.acknowledged}
+    assert alert["labels"] == {
+        "alertname": "CalibrationDriftPage",
+        "severity": "page",
+        "slice": CAR,
+        "instance": "van",
+        "job": "calibration_monitor",
+    }
     words = alert["annotations"]
     assert words["summary"].startswith(f"Covariances of {CAR} that van forwards are too small")
     # √5, as far as 150 frames tell.
@@ -95,4 +116,3 @@ def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowled
     assert scale is not None
     assert float(scale[1]) == pytest.approx(5**0.5, rel=0.2)
     assert "calibration-monitor alarms list" in words["runbook"]
-    assert CAR in {alarm.slice for alarm in acknowledged.acknowledged}

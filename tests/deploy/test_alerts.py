@@ -1,13 +1,86 @@
-"""The alerts on recalibrators, by promtool: each fires when it should, for whom, and not before."""
+"""The alert rules under promtool: each fires when it should, for whom, and not before; a restart
+and what is not there are no fault.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tests.deploy.alerting import RECALIBRATORS, Case, fires, series
+from monitor.drift.alarms import DriftState
+from tests.deploy.scraping import DRIFT, RECALIBRATORS, SERVICE, promtool
 
 pytestmark = pytest.mark.components
 
+Samples = list[dict[str, str]]
 
-def test_a_candidate_that_is_proven_waits_until_it_is_promoted(tmp_path):
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Gives samples, and the alerts that fire of them: at each time these and no others.
+
+    name  what is shown, as a sentence
+    at    alerts by time, each as `name severity label=value …`; on the van, unless instance= says
+          otherwise
+    """
+
+    name: str
+    samples: Samples
+    at: Mapping[str, Sequence[str]]
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    """Writes samples of every minute as promtool has them: 0+1x5 counts to 5, _x5 is a gap."""
+    pairs = ",".join(f'{key}="{value}"' for key, value in {"instance": "van", **labels}.items())
+    whole = name if name == "up" else f"calibration_{name}"
+    return {"series": f"{whole}{{{pairs}}}", "values": values}
+
+
+def labels_of(alert: str) -> dict[str, str]:
+    name, severity, *others = alert.split()
+    further = dict(pair.split("=") for pair in others)
+    labels = {"alertname": name, "severity": severity, "instance": "van", **further}
+    return {label: value for label, value in labels.items() if value}
+
+
+def rule_test(case: Case, names: Sequence[str]) -> dict[str, object]:
+    found = []
+    for time, alerts in case.at.items():
+        for name in names:
+            firing = [each for each in map(labels_of, alerts) if each["alertname"] == name]
+            expected = [
+                {"exp_labels": {k: v for k, v in each.items() if k != "alertname"}}
+                for each in firing
+            ]
+            found.append({"eval_time": time, "alertname": name, "exp_alerts": expected})
+    return {
+        "name": case.name,
+        "interval": "1m",
+        "input_series": case.samples,
+        "alert_rule_test": found,
+    }
+
+
+def holds(folder: Path, rules: str, tests: Sequence[dict[str, object]]) -> bool:
+    """Lets promtool run the tests; it fails, and names those that do, unless all are right."""
+    (folder / "alerts.yml").write_text(rules)
+    content = {
+        "rule_files": [str(folder / "alerts.yml")],
+        "evaluation_interval": "1m",
+        "tests": tests,
+    }
+    (folder / "alerts_test.yml").write_text(json.dumps(content))
+    return "SUCCESS" in promtool("test", "rules", str(folder / "alerts_test.yml"))
+
+
+# ---- recalibrators
+
+
+def of_recalibrators() -> Iterator[Case]:
+    waiting = "CalibrationCandidateWaits info slice=car state=proven direction=better"
     evidence = [
         series("trial_log10_evidence", values, slice="car", state=state, direction=direction)
         for state, direction, values in (
@@ -18,44 +91,358 @@ def test_a_candidate_that_is_proven_waits_until_it_is_promoted(tmp_path):
             ("proven", "worse", "_x5 -3x4 stale"),
         )
     ]
-    waiting = "CalibrationCandidateWaits info slice=car state=proven direction=better"
     at: dict[str, list[str]] = {"4m": [], "8m": [waiting], "20m": []}
-    assert fires(tmp_path, RECALIBRATORS, Case(evidence, at))
+    yield Case("a candidate that is proven waits until it is promoted", evidence, at)
 
+    def failed(values: str) -> Samples:
+        return [series("recalibrator_fits_total", values, outcome="failed")]
 
-def test_three_tries_that_fail_within_an_hour_are_told_and_one_for_many_slices_is_not(tmp_path):
-    failed = series("recalibrator_fits_total", "0x9 8x9 9x9 10x200", outcome="failed")
-    other = series("recalibrator_fits_total", "0+1x200", outcome="candidate")
-    told = "CalibrationFitsFail warning outcome=failed"
-    at: dict[str, list[str]] = {"25m": [], "40m": [told], "2h": []}
-    assert fires(tmp_path, RECALIBRATORS, Case([failed, other], at))
-
-
-def test_two_tries_that_fail_before_a_restart_are_not_three(tmp_path):
-    failed = series("recalibrator_fits_total", "0x9 1x9 2x9 _x2 0x50", outcome="failed")
-    assert fires(tmp_path, RECALIBRATORS, Case([failed], {"35m": [], "50m": []}))
-
-
-def test_tries_that_fail_on_both_sides_of_a_restart_are_added(tmp_path):
-    failed = series("recalibrator_fits_total", "0x4 1x4 2x4 0x4 1x4 2x50", outcome="failed")
-    told = "CalibrationFitsFail warning outcome=failed"
-    assert fires(tmp_path, RECALIBRATORS, Case([failed], {"18m": [], "30m": [told]}))
-
-
-def test_a_fault_that_is_compensated_for_ten_minutes_is_told(tmp_path):
-    def samples(factor: str) -> list[dict[str, str]]:
-        return [
+    told = ["CalibrationFitsFail warning outcome=failed"]
+    yield Case(
+        "three tries that fail within an hour are told, one for many slices is not",
+        [
+            *failed("0x9 8x9 9x9 10x200"),
+            series("recalibrator_fits_total", "0+1x200", outcome="candidate"),
+        ],
+        {"25m": [], "40m": told, "2h": []},
+    )
+    yield Case(
+        "two tries that fail before a restart are not three",
+        failed("0x9 1x9 2x9 _x2 0x50"),
+        {"35m": [], "50m": []},
+    )
+    yield Case(
+        "tries that fail on both sides of a restart are added",
+        failed("0x4 1x4 2x4 0x4 1x4 2x50"),
+        {"18m": [], "30m": told},
+    )
+    for factor in ("0.4", "2.5"):
+        samples = [
             series("recalibration_factor", f"1x9 {factor}x30 1x20", slice="car", dimension="x"),
             series("recalibration_factor", "0.5x60", slice="car", dimension="y"),
             series("recalibration_factor", "2x60", slice="bus", dimension="x"),
             series("recalibration_factor", "1x20 9x8 1x40", slice="bus", dimension="y"),
         ]
+        of_x = ["CalibrationFaultCompensated warning slice=car dimension=x"]
+        at = {"15m": [], "25m": of_x, "50m": []}
+        yield Case(f"a fault that {factor} compensates for ten minutes is told", samples, at)
+    yield Case("a sidecar that is not there needs no recalibrator", [], {"1h": []})
 
-    told = "CalibrationFaultCompensated warning slice=car dimension=x"
-    at: dict[str, list[str]] = {"15m": [], "25m": [told], "50m": []}
-    cases = [Case(samples(factor), at, factor) for factor in ("0.4", "2.5")]
-    assert fires(tmp_path, RECALIBRATORS, *cases)
+
+# ---- drift
+
+PAGE = "CalibrationDriftPage page slice=car"
+TICKET = "CalibrationDriftTicket ticket slice=car"
+OK, WARNING, ALARM, TOO_FEW = (int(state) for state in DriftState)
 
 
-def test_a_sidecar_that_is_not_there_needs_no_recalibrator(tmp_path):
-    assert fires(tmp_path, RECALIBRATORS, Case([], {"1h": []}))
+def state(values: str, severity="page", **labels: str) -> dict[str, str]:
+    return series("drift_state", values, **{"slice": "car", "severity": severity, **labels})
+
+
+def of_drift() -> Iterator[Case]:
+    for severity, told in (("page", PAGE), ("ticket", TICKET)):
+        yield Case(
+            f"a {severity} is told at once, and for a quarter of an hour after its alarm is over",
+            [state(f"{OK}x9 {ALARM}x9 {OK}x60", severity)],
+            {"9m": [], "10m": [told], "19m": [told], "33m": [told], "36m": [], "1h": []},
+        )
+        for harmless in (OK, WARNING, TOO_FEW):
+            yield Case(
+                f"state {harmless} of {severity} is never told, whatever the evidence was",
+                [
+                    state(f"{harmless}x120", severity),
+                    series("drift_log10_evidence", "5x120", slice="car", severity=severity),
+                    series("drift_log10_threshold", "3x120", severity=severity),
+                ],
+                {"1m": [], "2h": []},
+            )
+    yield Case(
+        "an alarm of a moment that one scrape has seen is told",
+        [state(f"{OK}x9 {ALARM} {OK}x60")],
+        {"9m": [], "10m": [PAGE], "20m": [PAGE], "40m": []},
+    )
+    yield Case(
+        "each slice and vehicle has an alert of its own, and so have all slices together",
+        [
+            state(f"{ALARM}x20"),
+            state(f"{ALARM}x20", slice="total"),
+            state(f"{ALARM}x20", "ticket", slice="bus"),
+            state(f"{OK}x20", slice="bus"),
+            state(f"{ALARM}x20", instance="truck"),
+        ],
+        {
+            "10m": [
+                PAGE,
+                "CalibrationDriftPage page slice=total",
+                "CalibrationDriftTicket ticket slice=bus",
+                "CalibrationDriftPage page slice=car instance=truck",
+            ]
+        },
+    )
+    yield Case(
+        "an alarm outlives ten minutes without a sidecar, which kept it",
+        [state(f"{OK}x4 {ALARM}x5 stale _x9 {ALARM}x30")],
+        {"6m": [PAGE], "15m": [PAGE], "25m": [PAGE], "45m": [PAGE]},
+    )
+    yield Case(
+        "an alarm of a vehicle that is gone ends",
+        [state(f"{OK}x4 {ALARM}x5 stale")],
+        {"20m": [PAGE], "30m": []},
+    )
+    of_alarm = {"stage": "raw", "detector": "track", "direction": "over"}
+    yield Case(
+        "the counter of alarms, which a restart sets back, is told to nobody",
+        [state(f"{OK}x60"), series("drift_alarms_total", "0x9 1x9 0x30 4x9", **of_alarm)],
+        {"15m": [], "30m": [], "55m": []},
+    )
+    watched_not = [series("frames_total", "0+600x60")]
+    yield Case("where drift is not watched nothing is told", watched_not, {"1h": []})
+
+
+# ---- the sidecar, and what it is fed
+
+JOB = {"job": "calibration_monitor"}
+# Ten frames a second of five detections, of which a tenth has truth.
+FRAMES, DETECTIONS, MATCHED = 600, 3000, 300
+HOURS = 300  # minutes
+
+
+def growing(per_minute: float, minutes=HOURS) -> str:
+    return f"0+{per_minute:g}x{minutes}"
+
+
+def restarting(per_minute: float) -> str:
+    """Grows for an hour, and from 0 on after it."""
+    return f"0+{per_minute:g}x59 0+{per_minute:g}x{HOURS - 60}"
+
+
+GROWN = {"growing": growing, "restarting": restarting}
+
+
+def own(name: str, values: str, **labels: str) -> dict[str, str]:
+    return series(name, values, **labels, **JOB)
+
+
+def truth(outcome: str, values: str) -> dict[str, str]:
+    return own("ground_truth_total", values, outcome=outcome)
+
+
+def buckets(grown=growing, *, fast: float, slow: float) -> Samples:
+    """Counts frames a minute that took up to 1 ms, and 0.1 … 0.5 s."""
+    counts = {"0.001": fast, "0.1": fast, "0.5": fast + slow, "+Inf": fast + slow}
+    return [own("frame_seconds_bucket", grown(count), le=le) for le, count in counts.items()]
+
+
+def samples(*changed: dict[str, str], grown=growing) -> Samples:
+    """Makes those of a healthy sidecar, with some series replaced."""
+    counters = (
+        ("frames_total", {}, FRAMES),
+        ("detections_total", {"outcome": "recalibrated"}, DETECTIONS),
+        ("detections_total", {"outcome": "passed_through"}, 0),
+        ("detections_total", {"outcome": "refused"}, 3),
+        ("passed_through_total", {"reason": "missing_covariance"}, 3),
+        ("passed_through_total", {"reason": "observe_mode"}, 0),
+        ("rejected_total", {"reason": "duplicate_id"}, 3),
+        ("ground_truth_total", {"outcome": "matched"}, MATCHED),
+        *(("ground_truth_total", {"outcome": bad}, 1) for bad in FRUITLESS),
+        *(("ground_truth_total", {"outcome": o}, 2 * MATCHED) for o in ("duplicate", "ignored")),
+        *(("drift_left_out_total", {"reason": r}, 0) for r in ("overload", "tracks")),
+        ("drift_left_out_total", {"reason": "late"}, 5),
+    )
+    healthy = [
+        series("up", f"1x{HOURS}", **JOB),
+        *(own(name, grown(count), **labels) for name, labels, count in counters),
+        own("checkpoint_age_seconds", f"10x{HOURS}"),
+        own("checkpoint_failures_total", f"0x{HOURS}"),
+        own("loop_lag_seconds", f"0.004x{HOURS}"),
+        *buckets(grown, fast=FRAMES, slow=0),
+    ]
+    return list({each["series"]: each for each in (*healthy, *changed)}.values())
+
+
+UNHEALTHY = ("missing_covariance", "recalibrator_mismatch", "recalibrator_failed", "internal")
+FRUITLESS = ("unusable", "orphan", "too_late", "refused")
+QUIET: dict[str, list[str]] = {f"{minutes}m": [] for minutes in (1, 6, 31, 59, 62, 66, 95, 240)}
+
+
+def service(name: str, found: Samples, at: Mapping[str, Sequence[str]]) -> Case:
+    """Makes a case whose alerts are given by name and further labels: all are warnings."""
+    return Case(
+        name, found, {time: [worded(*a.split()) for a in told] for time, told in at.items()}
+    )
+
+
+def worded(name: str, *labels: str) -> str:
+    return " ".join((f"Calibration{name}", "warning", f"job={JOB['job']}", *labels))
+
+
+def of_service() -> Iterator[Case]:
+    up, frames = series("up", "1x300", **JOB), own("frames_total", growing(FRAMES))
+    idle = samples(grown=lambda _: growing(0))
+    yield service("nothing is told of a sidecar with nothing to do", idle, QUIET)
+    down = ["SidecarDown"]
+    yield service("no scrape at all is told", [], {"4m": [], "10m": ["SidecarDown instance="]})
+    yield service(
+        "a sidecar that cannot be scraped is told after five minutes, and for it alone",
+        [
+            series("up", "1x9 0x20 1x60", **JOB),
+            series("up", "1x90", **JOB, instance="bus"),
+            own("frames_total", f"0+{FRAMES}x9 stale"),
+            truth("matched", f"0+{MATCHED}x9 stale"),
+        ],
+        {"9m": [], "13m": [], "16m": down, "29m": down, "31m": []},
+    )
+    restarts = [series("up", "1x9 0x3 1x9 0x3 1x300", **JOB)]
+    yield service("a restart within five minutes is not told", restarts, QUIET)
+
+    none = ["NoLabels"]
+    yield service("no label ever is told", [up, frames], {"25m": [], "40m": none})
+    ended = truth("matched", f"0+{MATCHED}x60 {60 * MATCHED}x200")
+    at = {"60m": [], "90m": [], "100m": none}
+    yield service("labels that end are told after half an hour", [up, frames, ended], at)
+    batches = truth("matched", " ".join(f"{MATCHED * batch}x14" for batch in range(20)))
+    yield service("labels every quarter of an hour are labels", [up, frames, batches], QUIET)
+    standing = [up, own("frames_total", "500x300"), truth("matched", "50x300")]
+    yield service("a vehicle that stands needs no labels", standing, QUIET)
+    yield service(
+        "labels none of which finds a detection are told as that, and as no labels",
+        samples(truth("matched", f"0x{HOURS}"), truth("orphan", growing(MATCHED))),
+        {"10m": [], "45m": ["MatchRatioLow", *none]},
+    )
+    yield service(
+        "who only observes passes all through, and nothing is told",
+        samples(
+            own("passed_through_total", growing(DETECTIONS), reason="observe_mode"),
+            own("detections_total", growing(0), outcome="recalibrated"),
+            own("detections_total", growing(DETECTIONS), outcome="passed_through"),
+        ),
+        QUIET,
+    )
+    yield service(
+        "refusals are told where nothing else comes",
+        [
+            series("up", "1x60", **JOB),
+            own("detections_total", "0x60", outcome="recalibrated"),
+            own("rejected_total", "0+10x60", reason="malformed"),
+        ],
+        {"5m": [], "15m": ["RejectedHigh"]},
+    )
+    stale = ["CheckpointStale"]
+    yield service(
+        "statistics that are not written are told, and one slow disk is not",
+        [up, own("checkpoint_age_seconds", "10x9 0+60x10 10x60 130x2 10x60")],
+        {"12m": [], "19m": stale, "22m": [], "86m": []},
+    )
+    for age in ("NaN", "10"):
+        for failures, told in (("0x9 1+6x50", stale), ("0x9 1x50", []), ("9x9 0x50", [])):
+            ages = own("checkpoint_age_seconds", " ".join([age] * 60))
+            failed = own("checkpoint_failures_total", failures)
+            at = {"9m": [], "25m": told, "59m": told}
+            yield service(f"failures {failures} at age {age}", [up, ages, failed], at)
+    yield service(
+        "all signs of overload are told side by side",
+        samples(
+            own("loop_lag_seconds", f"0.4x{HOURS}"),
+            *buckets(fast=0, slow=FRAMES),
+            own("drift_left_out_total", growing(5), reason="overload"),
+        ),
+        {"15m": [f"Overload by={by}" for by in ("loop", "frames", "drift")]},
+    )
+    yield service(
+        "a moment of overload, and what is left out for other reasons, are not told",
+        samples(
+            own("loop_lag_seconds", f"0.004x9 2x3 0.004x{HOURS}"),
+            own("drift_left_out_total", growing(500), reason="late"),
+        ),
+        QUIET,
+    )
+    fast = 0.98 * FRAMES
+    # All of them after the first half hour: those that were slow, and those that are fast.
+    whole = f"0+{FRAMES}x30 {30 * FRAMES + fast:g}+{fast:g}x{HOURS - 32}"
+    rows = {"0.001": growing(fast), "0.1": growing(fast), "0.5": whole, "+Inf": whole}
+    yield service(
+        "frames that were slow half an hour ago are not told for ever",
+        samples(*(own("frame_seconds_bucket", values, le=le) for le, values in rows.items())),
+        {"20m": ["Overload by=frames"], "50m": [], "90m": []},
+    )
+    for name, grown in GROWN.items():
+        yield from over_a_restart(name, grown)
+
+
+def over_a_restart(name, grown) -> Iterator[Case]:
+    """Yields what is told alike of counters that grow for hours, and that begin anew in between."""
+
+    def after(minutes: str, *told: str) -> dict[str, list[str]]:
+        before = {"15m": "8m", "30m": "10m", "45m": "25m"}[minutes]
+        late = (minutes, "100m", "240m" if minutes == "45m" else "59m")
+        return {before: [], **{time: list(told) for time in late}}
+
+    yield service(f"a healthy sidecar, {name}", samples(grown=grown), QUIET)
+    few = [truth("matched", grown(DETECTIONS / 200)), *(truth(o, grown(0)) for o in FRUITLESS)]
+    at = after("45m", "LabelledShareLow")
+    yield service(f"hardly any label, {name}", samples(*few, grown=grown), at)
+    for outcome in FRUITLESS:
+        found = samples(truth(outcome, grown(2 * MATCHED)), grown=grown)
+        yield service(f"most labels are {outcome}, {name}", found, after("30m", "MatchRatioLow"))
+    for reason in UNHEALTHY:
+        passed = own("passed_through_total", grown(DETECTIONS / 10), reason=reason)
+        found, at = samples(passed, grown=grown), after("15m", "PassThroughHigh")
+        yield service(f"detections pass through by {reason}, {name}", found, at)
+    refused = own("rejected_total", grown(DETECTIONS / 50), reason="mean_value")
+    at = after("15m", "RejectedHigh")
+    yield service(f"two in a hundred are refused, {name}", samples(refused, grown=grown), at)
+    signs = {
+        "loop": [own("loop_lag_seconds", f"0.4x{HOURS}")],
+        "frames": buckets(grown, fast=0.98 * FRAMES, slow=0.02 * FRAMES),
+        "drift": [own("drift_left_out_total", grown(5), reason="overload")],
+        "drift of tracks": [own("drift_left_out_total", grown(5), reason="tracks")],
+    }
+    for by, changed in signs.items():
+        told = [f"Overload by={by.split()[0]}"]
+        at = {"4m": [], **dict.fromkeys(("15m", "59m", "80m"), told)}
+        yield service(f"overload by {by}, {name}", samples(*changed, grown=grown), at)
+
+
+@pytest.mark.parametrize(
+    ("rules", "cases"),
+    [(RECALIBRATORS, of_recalibrators), (DRIFT, of_drift), (SERVICE, of_service)],
+    ids=["recalibrators", "drift", "service"],
+)
+def test_alerts_fire_when_and_for_whom_they_should_and_no_others_do(tmp_path, rules, cases):
+    text = rules.read_text("utf-8")
+    names = re.findall(r"- alert: (\w+)", text)
+    # Words of an alert are compared too: the rules under test are the same without.
+    without = re.sub(r"        annotations:\n(          .*\n|            .*\n)+", "", text)
+    assert holds(tmp_path, without, [rule_test(case, names) for case in cases()])
+
+
+def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unknown(tmp_path):
+    def scale(values: str, stage="recalibrated", **labels: str) -> dict[str, str]:
+        return series("drift_scale_estimate", values, **{"slice": "car", "stage": stage, **labels})
+
+    alarm, forwarded, raw = state(f"{ALARM}x9"), scale("2.2x9"), scale("NaN 0.5x8", "raw")
+    unknown = [state(f"{ALARM}x9", slice="bus"), scale(" ".join(["NaN"] * 10), slice="bus")]
+    page = {PAGE: "standard deviations are 2.20 times too small"}
+    errors = "{}: errors are {} times what was predicted. "
+    first = {TICKET: errors.format("recalibrated", "2.20")}
+    later = {TICKET: errors.format("raw", "0.50") + first[TICKET]}
+    # The label severity is the only other word that is left.
+    others = r"^ {10}(?!severity:|scale:)\w+: .*\n(?: {12}.*\n)*"
+    rules = re.sub(others, "", DRIFT.read_text("utf-8"), flags=re.MULTILINE)
+    tests: list[dict[str, object]] = []
+    ticket = state(f"{ALARM}x9", "ticket")
+    for found, at in (
+        ([alarm, *unknown, ticket, forwarded, raw], {"0m": first, "5m": later}),
+        ([alarm, forwarded, raw], {"0m": page, "5m": page}),
+        (unknown, {"0m": {"CalibrationDriftPage page slice=bus": ""}}),
+    ):
+        told = []
+        for time, texts in at.items():
+            for alert, text in texts.items():
+                labels = labels_of(alert)
+                name = labels.pop("alertname")
+                one = {"exp_labels": labels, "exp_annotations": {"scale": text}}
+                told.append({"eval_time": time, "alertname": name, "exp_alerts": [one]})
+        tests.append({"interval": "1m", "input_series": found, "alert_rule_test": told})
+    assert holds(tmp_path, rules, tests)

@@ -1,5 +1,4 @@
-"""deploy/compose.yml: its configurations in the real programs. Its services run in
-test_compose_running.py.
+"""deploy/compose.yml as text, and its configurations in the real programs.
 
 There is no container engine here, and no Grafana server: that the images start is not shown.
 Grafana's provisioning files are held to its documentation.
@@ -10,6 +9,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,21 +18,37 @@ from monitor.cli import build_parser
 from monitor.commands.demo.endless import config_text
 from monitor.config import load
 from tests.components import program
-from tests.deploy.composed import (
-    COMPOSE,
-    CONFIGS,
-    FILE,
-    SERVICES,
-    laid_out,
-    mounts,
-)
-from tests.deploy.provisioned import Dashboards, DataSources
 from tests.deploy.scraping import ROOT, printed, promtool
 
+FILE = ROOT / "deploy" / "compose.yml"
+CONFIGS = FILE.parent / "compose"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("sidecar", "demo")
+EACH = pytest.mark.parametrize("service", SERVICES)
 IN_SIDECAR = "/etc/calibration-monitor/sidecar.toml"
+PROMETHEUS = yaml.safe_load((CONFIGS / "prometheus.yml").read_text("utf-8"))
 DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards"
-DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+# Keys as Grafana's documentation has them (Administration, Provision Grafana): it ignores others.
+DATA_SOURCE = {"name", "type", "uid", "access", "url", "isDefault", "editable", "jsonData"}
+PROVIDER = {"name", "type", "folder", "disableDeletion", "allowUiUpdates", "options"}
+
+
+def mounts(service: str) -> dict[Path, str]:
+    """Finds files and folders of ours, by where the container of a service has them."""
+    volumes = [volume.split(":") for volume in SERVICES[service].get("volumes", [])]
+    return {
+        FILE.parent / source: target for source, target, *_ in volumes if source.startswith(".")
+    }
+
+
+def laid_out(folder: Path, service: str) -> str:
+    """Makes a root of a container of its mounts; returns where its configuration is in it."""
+    for ours, target in mounts(service).items():
+        link = folder / target.removeprefix("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(ours)
+    return f"{folder}{SERVICES[service]['command'][0].removeprefix('--config.file=')}"
 
 
 # ---- the file
@@ -41,14 +57,11 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 def test_the_file_is_as_the_compose_specification_has_it():
     checker = Path(sys.executable).with_name("check-jsonschema")
     printed(str(checker), "--builtin-schema", "vendor.compose-spec", str(FILE))
-
-
-def test_the_services_are_these():
-    assert set(SERVICES) == {"sidecar", "demo", "prometheus", "alertmanager", "grafana"}
+    assert set(SERVICES) == {*OURS, "prometheus", "alertmanager", "grafana"}
     assert COMPOSE["name"] == "calibration-monitor"
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@EACH
 def test_every_file_that_is_mounted_exists_and_cannot_be_written_to(service):
     for volume in SERVICES[service].get("volumes", []):
         source, _, *options = volume.split(":")
@@ -59,26 +72,21 @@ def test_every_file_that_is_mounted_exists_and_cannot_be_written_to(service):
             assert source in COMPOSE["volumes"], volume
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_every_port_is_published_on_the_loopback_alone(service):
-    published = SERVICES[service].get("ports", [])
-    for port in published:
-        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
-    # What shares a network publishes with the one that owns it.
-    assert bool(published) != ("network_mode" in SERVICES[service])
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_no_service_has_a_privilege(service):
+@EACH
+def test_a_service_has_no_privilege_and_publishes_on_the_loopback_alone(service):
     settings = SERVICES[service]
     assert settings["cap_drop"] == ["ALL"]
     assert settings["security_opt"] == ["no-new-privileges:true"]
     assert not {"privileged", "cap_add", "user", "pid", "devices"} & set(settings)
+    published = settings.get("ports", [])
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published)
+    # What shares a network publishes with the one that owns it.
+    assert bool(published) != ("network_mode" in settings)
 
 
 def test_our_image_is_built_here_and_once():
-    """Two services that build the same at once fail now and then, and first of all the first time:
-    "image already exists".
+    """Keeps two services from building the same at once, which fails now and then, and first of
+    all the first time: "image already exists".
     """
     (builder,) = (name for name, settings in SERVICES.items() if "build" in settings)
     assert builder == "sidecar"
@@ -88,18 +96,15 @@ def test_our_image_is_built_here_and_once():
     assert SERVICES["demo"]["pull_policy"] == "never"
 
 
-@pytest.mark.parametrize("service", OURS)
-def test_our_services_write_only_to_tmp_and_their_volume(service):
+@EACH
+def test_our_services_are_bounded_and_images_of_others_are_pinned_to_a_version(service):
     settings = SERVICES[service]
+    if service not in OURS:
+        assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", settings["image"])
+        return
     assert settings["read_only"] is True
     assert settings["tmpfs"] == ["/tmp"]
-    limits = settings["deploy"]["resources"]["limits"]
-    assert set(limits) == {"cpus", "memory"}
-
-
-@pytest.mark.parametrize("service", [name for name in SERVICES if name not in OURS])
-def test_images_of_others_are_pinned_to_a_version(service):
-    assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", SERVICES[service]["image"])
+    assert set(settings["deploy"]["resources"]["limits"]) == {"cpus", "memory"}
 
 
 def test_the_traffic_shares_the_network_of_the_sidecar_and_restarts_with_it():
@@ -111,49 +116,37 @@ def test_the_traffic_shares_the_network_of_the_sidecar_and_restarts_with_it():
     assert demo["restart"] == "unless-stopped"
 
 
-def test_the_commands_of_our_services_are_ones_that_the_program_knows():
-    parsed = {}
-    for service in OURS:
-        words = SERVICES[service]["command"]
-        parsed[service] = build_parser(words[0]).parse_args(words)
-    assert parsed["sidecar"].config == IN_SIDECAR
-    assert parsed["demo"].forever
-    assert parsed["demo"].address == load(str(CONFIGS / "sidecar.toml")).server.grpc_address
-
-
-def test_the_sidecar_has_time_to_end_in_order():
+def test_the_sidecar_is_that_of_the_demo_with_http_for_its_neighbours_and_time_to_end_in_order():
     config = load(str(CONFIGS / "sidecar.toml"))
     period = int(SERVICES["sidecar"]["stop_grace_period"].removesuffix("s"))
     assert period >= 2 * config.server.grace_seconds
+    parsed = {
+        service: build_parser(SERVICES[service]["command"][0]).parse_args(
+            SERVICES[service]["command"]
+        )
+        for service in OURS
+    }
+    assert parsed["sidecar"].config == IN_SIDECAR == mounts("sidecar")[CONFIGS / "sidecar.toml"]
+    assert parsed["demo"].forever
+    assert parsed["demo"].address == config.server.grpc_address
+    ours = tomllib.loads((CONFIGS / "sidecar.toml").read_text("utf-8"))
+    assert ours.pop("security") == {"allow_plain_metrics": True}
+    assert ours["server"].pop("http_address") == "0.0.0.0:9464"
+    assert ours == tomllib.loads(config_text(1.0))
 
 
 def test_the_health_check_is_that_of_the_image_and_comes_sooner():
-    (check,) = re.findall(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", DOCKERFILE, flags=re.MULTILINE)
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    (check,) = re.findall(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", dockerfile, flags=re.MULTILINE)
     assert SERVICES["sidecar"]["healthcheck"]["test"] == ["CMD", *json.loads(check)]
 
 
 # ---- configurations in the real programs
 
 
-def test_the_sidecar_of_the_file_is_that_of_the_demo_with_http_for_its_neighbours():
-    ours = tomllib.loads((CONFIGS / "sidecar.toml").read_text("utf-8"))
-    demo = tomllib.loads(config_text(1.0))
-    assert ours.pop("security") == {"allow_plain_metrics": True}
-    assert ours["server"].pop("http_address") == "0.0.0.0:9464"
-    assert ours == demo
-
-
-def test_the_sidecar_takes_its_configuration():
-    (path,) = (ours for ours, target in mounts("sidecar").items() if target == IN_SIDECAR)
-    command = [sys.executable, "-m", "monitor", "serve", "--config", str(path), "--check"]
-    assert "configuration is valid" in printed(*command)
-
-
 @pytest.mark.components
 def test_prometheus_takes_its_configuration_and_finds_all_rules(tmp_path):
-    root = laid_out(tmp_path, "prometheus")
-    config = SERVICES["prometheus"]["command"][0].removeprefix("--config.file=")
-    said = promtool("check", "config", f"{root}{config}")
+    said = promtool("check", "config", laid_out(tmp_path, "prometheus"))
     files = {path.name for path in (ROOT / "deploy" / "prometheus").glob("*_rules.yml")}
     assert len(files) >= 4
     assert set(re.findall(r"(\w+_rules\.yml)$", said, re.MULTILINE)) >= files
@@ -162,22 +155,17 @@ def test_prometheus_takes_its_configuration_and_finds_all_rules(tmp_path):
 
 @pytest.mark.components
 def test_alertmanager_takes_its_configuration(tmp_path):
-    root = laid_out(tmp_path, "alertmanager")
-    config = SERVICES["alertmanager"]["command"][0].removeprefix("--config.file=")
-    command = (program("amtool"), "check-config", f"{root}{config}")
+    command = (program("amtool"), "check-config", laid_out(tmp_path, "alertmanager"))
     assert "SUCCESS" in printed(*command)
 
 
 def test_prometheus_scrapes_and_alerts_services_of_the_file_on_the_ports_that_they_have():
-    config = yaml.safe_load((CONFIGS / "prometheus.yml").read_text("utf-8"))
-    (job,) = config["scrape_configs"]
+    (job,) = PROMETHEUS["scrape_configs"]
     assert job["job_name"] == "calibration_monitor"
-    (scraped,) = job["static_configs"]
-    assert scraped["targets"] == ["sidecar:9464"]
-    assert scraped["labels"] == {"instance": "demo"}
-    (told,) = config["alerting"]["alertmanagers"][0]["static_configs"]
+    assert job["static_configs"] == [{"targets": ["sidecar:9464"], "labels": {"instance": "demo"}}]
+    (told,) = PROMETHEUS["alerting"]["alertmanagers"][0]["static_configs"]
     assert told["targets"] == ["alertmanager:9093"]
-    for target in (*scraped["targets"], *told["targets"]):
+    for target in ("sidecar:9464", "alertmanager:9093", "prometheus:9090"):
         service, port = target.split(":")
         assert f"127.0.0.1:{port}:{port}" in SERVICES[service]["ports"]
 
@@ -185,46 +173,36 @@ def test_prometheus_scrapes_and_alerts_services_of_the_file_on_the_ports_that_th
 # ---- Grafana, which does not run here
 
 
-def provisioned(kind: str) -> Path:
-    (folder,) = (
-        ours
-        for ours, target in mounts("grafana").items()
-        if target == f"/etc/grafana/provisioning/{kind}"
-    )
-    (file,) = folder.iterdir()
-    return file
+def provisioned(kind: str) -> dict[str, Any]:
+    """Reads the only entry of the only file of a kind."""
+    places = {target: ours for ours, target in mounts("grafana").items()}
+    (file,) = places[f"/etc/grafana/provisioning/{kind}"].iterdir()
+    content = yaml.safe_load(file.read_text("utf-8"))
+    assert content.pop("apiVersion") == 1
+    ((entry,),) = content.values()
+    assert content.keys() == {{"datasources": "datasources", "dashboards": "providers"}[kind]}
+    return dict(entry)
 
 
 def test_the_data_source_is_the_prometheus_of_the_file_under_the_uid_that_dashboards_name():
-    found = DataSources.model_validate(
-        yaml.safe_load(provisioned("datasources").read_text("utf-8"))
-    )
-    (source,) = found.datasources
-    assert (source.uid, source.is_default) == ("prometheus", True)
-    assert source.url == "http://prometheus:9090"
-    assert "127.0.0.1:9090:9090" in SERVICES["prometheus"]["ports"]
-    scraping = yaml.safe_load((CONFIGS / "prometheus.yml").read_text("utf-8"))
-    assert source.json_data.time_interval == scraping["global"]["scrape_interval"]
+    source = provisioned("datasources")
+    assert source.keys() <= DATA_SOURCE
+    assert source["jsonData"].keys() <= {"httpMethod", "timeInterval"}
+    assert (source["type"], source["access"]) == ("prometheus", "proxy")
+    assert (source["uid"], source["isDefault"]) == ("prometheus", True)
+    assert source["url"] == "http://prometheus:9090"
+    assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
 
 
-def test_the_dashboards_are_where_the_provider_looks():
-    found = Dashboards.model_validate(yaml.safe_load(provisioned("dashboards").read_text("utf-8")))
-    (provider,) = found.providers
-    assert mounts("grafana")[FILE.parent / "./grafana/dashboards"] == provider.options.path
-    assert provider.folder == "Calibration monitor"
-    uids = {json.loads(file.read_text("utf-8"))["uid"] for file in DASHBOARDS.glob("*.json")}
-    assert uids == {
-        "calibration-overview",
-        "calibration-slice",
-        "calibration-recalibrators",
-        "calibration-service",
-    }
-
-
-def test_the_first_dashboard_that_is_shown_is_one_of_them():
-    settings = SERVICES["grafana"]["environment"]
-    home = Path(settings["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
-    assert str(home.parent) in mounts("grafana").values()
+def test_the_dashboards_are_where_the_provider_looks_and_the_first_is_one_of_them():
+    provider = provisioned("dashboards")
+    assert provider.keys() <= PROVIDER | {"updateIntervalSeconds"}
+    assert (provider["type"], provider["folder"]) == ("file", "Calibration monitor")
+    place = mounts("grafana")[FILE.parent / "./grafana/dashboards"]
+    assert provider["options"] == {"path": place}
+    environment = SERVICES["grafana"]["environment"]
+    home = Path(environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == place
     assert (DASHBOARDS / home.name).is_file()
 
 

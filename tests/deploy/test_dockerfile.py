@@ -29,7 +29,7 @@ PINNED = re.compile(
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Each instruction and what follows it, on one line."""
+    """Lists each instruction and what follows it, on one line."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines) if word]
@@ -42,12 +42,17 @@ def of_last_stage(wanted: str) -> list[str]:
 
 
 def pins(lock: str) -> dict[str, re.Match[str]]:
-    """What a lock file pins, by name; nothing else may be in it."""
+    """Finds what a lock file pins, by name; nothing else may be in it."""
     text = (ROOT / lock).read_text("utf-8")
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
     found = [PINNED.fullmatch(line) for line in re.sub(r" \\\n\s*", " ", text).splitlines()]
     assert found and all(found), f"{lock} has lines without a pin or without hashes"
     return {canonicalize_name(pin["name"]): pin for pin in found if pin}
+
+
+def left_out() -> set[str]:
+    lines = (ROOT / "deploy/image/left-out.txt").read_text("utf-8").splitlines()
+    return {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
 
 
 # ---- the Dockerfile
@@ -59,46 +64,34 @@ def test_hadolint_has_nothing_to_say():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_every_stage_starts_from_a_base_that_is_pinned_to_patch_and_release():
-    bases = [rest for word, rest in instructions() if (word, rest[:5]) == ("ARG", "BASE=")]
-    (base,) = bases
+def test_every_stage_starts_from_a_pinned_base_whose_name_the_stand_in_has():
+    (base,) = [rest for word, rest in instructions() if (word, rest[:5]) == ("ARG", "BASE=")]
     assert re.fullmatch(r"BASE=docker\.io/library/python:3\.11\.\d+-slim-[a-z]+", base)
     stages = [rest.split(" ")[0] for word, rest in instructions() if word == "FROM"]
     assert stages == ["${BASE}"] * 2
-
-
-def test_the_stand_in_has_the_name_of_the_base():
     script = (ROOT / "deploy/image/build").read_text("utf-8")
     (pattern,) = re.findall(r"sed -n '(.*?)' Dockerfile", script)
     found = subprocess.check_output(["sed", "-n", pattern, ROOT / "Dockerfile"], text=True)
-    assert f"ARG BASE={found}" in DOCKERFILE and found.strip()
+    assert found.strip() == base.removeprefix("BASE=")
 
 
-def test_the_user_is_a_number_that_is_not_root():
-    assert of_last_stage("USER") == ["10001:10001"]
-
-
-@pytest.mark.parametrize("instruction", ["ENTRYPOINT", "CMD", "VOLUME"])
-def test_no_shell_stands_between_the_runtime_and_the_program(instruction):
-    (form,) = of_last_stage(instruction)
-    assert all(isinstance(word, str) for word in json.loads(form))
-
-
-def test_state_is_kept_in_the_volume_and_that_of_the_version_before_is_found_there():
-    (environment,) = of_last_stage("ENV")
-    (volume,) = json.loads(of_last_stage("VOLUME")[0])
-    assert f"STATE_DIRECTORY={volume}" in environment.split()
-    assert of_last_stage("WORKDIR") == [volume]
-
-
-def test_the_health_check_asks_for_readiness_without_a_shell():
+def test_no_shell_stands_between_the_runtime_and_the_program_nor_in_the_health_check():
+    for instruction in ("ENTRYPOINT", "CMD", "VOLUME"):
+        (form,) = of_last_stage(instruction)
+        assert all(isinstance(word, str) for word in json.loads(form)), instruction
     (check,) = of_last_stage("HEALTHCHECK")
     command = json.loads(check.partition("CMD ")[2])
     assert command[0] == "/opt/calibration-monitor/bin/python"
     assert "http://127.0.0.1:9464/readyz" in command[-1]
 
 
-def test_the_version_on_the_label_is_that_of_the_package():
+def test_the_user_is_not_root_state_is_kept_in_the_volume_and_the_version_is_the_packages():
+    assert of_last_stage("USER") == ["10001:10001"]
+    (environment,) = of_last_stage("ENV")
+    (volume,) = json.loads(of_last_stage("VOLUME")[0])
+    assert f"STATE_DIRECTORY={volume}" in environment.split()
+    # That of the version before is found there.
+    assert of_last_stage("WORKDIR") == [volume]
     assert f"VERSION={monitor.__version__}" in of_last_stage("ARG")
 
 
@@ -121,35 +114,22 @@ def test_nothing_but_the_package_reaches_the_builder():
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_file_pins_what_the_project_asks_for(lock):
+def test_a_lock_file_pins_what_the_project_asks_for_and_names_no_place_to_download_from(lock):
+    text = (ROOT / lock).read_text("utf-8")
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
     pinned = pins(lock)
-    for text in LOCKS[lock]:
-        wanted = Requirement(text)
+    for wanted in map(Requirement, LOCKS[lock]):
         pin = pinned.get(canonicalize_name(wanted.name))
         assert pin, f"{lock} does not pin {wanted.name}: run `make lock`"
         assert wanted.specifier.contains(Version(pin["version"])), (
-            f"{lock} pins {pin[0].split(' ')[0]}, and pyproject.toml asks for {wanted}: "
-            "run `make lock`"
+            f"{lock} pins {pin['version']}, and pyproject.toml asks for {wanted}: run `make lock`"
         )
-
-
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_file_names_no_place_to_download_from(lock):
-    text = (ROOT / lock).read_text("utf-8")
-    assert "://" not in text and "--index" not in text and "--find-links" not in text
-
-
-def test_what_is_left_out_is_in_no_lock_file():
-    lines = (ROOT / "deploy/image/left-out.txt").read_text("utf-8").splitlines()
-    left_out = {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
-    assert left_out
-    for lock in LOCKS:
-        assert not left_out & pins(lock).keys()
+    assert left_out() and not left_out() & pinned.keys()
 
 
 def test_pins_bring_only_what_they_need_among_themselves():
-    """Where a dependency of a dependency is neither pinned nor left out, the service would miss it:
-    the image installs without looking for more.
+    """Finds dependencies of dependencies that are neither pinned nor left out, which the service
+    would miss: the image installs without looking for more.
     """
     script = (
         "import importlib.metadata as m, json, sys\n"
@@ -157,10 +137,8 @@ def test_pins_bring_only_what_they_need_among_themselves():
     )
     pinned = pins("requirements.lock")
     said = subprocess.check_output([sys.executable, "-c", script, *pinned], text=True)
-    lines = (ROOT / "deploy/image/left-out.txt").read_text("utf-8").splitlines()
     for name, needs in json.loads(said).items():
-        for text in needs:
-            need = Requirement(text)
+        for need in map(Requirement, needs):
             if need.marker is None or need.marker.evaluate({"extra": ""}):
                 known = canonicalize_name(need.name)
-                assert known in pinned or known in lines, f"{name} needs {known}: run `make lock`"
+                assert known in pinned.keys() | left_out(), f"{name} needs {known}: run `make lock`"

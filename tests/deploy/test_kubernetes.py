@@ -27,7 +27,6 @@ Manifest = dict[str, Any]
 
 
 def read(name: str) -> Manifest:
-    """A file of one document."""
     found: Manifest = yaml.safe_load((FOLDER / name).read_text("utf-8"))
     return found
 
@@ -38,10 +37,13 @@ POD: Manifest = read("deployment.yaml")["spec"]["template"]
 SPEC: Manifest = POD["spec"]
 (SIDECAR,) = SPEC["initContainers"]
 (DETECTOR,) = SPEC["containers"]
+EACH_CONTAINER = pytest.mark.parametrize(
+    "container", [SIDECAR, DETECTOR], ids=["sidecar", "detector"]
+)
 
 
 def instruction(pattern: str) -> str:
-    """Of the Dockerfile's final stage."""
+    """Finds an instruction of the Dockerfile's final stage."""
     found = re.findall(pattern, DOCKERFILE.rpartition("\nFROM ")[2], flags=re.MULTILINE)
     assert found, pattern
     return str(found[-1])
@@ -49,26 +51,16 @@ def instruction(pattern: str) -> str:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """What the sidecar makes of the ConfigMap."""
+    """Loads what the sidecar makes of the ConfigMap."""
     path = tmp_path_factory.mktemp("configuration") / "sidecar.toml"
     path.write_text(read("configmap.yaml")["data"]["sidecar.toml"], "utf-8")
     return load(path)
-
-
-# ---- the schemas of Kubernetes
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_is_valid(name, version):
     kubernetes_validate.validate(read(name), version, strict=True)
-
-
-def test_what_is_wrong_in_a_manifest_is_found():
-    wrong = read("deployment.yaml")
-    wrong["spec"]["template"]["spec"]["initContainers"][0]["restartpolicy"] = "Always"
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
 def test_every_manifest_is_listed_and_in_the_namespace_that_is_made():
@@ -83,7 +75,7 @@ def test_every_manifest_is_listed_and_in_the_namespace_that_is_made():
 # ---- Pod Security Standards, "restricted"
 
 
-def test_the_pod_keeps_to_the_restricted_standard():
+def test_the_pod_keeps_to_the_restricted_standard_and_has_no_account_of_the_cluster():
     assert read("namespace.yaml")["metadata"]["labels"] == {
         "pod-security.kubernetes.io/enforce": "restricted"
     }
@@ -92,33 +84,30 @@ def test_the_pod_keeps_to_the_restricted_standard():
     assert SPEC["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     allowed = {"configMap", "persistentVolumeClaim", "emptyDir"}
     assert {key for volume in SPEC["volumes"] for key in volume} == {"name", *allowed}
+    assert SPEC["automountServiceAccountToken"] is False
 
 
-@pytest.mark.parametrize("container", [SIDECAR, DETECTOR], ids=lambda one: str(one["name"]))
-def test_a_container_keeps_to_the_restricted_standard(container):
+@EACH_CONTAINER
+def test_a_container_keeps_to_the_restricted_standard_and_its_command_line_is_understood(container):
+    user, group = map(int, instruction(r"^USER (\d+:\d+)$").split(":"))
     assert container["securityContext"] == {
-        "runAsUser": 10001,
-        "runAsGroup": 10001,
+        "runAsUser": user,
+        "runAsGroup": group,
         "runAsNonRoot": True,
         "readOnlyRootFilesystem": True,
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
     assert not any("hostPort" in port for port in container.get("ports", []))
-
-
-def test_the_pod_has_no_account_of_the_cluster():
-    assert SPEC["automountServiceAccountToken"] is False
+    verb = container["args"][0]
+    assert build_parser(verb).parse_args(container["args"]).verb == verb
 
 
 # ---- the image
 
 
-def test_user_folders_and_configuration_are_those_of_the_image():
-    user, group = instruction(r"^USER (\d+:\d+)$").split(":")
-    context = SIDECAR["securityContext"]
-    assert (context["runAsUser"], context["runAsGroup"]) == (int(user), int(group))
-    assert SPEC["securityContext"]["fsGroup"] == int(group)
+def test_folders_and_configuration_are_those_of_the_image_of_this_version():
+    assert SPEC["securityContext"]["fsGroup"] == SIDECAR["securityContext"]["runAsGroup"]
     mounted = {mount["mountPath"]: mount for mount in SIDECAR["volumeMounts"]}
     assert set(mounted) == {
         instruction(r"^ +STATE_DIRECTORY=(\S+)$"),
@@ -130,6 +119,9 @@ def test_user_folders_and_configuration_are_those_of_the_image():
     assert SIDECAR["args"] == json.loads(instruction(r"^CMD (\[.*\])$"))
     assert "command" not in SIDECAR
     assert json.loads(instruction(r"^ENTRYPOINT (\[.*\])$")) == ["calibration-monitor"]
+    (image,) = KUSTOMIZATION["images"]
+    assert {SIDECAR["image"], DETECTOR["image"]} == {image["name"]}
+    assert image["newTag"] == __version__
 
 
 def test_every_mount_has_its_volume_and_every_volume_its_source():
@@ -141,39 +133,20 @@ def test_every_mount_has_its_volume_and_every_volume_its_source():
     assert configuration == read("configmap.yaml")["metadata"]["name"]
 
 
-def test_the_image_is_the_one_that_is_named_and_of_this_version():
-    (image,) = KUSTOMIZATION["images"]
-    assert {SIDECAR["image"], DETECTOR["image"]} == {image["name"]}
-    assert image["newTag"] == __version__
-
-
 # ---- the sidecar
 
 
-def test_the_sidecar_takes_the_configuration_of_the_map(config):
-    assert split_address(config.server.grpc_address, "grpc_address")[0] == "127.0.0.1"
-    assert config.security.allow_plain_metrics
-
-
-@pytest.mark.parametrize("container", [SIDECAR, DETECTOR], ids=lambda one: str(one["name"]))
-def test_the_command_line_of_a_container_is_understood(container):
-    verb = container["args"][0]
-    assert build_parser(verb).parse_args(container["args"]).verb == verb
-
-
-def test_the_detector_sends_to_where_the_sidecar_listens(config):
-    assert config.server.grpc_address in DETECTOR["args"]
-
-
-def test_the_sidecar_starts_before_the_detector_and_goes_on():
+def test_the_sidecar_starts_before_the_detector_which_sends_to_where_it_listens(config):
     assert SIDECAR["restartPolicy"] == "Always"
     assert SIDECAR["startupProbe"]["httpGet"]["path"] == "/readyz"
+    assert split_address(config.server.grpc_address, "grpc_address")[0] == "127.0.0.1"
+    assert config.server.grpc_address in DETECTOR["args"]
+    assert config.security.allow_plain_metrics
 
 
 def test_probes_and_scrapes_ask_for_what_is_served_where_it_is_served(config):
     _, port = split_address(config.server.http_address, "http_address")
-    (named,) = SIDECAR["ports"]
-    assert named == {"name": "metrics", "containerPort": port}
+    assert SIDECAR["ports"] == [{"name": "metrics", "containerPort": port}]
     asked = [
         SIDECAR[probe]["httpGet"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ]
@@ -191,21 +164,14 @@ def test_probes_and_scrapes_ask_for_what_is_served_where_it_is_served(config):
         endpoint.stop()
 
 
-def test_the_sidecar_has_the_time_to_end_in_order(config):
+def test_the_sidecar_has_the_time_the_disk_and_the_memory_that_its_configuration_asks_for(config):
     assert SPEC["terminationGracePeriodSeconds"] >= 2 * config.server.grace_seconds + 30
-
-
-def test_the_claim_is_larger_than_what_is_kept(config):
-    size = read("state.yaml")["spec"]["resources"]["requests"]["storage"]
-    assert int(size.removesuffix("Gi")) * 2**30 > 1.5 * config.pending.disk_bytes
-
-
-def test_there_is_memory_for_what_waits_and_no_limit_of_processor_time(config):
-    resources = SIDECAR["resources"]
-    assert set(resources["limits"]) == {"memory"}
-    assert int(resources["requests"]["memory"].removesuffix("Gi")) * 2**30 > 3 * (
-        config.pending.max_bytes
-    )
+    claim = read("state.yaml")["spec"]["resources"]["requests"]["storage"]
+    assert int(claim.removesuffix("Gi")) * 2**30 > 1.5 * config.pending.disk_bytes
+    memory = SIDECAR["resources"]["requests"]["memory"]
+    assert int(memory.removesuffix("Gi")) * 2**30 > 3 * config.pending.max_bytes
+    # No limit of processor time.
+    assert set(SIDECAR["resources"]["limits"]) == {"memory"}
 
 
 # ---- who may read it
@@ -221,14 +187,26 @@ def test_the_policy_lets_prometheus_in_at_the_metrics_alone():
     assert set(peer) == {"namespaceSelector", "podSelector"}
 
 
-def found_in_a_cluster(folder: Path, *pods: dict[str, str]) -> list[dict[str, str]]:
-    """The labels of the targets that are left of pods, whose discovery is made up.
-
-    Debian's Prometheus was built without that of Kubernetes; what comes after it is looked at.
-    """
+@pytest.mark.components
+def test_of_all_ports_in_a_cluster_prometheus_scrapes_the_sidecars(tmp_path):
+    """Makes the discovery up, without which Debian's Prometheus is built, and looks at the rest."""
+    annotations = POD["metadata"]["annotations"].items()
+    ours = {
+        "namespace": KUSTOMIZATION["namespace"],
+        "pod_phase": "Running",
+        "pod_label_app_kubernetes_io_name": "detector",
+        "pod_container_name": SIDECAR["name"],
+        "pod_container_port_name": SIDECAR["ports"][0]["name"],
+        **{f"pod_annotation_{re.sub('[./]', '_', name)}": value for name, value in annotations},
+    }
+    pods = [
+        ours,
+        ours | {"pod_container_name": "detector", "pod_container_port_name": "camera"},
+        ours | {"pod_phase": "Succeeded"},
+        {name: value for name, value in ours.items() if not name.endswith("_scrape")},
+    ]
     job = read("prometheus.yml")
     (scrape,) = job["scrape_configs"]
-    assert scrape["job_name"] == "calibration_monitor"
     assert scrape.pop("kubernetes_sd_configs") == [{"role": "pod"}]
     scrape["static_configs"] = [
         {
@@ -237,33 +215,12 @@ def found_in_a_cluster(folder: Path, *pods: dict[str, str]) -> list[dict[str, st
         }
         for number, pod in enumerate(pods)
     ]
-    path = folder / "prometheus.yml"
+    path = tmp_path / "prometheus.yml"
     path.write_text(yaml.safe_dump(job), "utf-8")
     assert "SUCCESS" in promtool("check", "config", str(path))
     # It waits for so long, whatever it finds: what is given in the file is there at once.
     told = promtool("check", "service-discovery", "--timeout=2s", str(path), scrape["job_name"])
-    return [target["labels"] for target in json.loads(told) if target.get("labels")]
-
-
-@pytest.mark.components
-def test_of_all_ports_in_a_cluster_prometheus_scrapes_the_sidecars(tmp_path):
-    (port,) = SIDECAR["ports"]
-    annotations = POD["metadata"]["annotations"].items()
-    ours = {
-        "namespace": KUSTOMIZATION["namespace"],
-        "pod_phase": "Running",
-        "pod_label_app_kubernetes_io_name": "detector",
-        "pod_container_name": SIDECAR["name"],
-        "pod_container_port_name": port["name"],
-        **{f"pod_annotation_{re.sub('[./]', '_', name)}": value for name, value in annotations},
-    }
-    (found,) = found_in_a_cluster(
-        tmp_path,
-        ours,
-        ours | {"pod_container_name": "detector", "pod_container_port_name": "camera"},
-        ours | {"pod_phase": "Succeeded"},
-        {name: value for name, value in ours.items() if not name.endswith("_scrape")},
-    )
+    (found,) = [target["labels"] for target in json.loads(told) if target.get("labels")]
     assert found["__address__"] == "10.0.0.0:9464"
     assert found["__metrics_path__"] == "/metrics"
     assert (found["job"], found["instance"]) == ("calibration_monitor", "perception/detector")

@@ -1,53 +1,44 @@
-"""The unit of systemd: systemd's own tools are content with it, and it fits the sidecar. No systemd
-is in charge here: what mounts, users and control groups do is checked as settings, not as deeds.
+"""The unit of systemd: systemd's own tools are content with it, and the sidecar does under its
+filters of system calls, its fits included, what it does without. No systemd is in charge here: what
+mounts, users and control groups do is checked as settings, not as deeds.
 """
 
+import contextlib
+import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import textwrap
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from monitor.config import Config
 from monitor.store.previous import previous_paths
 from monitor.store.state import state_folder
+from monitor.v1 import perception_monitor_pb2_grpc
 from tests.components import program
 from tests.deploy.confined import allowed, settings
-from tests.deploy.scraping import printed
-from tests.served import ROOT
+from tests.deploy.scraping import ROOT, free_port, printed
+from tests.foreign_client import in_frame, in_header
 
 FOLDER = ROOT / "deploy" / "systemd"
 UNIT, NETWORK = FOLDER / "calibration-monitor.service", FOLDER / "network.conf"
+CONFINED = ROOT / "tests" / "deploy" / "confined.py"
 PROGRAM = "/opt/calibration-monitor/bin/calibration-monitor"
-PATIENCE = 30  # s; far above what anything here takes
+PATIENCE = 60  # s; far above what anything here takes
+# s; a fit has the lowest priority, and gets next to nothing of a machine that is busy.
+FIT_PATIENCE = 240
 # Of ten, by systemd's own count: 1.2 with systemd 252. A service without a setting has 9.6.
 MOST_EXPOSURE = 1.5
-
-
-def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program("systemd-analyze"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-
-
-def runnable(folder: Path, text: str) -> Path:
-    """The unit as a file whose program is there, which is what systemd looks at first."""
-    unit = folder / UNIT.name
-    unit.write_text(text.replace(PROGRAM, str(Path(sys.executable).resolve())), "utf-8")
-    return unit
-
-
-def seconds(name: str) -> float:
-    (value,) = settings(UNIT)[name]
-    found = re.fullmatch(r"(\d+)(s|min)", value)
-    assert found, value
-    number, scale = found.groups()
-    return float(number) * (60 if scale == "min" else 1)
 
 
 def only(name: str) -> str:
@@ -58,85 +49,77 @@ def only(name: str) -> str:
 # ---- what systemd's tools say
 
 
-@pytest.mark.components
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
-    done = analyze("verify", "--man=no", str(runnable(tmp_path, UNIT.read_text("utf-8"))))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def verified(folder: Path, text: str, drop_in: str = "") -> tuple[int, str]:
+    """Lets systemd look at a unit whose program is there, which is what it looks at first."""
+    unit = folder / UNIT.name
+    unit.write_text(text.replace(PROGRAM, str(Path(sys.executable).resolve())), "utf-8")
+    if drop_in:
+        (folder / f"{UNIT.name}.d").mkdir()
+        (folder / f"{UNIT.name}.d" / "network.conf").write_text(drop_in, "utf-8")
+    command = [program("systemd-analyze"), "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.components
-def test_systemd_finds_nothing_wrong_with_the_unit_and_its_drop_in(tmp_path):
-    unit = runnable(tmp_path, UNIT.read_text("utf-8"))
-    folder = tmp_path / f"{UNIT.name}.d"
-    folder.mkdir()
-    (folder / NETWORK.name).write_text(NETWORK.read_text("utf-8"), "utf-8")
-    done = analyze("verify", "--man=no", str(unit))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+@pytest.mark.parametrize("drop_in", ["", NETWORK.read_text("utf-8")], ids=["alone", "drop-in"])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, drop_in):
+    assert verified(tmp_path, UNIT.read_text("utf-8"), drop_in) == (0, "")
 
 
 @pytest.mark.components
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("ProtectSystm=strict", "'ProtectSystm'"),
-        ("WatchdogSec=soon", "Failed to parse sec value, ignoring: soon"),
-        ("OOMPolicy=perhaps", "Failed to parse OOM policy, ignoring: perhaps"),
-    ],
-)
 @pytest.mark.parametrize("place", ["unit", "drop-in"])
-def test_systemd_finds_what_is_wrong(tmp_path, wrong, said, place):
-    text = UNIT.read_text("utf-8")
+def test_systemd_finds_what_is_wrong(tmp_path, place):
+    wrong, text = "[Service]\nProtectSystm=strict\nWatchdogSec=soon\n", UNIT.read_text("utf-8")
     if place == "unit":
-        text = text.replace("[Service]\n", f"[Service]\n{wrong}\n")
+        _, said = verified(tmp_path, text.replace("[Service]\n", wrong))
     else:
-        folder = tmp_path / f"{UNIT.name}.d"
-        folder.mkdir()
-        (folder / "wrong.conf").write_text(f"[Service]\n{wrong}\n", "utf-8")
-    done = analyze("verify", "--man=no", str(runnable(tmp_path, text)))
-    assert said in done.stderr
+        _, said = verified(tmp_path, text, wrong)
+    assert "'ProtectSystm'" in said
+    assert "Failed to parse sec value, ignoring: soon" in said
 
 
 @pytest.mark.components
 def test_the_unit_exposes_little():
-    text = printed(
-        program("systemd-analyze"),
-        *("security", "--offline=true", "--no-pager", str(UNIT)),
-    )
+    options = ("security", "--offline=true", "--no-pager", str(UNIT))
+    text = printed(program("systemd-analyze"), *options)
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", text)
     assert found, text
     assert float(found[1]) <= MOST_EXPOSURE
 
 
+@pytest.mark.components
+def test_the_filter_keeps_out_what_it_should_and_leaves_what_fits_need():
+    names = allowed(settings(UNIT)["SystemCallFilter"])
+    assert {"setpriority", "sched_setscheduler", "prlimit64", "prctl", "fdatasync"} <= names
+    out = {"mount", "ptrace", "chown", "bpf", "reboot", "init_module", "clock_settime"}
+    assert out.isdisjoint(names)
+
+
 # ---- what the settings must be, for the sidecar that there is
 
 
-def test_the_unit_starts_the_program_and_the_configuration_of_the_image():
+def test_the_unit_starts_the_program_with_its_state_where_it_may_write():
     start = f"{PROGRAM} serve --config /etc/calibration-monitor/sidecar.toml"
     assert only("ExecStart") == start
     assert settings(UNIT)["ExecReload"] == [f"{start} --check", "/bin/kill -HUP $MAINPID"]
-
-
-def test_state_is_in_the_folder_that_may_be_written_and_that_of_the_version_before_is_found():
     config, may_be_written = Config(), f"/var/lib/{only('StateDirectory')}"
     given = {"STATE_DIRECTORY": may_be_written}
     folder = state_folder(config.state.folder, config.state_name, given)
     assert folder == Path(may_be_written, "50051")
+    # What the version before kept is found, too.
     assert only("WorkingDirectory") == may_be_written
     assert not any(Path(path).is_absolute() for path in astuple(previous_paths({})))
     assert only("ProtectSystem") == "strict"
 
 
-def test_the_end_is_waited_for_longer_than_frames_in_work_are():
-    assert seconds("TimeoutStopSec") >= 2 * Config().server.grace_seconds + 10
-
-
-def test_there_are_descriptors_for_all_connections_and_the_state():
+def test_the_unit_gives_the_time_the_descriptors_and_the_memory_that_the_sidecar_needs():
+    waited = re.fullmatch(r"(\d+)s", only("TimeoutStopSec"))
+    assert waited is not None
+    assert int(waited[1]) >= 2 * Config().server.grace_seconds + 10
     assert int(only("LimitNOFILE")) >= 2 * Config().server.max_connections
-
-
-def test_a_fit_that_is_out_of_memory_does_not_take_the_sidecar_with_it():
-    assert only("OOMPolicy") == "continue"
-    assert only("KillMode") == "mixed"
+    # A fit that is out of memory does not take the sidecar with it.
+    assert (only("OOMPolicy"), only("KillMode")) == ("continue", "mixed")
 
 
 def test_credentials_are_where_the_drop_in_says_they_are():
@@ -146,10 +129,178 @@ def test_credentials_are_where_the_drop_in_says_they_are():
     assert named == loaded
 
 
+# ---- a real sidecar
+
+
+class Notified:
+    """Runs a sidecar that tells its state to a socket of ours."""
+
+    def __init__(self, bound: socket.socket, folder: Path, name: str, *before: str) -> None:
+        self.bound, self.grpc, self.http = bound, free_port(), free_port()
+        self.config, self.log = folder / "sidecar.toml", folder / "log.txt"
+        self.write()
+        serve = ("-m", "monitor", "serve", "--config", str(self.config))
+        self.process = subprocess.Popen(
+            [sys.executable, *before, *serve],
+            cwd=folder,
+            env={
+                **os.environ,
+                "NOTIFY_SOCKET": name,
+                "STATE_DIRECTORY": str(folder / "state"),
+                "WATCHDOG_USEC": "400000",
+                "PYTHONPATH": str(ROOT),
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=self.log.open("wb"),
+        )
+
+    def write(self, more: str = "") -> None:
+        self.config.write_text(
+            textwrap.dedent(f"""
+            [server]
+            grpc_address = "127.0.0.1:{self.grpc}"
+            http_address = "127.0.0.1:{self.http}"
+            {more}
+            """),
+            "utf-8",
+        )
+
+    def hears(self, wanted: Callable[[str], bool]) -> list[str]:
+        """Returns the datagrams up to the first that is wanted, that included."""
+        found: list[str] = []
+        silent = 0
+        while not (found and wanted(found[-1])):
+            try:
+                found.append(self.bound.recv(4096).decode())
+            except TimeoutError:
+                silent += 1
+                ended = self.process.poll() is not None
+                assert not ended and silent < PATIENCE, f"{found}\n{self.log.read_text('utf-8')}"
+            assert len(found) < 1000
+        return found
+
+    def states(self, last: str) -> list[str]:
+        """Returns the assignments of all changes of state up to one that begins so."""
+        found = self.hears(lambda message: message.startswith(last))
+        return [text for text in found if text.startswith(("READY", "RELOADING", "STOPPING"))]
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        (stopping,) = self.states("STOPPING=1")
+        assert stopping.startswith("STOPPING=1")
+        assert self.process.wait(PATIENCE) == 0
+
+
+@contextlib.contextmanager
+def notified(folder: Path, *before: str) -> Iterator[Notified]:
+    name = f"@calibration-monitor-{os.getpid()}-{folder.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind("\0" + name[1:])
+        bound.settimeout(1)
+        sidecar = Notified(bound, folder, name, *before)
+        try:
+            yield sidecar
+        finally:
+            if sidecar.process.poll() is None:
+                sidecar.process.kill()
+            sidecar.process.wait(PATIENCE)
+    assert "Traceback" not in sidecar.log.read_text("utf-8")
+
+
+def test_systemd_is_told_of_start_life_reloads_and_end(tmp_path):
+    with notified(tmp_path) as sidecar:
+        (ready,) = sidecar.states("READY=1\nSTATUS=")
+        # READY is what others wait for: both ports are open.
+        with urllib.request.urlopen(f"http://127.0.0.1:{sidecar.http}/readyz", timeout=PATIENCE):
+            pass
+        with grpc.insecure_channel(f"127.0.0.1:{sidecar.grpc}") as channel:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=PATIENCE
+            )
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert ready.count("\n") == 1
+        for _ in range(3):
+            sidecar.hears(lambda message: message == "WATCHDOG=1")
+        for change in ("grace_seconds = 3.0", "grace_seconds = -3.0"):
+            sidecar.write(change)
+            sidecar.process.send_signal(signal.SIGHUP)
+            reloading, again = sidecar.states("READY=1")
+            assert re.fullmatch(r"(?s)RELOADING=1\nMONOTONIC_USEC=\d+(\n.*)?", reloading)
+            # Whether the configuration could be used or not, the sidecar serves.
+            assert again.startswith("READY=1\nSTATUS=")
+        sidecar.end()
+
+
+def confined() -> tuple[str, ...]:
+    """Gives arguments that make the interpreter another one, under the filters of the unit."""
+    program("systemd-analyze")
+    return str(CONFINED), str(UNIT), sys.executable
+
+
 @pytest.mark.components
-def test_the_filter_keeps_out_what_it_should_and_leaves_what_fits_need():
-    names = allowed(settings(UNIT)["SystemCallFilter"])
-    assert {"mount", "ptrace", "chown", "bpf", "reboot", "init_module", "clock_settime"}.isdisjoint(
-        names
+def test_the_sidecar_lives_under_the_filters_of_the_unit(tmp_path):
+    with notified(tmp_path, *confined()) as sidecar:
+        sidecar.hears(lambda message: message.startswith("READY=1"))
+        with grpc.insecure_channel(f"127.0.0.1:{sidecar.grpc}") as channel:
+            process = perception_monitor_pb2_grpc.PerceptionMonitorStub(channel).Process
+            sent = [in_header("lidar"), in_frame(0), in_frame(1)]
+            assert len(list(process(iter(sent), timeout=PATIENCE))) == len(sent)
+        with urllib.request.urlopen(f"http://127.0.0.1:{sidecar.http}/metrics", timeout=PATIENCE):
+            pass
+        sidecar.end()
+    log = sidecar.log.read_text("utf-8")
+    assert os.strerror(1) not in log, log
+    kept = tmp_path / "state" / str(sidecar.grpc)
+    names = {path.name for path in kept.iterdir()} - {"lock"}
+    assert "state.db" in names
+    assert any(not name.startswith("state.db") for name in names), "no ledger"
+
+
+FIT = """
+import asyncio, ctypes, json, mmap, os, socket, sys
+import numpy as np
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.pipeline.fits.process import fit
+from monitor.promotion.fits import FitJob
+from monitor.promotion.records import FitSettings
+from monitor.recalibration.fit_rows import FitRows
+
+n = 600
+error = np.random.default_rng(1).normal(size=(n, 2))
+estimates = Estimates(np.zeros((n, 2)), np.tile(np.eye(2), (n, 1, 1)), np.zeros(n, bool))
+tracks, ages, delays = np.arange(n) // 10, np.arange(n) / 10, np.full(n, 0.5)
+rows = FitRows(plain_space(("x", "y"), "m"), estimates, error, tracks, ages, delays)
+job = FitJob(FitSettings("variance-scaling"), {"car": rows})
+
+def refused(call):
+    try:
+        call()
+    except OSError:
+        return True
+    return False
+
+print(json.dumps({
+    "refused": {
+        "memory that is written and run": refused(lambda: mmap.mmap(-1, 4096, prot=7)),
+        "another owner": refused(lambda: os.chown(".", 0, 0)),
+        "another family": refused(lambda: socket.socket(socket.AF_NETLINK)),
+    },
+    # What ctypes may need to be imported at all.
+    "callback": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 3)(),
+    "fitted": list(asyncio.run(fit(job, float(sys.argv[1]))).fitted),
+}))
+"""
+
+
+@pytest.mark.components
+@pytest.mark.timeout(FIT_PATIENCE + 30)
+def test_a_fit_is_done_under_the_filters_of_the_unit_and_these_refuse_what_they_should():
+    text = printed(
+        *(sys.executable, *confined()),
+        *("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{FIT}", str(FIT_PATIENCE)),
+        within_s=FIT_PATIENCE + 15,
     )
-    assert {"setpriority", "sched_setscheduler", "prlimit64", "prctl", "fdatasync"} <= names
+    found = json.loads(text.splitlines()[-1])
+    assert set(found["refused"].values()) == {True}
+    assert (found["callback"], found["fitted"]) == (3, ["car"])

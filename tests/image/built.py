@@ -21,7 +21,7 @@ _BUILD = ROOT / "deploy/image/build"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What was built.
+    """Describes what was built.
 
     name      as buildah knows it
     config    of the image, in Docker's words: User, Env, Entrypoint, Cmd, Healthcheck, …
@@ -40,13 +40,13 @@ class Image:
 
     @property
     def command(self) -> list[str]:
-        """What it runs when nothing is said."""
+        """Returns what it runs when nothing is said."""
         return [*self.config["Entrypoint"], *self.config["Cmd"]]
 
 
 @contextlib.contextmanager
 def build() -> Iterator[Image]:
-    """The image of this very tree. Kept for the next time where IMAGE_STORAGE names a folder."""
+    """Builds the image of this very tree; keeps it where IMAGE_STORAGE names a folder."""
     began = time.monotonic()
     done = subprocess.run([_BUILD], stdout=subprocess.PIPE, text=True, timeout=1200)
     if done.returncode:

@@ -26,6 +26,6 @@ def image() -> Iterator[Image]:
 
 @pytest.fixture
 def own_pod(image: Image, tmp_path: Path) -> Iterator[Pod]:
-    """A network of its own for one container and those who ask it."""
+    """Makes a network of its own for one container and those who ask it."""
     with pod(image, tmp_path) as own:
         yield own

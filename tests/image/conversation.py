@@ -26,7 +26,7 @@ _FIT_PATIENCE = 300
 
 
 def fitted(sidecar: Any) -> Any:
-    """What came of a fit; none where the tracks that have ended are not known as ended yet."""
+    """Asks for a fit; returns nothing while the tracks that have ended are not known as ended."""
     request = recalibrator_admin_pb2.FitRequest(actor="test")
     try:
         return sidecar.admin.Fit(request, timeout=_FIT_PATIENCE).fits

@@ -33,25 +33,25 @@ _OWN = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--propa
 
 
 class Container:
-    """A container that runs; its first process is the command of the image."""
+    """Controls a container that runs; its first process is the command of the image."""
 
     def __init__(self, image: Image, starter: subprocess.Popen[bytes], log: Path) -> None:
         self.image, self.starter, self.log = image, starter, log
 
     @property
     def pid(self) -> int:
-        """Of its first process, as the machine counts."""
+        """Finds its first process, as the machine counts."""
         starter = self.starter.pid
         (child,) = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
         return int(child)
 
     def status(self, key: str) -> str:
-        """A line of /proc/…/status."""
+        """Reads a line of /proc/…/status."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith(key + ":"))
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Another command inside, as `docker exec` and health checks run it."""
+        """Runs another command inside, as `docker exec` and health checks do."""
         user, _, group = self.image.config["User"].partition(":")
         return subprocess.run(
             [
@@ -66,20 +66,20 @@ class Container:
         )
 
     def health_check(self) -> int:
-        """What the image's own check of its health ends with; 0 is healthy."""
+        """Returns what the image's own check of its health ends with; 0 is healthy."""
         form, *command = self.image.config["Healthcheck"]["Test"]
         assert form == "CMD"
         return self.execute(*command).returncode
 
     def stop(self) -> int:
-        """By the signal that the image names; what it ended with."""
+        """Stops it by the signal that the image names; returns what it ended with."""
         os.kill(self.pid, signal.Signals[self.image.config["StopSignal"]])
         return self.starter.wait(_PATIENCE)
 
 
 @dataclass
 class Pod:
-    """What shares one network.
+    """Holds what shares one network.
 
     state   its volume, on the machine
     """
@@ -91,7 +91,7 @@ class Pod:
     containers: list[Container] = field(default_factory=list)
 
     def start(self, *arguments: str, config: str = "") -> Container:
-        """The image with these arguments, or as it is; config is mounted over its own."""
+        """Starts the image with these arguments, or as it is; config is mounted over its own."""
         mounts: list[tuple[str, str, bool]] = [(str(self.state), STATE, False)]
         if config:
             own = self.folder / "sidecar.toml"
@@ -122,7 +122,7 @@ class Pod:
         return self.containers[-1]
 
     def get(self, path: str, port: int = _HTTP_PORT) -> tuple[int, str]:
-        """Status and text over HTTP, from beside the container; status 0: nobody listens."""
+        """Asks over HTTP from beside the container: status, 0 where nobody listens, and text."""
         address = f"http://127.0.0.1:{port}{path}"
 
         def ask() -> tuple[int, str]:
@@ -139,7 +139,7 @@ class Pod:
             return inside.submit(ask).result()
 
     def wait_ready(self, port: int = _HTTP_PORT) -> float:
-        """Seconds from now until the container that was started last says that it is ready."""
+        """Waits until the container that was started last says that it is ready; returns s."""
         began = time.monotonic()
         while self.get("/readyz", port) != (200, "ready\n"):
             container = self.containers[-1]
@@ -149,7 +149,7 @@ class Pod:
         return time.monotonic() - began
 
     def converse(self, module: str) -> str:
-        """What a program of ours says that runs beside the container; it must end in order."""
+        """Returns what a program of ours says beside the container; it must end in order."""
         return subprocess.check_output(
             ["nsenter", f"--net={self.network}", sys.executable, "-m", module],
             cwd=ROOT,
@@ -167,7 +167,7 @@ def _enter(network: str) -> None:
 
 @contextlib.contextmanager
 def pod(image: Image, folder: Path) -> Iterator[Pod]:
-    """A network, and a volume that belongs to the user of the image."""
+    """Makes a network, and a volume that belongs to the user of the image."""
     state = folder / "state"
     state.mkdir()
     user, _, group = image.config["User"].partition(":")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 from pathlib import Path
 
@@ -23,7 +22,6 @@ pytestmark = [pytest.mark.components, pytest.mark.timeout(1500)]
 USER = 10001
 VENV = "opt/calibration-monitor"
 PACKAGES = f"{VENV}/lib/python3.11/site-packages"
-STARTS = 5
 COMPILER = re.compile(
     r"(.*-)?(gcc|g\+\+|cc|c\+\+|clang|tcc|cpp|ld(\.(bfd|gold|lld))?|as|make)(-[\d.]+)?"
 )
@@ -194,13 +192,3 @@ def test_no_dependency_is_missed_by_any_verb(own_pod: Pod):
     version = container.execute("calibration-monitor", "--help")
     assert version.returncode == 0, version.stderr
     assert container.stop() == 0
-
-
-def test_the_time_from_start_to_ready_is_told(own_pod: Pod, tell):
-    times = []
-    for _ in range(STARTS):
-        container = own_pod.start()
-        times.append(own_pod.wait_ready())
-        assert container.stop() == 0
-    told = ", ".join(f"{seconds:.2f}" for seconds in sorted(times))
-    tell(f"{statistics.median(times):.2f} s from start to ready, the median of {told}")

@@ -1,9 +1,8 @@
 """Runs command lines of one tree, as `python -P commands.py`, with the tree as PYTHONPATH.
 
-Reads one JSON object a line, {"argv", "stdout", "stderr"}, and answers each with the exit code.
-Every command is a fork that runs `python -m monitor ARGV`: NumPy, SciPy and gRPC, which take longer
-to import than most commands to run, are imported once; the tree itself by each fork anew. A list of
-such objects is run by one fork: for help, of which importing the tree is nearly all the work.
+Reads a list of JSON objects a line, {"argv", "stdout", "stderr"}, and answers with the exit code of
+the last. Every line is a fork that runs `python -m monitor ARGV` of each: NumPy, SciPy and gRPC,
+which take longer to import than most commands to run, are imported once; the tree by each fork.
 """
 
 from __future__ import annotations
@@ -18,16 +17,8 @@ from typing import Any, NoReturn
 
 # What commands import of others, not of the tree; one that is missing is left to them.
 _BEFORE = (
-    "filterpy.kalman",
-    "google.protobuf.json_format",
-    "grpc.aio",
-    "numpy",
-    "prometheus_client",
-    "pydantic",
-    "scipy.linalg",
-    "scipy.optimize",
-    "scipy.special",
-    "scipy.stats",
+    *("filterpy.kalman", "google.protobuf.json_format", "grpc.aio", "numpy", "prometheus_client"),
+    *("pydantic", "scipy.linalg", "scipy.optimize", "scipy.special", "scipy.stats"),
 )
 
 
@@ -40,7 +31,7 @@ def main() -> None:
         wanted = json.loads(line)
         child = os.fork()
         if child == 0:
-            _run_all(wanted if isinstance(wanted, list) else [wanted])
+            _run_all(wanted)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

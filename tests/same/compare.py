@@ -19,7 +19,7 @@ _SHOWN = 160  # characters of a value
 
 
 class Part(Enum):
-    """How much of something is left out."""
+    """Says how much of something is left out."""
 
     ALL = "all of it"
     LAST_DIGITS = "what is behind nine digits"
@@ -28,7 +28,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that depends on the wall clock, so that two runs of one tree differ in it.
+    """Leaves out what depends on the wall clock, so that two runs of one tree differ in it.
 
     documents  pattern of their names; `*` also matches `/`
     field      regular expression of a whole JSON path without positions, such as `[].event.time`,
@@ -110,7 +110,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a document differs first, and how."""
+    """Tells where a document differs first, and how."""
 
     document: str
     field: str
@@ -123,7 +123,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of it.
+    """Tells what came of it.
 
     documents    how many were compared
     differences  the first one of each document that differs
@@ -188,7 +188,7 @@ def _ends(words: str, base_is_missing: bool) -> tuple[str, str]:
 
 
 def _parsed(text: str) -> Any:
-    """The value, in which every number is as it was written; the text where it is no JSON."""
+    """Reads JSON, in which every number stays as it was written; or returns the text."""
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     except ValueError:
@@ -196,7 +196,7 @@ def _parsed(text: str) -> Any:
 
 
 class _Number(str):
-    """A number as it was written."""
+    """Keeps a number as it was written."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -292,7 +292,7 @@ def _line_difference(name: str, base: str, work: str) -> Difference:
 
 
 def _window(base: str, work: str) -> tuple[str, str]:
-    """Both values from shortly before where they begin to differ, where they are long."""
+    """Cuts long values to what stands around the place where they begin to differ."""
     if max(len(base), len(work)) <= _SHOWN:
         return base, work
     same = next((at for at, (a, b) in enumerate(zip(base, work, strict=False)) if a != b), 0)

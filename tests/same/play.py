@@ -61,6 +61,7 @@ partition_minutes = 0.1
 [tracker]
 kind = "embedded"
 """
+
 # Of a tree that has one folder for its state, and of one that has a file for each part.
 ONE_FOLDER = '[state]\nfolder = "state"\nevery_seconds = 0.2\n'
 FILES = "[snapshot]\nevery_seconds = 0.5\n[drift]\nevery_seconds = 0.2\n"
@@ -72,7 +73,7 @@ class CannotPlay(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tree under test, and where it works.
+    """Names a tree under test, and where it works.
 
     tree       has the package `monitor`
     files      working directory of every command and sidecar
@@ -93,7 +94,7 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """One thread for sums, the tree before anything installed, and no terminal's width."""
+        """Gives sums one thread, puts the tree before what is installed, fixes the width."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return kept | {
             "PYTHONPATH": str(self.tree),
@@ -135,7 +136,7 @@ class Commands:
         return said
 
     def all(self, wanted: Mapping[str, Sequence[str]]) -> list[str]:
-        """Runs command lines in one process, each a document; their standard outputs."""
+        """Runs command lines in one process, each a document; returns their standard outputs."""
         folder = self.place.files
         files = [(folder / f"stdout{i}", folder / f"stderr{i}") for i in range(len(wanted))]
         request = [
@@ -192,14 +193,11 @@ def commands(place: Place) -> Iterator[Commands]:
 
 def _arrays(path: Path) -> dict[str, object]:
     with np.load(path, allow_pickle=False) as archive:
-        return {
-            name: {
-                "type": str(archive[name].dtype),
-                "shape": list(archive[name].shape),
-                "values": archive[name].tolist(),
-            }
-            for name in archive.files
-        }
+        arrays = {name: archive[name] for name in archive.files}
+    return {
+        name: {"type": str(each.dtype), "shape": list(each.shape), "values": each.tolist()}
+        for name, each in arrays.items()
+    }
 
 
 def _hexadecimal(data: bytes) -> str:
@@ -297,7 +295,7 @@ def play_files(place: Place, run: Commands) -> None:
 
 @dataclass(slots=True)
 class Sidecar:
-    """A running `serve`, with the addresses it told and the channel to it."""
+    """Runs `serve`, and keeps the addresses it told and a channel to it."""
 
     place: Place
     process: subprocess.Popen[bytes] = field(init=False)
@@ -329,7 +327,7 @@ class Sidecar:
         )
 
     def ask(self, service: int, method: str, request: Message) -> bytes:
-        """Asks once; the bytes of the answer, or of the refusal in words."""
+        """Asks once; returns the bytes of the answer. Raises CannotPlay where it is refused."""
         try:
             call = self.channel.unary_unary(f"{_SERVICES[service]}/{method}")
             answer: bytes = call(request.SerializeToString(), timeout=PATIENCE)
@@ -343,20 +341,20 @@ class Sidecar:
         return text
 
     def kill(self) -> None:
-        """kill -9, and wait until nothing is left of it."""
+        """Kills it with -9, and waits until nothing is left of it."""
         self.process.kill()
         self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
 
 class Conversation:
-    """A stream of bytes, on which each message waits for its answer."""
+    """Sends bytes on a stream, on which each message waits for its answer."""
 
     def __init__(self, sidecar: Sidecar, method: str) -> None:
         self._requests: queue.Queue[bytes | None] = queue.Queue()
@@ -369,7 +367,7 @@ class Conversation:
         return answer
 
     def close(self) -> int:
-        """Ends the stream in order; how many answers nobody had asked for."""
+        """Ends the stream in order; returns how many answers nobody had asked for."""
         self._requests.put(None)
         return sum(1 for _ in self._answers)
 
@@ -485,26 +483,20 @@ def _send(place: Place, sidecar: Sidecar, name: str, steps: Iterable[list[Step]]
 def _look(place: Place, sidecar: Sidecar, run: Commands, name: str) -> None:
     """Writes everything that the sidecar tells of itself."""
     place.write(f"{name}/metrics.txt", _settled(sidecar))
-    for window in ("", "5m"):
+    for window, suffix in (("", ""), ("5m", "-5m")):
         request = pb.GetCalibrationRequest(include_bins=True, window=window)
-        found = sidecar.ask(0, "GetCalibration", request)
-        suffix = f"-{window}" if window else ""
-        place.write_json(
-            f"{name}/calibration{suffix}.json", _with_bytes(pb.GetCalibrationResponse, found)
-        )
+        found = _with_bytes(pb.GetCalibrationResponse, sidecar.ask(0, "GetCalibration", request))
+        place.write_json(f"{name}/calibration{suffix}.json", found)
     status = sidecar.ask(0, "GetStatus", status_pb2.GetStatusRequest())
-    place.write_json(
-        f"{name}/status.json", _as_dict(status_pb2.GetStatusResponse.FromString(status))
-    )
+    told = _as_dict(status_pb2.GetStatusResponse.FromString(status))
+    place.write_json(f"{name}/status.json", told)
     listed = sidecar.ask(1, "List", admin_pb.ListRequest(records=1000))
-    place.write_json(
-        f"{name}/recalibrators.json", _as_dict(admin_pb.ListResponse.FromString(listed))
-    )
+    told = _as_dict(admin_pb.ListResponse.FromString(listed))
+    place.write_json(f"{name}/recalibrators.json", told)
     export = sidecar.channel.unary_stream(f"{_SERVICES[0]}/ExportStatistics")
-    parts = list(export(pb.ExportStatisticsRequest().SerializeToString(), timeout=PATIENCE))
-    place.write_json(
-        f"{name}/state.json", [_with_bytes(pb.ExportStatisticsResponse, part) for part in parts]
-    )
+    parts = export(pb.ExportStatisticsRequest().SerializeToString(), timeout=PATIENCE)
+    exported = [_with_bytes(pb.ExportStatisticsResponse, part) for part in parts]
+    place.write_json(f"{name}/state.json", exported)
     file = f"{name.rpartition('/')[2]}.state"
     run(f"{name}/export", "export", "--address", sidecar.address, "-o", file, "--json")
     run.keep(f"{name}/exported.txt", file)
@@ -514,7 +506,7 @@ def _look(place: Place, sidecar: Sidecar, run: Commands, name: str) -> None:
 
 
 def _settled(sidecar: Sidecar) -> str:
-    """The metrics once nothing in them changes any more, but what depends on the clock."""
+    """Returns the metrics once nothing in them changes, but what depends on the clock."""
 
     def steady() -> str:
         text = sidecar.metrics()
@@ -555,7 +547,7 @@ def _as_dict(message: Message) -> Any:
 
 
 def _with_bytes(kind: type[Message], data: bytes) -> Any:
-    """The fields, which tell what differs, and the bytes, in which everything does."""
+    """Joins the fields, which tell what differs, and the bytes, in which everything does."""
     return {**_as_dict(kind.FromString(data)), "bytes": data.hex()}
 
 

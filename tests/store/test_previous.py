@@ -12,7 +12,7 @@ from monitor.store.ledger import FILE
 from monitor.store.previous import PreviousPaths, take_over
 from tests.journalled import commit, found, frame, replayed, told, writer
 
-WRITTEN = Path(__file__).parent / "previous"
+WRITTEN = Path(__file__).parents[1] / "previous"
 
 
 @pytest.fixture

@@ -7,83 +7,59 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.cli import build_parser
 from tests.components import program
-from tests.deploy.alert_chain import ALERTMANAGER
-from tests.deploy.alerting import DRIFT, FILES, names
-from tests.deploy.scraping import FOLDER, ROOT, printed, promtool
-from tests.golden.test_golden import exposition
+from tests.deploy.scraping import ALERT_FILES, DRIFT, EXPOSITION, FOLDER, ROOT, printed, promtool
+
+ALERTMANAGER = FOLDER / "alertmanager.yml"
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
-RULES = "".join(path.read_text("utf-8") for path in FILES)
-ALERTS = [name for path in FILES for name in names(path)]
-
-
-def amtool() -> str:
-    return program("amtool")
-
-
-def paragraphs() -> dict[str, str]:
-    """Of the runbook, by their headings."""
-    parts = re.split(r"^## (.+)$", RUNBOOK, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+RULES = "".join(path.read_text("utf-8") for path in ALERT_FILES)
+ALERTS = re.findall(r"- alert: (\w+)", RULES)
+_HEADINGS = re.split(r"^## (.+)$", RUNBOOK, flags=re.MULTILINE)[1:]
+PARAGRAPHS = dict(zip(_HEADINGS[::2], _HEADINGS[1::2], strict=True))
 
 
 @pytest.fixture(scope="module")
 def samples():
-    """Names and labels of all that a sidecar exports."""
-    families = text_string_to_metric_families(exposition())
+    """Reads names and labels of all that a sidecar exports."""
+    families = text_string_to_metric_families(EXPOSITION.read_text("utf-8"))
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 
 
 @pytest.mark.components
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ALERT_FILES, ids=lambda path: path.stem)
 def test_the_rules_are_valid_and_each_says_what_to_do(path):
-    found = names(path)
-    assert f"{len(found)} rules found" in promtool("check", "rules", str(path))
     text = path.read_text("utf-8")
-    assert len(found) == text.count("summary: ") == text.count("runbook: >-")
-    assert len(found) == text.count("severity: ") - text.count("severity: {") > 0
+    found = text.count("- alert: ")
+    assert f"{found} rules found" in promtool("check", "rules", str(path))
+    assert found == text.count("summary: ") == text.count("runbook: >-")
+    assert found == text.count("severity: ") - text.count("severity: {") > 0
 
 
-def test_prometheus_loads_all_of_them():
+def test_prometheus_loads_all_of_them_and_finds_the_alertmanager():
     settings = (FOLDER / "prometheus.yml").read_text("utf-8")
-    assert {path.name for path in FOLDER.glob("*alert_rules.yml")} == {path.name for path in FILES}
-    for path in FILES:
-        assert f"  - {path.name}\n" in settings
-
-
-@pytest.mark.components
-def test_the_example_of_an_alertmanager_is_valid():
-    assert "SUCCESS" in printed(amtool(), "check-config", str(ALERTMANAGER))
-
-
-@pytest.mark.components
-def test_every_severity_has_its_receiver():
-    severities = set(re.findall(r"^ +severity: (\w+)$", RULES, flags=re.MULTILINE))
-    assert severities == {"page", "ticket", "warning", "info"}
-    for severity in severities:
-        routed = ("config", "routes", "test", f"--config.file={ALERTMANAGER}")
-        found = printed(amtool(), *routed, f"severity={severity}").split()
-        assert found[0] == severity
-
-
-def test_prometheus_and_alertmanager_find_each_other():
-    settings = (FOLDER / "prometheus.yml").read_text("utf-8")
+    assert set(FOLDER.glob("*alert_rules.yml")) == set(ALERT_FILES)
+    assert all(f"  - {path.name}\n" in settings for path in ALERT_FILES)
     # The port that Alertmanager listens on unless it is told otherwise.
     assert "alerting:" in settings and "- 127.0.0.1:9093" in settings
 
 
-def test_no_two_alerts_have_one_name():
-    assert len(set(ALERTS)) == len(ALERTS)
+@pytest.mark.components
+def test_the_example_of_an_alertmanager_is_valid_and_every_severity_has_its_receiver():
+    amtool = program("amtool")
+    assert "SUCCESS" in printed(amtool, "check-config", str(ALERTMANAGER))
+    severities = set(re.findall(r"^ +severity: (\w+)$", RULES, flags=re.MULTILINE))
+    assert severities == {"page", "ticket", "warning", "info"}
+    for severity in severities:
+        routed = ("config", "routes", "test", f"--config.file={ALERTMANAGER}")
+        assert printed(amtool, *routed, f"severity={severity}").split()[0] == severity
 
 
 def test_every_alert_has_its_paragraph_in_the_runbook_and_every_paragraph_its_alert():
-    assert paragraphs().keys() == set(ALERTS)
-
-
-@pytest.mark.parametrize("name", ALERTS)
-def test_each_paragraph_says_what_it_means_what_to_look_at_what_to_do_and_when_it_ends(name):
-    bold = re.findall(r"^\*\*(.+?)\*\*", paragraphs()[name], flags=re.MULTILINE)
-    assert bold == ["What it means.", "What to look at.", "What to do.", "When it ends."]
+    assert len(set(ALERTS)) == len(ALERTS)
+    assert PARAGRAPHS.keys() == set(ALERTS)
+    said = ["What it means.", "What to look at.", "What to do.", "When it ends."]
+    for name, text in PARAGRAPHS.items():
+        assert re.findall(r"^\*\*(.+?)\*\*", text, flags=re.MULTILINE) == said, name
 
 
 def test_where_a_rule_points_to_the_runbook_there_is_that_paragraph():
@@ -122,7 +98,7 @@ def test_every_metric_and_setting_of_the_runbook_exists(samples):
 
 def test_how_long_drift_must_last_is_not_decided_here():
     text = DRIFT.read_text("utf-8")
-    assert text.count("for: 0m") == text.count("keep_firing_for: 15m") == len(names(DRIFT))
+    assert text.count("for: 0m") == text.count("keep_firing_for: 15m") == text.count("- alert: ")
 
 
 def test_every_command_parses():

@@ -1,0 +1,432 @@
+"""One slice: are deviations of each size right, in each dimension and jointly, and since when.
+
+The diagrams are of the shown time, so that a reader may look at an hour of yesterday as well.
+"""
+
+from __future__ import annotations
+
+from deploy.grafana.panels import (
+    ABOVE_FLOOR,
+    BAD,
+    BAND,
+    DEVIATION_BAND,
+    DRIFT,
+    PER_SIDECAR,
+    STAGED,
+    STAGES,
+    Values,
+    above,
+    below,
+    categories,
+    dashboard,
+    dashed,
+    graph,
+    number,
+    of,
+    plane,
+    row,
+    stat,
+    table,
+)
+
+_PER_STAGE = "{{stage}} {{instance}}"
+_CHOSEN = {"slice": "$slice", "stage": "~$stage", "dimension": "$dimension"}
+_BOTH_STAGES = {"slice": "$slice", "stage": "~$stage"}
+_JOINT = {"slice": "$slice", "dimension": "joint", "stage": "~$stage"}
+# Class measures are of streams, where `[statistics] slice_by` has them, and of all together.
+_CLASSES = {"slice": "~$slice|total"}
+_RATIO = Values(steps=BAND, decimals=2)
+_SHARE = Values("percentunit", least=0, decimals=0)
+_QCE = Values("percentunit", above(0.05), least=0, decimals=1, marks="dashed")
+
+
+def _drift(severity: str) -> str:
+    return f"max({of('drift_state', slice='$slice', severity=severity)})"
+
+
+def _window(stage: str) -> str:
+    return f"max({of('window_nees_ratio', slice='$slice', stage=stage, window='5m')})"
+
+
+def _over_floor(stage: str) -> str:
+    chosen = _CHOSEN | {"stage": stage}
+    return f"max({of('ence', **chosen)} / {of('ence_noise_floor', **chosen)})"
+
+
+NOW = {
+    """Drift of $slice
+    page: forwarded covariances found too small; ticket: found too large, or raw ones wrong.
+    Healthy: nothing found. docs/runbook.md#calibrationdriftpage""": number(
+        {"page": _drift("page"), "ticket": _drift("ticket")}, DRIFT, height=4
+    ),
+    """NEES/K, 5 minutes
+    Mean NEES over K of the joint block over the last five minutes of event time. Healthy: 0.5 … 2.
+    Raw outside and recalibrated inside: a fault is compensated.
+    docs/runbook.md#calibrationfaultcompensated""": stat(
+        {stage: _window(stage) for stage in STAGES}, _RATIO
+    ),
+    """ENCE of $dimension over its floor
+    Expected normalised calibration error over what a calibrated detector with as many, as
+    correlated errors reads; since the start. Healthy: near 1.""": stat(
+        {stage: _over_floor(stage) for stage in STAGES}, Values(steps=ABOVE_FLOOR, decimals=1)
+    ),
+    """Labelled detections
+    Behind the numbers here (healthy: hundreds), and how many independent ones they are worth:
+    errors along a track resemble each other. Below 100 nothing can be said.
+    docs/runbook.md#calibrationlabelledsharelow""": stat(
+        {
+            "labelled": f"sum({of('matched_detections', slice='$slice')})",
+            "worth": f"sum({of('effective_detections', slice='$slice', stage='recalibrated')})",
+        },
+        Values("locale", below(100), decimals=0),
+    ),
+}
+
+# Sums of a bin over the shown time: n detections, V predicted variances, Q squared errors, and W
+# detections within the χ² region of level τ. Levi et al. 2019, eqs. 6 to 8; Küppers et al. 2022,
+# eqs. 11, 12. Increases come first, as each sidecar's counters restart on their own.
+
+
+def _sum(metric: str, stage: str, dimension: str = "$dimension", by: str = "bin") -> str:
+    series = of(f"bin_{metric}_total", slice="$slice", stage=stage, dimension=dimension)
+    return f"sum by ({by}) (increase({series}[$__range]))"
+
+
+def _root(metric: str, over: str, stage: str) -> str:
+    """Divides two sums of each bin that anything fell into, and takes the root.
+
+    RMV = √(V / n), RMSE = √(Q / n), and RMSE / RMV = √(Q / V).
+    """
+    return f"sqrt({_sum(metric, stage)} / ({_sum(over, stage)} > 0))"
+
+
+def _predicted(stage: str) -> str:
+    return _root("variance", "detections", stage)
+
+
+def _with_edges(by_bin: str) -> str:
+    """Adds a label `deviation`, which names the edges, and makes bins sort as numbers do."""
+    edges = f"max by (bin, lower, upper) ({of('bin_info')})"
+    named = f'label_join({edges}, "deviation", " … ", "lower", "upper")'
+    joined = f"({by_bin}) * on (bin) group_left (deviation) {named}"
+    return f'label_replace({joined}, "bin", "0$1", "bin", "(.)")'
+
+
+def _coverage(stage: str) -> str:
+    """W / n by τ, over the joint block."""
+    total = f"(sum({_sum('detections', stage, 'joint')}) > 0)"
+    return f"{_sum('nees_within', stage, 'joint', 'tau')} / on () group_left () {total}"
+
+
+_LEVEL = f"max by (tau) ({of('tau')})"  # each τ as a number
+
+
+def _qce_by_level() -> str:
+    """Σ |W − τ n| / Σ n by stage and τ, over ten minutes, as the rules record the sums."""
+    w, n = (
+        f"sum by ({by}) ({of(f'instance:calibration_bin_{metric}:increase10m', **_JOINT_STAGES)})"
+        for by, metric in (("stage, tau, bin", "nees_within"), ("stage, bin", "detections"))
+    )
+    # 0 W gives τ the labels of W.
+    expected = f"(0 * {w} + on (tau) group_left () {_LEVEL}) * on (stage, bin) group_left () {n}"
+    total = f"(sum by (stage) ({n}) >= 100)"
+    return f"sum by (stage, tau) (abs({w} - {expected})) / on (stage) group_left () {total}"
+
+
+_JOINT_STAGES = {"slice": "$slice", "stage": "~$stage", "dimension": "joint"}
+_EITHER = " or ".join(_predicted(stage) for stage in STAGES)
+_RATIOS = {stage: _with_edges(_root("squared_error", "variance", stage)) for stage in STAGES}
+RELIABILITY = {
+    """Reliability of $dimension
+    A point for each bin of σ, over the shown time: how large errors were (RMSE, upwards) where σ
+    was predicted so large (RMV, to the right), in the unit of the stream, both axes logarithmic.
+    Healthy: on the dashed diagonal. Above it σ is too small; a line beside the diagonal is one
+    wrong factor, a bent line is a wrong shape: variance scaling mends the first, other methods the
+    second (docs/recalibration.md).""": plane(
+        {
+            "predicted, raw": _predicted("raw"),
+            "raw": _root("squared_error", "detections", "raw"),
+            "predicted, recalibrated": _predicted("recalibrated"),
+            "recalibrated": _root("squared_error", "detections", "recalibrated"),
+            "predicted": _EITHER,
+            "calibrated": f"({_EITHER})",
+        },
+        Values(decimals=3, log=10),
+        label="bin",
+        points={
+            "raw": "predicted, raw",
+            "recalibrated": "predicted, recalibrated",
+            "calibrated": "predicted",
+        },
+        span=10,
+        height=12,
+    ),
+    """Error over predicted σ, by bin
+    The same as a number: RMSE over RMV in each bin of σ. Healthy: 1, between the lines 0.71 and
+    1.41 (a factor of two on the variance). Bins with few detections scatter: see the
+    table.""": categories(
+        _RATIOS,
+        Values(steps=DEVIATION_BAND, decimals=2, least=0),
+        label="deviation",
+        sort="bin",
+        height=6,
+    ),
+    """Bins of σ
+    How many detections with truth fell into each bin of σ over the shown time, and how large their
+    errors were beside it. Healthy: ratios near 1; below about 50 detections one says
+    little.""": table(
+        ["bin", "deviation"],
+        {
+            **{
+                f"n {stage}": (
+                    _with_edges(_sum("detections", stage)),
+                    Values("locale", decimals=0),
+                    "auto",
+                )
+                for stage in STAGES
+            },
+            **{
+                f"RMSE/RMV {stage}": (
+                    _RATIOS[stage],
+                    Values(steps=DEVIATION_BAND, decimals=2),
+                    "color-text",
+                )
+                for stage in STAGES
+            },
+        },
+        height=6,
+        sort=[{"displayName": "bin", "desc": False}],
+    ),
+}
+ERRORS = {
+    """ENCE of $dimension, ten minutes
+    Of the bins' counters, as the recording rules add them up. Dashed: what independent Gaussian
+    errors of a calibrated detector would read; errors along tracks read more. Healthy: near its
+    floor. It follows a fault within minutes.""": graph(
+        {
+            _PER_STAGE: of("instance:calibration_ence:10m", **_CHOSEN),
+            f"floor, {_PER_STAGE}": of(
+                "instance:calibration_ence_noise_floor_gaussian:10m", **_CHOSEN
+            ),
+        },
+        _SHARE,
+        span=12,
+        overrides=[*STAGED, *dashed("^floor")],
+    ),
+    """ENCE of $dimension since the start
+    Mean over bins of equal count of |RMV − RMSE| / RMV: 10 % is off by a tenth of σ. Dashed: what a
+    calibrated detector with as many, as correlated and as heavy-tailed errors reads. Healthy: near
+    its floor; never compare it with 0.""": graph(
+        {
+            _PER_STAGE: of("ence", **_CHOSEN),
+            f"floor, {_PER_STAGE}": of("ence_noise_floor", **_CHOSEN),
+        },
+        _SHARE,
+        span=12,
+        overrides=[*STAGED, *dashed("^floor")],
+    ),
+    """QCE by level, ten minutes
+    Quantile calibration error of the joint block at each level τ: by how much the share of errors
+    within the region of level τ is off, bin by bin. Healthy: below 0.05. High at small τ alone: the
+    middle is wrong; high at 0.99: heavy tails.""": graph(
+        {"τ {{tau}}, {{stage}}": _qce_by_level()}, _QCE
+    ),
+    """Coverage against τ
+    Share of errors within the χ² region of level τ, over the shown time. Healthy: on the dashed
+    diagonal. Below it covariances are too small, above it too large.
+    docs/runbook.md#calibrationdriftpage""": plane(
+        {"τ": _LEVEL, **{stage: _coverage(stage) for stage in STAGES}, "calibrated": f"({_LEVEL})"},
+        Values("percentunit", least=0, most=1, decimals=0),
+        label="tau",
+        points=dict.fromkeys((*STAGES, "calibrated"), "τ"),
+    ),
+    """Coverage since the start
+    Share of errors within the χ² region of each level τ, over time. Healthy: each line at its τ.
+    Below: covariances are too small. docs/runbook.md#calibrationdriftpage""": graph(
+        {"τ {{tau}}, {{stage}}": of("coverage", **_BOTH_STAGES)},
+        Values("percentunit", least=0, most=1, decimals=0),
+    ),
+}
+COMPARED = {
+    **{
+        f"""NEES/K {title}, by window
+        Mean NEES over K of the joint block over windows of event time. Healthy: the green band. The
+        short window follows a fault, the long one says what is usual: they part while something
+        changes. docs/runbook.md#calibrationdriftpage""": graph(
+            {"{{window}} {{instance}}": of("window_nees_ratio", slice="$slice", stage=stage)},
+            Values(steps=BAND, decimals=2, marks="dashed+area", log=2),
+            span=12,
+        )
+        for stage, title in (("raw", "of the detector"), ("recalibrated", "as forwarded"))
+    },
+    """NEES/K by dimension
+    Mean NEES over K of each dimension alone, and of the joint block, since the start. One dimension
+    far from 1: its variance is wrong; all near 1 and joint far from it: correlations are. Healthy:
+    0.5 … 2.""": categories(
+        {
+            stage: f"max by (dimension) ({of('nees_ratio', slice='$slice', stage=stage)})"
+            for stage in STAGES
+        },
+        Values(steps=BAND, decimals=2, least=0),
+        label="dimension",
+        span=12,
+        height=9,
+    ),
+    """Mean and median of NEES
+    Mean NEES over K, and its median over that of χ², since the start. Healthy: both near 1. The
+    median far below the mean: heavy tails, a few errors make it; consider another objective for
+    fits (`[promotion] objective`).""": graph(
+        {
+            "mean, {{stage}}": of("nees_ratio", **_JOINT),
+            "median, {{stage}}": of("nees_median_ratio", **_BOTH_STAGES),
+        },
+        Values(steps=BAND, decimals=2, marks="dashed"),
+        span=12,
+        height=9,
+        overrides=[*STAGED, *dashed("^median")],
+    ),
+    """UCE of $dimension since the start
+    Uncertainty calibration error: mean over detections of |MSE − mean variance| of their bin, in
+    the squared unit of the stream. Healthy: small beside the variances themselves.""": graph(
+        {_PER_STAGE: of("uce", **_CHOSEN)}, Values(least=0), overrides=STAGED
+    ),
+    """QCE since the start, and of windows
+    Quantile calibration error of the joint block, mean over all τ: since the start, and over
+    windows of event time. Healthy: below 0.05.""": graph(
+        {
+            "start, {{stage}}": of("qce", **_JOINT),
+            "{{window}}, {{stage}}": of("window_qce", **_BOTH_STAGES),
+        },
+        _QCE,
+    ),
+    """Mean NEES, ten minutes
+    Of the joint block, from the bins' counters as the recording rules add them up; other than
+    NEES/K not divided by the number of dimensions. Healthy: that number. It is what
+    fleet:calibration_nees:10m says of all vehicles together.""": graph(
+        {_PER_STAGE: of("instance:calibration_nees:10m", **_BOTH_STAGES)},
+        Values(least=0, decimals=1),
+        overrides=STAGED,
+    ),
+}
+_SCALE = (
+    f"{of('drift_scale_estimate', slice='$slice')} >= 0 or on (job, instance, stage) "
+    f"sqrt({of('nees_ratio', slice='$slice', dimension='joint')})"
+)
+DRIFTING = {
+    **{
+        f"""Evidence for a {severity}, of this slice
+        log10 of the hours of driving in which chance alone would once reach so much; dashed: what
+        an alarm needs. Cut off at -3. Healthy: well below the line.
+        docs/runbook.md#calibrationdrift{severity}""": graph(
+            {
+                PER_SIDECAR: f"clamp_min({evidence}, -3)",
+                "threshold": f"max({of('drift_log10_threshold', severity=severity)})",
+            },
+            Values("suffix: log h", decimals=1),
+            overrides=dashed("^threshold$", BAD),
+        )
+        for severity in ("page", "ticket")
+        for evidence in (of("drift_log10_evidence", slice="$slice", severity=severity),)
+    },
+    """By how much σ is too small
+    √(mean NEES/K) of the alarm that stays, else since evidence began to rise, else since the start.
+    Healthy: near 1; between the lines, 0.71 … 1.41, is no drift. `calibration-monitor alarms list`
+    has its 95 % interval. docs/runbook.md#calibrationdriftticket""": graph(
+        {_PER_STAGE: _SCALE},
+        Values(steps=DEVIATION_BAND, decimals=2, marks="dashed"),
+        overrides=STAGED,
+    ),
+    """Labelled detections and what they are worth
+    All with truth, how many independent ones they count for (errors along a track resemble each
+    other), and those of windows. Healthy: all rise, windows until they are full. Only what they are
+    worth says how sure a number is.""": graph(
+        {
+            "labelled {{instance}}": of("matched_detections", slice="$slice"),
+            "worth, {{stage}}": of("effective_detections", **_BOTH_STAGES),
+            "of {{window}}": of("window_detections", slice="$slice"),
+        },
+        Values("locale", least=0, log=10),
+        overrides=STAGED,
+    ),
+    """Independent detections that one is worth
+    As the drift detectors count them. Small: errors persist along tracks, and evidence grows as
+    slowly. Healthy: steady.""": graph(
+        {PER_SIDECAR: of("drift_effective_sample_ratio", slice="$slice")},
+        Values(decimals=2, least=0, most=1),
+    ),
+    """Tracks of the reference
+    From how many tracks it is known what is usual here, and where that comes from: learned on this
+    vehicle, or shipped with it. Healthy: at least `[drift] reference_tracks`; until then relative
+    changes are not found.""": number(
+        {"{{origin}}, by {{unit}}": of("drift_reference_tracks", slice="$slice")}, Values("locale")
+    ),
+}
+TRACKS = {
+    """Tracks of this slice
+    Tentative, confirmed and coasting tracks as of each stream's last frame. Healthy: few tentative
+    beside the confirmed ones. Many coasting: detections miss their gates.""": graph(
+        {"{{status}}": f"sum by (status) ({of('tracks', slice='$slice')})"},
+        Values("locale", least=0, stacked=True),
+    ),
+    """Gates that let no detection in
+    Of confirmed tracks with a detection near, the share whose gate let none in. Healthy: about 1 %.
+    Rising: covariances are too small, or the process noise is.
+    docs/runbook.md#calibrationdriftpage""": graph(
+        {PER_SIDECAR: of("gate_reject_ratio", slice="$slice")},
+        Values("percentunit", above(0.05, 0.2), least=0, decimals=1, marks="dashed"),
+    ),
+    """Innovations of confirmed tracks
+    Mean NIS over its dimensions, and how alike an innovation is to the one before it. Healthy: NIS
+    near or below 1, and steady. Far above 1: overconfident. Likeness well above 0: errors persist
+    along tracks.""": graph(
+        {
+            "NIS/K {{instance}}": of("track_nis_ratio", slice="$slice"),
+            "likeness {{instance}}": of("track_innovation_correlation", slice="$slice"),
+        },
+        _RATIO,
+    ),
+}
+# Empty where detectors send no class probabilities.
+CLASSES = {
+    """Errors of class probabilities
+    Expected calibration error, that of the entropy, Brier score, and how far sorting by uncertainty
+    is from sorting by error (AUSE). Healthy: low and steady.""": graph(
+        {
+            f"{name}, {{{{slice}}}}": of(f"class_{name}", **_CLASSES)
+            for name in ("ece", "uce_entropy", "brier", "ause")
+        },
+        Values(least=0, decimals=3),
+    ),
+    """Class confidence
+    How far confidence is above, or below, accuracy. Healthy: both small; promote a class
+    recalibrator where one is not.""": graph(
+        {
+            "over, {{slice}}": of("class_overconfidence", **_CLASSES),
+            "under, {{slice}}": of("class_underconfidence", **_CLASSES),
+            "accuracy, {{slice}}": of("class_accuracy", **_CLASSES),
+        },
+        Values("percentunit", least=0, most=1, decimals=1),
+    ),
+    """Likelihood of the true class
+    Mean negative log likelihood, in nats. Healthy: low; rising steadily is drift of the
+    classes.""": graph({"{{slice}}": of("class_nll", **_CLASSES)}, Values(least=0, decimals=2)),
+    """Detections with class and truth
+    Behind these numbers. Healthy: above 100; below it they say little.""": graph(
+        {"{{slice}} {{instance}}": of("classified_detections", **_CLASSES)},
+        Values("locale", least=0),
+    ),
+}
+
+SLICE = dashboard(
+    "calibration-slice",
+    """One slice: whether its deviations are right at every size, in every dimension and jointly,
+    of the detector and as forwarded. Diagrams are of the time that is shown.""",
+    row("", NOW, span=6),
+    row("Reliability of $dimension over the shown time", RELIABILITY, span=14),
+    row("Errors of calibration", ERRORS),
+    row("Raw against recalibrated", COMPARED),
+    row("Drift", DRIFTING),
+    row("Tracks", TRACKS),
+    row("With class probabilities", CLASSES, folded=True),
+    variables=("slice", "stage", "dimension"),
+)
