@@ -11,8 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.machine import machine
 from tests.killed import End, killed_round, settings, traffic, undisturbed_run
+
+from benchmarks.machine import machine
 
 # s between two checkpoints, and bytes of memory for frames: with little, labels find theirs on
 # the disk.

@@ -8,9 +8,7 @@ from tests.served import BY_STREAM, running, starting
 
 # No test asserts a time: a busy machine is not a failure. Examples depend on the commit alone:
 # it is green or red, not now and then.
-EVERYWHERE = settings(
-    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+EVERYWHERE = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", EVERYWHERE, max_examples=20)
 settings.register_profile("thorough", EVERYWHERE, max_examples=300)
 settings.load_profile("quick")
