@@ -1,7 +1,7 @@
 """Draws the picture of the README: what flows where, and what one run of the demo has measured.
 
-`python -m benchmarks.picture` runs the demo's drive through a real sidecar and writes docs/picture.svg. Every curve
-and every mark of its lower half is of that run.
+`python -m benchmarks.picture` runs the demo's drive through a real sidecar and writes
+docs/picture.svg. Every curve and every mark of its lower half is of that run.
 """
 
 from __future__ import annotations
