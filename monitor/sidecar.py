@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
+# Without a frame for so long, a late loop is no overload, seconds.
+IDLE_SECONDS = 1.0
 # How often a service manager that keeps no watch over us hears that we live, seconds.
 ALIVE_SECONDS = 5.0
 
@@ -72,6 +75,7 @@ class Sidecar:
         self.http_port = 0
         self._read_again = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._frames_seen, self._frame_came = 0, -math.inf
         events = Events()
         soon = asyncio.Event()
         self.claim = claimed(config, os.environ)
@@ -277,7 +281,11 @@ class Sidecar:
         if self._stopping.is_set():
             return  # "stopping" stays the last word
         events, overload, clock = self.pipeline.events, self.pipeline.overload, self.wall_clock
-        waited = max(lag, self.server.service.turns.longest_wait())
+        if counters.frames > self._frames_seen:
+            self._frames_seen, self._frame_came = counters.frames, now
+        # Without frames there is nothing to leave out, however late the loop is for other work.
+        idle = now - self._frame_came > IDLE_SECONDS
+        waited = max(0.0 if idle else lag, self.server.service.turns.longest_wait())
         if overload.look(now, waited, self.pipeline.live.waiting):
             events.announce(Health(True, OVERLOADED if overload.shedding else CALM))
         counters.shedding, counters.overloads = overload.shedding, overload.episodes

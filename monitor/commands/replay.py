@@ -248,7 +248,14 @@ async def _show_progress(tally: PlayCounts, frames: int) -> None:
 
 
 def _complain(tally: PlayCounts) -> None:
-    """Prints a line where labels of detections were not used."""
+    """Prints a line where frames were not counted, and one where labels were not used."""
+    if tally.shed:
+        print(
+            f"calibration-monitor replay: {tally.shed} of {tally.frames} frames were answered but "
+            "not counted, because the sidecar was overloaded: their labels find no frame. Start it "
+            "with serve --never-shed, or play slower with --speed.",
+            file=sys.stderr,
+        )
     if tally.account.matched == tally.labels:
         return
     counts = {name.replace("_", " "): count for name, count in asdict(tally.account).items()}
@@ -271,6 +278,8 @@ def _report(
     frames, detections, matched = tally.frames, tally.detections, tally.account.matched
     if as_object:
         counts = {"frames": frames, "detections": detections, "matched": matched}
+        if tally.shed:
+            counts["frames_not_counted"] = tally.shed
         of_tracks = {} if tracking is None else {"tracking": tracking}
         return json.dumps(counts | as_json(calibration) | drift_json(drift, played) | of_tracks)
     head = (

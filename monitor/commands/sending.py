@@ -38,6 +38,7 @@ from monitor.wire.client_messages import (
     encode_frame,
     encode_truth,
     refused,
+    was_shed,
 )
 
 _START_SECONDS = 30.0
@@ -189,6 +190,8 @@ class PlayCounts:
     labels: int = 0
     account: TruthAccount = field(default_factory=TruthAccount)
     complaint: str = ""
+    # Frames that were answered and not counted, for overload.
+    shed: int = 0
 
 
 def first_error(error: Exception) -> Exception:
@@ -464,6 +467,7 @@ class _Playing:
             if stream.tracks is not None:
                 stream.tracks.add(played, answer)
             self.tally.frames += 1
+            self.tally.shed += was_shed(answer)
             self.tally.detections += played.frame.id.size
             self.waiting.append(one)
             await self._send_labels(until_s=at_s - self.manner.delay)

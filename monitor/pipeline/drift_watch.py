@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
-from monitor.drift.bets import Stage
+from monitor.drift.bets import Severity, Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
@@ -317,6 +317,11 @@ class DriftWatch:
         """Says whether an alarm is not over yet."""
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
+
+    @property
+    def is_paged(self) -> bool:
+        """Tells if an alarm of severity page is not over yet."""
+        return any(key[1] is Severity.PAGE for key in self.family.alarms.latched)
 
     def reading(self, *, everything: bool = False) -> Generator[None, None, DriftReading]:
         """Reads evidence and alarms, in short steps.

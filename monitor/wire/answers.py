@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.frames.detections import PASSED_THROUGH, Estimates, IdArray, Reason
 from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnswer
@@ -15,9 +16,10 @@ from monitor.wire.fields import message_of
 from monitor.wire.records import DETECTIONS, RESULT, TRACK, Field, build_partial, framed
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
+_RECALIBRATED, _PASSED_THROUGH = frame_pb2.STATUS_RECALIBRATED, frame_pb2.STATUS_PASSED_THROUGH
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
-_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
-_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+_STATUS[Reason.NONE] = _RECALIBRATED
+_STATUS[[int(reason) for reason in PASSED_THROUGH]] = _PASSED_THROUGH
 
 # Values (n, width), and how many of them each row has, (n,).
 Doubles = tuple[FloatArray, IntArray]
@@ -86,12 +88,13 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
         )
         return (refused.SerializeToString(),)
     received = answer.received
+    reason = _reason_of_frame(answer.reason)
     result = frame_pb2.FrameResult(
         frame_id=received.frame_id,
         stamp_ns=received.stamp_ns,
         message_index=message_index,
-        status=frame_pb2.STATUS_RECALIBRATED,
-        reason=frame_pb2.REASON_NONE,
+        status=_RECALIBRATED if reason is Reason.NONE else _PASSED_THROUGH,
+        reason=_wire_reason(reason),
         recalibrator_versions=answer.versions,
         notices=map(_notice, answer.notices),
     )
@@ -103,6 +106,14 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
         classes = frame_pb2.FrameResult(class_recalibrator_version=version).SerializeToString()
     # By ascending number: 1 to 7, 8, 9, 15.
     return result.SerializeToString(), tracks, classes, _detection_results(answer)
+
+
+def _reason_of_frame(reason: npt.NDArray[np.uint8]) -> Reason:
+    """Returns the reason most of the detections share, (N,); NONE if any was recalibrated."""
+    counts = np.bincount(reason, minlength=1)
+    if counts.size == 1 or counts[Reason.NONE]:
+        return Reason.NONE
+    return Reason(int(counts.argmax()))
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:

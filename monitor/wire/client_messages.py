@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import IdArray, Reason
 from monitor.frames.frame import EgoMotion, Header, TrackIds
+from monitor.frames.reasons import Notice
 from monitor.frames.space import (
     MOST_CLASSES,
     BoolArray,
@@ -118,6 +119,7 @@ class Answered:
     class_probabilities  (N, C) recalibrated, NaN where none came; or None
     class_version        of the recalibrator that made these, empty without
     rejected_by          (N,) of RejectedBy, 0 where nothing is
+    notices              what was wrong in the frame, or with the sidecar, reason by reason
     """
 
     status: npt.NDArray[np.uint8]
@@ -133,6 +135,7 @@ class Answered:
     class_probabilities: FloatArray | None
     class_version: str
     rejected_by: npt.NDArray[np.uint8]
+    notices: tuple[Notice, ...] = ()
 
 
 class Why(StrEnum):
@@ -165,8 +168,8 @@ class Processed:
     reason      (N,) of Reason, 0 where raw
     raw         no answer could be used: all is as it was given, and nothing was monitored
     why         None unless raw
-    text        in words, '' unless raw
-    answer      all that came back; None where raw
+    text        in words: why raw, else what the sidecar says of the frame; '' if nothing
+    answer      all that came back, its notices too; None where raw
     """
 
     mean: FloatArray
@@ -353,7 +356,15 @@ def decode_answer(data: bytes, k: int) -> Answered:
         class_probabilities=_rows(columns, 12),
         class_version=result.class_recalibrator_version,
         rejected_by=columns.scalar(13, np.uint8),
+        notices=tuple(map(_notice, response.frame.notices)),
     )
+
+
+def _notice(sent: frame_pb2.Notice) -> Notice:
+    """Reads a notice; a reason that only newer sidecars have is NONE, and its words tell more."""
+    known = sent.reason in Reason._value2member_map_
+    reason = Reason(sent.reason) if known else Reason.NONE
+    return Notice(reason, sent.field, sent.message, sent.count, sent.first_index)
 
 
 def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
@@ -398,6 +409,12 @@ def refused(data: bytes) -> str | None:
     if response.frame.status != frame_pb2.STATUS_REFUSED:
         return None
     return "; ".join(f"{notice.field}: {notice.message}" for notice in response.frame.notices)
+
+
+def was_shed(data: bytes) -> bool:
+    """Says whether an overloaded sidecar answered a frame without counting it."""
+    response = perception_monitor_pb2.ProcessResponse.FromString(data)
+    return any(int(notice.reason) == Reason.OVERLOAD for notice in response.frame.notices)
 
 
 def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
@@ -482,7 +499,8 @@ def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
     except Exception as error:
         # Whatever the bytes are, the detector goes on.
         raise Unusable(Why.MALFORMED, f"the answer cannot be read: {error}") from None
-    return Processed(mean, covariance, answer.status, answer.reason, answer=answer)
+    text = "; ".join(f"{notice.field}: {notice.message}" for notice in answer.notices)
+    return Processed(mean, covariance, answer.status, answer.reason, text=text, answer=answer)
 
 
 def read_header_answer(data: bytes) -> tuple[str, ...]:

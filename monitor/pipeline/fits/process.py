@@ -1,4 +1,4 @@
-"""Runs a fit in a process of its own, from the sidecar's side of the pipes.
+"""Runs fits in processes of their own, from the sidecar's side of the pipes.
 
 The event loop answers frames meanwhile: it sends the job in small pieces, and a thread makes and
 checks arrays and documents. Nothing is fitted here.
@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import monitor
 from monitor.pipeline.fits.messages import MOST_BYTES, job_pieces, read_outcome
-from monitor.pipeline.fits.worker import LENGTH_BYTES, MOST_JOB_BYTES
+from monitor.pipeline.fits.worker import HEAD, MOST_JOB_BYTES
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
 
 WORKER = (sys.executable, "-m", "monitor.pipeline.fits.worker")
@@ -43,49 +44,74 @@ _CHUNK = 2**16
 _KEPT_OF_STDERR, _MOST_WORDS = 4096, 500
 
 
-async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) -> FitOutcome:
-    """Runs fit_slices in a process of one thread at the lowest priority.
+@dataclass(slots=True)
+class FitProcess:
+    """Fits each job in a process of its own, which is started ahead of the job.
 
-    Must be called on the main thread's loop: the process dies with the thread that started it.
+    On a busy machine a process of low priority imports its libraries for a minute or more: it does
+    so while tracks are still being collected. Must be used on the main thread's loop: the process
+    dies with the thread that started it.
 
-    timeout_s  from the start of the process to its outcome
-    command    program and arguments; our process id is appended
-    raises     FitFailed, with the reason; the process is gone then, also if the caller is
-               cancelled
+    command  program and arguments; our process id is appended
     """
-    try:
-        pieces = await asyncio.to_thread(_framed, job)
-    except ValueError as error:
-        raise FitFailed(f"the fit could not be asked for: {error}") from None
-    talk = await _started(command)
-    try:
-        async with asyncio.timeout(timeout_s):
-            await talk.send(pieces)
-            await asyncio.shield(talk.over)
-    except TimeoutError:
-        raise FitFailed(
-            f"the fit took longer than {timeout_s:g} s and was ended: allow it more, or keep "
-            "fewer tracks."
-        ) from None
-    finally:
-        await talk.end()
-    talk.check()
-    try:
-        return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
-    # A broken process may return anything: whatever its outcome raises is a failure of the fit.
-    except Exception as error:
-        raise FitFailed(f"the fit returned what cannot be used: {error}") from None
+
+    command: Sequence[str] = WORKER
+    _ahead: _Talk | None = None
+
+    async def prepare(self) -> None:
+        """Starts the process of the next job, unless it is there. Raises FitFailed."""
+        if self._ahead is None or self._ahead.over.done():
+            self._ahead = await _started(self.command)
+
+    async def end(self) -> None:
+        """Ends the process that waits for a job."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.end()
+
+    async def fit(self, job: FitJob, timeout_s: float, *, urgent: bool = False) -> FitOutcome:
+        """Runs fit_slices in a process of one thread and low priority.
+
+        timeout_s  from the job to its outcome
+        urgent     somebody waits for it: it is not at the lowest priority
+        raises     FitFailed, with the reason; the process is gone then, also if the caller is
+                   cancelled
+        """
+        try:
+            pieces = await asyncio.to_thread(_framed, job, urgent)
+        except ValueError as error:
+            raise FitFailed(f"the fit could not be asked for: {error}") from None
+        talk, self._ahead = self._ahead, None
+        if talk is None or talk.over.done():
+            talk = await _started(self.command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await talk.send(pieces)
+                await asyncio.shield(talk.over)
+        except TimeoutError:
+            raise FitFailed(
+                f"the fit took longer than {timeout_s:g} s and was ended: allow it more, or keep "
+                "fewer tracks."
+            ) from None
+        finally:
+            await talk.end()
+        talk.check()
+        try:
+            return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
+        # A broken process may return anything: whatever its outcome raises is a failure of the fit.
+        except Exception as error:
+            raise FitFailed(f"the fit returned what cannot be used: {error}") from None
 
 
-def _framed(job: FitJob) -> list[memoryview]:
-    """Returns the pieces of a job behind their length. Raises ValueError for too many bytes."""
+def _framed(job: FitJob, urgent: bool) -> list[memoryview]:
+    """Returns the pieces of a job behind their head. Raises ValueError for too many bytes."""
     pieces = job_pieces(job)
     length = sum(piece.nbytes for piece in pieces)
     if length > MOST_JOB_BYTES:
         raise ValueError(
             f"its rows have {length} bytes, at most {MOST_JOB_BYTES}: keep fewer tracks."
         )
-    return [memoryview(length.to_bytes(LENGTH_BYTES, "little")), *pieces]
+    return [memoryview(HEAD.pack(length, urgent)), *pieces]
 
 
 async def _started(command: Sequence[str]) -> _Talk:

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from monitor.frames.counters import Counters
-from monitor.pipeline.fits.process import fit
+from monitor.pipeline.fits.process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
@@ -29,18 +30,30 @@ _ROUNDS_PERIOD = 0.25
 
 # A fit that fails again and again is tried less and less often, down to this share.
 _MOST_PATIENCE = 32
-Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
+
+
+class Fits(Protocol):
+    """Fits one job after another, as FitProcess does."""
+
+    async def prepare(self) -> None:
+        """Makes ready for a job that will come soon."""
+
+    async def fit(self, job: FitJob, timeout_s: float, *, urgent: bool = False) -> FitOutcome:
+        """Fits a job. Raises FitFailed."""
+
+    async def end(self) -> None:
+        """Frees what was made ready."""
 
 
 @dataclass(slots=True)
 class FitRounds:
     """Fits slices of one sidecar, one round after another.
 
-    fit  the process, or what stands for it in a test
+    fits  the process, or what stands for it in a test
     """
 
     promotions: Promotions
-    fit: Fit = fit
+    fits: Fits = field(default_factory=FitProcess)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: asyncio.Task[None] | None = None
     _last: float = float("-inf")
@@ -62,10 +75,13 @@ class FitRounds:
                 self._running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._running
+            await self.fits.end()
 
     async def _learn(self) -> None:
         promotions = self.promotions
         tracks = await in_steps(promotions.learning.whole())
+        if tracks and self._running is None:
+            await self.fits.prepare()
         while tracks:
             # Of the slice that fails its tracks are taken already; the others go on.
             with contained(self._counters, log, "the whole tracks of one slice decided nothing"):
@@ -143,7 +159,9 @@ class FitRounds:
         if not entries:
             return ()
         try:
-            outcome = await self.fit(job, timeout)
+            # A page is open, or somebody has asked.
+            urgent = actor != SCHEDULE or promotions.pipeline.drift.is_paged
+            outcome = await self.fits.fit(job, timeout, urgent=urgent)
         except FitFailed as error:
             promotions.fit_failed(str(error), entries, actor)
             raise

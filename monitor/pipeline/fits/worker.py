@@ -2,8 +2,8 @@
 
     python -m monitor.pipeline.fits.worker PARENT
 
-The process has the lowest priority and bounded memory, and ends as soon as its parent does. A
-failure is one line on standard error and exit code 1. `process` starts it.
+The process has a low priority and bounded memory, and ends as soon as its parent does. A failure is
+one line on standard error and exit code 1. `process` starts it before there is a job.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
 from pathlib import Path
 
-# Nothing else may be imported here: numpy is to start at low priority, after the watch on the
-# parent.
+# Nothing else may be imported here: numpy is to start at low priority.
 
-# The length of the job comes first, in this many bytes, little-endian. After the job the pipe stays
-# open: its end says that the parent is gone.
-LENGTH_BYTES = 8
+# Before the job come its length and whether it is urgent. After the job the pipe stays open: its
+# end says that the parent is gone.
+HEAD = struct.Struct("<Q?")
 MOST_JOB_BYTES = 2**30
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_LOWEST_PRIORITY = 19
+# Beside one process of ordinary priority on the same core: a tenth of it, and a hundredth. What was
+# lowered cannot be raised again, so that imports have the better one, as urgent fits do.
+_LOW_PRIORITY, _LOWEST_PRIORITY = 10, 19
 _FIRST_TO_GO = "1000"
 _TRIES, _PAUSE_S = 10, 0.05
 
@@ -41,23 +43,23 @@ class ParentGone(RuntimeError):
     """The process that waits for the outcome has ended."""
 
 
-def step_back() -> None:
+def step_back(priority: int) -> None:
     """Gives all other processes the processor first, and the kernel this process to kill first.
 
     A system may lack or refuse either; the fit runs without.
     """
-    os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_PRIORITY)
+    os.setpriority(os.PRIO_PROCESS, 0, priority)
     # Not SCHED_IDLE: frames wait no less beside it, and if all cores are busy a fit gets 0.3 % of
     # one in place of 1.5 %, and is never done in time.
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with contextlib.suppress(OSError):
-        _lower_session()
+        _lower_session(priority)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
-def _lower_session() -> None:
+def _lower_session(priority: int) -> None:
     """Lowers the priority of the session, of which this is the only process.
 
     If Linux shares the processor out among sessions (autogroup), the priority of a process holds
@@ -67,7 +69,7 @@ def _lower_session() -> None:
         return  # other processes of the session must not be lowered too
     for _ in range(_TRIES):
         try:
-            Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY), encoding="ascii")
+            Path("/proc/self/autogroup").write_text(str(priority), encoding="ascii")
             return
         except BlockingIOError:  # another session was changed within the last tenth of a second
             time.sleep(_PAUSE_S)
@@ -98,8 +100,10 @@ def read_exactly(length: int) -> bytearray:
 
 
 def read_framed() -> bytearray:
-    """Reads the job. Raises ParentGone, and ValueError for more than MOST_JOB_BYTES."""
-    length = int.from_bytes(read_exactly(LENGTH_BYTES), "little")
+    """Waits for the job and reads it. Raises ParentGone, ValueError for over MOST_JOB_BYTES."""
+    length, urgent = HEAD.unpack(read_exactly(HEAD.size))
+    if not urgent:
+        step_back(_LOWEST_PRIORITY)
     if length > MOST_JOB_BYTES:
         raise ValueError(f"a job of {length} bytes: at most {MOST_JOB_BYTES}. Keep fewer tracks.")
     limit_memory(_SPACE + _SPACE_PER_JOB_BYTE * length)
@@ -138,15 +142,15 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # SIGHUP asks the sidecar for a reload.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    step_back()
+    step_back(_LOW_PRIORITY)
     try:
         die_with(int(sys.argv[1]))
         output = own_output()
-        data = read_framed()
-        watch_parent()
         from monitor.pipeline.fits.messages import outcome_bytes, read_job
         from monitor.promotion.fits import fit_slices
 
+        data = read_framed()
+        watch_parent()
         rest = memoryview(outcome_bytes(fit_slices(read_job(data))))
         while rest:
             rest = rest[os.write(output, rest) :]
