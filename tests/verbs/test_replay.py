@@ -19,7 +19,8 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import replay, sending
-from monitor.commands.sending import Addresses, SidecarFailed, running_sidecar
+from monitor.commands.sending import Addresses, running_sidecar
+from monitor.commands.sidecar_client import SidecarFailed
 from monitor.wire.client_messages import encode_frame
 from tests.verbs.recordings import (
     DIMENSIONS,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.commands.sending import SidecarFailed, running_sidecar
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import SidecarFailed
 
 
 def listens(address: str) -> bool:
