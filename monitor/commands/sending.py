@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from monitor.commands.sidecar_client import Client, Conversation
+from monitor.commands.sidecar_client import Client, Conversation, SidecarFailed
 from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import Header, TrackIds, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -57,10 +57,6 @@ WINDOW = 16
 
 # Sequences played at a time.
 SIDE_BY_SIDE = 8
-
-
-class SidecarFailed(ConnectionError):
-    """The sidecar that was started here did not start, did not stop, or ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)

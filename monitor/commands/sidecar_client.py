@@ -52,6 +52,10 @@ class SidecarUnavailable(ConnectionError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class SidecarFailed(ConnectionError):
+    """The sidecar that was started here did not start, did not stop, or ended by itself."""
+
+
 class SidecarRefused(ValueError):
     """The call came to nothing; the message is that of the sidecar, or of gRPC."""
 

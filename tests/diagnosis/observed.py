@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from monitor.commands.doctor.finding import Area, Finding, Severity
+from monitor.commands.doctor.diagnosis import findings
 from monitor.commands.doctor.observation import Asked, Look, Observation, Samples
+from monitor.commands.doctor.rules import Area, Finding, Severity
 from monitor.frames.status import Status, StreamStatus
 
 SECOND = 10**9
@@ -151,6 +153,11 @@ def same_text(observation: Observation) -> Observation:
     """One whose second look saw the metrics of the first."""
     first, last = observation.first, observation.last
     return replace(observation, first=replace(first, text=7), last=replace(last, text=7))
+
+
+def of(area: Area) -> Callable[[Observation], list[Finding]]:
+    """What is told of one area, in the order of its rules."""
+    return lambda observation: list(findings(observation, area))
 
 
 def the_one(found: tuple[Finding, ...], severity: Severity, area: Area) -> Finding:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.commands.doctor.finding import Severity
-from monitor.commands.doctor.streams import clock
-from tests.diagnosis.observed import NOW, SECOND, seen, status, stream
+from monitor.commands.doctor.rules import Area, Severity
+from tests.diagnosis.observed import NOW, SECOND, of, seen, status, stream
 
+clock = of(Area.CLOCK)
 HOUR, DAY = 3600.0, 86400.0
 GPS = 315_964_800.0
 
@@ -102,7 +102,7 @@ def test_stamps_that_do_not_move_are_told_whatever_they_are(stamp_ns):
     (found,) = moved(stream(stamp_ns=int(stamp_ns)))
     assert found.severity is Severity.WRONG
     assert "stream front: stamps do not move" in found.what
-    assert "no event time passes: windows, tracks, trials and drift stand still" in found.why
+    assert "No event time passes: windows, tracks, trials and drift stand still" in found.why
     assert "the capture time of each frame, in nanoseconds" in found.remedy
 
 
@@ -156,7 +156,7 @@ def test_the_clock_of_the_sidecar_is_compared_as_exactly_as_the_way_allows(
             {"calibration_clock_steps_total": 2.0},
             {"calibration_clock_steps_total": 1.0},
             Severity.WRONG,
-            "was set while doctor looked",
+            "was set 2 times since the start, and some while doctor looked",
         ),
         ({"calibration_event_time_jumps_total": 1.0}, {}, Severity.REMARK, "jumped ahead 1 time"),
     ],

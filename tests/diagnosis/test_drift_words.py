@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.commands.doctor.finding import Severity
 from monitor.commands.doctor.observation import Answer, Asked
-from monitor.commands.doctor.recalibration import drift
+from monitor.commands.doctor.rules import Area, Severity
 from monitor.drift.alarms import DriftState, SliceStanding
 from monitor.drift.bets import Direction, Stage
 from monitor.drift.bets import Severity as Urgency
 from monitor.drift.evidence import Scale
 from tests.alarmed import alarm
-from tests.diagnosis.observed import seen
+from tests.diagnosis.observed import of, seen
 
+drift = of(Area.DRIFT)
 UNDER = alarm(
     "truck",
     severity=Urgency.TICKET,
@@ -36,20 +36,19 @@ def standing(alarm=None, slice="car", state=DriftState.OK, severity=Urgency.PAGE
     [
         (
             alarm(),
-            "alarm of drift (page), slice car: what is forwarded is overconfident: standard "
-            "deviations 2.2 times too small (1.9 to 2.6), since 12.3 s, by 7 tracks",
-            "true detections fall out",
+            "drift alarm, page: car, recalibrated overconfident: standard deviations 2.2 times "
+            "too small (1.9 to 2.6) since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h",
+            "True detections fall out",
         ),
         (
             UNDER,
-            "alarm of drift (ticket), slice truck: what is forwarded is underconfident: standard "
-            "deviations 2 times too large (1.7 to 2.5), since 2026-09-21 14:13:20.0, by 214 "
-            "detections",
-            "nothing is lost by waiting a day",
+            "drift alarm, ticket: truck, recalibrated underconfident: standard deviations 2 times "
+            "too large (1.7 to 2.5) since 2026-09-21 14:13:20.0, 214 detections; evidence",
+            "gates are wide and take in clutter",
         ),
         (
             RAW,
-            "all slices together: what the detector sends is overconfident",
+            "drift alarm, ticket: all slices together, raw overconfident",
             "a recalibrator hides it",
         ),
     ],
@@ -64,7 +63,7 @@ def test_an_alarm_is_told_with_slice_size_and_beginning(alarm, words, why):
 
 def test_pages_come_before_tickets():
     found = drift(seen(standings=(standing(UNDER, "truck"), standing(alarm()))))
-    assert ["(page)" in each.what for each in found] == [True, False]
+    assert ["page:" in each.what for each in found] == [True, False]
 
 
 def test_where_alarms_may_not_be_asked_for_the_metrics_tell_them():
@@ -72,7 +71,7 @@ def test_where_alarms_may_not_be_asked_for_the_metrics_tell_them():
     refused = seen(alarmed, drift=Asked(Answer.NO_TOKEN, "no token"))
     (found,) = drift(refused)
     assert found.severity is Severity.WRONG
-    assert "alarm of drift (ticket): car" in found.what
+    assert "drift alarm, ticket: car" in found.what
     assert "#calibrationdriftticket" in found.remedy
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from monitor.commands.doctor.finding import Severity
-from monitor.commands.doctor.labels import labels
 from monitor.commands.doctor.observation import Answer, Asked, Limits
-from tests.diagnosis.observed import ADDED, NOW, SECOND, STARTED, seen, status, stream, without
+from monitor.commands.doctor.rules import Area, Severity
+from tests.diagnosis.observed import ADDED, NOW, SECOND, STARTED, of, seen, status, stream, without
 
+labels = of(Area.LABELS)
 TRUTH = "calibration_ground_truth_total"
 SILENT = {f"{TRUTH}{{outcome=matched}}": 0.0}
 
@@ -30,7 +30,7 @@ def test_truth_that_has_not_come_for_long_is_told(ago_s, within_s, silent):
     if silent:
         assert found[0].severity is Severity.WRONG
         assert "frames come, but no truth comes: none has matched a detection for" in found[0].what
-        assert "measures stand still, and drift cannot be found" in found[0].why
+        assert "Measures stand still; drift cannot be found" in found[0].why
         assert "docs/runbook.md#calibrationnolabels" in found[0].remedy
 
 
@@ -53,10 +53,10 @@ def test_where_no_frames_come_no_truth_is_missed():
 @pytest.mark.parametrize(
     ("worst", "remedy"),
     [
-        ("orphan", "Streams here are front and rear."),
+        ("orphan", "labels of another detector, of a stream with another name"),
         ("too_late", "[pending] max_bytes"),
-        ("refused", "the answer to each label names the field"),
-        ("unusable", "no estimate that can be compared"),
+        ("refused", "the answer says which field"),
+        ("unusable", "without an estimate that can be compared"),
     ],
 )
 def test_labels_that_match_nothing_are_told_by_what_becomes_of_them(worst, remedy):
@@ -64,7 +64,8 @@ def test_labels_that_match_nothing_are_told_by_what_becomes_of_them(worst, remed
     (found,) = bad(seen(counts, SILENT | outcomes(**{worst: 300})))
     assert found.severity is Severity.WRONG
     assert "labels come, but none of them matches a detection" in found.what
-    assert f"(300 labels in 5.0 s: {worst} 100 %)" in found.what
+    assert f"(300 labels while doctor looked: {worst} 100 %)" in found.what
+    assert "streams here are front and rear" in found.what
     assert remedy in found.remedy
 
 
@@ -72,7 +73,7 @@ def test_labels_of_which_few_match_are_told_with_all_their_outcomes():
     counts = outcomes(matched=500_000, orphan=60, too_late=20)
     (found,) = bad(seen(counts, outcomes(matched=20, orphan=60, too_late=20)))
     assert "only 20 % of them match a detection" in found.what
-    assert "(100 labels in 5.0 s: orphan 60 % and too_late 20 %)" in found.what
+    assert "(100 labels while doctor looked: orphan 60 % and too_late 20 %)" in found.what
 
 
 @pytest.mark.parametrize("matched", [50, 100])
@@ -94,7 +95,7 @@ def test_where_truth_is_overdue_the_few_labels_that_come_say_why():
     late = status(stream(matched_received_ns=NOW - 7000 * SECOND))
     (found,) = bad(seen(outcomes(matched=500_000, orphan=5), SILENT | outcomes(orphan=5), late))
     assert found.severity is Severity.WRONG
-    assert "none of them matches a detection (5 labels in 5.0 s: orphan 100 %)" in found.what
+    assert "none of them matches a detection (5 labels while doctor looked: orphan" in found.what
 
 
 def test_hardly_any_truth_is_told():

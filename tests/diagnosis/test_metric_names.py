@@ -11,22 +11,24 @@ from tests.golden.test_golden import exposition
 
 DIAGNOSIS = Path(__file__).parents[2] / "monitor" / "commands" / "doctor"
 ASKING = {"value", "by", "rows", "increase", "increases", "words"}
+# Which arguments of a shape of rules are names.
+SHAPES = {"counter": (1,), "part_of": (1, 3)}
 # Of a tracker elsewhere, whose families are there with it alone: tests/edges has them.
 TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
 
 
 def asked(source: str) -> set[str]:
-    """Names that are the first argument of such a call."""
-    return {
-        call.args[0].value
-        for call in ast.walk(ast.parse(source))
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in ASKING
-        and call.args
-        and isinstance(call.args[0], ast.Constant)
-        and isinstance(call.args[0].value, str)
-    }
+    """Names that are the first argument of such a call, or arguments of a shape of rules."""
+    named = []
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call):
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ASKING:
+            named += call.args[:1]
+        elif isinstance(call.func, ast.Name) and call.func.id in SHAPES:
+            named += [call.args[number] for number in SHAPES[call.func.id]]
+    constants = [each.value for each in named if isinstance(each, ast.Constant)]
+    return {name for name in constants if isinstance(name, str)}
 
 
 def test_every_metric_that_is_asked_for_exists():
@@ -39,3 +41,6 @@ def test_every_metric_that_is_asked_for_exists():
 
 def test_a_name_that_is_asked_for_is_found():
     assert asked('found = change.last.value("frames_totl", of="x")') == {"frames_totl"}
+    assert asked('counter("an-anchor", "steps_totl", "{}", "step")') == {"steps_totl"}
+    shared = asked('part_of(seen, "late_totl", "outcome", "frames_totl", ["answered"])')
+    assert shared == {"late_totl", "frames_totl"}

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.commands.doctor.finding import Severity
 from monitor.commands.doctor.observation import GIVEN, Answer, Asked, Look
-from monitor.commands.doctor.reach import reach
-from tests.diagnosis.observed import NOW, SECOND, same_text, seen, status, without
+from monitor.commands.doctor.rules import Area, Severity
+from tests.diagnosis.observed import NOW, SECOND, of, same_text, seen, status, without
 
+reach = of(Area.REACH)
 CLOSED = Asked(Answer.CLOSED, "Connection refused")
 SILENT = Asked(Answer.SILENT, "no answer in time")
 OTHER = Asked(Answer.OTHER_PORT, "it speaks HTTP")
@@ -22,45 +22,45 @@ def told(observation):
 
 
 @pytest.mark.parametrize(
-    ("grpc", "http", "tls", "words", "remedy"),
+    ("grpc", "http", "words", "remedy"),
     [
-        (CLOSED, CLOSED, False, "no sidecar can be reached", "kubectl exec"),
-        (SILENT, NOWHERE, False, "no way there (Name or service not known)", "--http-address"),
-        (CLOSED, GIVEN, False, "HTTP answers at 127.0.0.1:9464, but gRPC", "docker exec"),
-        (GIVEN, CLOSED, False, "but HTTP at 127.0.0.1:9464 does not", "allow_plain_metrics"),
+        (CLOSED, CLOSED, "no sidecar can be reached", "kubectl exec"),
+        (SILENT, NOWHERE, "no way there (Name or service not known)", "--http-address"),
+        (CLOSED, GIVEN, "HTTP answers at 127.0.0.1:9464, but gRPC", "docker exec"),
+        (GIVEN, CLOSED, "but HTTP at 127.0.0.1:9464 does not", "allow_plain_metrics"),
         (
-            *(Asked(Answer.FOREIGN, "Socket closed"), GIVEN, False),
-            *("it ends the connection at once, as what wants TLS does (Socket closed)",),
+            *(Asked(Answer.FOREIGN, "Socket closed"), GIVEN),
+            *("does not speak gRPC as we do (Socket closed)",),
             "does it serve with TLS? Then name its authority with --certificate-authority",
         ),
         (
-            *(Asked(Answer.FOREIGN, "Failed parsing HTTP/2"), GIVEN, False),
+            *(Asked(Answer.FOREIGN, "Failed parsing HTTP/2"), GIVEN),
             *("does not speak gRPC as we do (Failed parsing HTTP/2)", "does it serve with TLS?"),
         ),
         (
-            *(OTHER, GIVEN, False),
-            *("that does not speak gRPC as we do, but HTTP", "did you swap --address and"),
+            *(OTHER, GIVEN),
+            *("that does not speak gRPC as we do, but HTTP", "Did you swap --address and"),
         ),
         (
-            *(GIVEN, OTHER, False),
-            *("does not: it speaks HTTP/2 there, as gRPC does", "did you swap --address and"),
+            *(GIVEN, OTHER),
+            *("does not: it speaks HTTP/2 there, as gRPC does", "Did you swap --address and"),
         ),
         (
-            *(OTHER, OTHER, False),
-            *("50051 answers HTTP, and 127.0.0.1:9464 gRPC: the other way", "did you swap"),
+            *(OTHER, OTHER),
+            *("50051 answers HTTP, and 127.0.0.1:9464 gRPC: the other way", "Did you swap"),
         ),
         (
-            *(Asked(Answer.FOREIGN, "it does not speak TLS"), GIVEN, True),
+            *(Asked(Answer.FOREIGN, "it does not speak TLS"), GIVEN),
             *("it does not speak TLS", "leave --certificate-authority out"),
         ),
         (
-            *(Asked(Answer.NO_TRUST, "CERTIFICATE_VERIFY_FAILED"), GIVEN, True),
+            *(Asked(Answer.NO_TRUST, "CERTIFICATE_VERIFY_FAILED"), GIVEN),
             *("no trust between its certificate and ours", "--certificate-authority"),
         ),
     ],
 )
-def test_no_way_to_the_sidecar_is_told_with_what_it_may_be(grpc, http, tls, words, remedy):
-    found = told(replace(seen(), grpc=grpc, http=http, tls=tls))
+def test_no_way_to_the_sidecar_is_told_with_what_it_may_be(grpc, http, words, remedy):
+    found = told(replace(seen(), grpc=grpc, http=http))
     assert found.severity is Severity.WRONG
     assert words in found.what
     assert remedy in found.remedy
@@ -80,16 +80,17 @@ def test_two_looks_at_the_same_text_are_a_remark():
     found = told(same_text(seen()))
     assert found.severity is Severity.REMARK
     assert "the metrics were not refreshed in 5.0 s" in found.what
-    assert "--seconds above [metrics] refresh_seconds" in found.remedy
+    assert "--seconds above `[metrics] refresh_seconds`" in found.remedy
     assert told(seen()).severity is Severity.WELL
 
 
 def test_where_a_right_and_an_answer_are_missing_both_remedies_are_told():
     right = Asked(Answer.NO_RIGHT, "authorization: no.")
-    found = told(replace(seen(), drift=SILENT, recalibrators=right))
-    assert "alarms of drift and recalibrators (no answer in time; authorization: no" in found.what
-    assert "'admin'" in found.remedy
-    assert "ask again" in found.remedy
+    refused, silent = reach(replace(seen(), drift=SILENT, recalibrators=right))
+    assert "not looked at: recalibrators (authorization: no)" in refused.what
+    assert "'admin'" in refused.remedy
+    assert "not looked at: alarms of drift (no answer in time)" in silent.what
+    assert "Ask again" in silent.remedy
 
 
 @pytest.mark.parametrize("changes", [{"ready": False}, {"serving": False}])

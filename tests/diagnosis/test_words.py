@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.commands.doctor.words import count, duration, names, number, share, shares, size
+from monitor.commands.doctor.rules import count, duration, names, number, share, shares, size
 
 
 @pytest.mark.parametrize(

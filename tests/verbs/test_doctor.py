@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -44,7 +45,8 @@ def doctor(capfd):
     """The verb; its exit code, and what it prints, each space and line break as one space."""
 
     def seen(*words, watched="0.4"):
-        code = main(["doctor", "--seconds", watched, *map(str, words)])
+        watch = ["--seconds", watched] if watched else []
+        code = main(["doctor", *watch, *map(str, words)])
         said = capfd.readouterr()
         assert "Traceback" not in said.out + said.err
         return code, " ".join(said.out.split())
@@ -93,7 +95,7 @@ def test_what_is_missing_is_told_one_after_the_other_until_nothing_is_wrong(doct
         code, said = doctor(*at(fresh), "--truth-within", "0.5")
         assert code == 1
         assert "WRONG labels: frames come, but no truth comes: none has matched" in said
-        assert "measures stand still, and drift cannot be found" in said
+        assert "Measures stand still; drift cannot be found" in said
         assert "#calibrationnolabels" in said
         wrong_labels(fresh, 20)
         time.sleep(0.3)
@@ -101,7 +103,7 @@ def test_what_is_missing_is_told_one_after_the_other_until_nothing_is_wrong(doct
         assert code == 1
         assert "labels come, but none of them matches a detection" in said
         assert "orphan 100 %" in said
-        assert "Streams here are front." in said
+        assert "; streams here are front." in said
 
     with driving(fresh, {"front": sound, "rear": sound}):
         assert eventually(lambda: fresh.metric("checkpoint_age_seconds") < 5)
@@ -198,13 +200,13 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert code == 1
     assert f"the tracker at {NOBODY} is away" in said
     assert "frames did not reach it" in said
-    assert "detections go on to the detector recalibrated, but without tracks" in said
+    assert "go on to the detector recalibrated, but without tracks" in said
     assert "much is refused" in said
     assert "covariance_not_positive_definite 100 %" in said
     assert "of the detections go out as they came" in said
-    assert "missing_covariance: the detector sends none for them: let it send one" in said
+    assert "`missing_covariance`: the detector sends none for them: let it send one" in said
     assert "of the frames have detections of one layout" in said
-    assert "checkpoints cannot be written to disk" in said
+    assert "checkpoints could not be written to disk" in said
     assert "files of the last run could not be used: state 1" in said
     assert "a fault of the detector is being compensated" in said
     assert "by 4" in said
@@ -236,9 +238,7 @@ def test_an_alarm_of_drift_that_stands_is_told_with_its_size_and_beginning(docto
         code, said = doctor(*at(sidecar))
         drive.close()
     assert code == 1
-    assert (
-        "WRONG drift: alarm of drift (page), slice car: what is forwarded is overconfident" in said
-    )
+    assert "WRONG drift: drift alarm, page: car, recalibrated overconfident" in said
     assert "times too small" in said
     assert "docs/runbook.md#calibrationdriftpage" in said
 
@@ -271,7 +271,7 @@ def test_headers_that_are_refused_are_told_with_what_follows_from_it(doctor, tmp
             code, said = doctor(*at(sidecar))
         assert code == 1
         assert "WRONG streams: 1 of at most 1 names of streams are taken, and" in said
-        assert "raise [server] max_streams" in said
+        assert "Raise `[server] max_streams`" in said
         assert "WRONG refusals: the header was refused" in said
 
 
@@ -279,7 +279,30 @@ def test_two_looks_at_metrics_that_were_not_refreshed_tell_no_silence(doctor, tm
     with running(tmp_path, "[metrics]\nrefresh_seconds = 60\n") as sidecar:
         _, said = doctor(*at(sidecar))
     assert "remark reach: the metrics were not refreshed in" in said
-    assert "--seconds above [metrics] refresh_seconds" in said
+    assert "--seconds above `[metrics] refresh_seconds`" in said
+
+
+def test_without_seconds_it_watches_until_the_metrics_are_new(doctor, calm, tmp_path):
+    with driving(calm, {"front": sound}):
+        _, said = doctor(*at(calm), watched="")
+    watched = re.search(r"watched for ([\d.]+) (ms|s):", said)
+    assert watched
+    assert 0.5 <= float(watched[1]) / (1000 if watched[2] == "ms" else 1) < look.MOST_SECONDS
+    assert "the metrics were not refreshed" not in said
+    with running(tmp_path, "[metrics]\nrefresh_seconds = 60\n") as sidecar:
+        _, said = doctor(*at(sidecar), watched="")
+    assert "the metrics were not refreshed in 5." in said
+
+
+def test_a_terminal_has_colours_unless_they_are_not_wanted(doctor, monkeypatch):
+    nowhere = ("--address", NOBODY, "--http-address", NOBODY)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" not in doctor(*nowhere)[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "\x1b[1;31mWRONG \x1b[0m reach" in doctor(*nowhere)[1]
+    assert json.loads(doctor(*nowhere, "--json")[1])["wrong"] == 1
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in doctor(*nowhere)[1]
 
 
 def test_a_proxy_for_the_web_is_not_asked_for_the_sidecar_beside_us(doctor, calm, monkeypatch):
@@ -318,7 +341,7 @@ def test_a_half_that_does_not_answer_is_told_and_the_other_one_is_looked_at(doct
         code, said = doctor("--address", http, "--http-address", calm.grpc)
         assert code == 1
         assert f"{http} answers HTTP, and {calm.grpc} gRPC: the other way round" in said
-        assert "did you swap --address and --http-address?" in said
+        assert "Did you swap --address and --http-address?" in said
         code, said = doctor("--address", http, "--http-address", http)
         assert "something listens there that does not speak gRPC as we do, but HTTP" in said
         code, said = doctor("--address", calm.grpc, "--http-address", calm.grpc)
@@ -380,7 +403,7 @@ def test_what_takes_connections_and_says_nothing_is_given_up(doctor, monkeypatch
 def test_a_sidecar_that_is_older_than_the_questions_is_told_as_that(doctor):
     with serving(well) as address:
         _, said = doctor("--address", address, "--http-address", NOBODY)
-    assert "remark reach: what serves gRPC there does not know GetStatus" in said
+    assert f"remark reach: what serves gRPC at {address} does not know GetStatus" in said
     assert "not looked at: alarms of drift and recalibrators" in said
     assert "'admin'" not in said  # no token would help
 

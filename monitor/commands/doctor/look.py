@@ -7,15 +7,16 @@ does: the answer then says why there is nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Access
 from monitor.commands.doctor.observation import (
@@ -28,22 +29,21 @@ from monitor.commands.doctor.observation import (
     Observation,
     Samples,
 )
-from monitor.commands.sending import SidecarFailed
-from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable, ask
+from monitor.commands.sidecar_client import (
+    Client,
+    SidecarFailed,
+    SidecarRefused,
+    SidecarUnavailable,
+)
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
-from monitor.frames.status import Status
 
 _TIMEOUT = 5.0
 
 # Of one page: more is not of a sidecar.
 _LARGEST_PAGE = 64 * 2**20
 
-# One label of a series; values are escaped.
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 # With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
 _SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
-_ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 # That a sidecar has, whatever it was sent.
 _ALWAYS = "calibration_frames_total"
@@ -52,9 +52,14 @@ _ALWAYS = "calibration_frames_total"
 # than the time to watch.
 PATIENCE = 3.0
 
-# What a refusal for want of a right begins with; others have other reasons.
-_NO_RIGHT = "authorization:"
+# Seconds between the looks, where none are given: the metrics are asked for until they are new.
+LEAST_SECONDS, MOST_SECONDS = 0.5, 5.0
+_POLL_SECONDS = 0.2
+
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
+
+# What gRPC says where it asked in plain text, and TLS was awaited.
+_AS_TLS_DOES = ("socket closed", "connection reset", "broken pipe")
 
 # What gRPC says before it comes to the point.
 _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
@@ -73,79 +78,75 @@ class SpeaksGrpc(ValueError):
 
 
 async def look(
-    seen: Observation, access: Access, clock_ns: Callable[[], int], seconds: float
-) -> Observation:
-    """Two looks, so many seconds apart where there is anything to see. Raises InvalidAccess.
+    seen: Observation, access: Access, clock_ns: Callable[[], int], seconds: float | None
+) -> None:
+    """Looks twice, if there is anything to see at the first look. Raises InvalidAccess.
 
-    seen      the addresses, before anything was seen
+    seen      the addresses, before anything was seen; all that is seen is put into it
     clock_ns  the wall clock of who looks
+    seconds   between the looks; None: until the metrics have been refreshed
     """
-    seen = await _once(seen, access, clock_ns)
+    first = await _once(seen, access, clock_ns)
     if not (seen.grpc.given or seen.http.given):
-        return replace(seen, drift=seen.grpc, recalibrators=seen.grpc)
-    first = seen.last
-    began = asyncio.get_running_loop().time()
-    seen = await _asked_once(seen, access)
-    spent = asyncio.get_running_loop().time() - began
-    await asyncio.sleep(max(0.0, seconds - spent))
-    return replace(await _once(seen, access, clock_ns), first=first)
+        seen.drift = seen.recalibrators = seen.grpc
+        return
+    await _asked_once(seen, access)
+    await _pause(seen, seconds)
+    await _once(seen, access, clock_ns)
+    seen.first = first
 
 
-async def _once(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> Observation:
-    """Asks, at the same time, for all that changes from look to look."""
-    at_s = asyncio.get_running_loop().time()
-    (
-        (http, ready, metrics, samples, text),
-        (grpc, serving, asked, status, at_ns, trip),
-    ) = await asyncio.gather(
-        pages(seen.http_address, PATIENCE), _grpc(seen.address, access, clock_ns)
-    )
-    return replace(
-        seen,
-        http=http,
-        ready=ready,
-        metrics=metrics,
-        grpc=grpc,
-        serving=serving,
-        status=asked,
-        last=Look(at_s, samples, status, at_ns, trip, text),
-    )
+async def _pause(seen: Observation, seconds: float | None) -> None:
+    """Waits so many seconds since the first look, or until the metrics tell of it."""
+    now = asyncio.get_running_loop().time
+    began = seen.last.at_s
+    await asyncio.sleep(began + (LEAST_SECONDS if seconds is None else seconds) - now())
+    while seconds is None and seen.last.text and now() < began + MOST_SECONDS:
+        with contextlib.suppress(OSError, ValueError):
+            if _mark((await page(seen.http_address, "/metrics", PATIENCE))[1]) != seen.last.text:
+                return
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-async def pages(
-    address: str, patience: float
-) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
-    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
-    that tells their text from others.
-    """
+async def _once(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> Look:
+    """Asks, at the same time, for all that changes from look to look; returns the last look."""
+    seen.last = Look(asyncio.get_running_loop().time())
+    await asyncio.gather(_pages(seen), _grpc(seen, access, clock_ns))
+    return seen.last
+
+
+async def _pages(seen: Observation) -> None:
+    """Sees how it goes with HTTP, what /readyz says, how it goes with /metrics, and these."""
+    seen.http = seen.metrics = GIVEN
+    seen.ready = None
     try:
-        ready, _ = await page(address, "/readyz", patience)
-        status, text = await page(address, "/metrics", patience)
+        ready, _ = await page(seen.http_address, "/readyz", PATIENCE)
+        status, text = await page(seen.http_address, "/metrics", PATIENCE)
     except (OSError, ValueError) as error:
-        asked = _no_page(error)
-        return asked, None, asked, None, 0
-    try:
+        seen.http = seen.metrics = _no_page(error)
+        return
+    samples = Samples()
+    with contextlib.suppress(ValueError):
         samples = samples_of(text)
-    except ValueError:
-        samples = None
-    if samples is None or status != 200 or not samples.rows("frames_total"):
+    if status != 200 or not samples.rows("frames_total"):
         words = f"/metrics gives {_ALWAYS} nowhere (status {status})"
-        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
-    return GIVEN, ready == 200, GIVEN, samples, zlib.crc32(text.encode()) or 1
+        seen.metrics = Asked(Answer.FOREIGN, words)
+        return
+    seen.ready = ready == 200
+    seen.last.samples, seen.last.text = samples, _mark(text)
+
+
+def _mark(text: str) -> int:
+    return zlib.crc32(text.encode()) or 1
 
 
 def samples_of(text: str) -> Samples:
-    """The exposition text. Raises ValueError where it is none."""
+    """Reads the exposition text. Raises ValueError where it is none."""
     families: dict[str, list[tuple[Labels, float]]] = {}
-    for series, value in parse(text).items():
-        name, _, rest = series.partition("{")
-        labels = {key: _plain(word) for key, word in _LABEL.findall(rest)}
-        families.setdefault(name, []).append((labels, value))
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            families.setdefault(sample.name, []).append((sample.labels, sample.value))
     return Samples({name: tuple(rows) for name, rows in families.items()})
-
-
-def _plain(value: str) -> str:
-    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
 
 
 def _no_page(error: Exception) -> Asked:
@@ -174,25 +175,33 @@ async def or_http(reached: Asked, address: str, patience: float) -> Asked:
     return Asked(Answer.OTHER_PORT, "it speaks HTTP")
 
 
-async def _grpc(
-    address: str, access: Access, clock_ns: Callable[[], int]
-) -> tuple[Asked, bool, Asked, Status | None, int, float]:
-    """How it went with gRPC, its health, how it went with GetStatus, the status, and when."""
-    async with Client(address, access, PATIENCE) as client:
-        try:
-            serving = await client.serving()
-        except (SidecarUnavailable, SidecarRefused) as error:
-            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
-                reached = await or_http(_reached(error, address, access), address, PATIENCE)
-                return reached, False, reached, None, 0, 0.0
-            serving = True  # a server without health: what it says of itself tells more
+async def _grpc(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> None:
+    """Sees how it goes with gRPC, its health, how it goes with GetStatus, the status, and when."""
+    async with Client(seen.address, access, PATIENCE) as client:
+        seen.grpc, serving = await _answered(client.serving(), seen.address, access)
+        # A server without health: what it says of itself tells more.
+        healthless = seen.grpc.answer is Answer.UNKNOWN
+        seen.serving = healthless or bool(serving)
+        if not (seen.grpc.given or healthless):
+            seen.grpc = seen.status = await or_http(seen.grpc, seen.address, PATIENCE)
+            return
+        seen.grpc = GIVEN
         asked_ns, began = clock_ns(), time.monotonic()
-        try:
-            status = await client.status()
-        except (SidecarUnavailable, SidecarRefused) as error:
-            return GIVEN, serving, _reached(error, address, access), None, 0, 0.0
-        trip = time.monotonic() - began
-    return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
+        seen.status, seen.last.status = await _answered(client.status(), seen.address, access)
+        trip = seen.last.round_trip_s = time.monotonic() - began
+        seen.last.clock_ns = asked_ns + round(trip * 1e9 / 2)
+
+
+async def _answered(
+    asking: Awaitable[Found], address: str, access: Access
+) -> tuple[Asked, Found | None]:
+    """Awaits an answer; without one, tells why."""
+    try:
+        return GIVEN, await asking
+    except (SidecarUnavailable, SidecarRefused) as error:
+        return _reached(error, address, access), None
+    except Exception as error:  # one question less is no reason to leave the others without answer
+        return Asked(Answer.FAILED, str(error) or type(error).__name__), None
 
 
 def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: Access) -> Asked:
@@ -210,42 +219,30 @@ def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: A
     # Where it wants a certificate of ours, it closes without a word.
     if "handshake" in words.lower() or (tls and "closed" in words):
         return Asked(Answer.NO_TRUST, words)
+    if not tls and any(word in words.lower() for word in _AS_TLS_DOES):
+        words = f"it ends the connection at once, as what wants TLS does: {words}"
     return Asked(Answer.FOREIGN, words)
 
 
-async def _asked_once(seen: Observation, access: Access) -> Observation:
+async def _asked_once(seen: Observation, access: Access) -> None:
     """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
     status = seen.last.status
     # On another machine, a file of this name is another sidecar's.
     here = is_loopback(seen.address.rpartition(":")[0].strip("[]"))
     path = status.configuration if here and status is not None else ""
-    seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
-    if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
-        return replace(seen, drift=seen.status, recalibrators=seen.status)
-    (drift, standings), (listed, listing) = await asyncio.gather(
-        _answered(ask(Client(seen.address, access), Client.standings)),
-        _answered(ask(Client(seen.address, access), Client.listing)),
-    )
+    seen.limits = await asyncio.to_thread(limits_of, path)
+    seen.drift = seen.recalibrators = seen.status if seen.grpc.given else seen.grpc
+    if not seen.grpc.given or seen.status.no_right:
+        return
+    async with Client(seen.address, access, PATIENCE) as client:
+        (seen.drift, standings), (seen.recalibrators, listing) = await asyncio.gather(
+            _answered(client.standings(), seen.address, access),
+            _answered(client.listing(), seen.address, access),
+        )
     if standings is not None:
-        seen = replace(seen, standings=standings.standings, stages=standings.stages)
+        seen.standings = standings.standings
     if listing is not None:
-        seen = replace(seen, trials=listing.trials, pinned=listing.pinned)
-    return replace(seen, drift=drift, recalibrators=listed)
-
-
-async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
-    """Awaits an answer; without one, tells why."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return GIVEN, await asking
-    except TimeoutError:
-        return Asked(Answer.SILENT, "no answer in time"), None
-    except SidecarRefused as error:
-        words = str(error)
-        answer = Answer.NO_RIGHT if words.startswith(_NO_RIGHT) else Answer.FAILED
-        return Asked(answer, words), None
-    except Exception as error:  # one question less is no reason to leave the others without answer
-        return Asked(Answer.FAILED, str(error) or type(error).__name__), None
+        seen.trials, seen.pinned = listing.trials, listing.pinned
 
 
 def limits_of(path: str) -> Limits:

@@ -1,16 +1,16 @@
 """The observations that two looks at a sidecar made, with the clock of who looked.
 
-Metrics are values by labels; a change is what was added between the looks.
+Metrics are values by labels; an increase is what was added between the looks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from monitor.drift.alarms import SliceStanding, StageStanding
+from monitor.drift.alarms import SliceStanding
 from monitor.frames.status import Status, StreamStatus
 from monitor.promotion.records import TrialStanding
 
@@ -33,27 +33,20 @@ class Samples:
 
     families: Mapping[str, tuple[tuple[Labels, float], ...]] = field(default_factory=dict)
 
-    def rows(self, name: str) -> tuple[tuple[Labels, float], ...]:
-        """All series of a name; none where there is no such name."""
+    def rows(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
+        """All series of a name with these labels; none where there is no such name."""
         full = name if name.startswith("process_") else _PREFIX + name
-        return self.families.get(full, ())
+        found = self.families.get(full, ())
+        return [row for row in found if labels.items() <= row[0].items()]
 
     def value(self, name: str, **labels: str) -> float:
         """Sum over the series with these labels; NaN where there is none."""
-        found = [
-            value
-            for has, value in self.rows(name)
-            if all(has.get(key) == word for key, word in labels.items())
-        ]
+        found = [value for _, value in self.rows(name, **labels)]
         return sum(found) if found else math.nan
 
     def words(self, name: str, label: str, **labels: str) -> list[str]:
         """Values of a label over the series with these labels, sorted; '' where it is missing."""
-        return sorted(
-            has.get(label, "")
-            for has, _ in self.rows(name)
-            if all(has.get(key) == word for key, word in labels.items())
-        )
+        return sorted(has.get(label, "") for has, _ in self.rows(name, **labels))
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums by a label."""
@@ -62,47 +55,6 @@ class Samples:
             word = has.get(label, "")
             found[word] = found.get(word, 0.0) + value
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Two looks, so many seconds apart; where both are one, nothing has increased."""
-
-    first: Samples
-    last: Samples
-    seconds: float
-
-    def increase(self, name: str, **labels: str) -> float:
-        """Increase of a counter; one that fell was begun anew. NaN where it is not there."""
-        before, after = self.first.value(name, **labels), self.last.value(name, **labels)
-        return after if math.isnan(before) or after < before else after - before
-
-    def increases(self, name: str, label: str) -> dict[str, float]:
-        """Increases of a counter, by a label."""
-        before = self.first.by(name, label)
-        return {
-            word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
-            for word, after in self.last.by(name, label).items()
-        }
-
-    def quantile(self, name: str, level: float) -> float:
-        """Upper bound of the bucket of a histogram with this quantile of what was added; NaN
-        where nothing was.
-        """
-        buckets = sorted(self._buckets(name))
-        most = buckets[-1][1] if buckets else 0.0
-        if not most > 0:
-            return math.nan
-        return next(bound for bound, added in buckets if added >= level * most)
-
-    def _buckets(self, name: str) -> Iterator[tuple[float, float]]:
-        for bound, added in self.increases(f"{name}_bucket", "le").items():
-            yield float(bound), added
-
-
-def rose(value: float) -> bool:
-    """Tells if a counter has counted anything; one that is not there has not."""
-    return value > 0  # False of NaN
 
 
 class Answer(StrEnum):
@@ -133,13 +85,18 @@ class Asked:
         """Tells if there was an answer."""
         return self.answer is Answer.GIVEN
 
+    @property
+    def no_right(self) -> bool:
+        """Tells if a token of another right is needed."""
+        return self.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT)
+
 
 GIVEN = Asked(Answer.GIVEN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Look:
-    """At one moment.
+    """At one moment; look.py fills it in.
 
     at_s          of a clock that never moves back
     clock_ns      our wall clock, halfway between the question for the status and its answer
@@ -165,11 +122,11 @@ class Limits:
     streams: int = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
-    """All of it.
+    """All of it; look.py fills it in.
 
-    address, http_address    that were asked, and whether with certificates
+    address, http_address    that were asked
     version                  of who looked
     http, metrics            how it went with HTTP at all, and with its /metrics
     ready                    what /readyz said; None: nothing
@@ -177,7 +134,7 @@ class Observation:
                              how it went with gRPC at all, and with three of its questions
     serving                  what its health said
     first, last              the looks
-    standings, stages        of drift
+    standings                of drift
     trials, pinned           of recalibrators; None: not known
     truth_within_s           seconds within which truth is due
     """
@@ -185,7 +142,6 @@ class Observation:
     address: str
     http_address: str
     version: str
-    tls: bool = False
     http: Asked = GIVEN
     metrics: Asked = GIVEN
     ready: bool | None = True
@@ -197,18 +153,49 @@ class Observation:
     first: Look = field(default_factory=Look)
     last: Look = field(default_factory=Look)
     standings: tuple[SliceStanding, ...] = ()
-    stages: tuple[StageStanding, ...] = ()
     trials: tuple[TrialStanding, ...] = ()
     pinned: bool | None = None
     limits: Limits = Limits()
     truth_within_s: float = 1800.0
 
     @property
-    def change(self) -> Change:
-        """Change of the metrics; without any value if never seen, any increase if seen once."""
-        last = self.last.samples or Samples()
-        first = self.first.samples or last
-        return Change(first, last, max(0.0, self.last.at_s - self.first.at_s))
+    def seconds(self) -> float:
+        """Seconds between the looks; 0 after one."""
+        return max(0.0, self.last.at_s - self.first.at_s) if self.first.at_s else 0.0
+
+    @property
+    def now(self) -> Samples:
+        """Metrics of the last look; without any value where they were not seen."""
+        return self.last.samples or Samples()
+
+    @property
+    def was(self) -> Samples:
+        """Metrics of the first look; those of the last one where they were seen once."""
+        return self.first.samples or self.now
+
+    def increase(self, name: str, **labels: str) -> float:
+        """Increase of a counter; one that fell was begun anew. NaN where it is not there."""
+        before, after = self.was.value(name, **labels), self.now.value(name, **labels)
+        return after if math.isnan(before) or after < before else after - before
+
+    def increases(self, name: str, label: str) -> dict[str, float]:
+        """Increases of a counter, by a label."""
+        before = self.was.by(name, label)
+        return {
+            word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
+            for word, after in self.now.by(name, label).items()
+        }
+
+    def quantile(self, name: str, level: float) -> float:
+        """Upper bound of the bucket of a histogram with this quantile of what was added; NaN
+        where nothing was.
+        """
+        added = self.increases(f"{name}_bucket", "le")
+        buckets = sorted((float(bound), number) for bound, number in added.items())
+        most = buckets[-1][1] if buckets else 0.0
+        if not most > 0:
+            return math.nan
+        return next(bound for bound, number in buckets if number >= level * most)
 
     @property
     def refreshed(self) -> bool:
@@ -233,20 +220,21 @@ class Observation:
         return first is not None and last is not None and first.started_ns != last.started_ns
 
     @property
-    def own_refusals(self) -> int:
-        """Calls of ours that were refused, and counted as such, between the looks and in them."""
-        refused = (Answer.NO_TOKEN, Answer.NO_RIGHT)
-        if self.status.answer in refused:
-            return 2  # then nothing else was asked
-        return (self.drift.answer in refused) + (self.recalibrators.answer in refused)
+    def streams(self) -> tuple[StreamStatus, ...]:
+        """All streams; none where the status is not known."""
+        return self.last.status.streams if self.last.status is not None else ()
 
     @property
     def fresh(self) -> tuple[StreamStatus, ...]:
         """Streams that send: from which a frame came within the last seconds."""
-        status = self.last.status
-        if status is None:
-            return ()
-        return tuple(each for each in status.streams if self.silence_s(each) < SILENT_SECONDS)
+        return tuple(each for each in self.streams if self.silence_s(each) < SILENT_SECONDS)
+
+    @property
+    def before(self) -> Mapping[str, StreamStatus]:
+        """Streams as of the first look at the same process."""
+        first = self.first.status
+        known = first is not None and not self.started_anew
+        return {each.stream: each for each in first.streams} if first and known else {}
 
     def silence_s(self, stream: StreamStatus) -> float:
         """Since its last frame; infinite where none came."""
@@ -260,10 +248,4 @@ class Observation:
         """Tells if any stream sends, as far as is known."""
         if self.last.status is not None:
             return bool(self.fresh)
-        return self.change.increase("frames_total") > 0
-
-    @property
-    def before(self) -> Mapping[str, StreamStatus]:
-        """Streams as of the first look."""
-        status = self.first.status
-        return {} if status is None else {each.stream: each for each in status.streams}
+        return self.increase("frames_total") > 0

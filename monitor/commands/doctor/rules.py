@@ -1,0 +1,228 @@
+"""Rules of doctor: what a finding is, the thresholds, the shapes that most rules have, and how
+numbers are written.
+
+A rule yields a severity and a sentence; why that matters and what to do is in the paragraph of
+docs/runbook.md or docs/doctor.md that its anchor names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Literal, TypeAlias
+
+from monitor.commands.doctor.observation import Observation
+
+# As in deploy/prometheus/*alert_rules.yml; tests/diagnosis/test_thresholds.py compares them.
+MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
+COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
+LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
+PASSED_THROUGH = 0.05  # CalibrationPassThroughHigh
+REJECTED = 0.01  # CalibrationRejectedHigh
+CHECKPOINT_SECONDS = 120.0  # CalibrationCheckpointStale
+LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1  # CalibrationOverload
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # CalibrationFaultCompensated
+FAILED_FITS = 3.0  # CalibrationFitsFail
+
+
+class Severity(IntEnum):
+    """The worst first."""
+
+    WRONG = 0  # somebody should act
+    REMARK = 1  # good to know; it may be meant
+    WELL = 2
+
+
+WRONG, REMARK = Severity.WRONG, Severity.REMARK
+
+
+class Area(StrEnum):
+    """Areas that are looked at, in the order in which one thing explains the next."""
+
+    REACH = "reach"
+    STREAMS = "streams"
+    CLOCK = "clock"
+    DRIFT = "drift"
+    TRACKER = "tracker"
+    LABELS = "labels"
+    REFUSALS = "refusals"
+    LOAD = "load"
+    DISK = "disk"
+    RECALIBRATION = "recalibration"
+    CONFIGURATION = "configuration"
+    VERSIONS = "versions"
+
+
+AREAS = tuple(Area)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One of them, in sentences.
+
+    what    is so, with numbers; without a full stop, also where words of others end it
+    why     it matters; '' where all is well
+    remedy  what to do, and where that is written; '' where all is well
+    """
+
+    severity: Severity
+    area: Area
+    what: str
+    why: str = ""
+    remedy: str = ""
+
+
+Found: TypeAlias = Iterator[tuple[Severity, str]]
+Check: TypeAlias = Callable[[Observation], Found]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that may be wrong.
+
+    anchor  of the paragraph that says why it matters, and what to do
+    check   yields what is so, once for each case; nothing where all is well
+    needs   without it nothing can be told, and the check is not called
+    """
+
+    anchor: str
+    check: Check
+    needs: Literal["metrics", "status", ""] = "metrics"
+
+    def applies(self, seen: Observation) -> bool:
+        """Tells if what it needs was seen."""
+        needed = {"metrics": seen.last.samples, "status": seen.last.status, "": seen}
+        return needed[self.needs] is not None
+
+
+def counter(
+    anchor: str,
+    name: str,
+    text: str,
+    of: str,
+    now: Severity = WRONG,
+    ever: Severity | None = REMARK,
+) -> Rule:
+    """Makes the rule of a counter that has counted anything, and is told apart while it rises.
+
+    text   with {} for the number
+    now    the severity while it rises
+    ever   the severity when it stands; None: nothing is told then
+    """
+
+    def check(seen: Observation) -> Found:
+        total, rises = seen.now.value(name), seen.increase(name) > 0
+        severity = now if rises else ever
+        if total > 0 and severity is not None:
+            yield severity, f"{text.format(count(total, of))} since the start{while_(rises)}"
+
+    return Rule(anchor, check)
+
+
+def while_(rises: bool) -> str:
+    """Says that a counter was seen to rise."""
+    return ", and some while doctor looked" if rises else ""
+
+
+def part_of(
+    seen: Observation, name: str, label: str, whole: str, but: Sequence[str] = ()
+) -> tuple[dict[str, float], float, float, str]:
+    """Reads a counter by label, its sum, that of the whole, and when that was.
+
+    whole  the counter that it is a part of: while doctor looked, else since the start
+    but    values of the label that are not counted
+    """
+    now = seen.increase(whole)
+    when, all_of_it, found = "while doctor looked", now, seen.increases(name, label)
+    if not now > 0:
+        when, all_of_it, found = "since the start", seen.now.value(whole), seen.now.by(name, label)
+    found = {word: n for word, n in found.items() if n > 0 and word not in but}
+    return found, sum(found.values()), all_of_it, when
+
+
+# ---- numbers, times and shares as people say them
+
+# Names beyond these are only counted.
+_MOST_NAMES = 5
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31557600
+
+
+def duration(seconds: float) -> str:
+    """35 ms, 12 s, 42 min, 3 h 10 min, 2 days 4 h, 56.9 years; without a sign."""
+    seconds = abs(seconds)
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.{2 if seconds < 0.0995 else 3}g} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * _MINUTE:
+        return f"{seconds / _MINUTE:.0f} min"
+    if seconds < 2 * _DAY:
+        minutes = round(seconds / _MINUTE)
+        return _two(minutes // 60, "h", minutes % 60, "min")
+    if seconds < 2 * _YEAR:
+        hours = round(seconds / _HOUR)
+        return _two(hours // 24, "days", hours % 24, "h")
+    return f"{seconds / _YEAR:.1f} years"
+
+
+def _two(large: int, of_large: str, small: int, of_small: str) -> str:
+    return f"{large} {of_large} {small} {of_small}" if small else f"{large} {of_large}"
+
+
+def count(number: float, of: str) -> str:
+    """1 frame, 2,040 frames."""
+    if not math.isfinite(number):
+        return f"an unknown number of {of}s"
+    text = f"{number:,.0f}"
+    return f"{text} {of}{'' if text == '1' else 's'}"
+
+
+def share(part: float, whole: float = 1.0) -> str:
+    """As a percentage; 0 % is none at all, 100 % all of them."""
+    percent = 100 * part / whole if whole else 0.0
+    if not math.isfinite(percent):
+        return "an unknown share"
+    if 0 < percent < 0.1:
+        return "less than 0.1 %"
+    if percent < 10:
+        return f"{percent:.2g} %"
+    return "99.9 %" if 99.5 <= percent < 100 else f"{percent:.0f} %"
+
+
+def number(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def size(of: float) -> str:
+    """1.2 GB, 340 MB, 12 kB."""
+    for unit, name in ((2**30, "GB"), (2**20, "MB")):
+        if of >= unit:
+            return f"{number(of / unit)} {name}"
+    return f"{number(of / 2**10)} kB"
+
+
+def names(given: Sequence[str]) -> str:
+    """a, b and c; a, b, c, d, e and 3 more."""
+    if not given:
+        return "none"
+    if len(given) > _MOST_NAMES:
+        return f"{', '.join(given[:_MOST_NAMES])} and {len(given) - _MOST_NAMES} more"
+    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}"
+
+
+def shares(counts: Mapping[str, float], whole: float) -> str:
+    """orphan 80 %, too_late 12 %: the largest first, none that are 0."""
+    found = sorted(((n, name) for name, n in counts.items() if n > 0), reverse=True)
+    return names([f"{name} {share(n, whole)}" for n, name in found])
+
+
+def be(of: float) -> str:
+    """One is, several are."""
+    return "is" if of == 1 else "are"
