@@ -17,11 +17,7 @@ from monitor.cli import main
 from monitor.commands.doctor import diagnosis, look
 from monitor.v1 import recalibrator_admin_pb2
 from tests.certificates import Authority
-from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
-from tests.foreign_client import labels, promote, scaling
-from tests.scripted_monitor import serving, well
-from tests.served import PATIENCE, Conversation, Sidecar, eventually, running
-from tests.verbs.doctored import (
+from tests.commands.doctor.doctored import (
     FAST,
     driving,
     frozen,
@@ -32,6 +28,10 @@ from tests.verbs.doctored import (
     unlabelled,
     unstamped,
 )
+from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
+from tests.foreign_client import labels, promote, scaling
+from tests.scripted_monitor import serving, well
+from tests.served import PATIENCE, Conversation, Sidecar, eventually, running
 
 NOBODY = "127.0.0.1:1"
 
