@@ -80,6 +80,16 @@ def test_an_object_that_goes_on_under_another_track_is_a_switch_of_that_phase():
     assert quality["corrected"][Fed.RAW].id_switches == 0
 
 
+def test_a_detection_on_a_track_that_is_mostly_of_another_object_is_wrong():
+    record = TrackingRecord()
+    for number, ids in enumerate([[7, 8], [7, 8], [7, 8], [8, 7], [7, 8]]):
+        frame = frame_of(number, {1: (10.0, 0.0), 2: (50.0, 0.0)})
+        record.add(frame, "after", answer_of(frame, ids))
+    quality = record.quality()["after"]
+    assert quality[Fed.RECALIBRATED].wrong == 2
+    assert quality[Fed.RAW].wrong == 0
+
+
 def test_unconfirmed_tracks_and_false_detections_count_for_nothing():
     record = TrackingRecord()
     first, second = (frame_of(number, {1: (10.0, 0.0), -1: (50.0, 0.0)}) for number in range(2))

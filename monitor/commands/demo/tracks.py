@@ -43,6 +43,7 @@ class TrackingQuality:
     detections     how many
     tracked        how many of them updated a confirmed track
     id_switches    how often an object went on under another track
+    wrong          how many updated a track most of whose detections are of another object
     position_rmse  m, of the tracks at these detections; NaN without any
     velocity_rmse  m/s
     """
@@ -50,6 +51,7 @@ class TrackingQuality:
     detections: int
     tracked: int
     id_switches: int
+    wrong: int
     position_rmse: float
     velocity_rmse: float
 
@@ -87,6 +89,10 @@ class TrackingRecord:
         confirmed = tracks.status == TrackStatus.CONFIRMED
         self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
                    tracks.state[confirmed])  # fmt: skip
+        self.add_raw(frame, phase)
+
+    def add_raw(self, frame: SimulatedFrame, phase: str) -> None:
+        """Tracks a frame as it was reported."""
         n = frame.ids.size
         self._own, step, _ = follow(
             self._own,
@@ -157,13 +163,14 @@ def _by_phase(rows: _Rows) -> dict[str, TrackingQuality]:
     order = np.lexsort((rows.stamp_ns, rows.object))
     rows = _Rows(*(getattr(rows, f.name)[order] for f in fields(_Rows)))
     tracked = rows.track > 0
-    switched = _switched(rows, tracked)
+    switched, wrong = _switched(rows, tracked), tracked & (_owner(rows) != rows.object)
     position, velocity = rows.position - rows.truth, rows.velocity - _true_velocity(rows)
     return {
         phase: TrackingQuality(
             detections=int(np.count_nonzero(here)),
             tracked=int(np.count_nonzero(here & tracked)),
             id_switches=int(np.count_nonzero(here & switched)),
+            wrong=int(np.count_nonzero(here & wrong)),
             position_rmse=rmse(position[here]),
             velocity_rmse=rmse(velocity[here]),
         )
@@ -179,6 +186,18 @@ def _switched(rows: _Rows, tracked: BoolArray) -> BoolArray:
     switched = np.zeros(rows.object.size, bool)
     switched[at[1:]] = same & (rows.track[at[1:]] != rows.track[at[:-1]])
     return switched
+
+
+def _owner(rows: _Rows) -> IntArray:
+    """(n,) the object that most detections of each row's track are of."""
+    pairs, pair, count = np.unique(
+        np.stack([rows.track, rows.object.astype(np.uint64)]),
+        axis=1, return_inverse=True, return_counts=True,
+    )  # fmt: skip
+    order = np.lexsort((count, pairs[0]))
+    last = np.searchsorted(pairs[0][order], pairs[0], side="right") - 1
+    owner: IntArray = pairs[1][order][last][pair.reshape(-1)].astype(np.int64)
+    return owner
 
 
 def _true_velocity(rows: _Rows) -> FloatArray:
