@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.story import Plan
 from tests.deploy.alerting import FILES
 from tests.deploy.panel_answers import Answer, Rule, ask, health_of_rules, known, opened, rules
 from tests.deploy.panel_names import Known, behind, families, metrics, mistakes, promql_blocks

@@ -6,8 +6,8 @@ Rows that say what they need ("With …") are asked of a second sidecar, which h
 
 import pytest
 
-from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import DriveSettings
+from monitor.commands.demo.story import Plan
 from tests.deploy.panel_answers import Refused, ask, call, opened
 from tests.deploy.panel_names import documented, mentioned, metrics, mistakes
 from tests.deploy.panel_queries import OPTIONAL, Question, dashboard

@@ -132,8 +132,9 @@ class TrackingRecord:
         place = np.searchsorted(confirmed[order], track)
         known = place < confirmed.size
         known[known] = confirmed[order][place[known]] == track[known]
-        at = np.full((true.size, state.shape[1] if state.size else SPACE.k + 3), np.nan)
-        at[known] = state[order[place[known]]]
+        at = np.full((true.size, SPACE.k + 3), np.nan)
+        if known.any():
+            at[known] = state[order[place[known]]]
         self._rows[fed].append(
             _Rows(
                 object=frame.track[true],
