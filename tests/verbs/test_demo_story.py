@@ -204,21 +204,19 @@ def told() -> Summary:
 
 def account(cycle: Cycle) -> SidecarAccount:
     """Of a sidecar that counted the same."""
-    slices = {}
-    for name, sensor in cycle.sensors.items():
-        whole = sensor.whole()
-        raw, made = (
-            float(stage.axis(stage.joint_axis).nees.sum()) / (6 * stage.n)
-            for stage in (whole.raw, whole.recalibrated)
-        )
-        slices[name] = whole.raw.n, raw, made
+    slices = {name: (sensor.labelled, *sensor.means()) for name, sensor in cycle.sensors.items()}
     metrics = {
-        "calibration_frames_total": float(cycle.frames),
+        "calibration_frames_total": float(cycle.total("frames")),
         'calibration_recalibrator_swaps_total{outcome="promoted"}': 1.0,
         'calibration_recalibrator_swaps_total{outcome="rolled_back"}': 1.0,
     }
     return SidecarAccount(
-        cycle.frames, cycle.detections, cycle.labelled, cycle.version, slices, metrics
+        cycle.total("frames"),
+        cycle.total("detections"),
+        cycle.total("labelled"),
+        cycle.version,
+        slices,
+        metrics,
     )
 
 
@@ -250,10 +248,8 @@ def test_the_summary_names_all_sensors_and_how_long_phases_were_in_80_columns(to
 
 
 def test_the_faulty_sensor_reads_five_times_too_much_then_too_little(told):
-    ratios = {
-        phase: cell.raw.joint.nees_over_k / cell.recalibrated.joint.nees_over_k
-        for phase, cell in told.cells[FAULTY].items()
-    }
+    means = {phase: told.cycle.sensors[FAULTY].means(phase) for phase in Phase}
+    ratios = {phase: raw / made for phase, (raw, made) in means.items()}
     assert ratios == pytest.approx(dict(zip(Phase, (1, 1, 5, 5, 1), strict=True)))
 
 

@@ -72,10 +72,6 @@ class StoryIncomplete(ValueError):
     """The drive was over before all had happened that it is to show."""
 
 
-class TooFast(StoryIncomplete):
-    """This computer could not keep up with the drive."""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     text = "of the drive (default 4)"
@@ -199,7 +195,7 @@ async def _played(journey: Journey, own: Addresses | None, *, quiet: bool) -> Su
     else:
         await player.run()
     if not player.cycle.over:
-        player.cycle.tell(f"stopped: {player.cycle.frames:,} frames in this cycle")
+        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
         return None
     return summarise(player.cycle, account[0] if account else None)
 
@@ -247,14 +243,15 @@ def _new_file() -> str:
 
 def _incomplete(summary: Summary) -> StoryIncomplete:
     cycle = summary.cycle
-    what = f"the drive was over, and the sidecar had not yet {summary.missing}: "
+    late = ""
     if cycle.behind_s > _LATE or cycle.left_out:
-        return TooFast(
-            f"{what}--speed {cycle.plan.speed:g} is too much for this computer, frames were up to "
-            f"{cycle.behind_s:.1f} s late, {cycle.left_out} were left out. Lower it."
+        late = (
+            f" This computer could not keep up with --speed {cycle.plan.speed:g}: frames were up "
+            f"to {cycle.behind_s:.1f} s late, {cycle.left_out} were left out."
         )
     return StoryIncomplete(
-        f"{what}it had {cycle.plan.patience_s:g} s more than planned. Give it another --seed."
+        f"the drive was over, and the sidecar had not yet {summary.missing}, in "
+        f"{cycle.plan.patience_s:g} s more than planned.{late} Try again on a computer less busy."
     )
 
 

@@ -435,17 +435,8 @@ class _Connection:
 
 def frame_message(frame: SimulatedFrame) -> bytes:
     """Encodes a frame as its sensor sends it, without ground truth."""
-    return encode_frame(
-        OutgoingFrame(
-            frame_id=frame.frame_id,
-            stamp_ns=frame.stamp_ns,
-            id=frame.ids,
-            class_index=frame.classes,
-            mean=frame.mean,
-            covariance=frame.covariance,
-            score=frame.score,
-        )
-    )
+    named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
+    return encode_frame(OutgoingFrame(*named, frame.mean, frame.covariance, frame.score))
 
 
 def truth_message(frame: SimulatedFrame) -> bytes:

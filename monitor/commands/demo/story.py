@@ -21,16 +21,12 @@ from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
-from monitor.statistics.bins import Binning
-from monitor.statistics.clusters import ClusterMemory, cluster_id
-from monitor.statistics.stage import SliceStatistics, StageStatistics, no_statistics, observe
 
 _LATEST_TRUTH_S = 3.0
 _SHORTEST_SHOWN_S = 5.0
 # For which a fault waits until nothing of the one before is left: alarm, trial, correction.
 _LONGEST_REST_S = 60.0
 _WAITING_EVERY_S = 10.0  # between two lines that say what is waited for
-_FOLD_FRAMES = 5  # frames of a sensor that are added up in one go: half a second
 _RECENT_NS = 5_000_000_000
 _WRITTEN_OUT = 6  # evidence is a number up to this power of ten
 
@@ -124,109 +120,60 @@ class AnsweredFrame:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """NEES/K over the last matched truth; NaN without any."""
-
-    n: int
-    raw: float
-    recalibrated: float
-
-
 @dataclass(slots=True)
 class SensorRecord:
-    """Statistics of one sensor's frames in a cycle, by phase.
+    """NEES of one sensor's true detections in a cycle, computed from the formula.
 
-    labelled  true detections whose truth the sidecar has answered
+    sums  by phase: number of true detections whose labels the sidecar has answered, sums of NEES/K
+          of what was sent, and of what came back
     """
 
-    name: str
-    binning: Binning
     frames: int = 0
     detections: int = 0
-    labelled: int = 0
-    _statistics: dict[Phase, SliceStatistics] = field(default_factory=dict)
-    _phase: Phase = Phase.HEALTHY
-    _waiting: list[AnsweredFrame] = field(default_factory=list)
-    _recent: deque[tuple[int, Recent]] = field(default_factory=deque)
-    # Which objects were seen already, in what was sent and in what came back.
-    _seen: tuple[ClusterMemory, ClusterMemory] = field(
-        default_factory=lambda: (ClusterMemory(SPACE.k + 1), ClusterMemory(SPACE.k + 1))
-    )
+    sums: dict[Phase, FloatArray] = field(default_factory=dict)
+    _recent: deque[tuple[int, FloatArray]] = field(default_factory=deque)
 
     def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
         """Counts the true detections of a frame of this phase."""
-        if phase is not self._phase:
-            self._fold()
-        self._phase = phase
-        self._waiting.append(answered)
-        self.labelled += int(np.count_nonzero(answered.frame.track >= 0))
-        if len(self._waiting) >= _FOLD_FRAMES:
-            self._fold()
-
-    def of(self, phase: Phase) -> SliceStatistics:
-        """Returns the statistics of a phase, up to now."""
-        self._fold()
-        return self._statistics.get(phase) or no_statistics(SPACE, self.binning)
-
-    def whole(self) -> SliceStatistics:
-        """Adds up the statistics of all phases."""
-        total = no_statistics(SPACE, self.binning)
-        for phase in Phase:
-            total = total.merge(self.of(phase))
-        return total
-
-    def recent(self) -> Recent:
-        """Averages the last 5 s of event time whose ground truth is known."""
-        parts = [part for _, part in self._recent]
-        n = sum(part.n for part in parts)
-        if n == 0:
-            return Recent(0, math.nan, math.nan)
-        raw = sum(part.n * part.raw for part in parts) / n
-        return Recent(n, raw, sum(part.n * part.recalibrated for part in parts) / n)
-
-    def _fold(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        part, stamp_ns = self._statistics_of(waiting), waiting[-1].frame.stamp_ns
-        known = self._statistics.get(self._phase)
-        self._statistics[self._phase] = part if known is None else known.merge(part)
-        recent = Recent(part.raw.n, _nees_over_k(part.raw), _nees_over_k(part.recalibrated))
-        if recent.n:
-            self._recent.append((stamp_ns, recent))
-        while self._recent and self._recent[0][0] <= stamp_ns - _RECENT_NS:
+        frame = answered.frame
+        true = frame.track >= 0
+        raw = made = nees_over_k(frame.truth[true], frame.mean[true], frame.covariance[true])
+        if not answered.as_sent:
+            made = nees_over_k(frame.truth[true], answered.mean[true], answered.covariance[true])
+        row = np.array([raw.size, raw.sum(), made.sum()])
+        self.sums[phase] = self.sums.get(phase, 0.0) + row
+        self._recent.append((frame.stamp_ns, row))
+        while self._recent[0][0] <= frame.stamp_ns - _RECENT_NS:
             self._recent.popleft()
 
-    def _statistics_of(self, answered: list[AnsweredFrame]) -> SliceStatistics:
-        """Computes both stages of all true detections of these frames; objects are clusters."""
+    @property
+    def labelled(self) -> int:
+        """Number of true detections whose labels the sidecar has answered."""
+        return int(sum(row[0] for row in self.sums.values()))
 
-        def true_rows(array_of: Callable[[AnsweredFrame], FloatArray]) -> FloatArray:
-            return np.concatenate([array_of(a)[a.frame.track >= 0] for a in answered])
+    def means(self, phase: Phase | None = None) -> tuple[float, float]:
+        """Averages NEES/K of a phase, or of all: as sent, and recalibrated; NaN without truth."""
+        rows = [row for each, row in self.sums.items() if phase in (None, each)]
+        return _means(rows)
 
-        truth = true_rows(lambda a: a.frame.truth)
-        objects = np.concatenate([a.frame.track[a.frame.track >= 0] for a in answered])
-        cluster = cluster_id((objects,))
-
-        def stage(mean: FloatArray, covariance: FloatArray, seen: ClusterMemory) -> StageStatistics:
-            error = SPACE.error(truth, mean)
-            return observe(SPACE, self.binning, error, covariance, cluster, seen)
-
-        raw = stage(
-            true_rows(lambda a: a.frame.mean), true_rows(lambda a: a.frame.covariance),
-            self._seen[0],
-        )  # fmt: skip
-        if all(a.as_sent for a in answered):
-            return SliceStatistics(raw, raw)
-        made = true_rows(lambda a: a.mean), true_rows(lambda a: a.covariance)
-        return SliceStatistics(raw, stage(*made, self._seen[1]))
+    def recent(self) -> tuple[float, float]:
+        """Averages NEES/K over the last 5 s of event time whose truth is known."""
+        return _means([row for _, row in self._recent])
 
 
-def _nees_over_k(statistics: StageStatistics) -> float:
-    if statistics.n == 0:
-        return math.nan
-    nees = statistics.axis(statistics.joint_axis).nees
-    return float(nees.sum()) / (statistics.n * len(statistics.space.joint))
+def _means(rows: list[FloatArray]) -> tuple[float, float]:
+    n, raw, made = np.sum(rows, axis=0) if rows else (0.0, 0.0, 0.0)
+    return (float(raw / n), float(made / n)) if n else (math.nan, math.nan)
+
+
+def nees_over_k(truth: FloatArray, mean: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Computes rᵀ Σ⁻¹ r / K of each detection over the K joint dimensions, (n,)."""
+    joint = np.array(SPACE.joint)
+    error = SPACE.error(truth, mean)[:, joint]
+    block = covariance[:, joint[:, None], joint]
+    whitened = np.linalg.solve(block, error[:, :, None])[:, :, 0]
+    found: FloatArray = np.einsum("ni,ni->n", error, whitened) / joint.size
+    return found
 
 
 @dataclass(slots=True)
@@ -279,9 +226,7 @@ class Cycle:
     _told_s: float = -math.inf
 
     def __post_init__(self) -> None:
-        # The sidecar's own, so that sums can be compared.
-        binning = Binning()
-        self.sensors = {name: SensorRecord(name, binning) for name in self.plan.settings.sensors}
+        self.sensors = {name: SensorRecord() for name in self.plan.settings.sensors}
 
     def next(self) -> Cycle:
         """Begins the cycle after this one, in the state that this one has left."""
@@ -291,20 +236,9 @@ class Cycle:
             _alarmed=self._alarmed, _on_trial=self._on_trial,
         )  # fmt: skip
 
-    @property
-    def frames(self) -> int:
-        """Number of frames answered."""
-        return sum(sensor.frames for sensor in self.sensors.values())
-
-    @property
-    def detections(self) -> int:
-        """Number of detections in them."""
-        return sum(sensor.detections for sensor in self.sensors.values())
-
-    @property
-    def labelled(self) -> int:
-        """Number of true detections whose truth was reported."""
-        return sum(sensor.labelled for sensor in self.sensors.values())
+    def total(self, what: str) -> int:
+        """Adds up `frames`, `detections` or `labelled` over all sensors."""
+        return sum(getattr(sensor, what) for sensor in self.sensors.values())
 
     @property
     def phase(self) -> Phase:
@@ -411,13 +345,13 @@ class Cycle:
 
     def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
         """Counts the labels of a frame that were answered."""
-        sensor = self.sensors[answered.frame.sensor]
+        sensor, name = self.sensors[answered.frame.sensor], answered.frame.sensor
         sensor.add_truth(answered, phase)
-        if sensor.name != self.plan.faulty:
-            return
-        recent = sensor.recent()
-        if recent.n and self.elapsed_s - (self.samples[-1][0] if self.samples else -1.0) >= 1.0:
-            self.samples.append((self.elapsed_s, recent.raw, recent.recalibrated))
+        last_s = self.samples[-1][0] if self.samples else -1.0
+        if name == self.plan.faulty and self.elapsed_s - last_s >= 1.0:
+            raw, made = sensor.recent()
+            if math.isfinite(raw):
+                self.samples.append((self.elapsed_s, raw, made))
 
     def _phase(self, at_s: float, corrected: bool) -> Phase:
         if at_s < self.fault_began_s:

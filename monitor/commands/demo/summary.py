@@ -8,24 +8,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.commands.demo.story import Cycle, Heard, Phase, proof
+from monitor.commands.demo.story import Cycle, Heard, Phase, SensorRecord, proof
 from monitor.commands.demo.tracks import Fed, TrackingQuality
-from monitor.commands.options import finite
+from monitor.commands.options import finite, plain
 from monitor.drift.alarms import AlarmReason, alarm_sentence
 from monitor.drift.bets import Severity
 from monitor.promotion.records import SWAPS, Happened
-from monitor.statistics.evaluation import Evaluation
-from monitor.statistics.reading import read
 
-# Both sides add the same numbers exactly; only the last division may round differently.
+# The sidecar's sums are exact, ours are rounded.
 _TOLERANCE = 1e-9
 
-# The dimension whose ENCE is shown, and the histogram of the sidecar's own time.
-DIMENSION = "x"
+# The histogram of the sidecar's own time.
 SECONDS = "calibration_frame_seconds"
 _SWAPS = 'calibration_recalibrator_swaps_total{{outcome="{}"}}'
 _NAME, _COLUMN = 18, 11
@@ -83,14 +80,6 @@ class SidecarAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One sensor in one phase; NaN without truth."""
-
-    raw: Evaluation
-    recalibrated: Evaluation
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """All that the demo says in the end.
 
@@ -101,23 +90,16 @@ class Summary:
 
     cycle: Cycle
     sidecar: SidecarAccount | None
-    cells: Mapping[str, Mapping[Phase, Cell]]
     tracking: Mapping[str, Mapping[Fed, TrackingQuality]]
     differences: tuple[str, ...]
     missing: str
 
 
 def summarise(cycle: Cycle, sidecar: SidecarAccount | None) -> Summary:
-    """Reads the statistics and compares the accounts."""
-    cells = {}
-    for name, sensor in cycle.sensors.items():
-        cells[name] = {
-            phase: Cell(read(both.raw), read(both.recalibrated))
-            for phase, both in ((phase, sensor.of(phase)) for phase in Phase)
-        }
+    """Measures tracking and compares the accounts."""
     differences = () if sidecar is None else tuple(_differences(cycle, sidecar))
     tracking, missing = cycle.tracking.quality(), _missing(cycle)
-    return Summary(cycle, sidecar, cells, tracking, differences, missing)
+    return Summary(cycle, sidecar, tracking, differences, missing)
 
 
 def _missing(cycle: Cycle) -> str:
@@ -137,10 +119,10 @@ def _differences(cycle: Cycle, sidecar: SidecarAccount) -> Iterator[str]:
     """Says in words where the sidecar's account and the demo's differ."""
     metric = sidecar.metrics.get
     pairs: list[tuple[str, float, float | None]] = [
-        ("frames", cycle.frames, sidecar.frames),
-        ("detections", cycle.detections, sidecar.detections),
-        ("matched", cycle.labelled, sidecar.matched),
-        ("frames in /metrics", cycle.frames, metric("calibration_frames_total")),
+        ("frames", cycle.total("frames"), sidecar.frames),
+        ("detections", cycle.total("detections"), sidecar.detections),
+        ("matched", cycle.total("labelled"), sidecar.matched),
+        ("frames in /metrics", cycle.total("frames"), metric("calibration_frames_total")),
     ]
     swaps = Counter(one.record.what for one in cycle.heard)
     pairs += [
@@ -149,11 +131,9 @@ def _differences(cycle: Cycle, sidecar: SidecarAccount) -> Iterator[str]:
     ]
     for name, sensor in cycle.sensors.items():
         n, *theirs = sidecar.slices.get(name, (0, math.nan, math.nan))
-        ours = sensor.whole()
-        pairs.append((f"matched of {name}", ours.raw.n, n))
-        for stage, value in zip(("raw", "recalibrated"), theirs, strict=True):
-            nees = read(getattr(ours, stage)).joint.nees_over_k
-            pairs.append((f"{stage} NEES/K of {name}", nees, value))
+        pairs.append((f"matched of {name}", sensor.labelled, n))
+        for stage, mine, value in zip(("raw", "recalibrated"), sensor.means(), theirs, strict=True):
+            pairs.append((f"{stage} NEES/K of {name}", mine, value))
     for what, mine, other in pairs:
         if other is None or not math.isclose(mine, other, rel_tol=_TOLERANCE):
             yield f"{what}: the demo has {mine}, the sidecar {other}"
@@ -234,7 +214,9 @@ def cycle_line(summary: Summary) -> str:
     """Says in one line what came of a cycle of a drive without an end."""
     cycle = summary.cycle
     promoted, back = swaps(cycle)
-    parts = [f"the cycle is over: {cycle.frames:,} frames, {cycle.labelled:,} labels"]
+    parts = [
+        f"the cycle is over: {cycle.total('frames'):,} frames, {cycle.total('labelled'):,} labels"
+    ]
     if cycle.left_out:
         parts[0] += f", {cycle.left_out:,} frames left out"
     if promoted and not summary.missing.startswith("promoted"):
@@ -258,6 +240,7 @@ def as_text(summary: Summary) -> str:
     """Writes two tables and a few lines."""
     cycle = summary.cycle
     plan = cycle.plan
+    frames, detections, labelled = map(cycle.total, ("frames", "detections", "labelled"))
     words = {"faulty": plan.faulty, "factor": plan.variance_factor}
     p50, p99 = (1e3 * v for v in np.quantile(cycle.latency_s or [math.nan], (0.5, 0.99)))
     return "\n".join(
@@ -269,16 +252,16 @@ def as_text(summary: Summary) -> str:
             "Mean NEES/K, as sent → recalibrated. 1 is calibrated.",
             *_heads(cycle, "sensor"),
             *(
-                _row(name, (_nees(by_phase[phase]) for phase in Phase))
-                for name, by_phase in summary.cells.items()
+                _row(name, (" → ".join(map(_short, sensor.means(phase))) for phase in Phase))
+                for name, sensor in cycle.sensors.items()
             ),
             "",
             *_faulty(summary),
             "",
             *_swaps(cycle),
-            f"sent      {cycle.frames:,} frames, {cycle.detections:,} detections, "
-            f"{cycle.labelled:,} with truth {plan.truth_delay_s:.3g} s late",
-            f"pace      {cycle.frames / cycle.wall_s:.1f} frames/s, "
+            f"sent      {frames:,} frames, {detections:,} detections, "
+            f"{labelled:,} with truth {plan.truth_delay_s:.3g} s late",
+            f"pace      {frames / cycle.wall_s:.1f} frames/s, "
             f"at most {1e3 * cycle.behind_s:.0f} ms late, {cycle.left_out:,} left out",
             f"answers   p50 {p50:.1f} ms, p99 {p99:.1f} ms, from sending to holding the answer",
             *_sidecar(summary),
@@ -299,37 +282,30 @@ def _row(name: str, entries: Iterable[str]) -> str:
 
 def _faulty(summary: Summary) -> Iterator[str]:
     """Writes the table of the sensor that has the fault."""
-    cells = summary.cells[summary.cycle.plan.faulty]
     yield f"{summary.cycle.plan.faulty}, tracked by what was sent → by what was recalibrated"
     yield from _heads(summary.cycle, "")
     for line in _TRACKING:
         values = (line.of(summary.tracking.get(phase, {})) for phase in Phase)
         yield _row(line.name, (" → ".join(found) if found else "–" for found in values))
-    yield _row(f"ENCE of {DIMENSION}", (_ence(cells[phase], "ence") for phase in Phase))
-    floors = (_ence(cells[phase], "ence_noise_floor") for phase in Phase)
-    yield _row("  if calibrated", floors)
     yield "  Switch: an object goes on under another track. Wrong object: detections that"
     yield "  updated a track which is another object's. Tracked: those on confirmed tracks."
-    yield "  ENCE 0 is calibrated; below it what so few objects would read if they were."
 
 
 def _swaps(cycle: Cycle) -> Iterator[str]:
     """Writes the trials and swaps of each sensor, one a line."""
+    for slice, found in _changes(cycle, (*SWAPS, Happened.BEGAN, Happened.DISCARDED)).items():
+        what = ", ".join(f"{word.replace('_', ' ')} {count} ×" for word, count in found.items())
+        healthy = "" if slice == cycle.plan.faulty else "; it has no fault"
+        yield f"changes   {slice or 'all'}: {what.replace('began', 'on trial')}{healthy}"
+
+
+def _changes(cycle: Cycle, of: Iterable[Happened]) -> dict[str, Counter[str]]:
+    """Counts what happened, by slice."""
     counts: dict[str, Counter[str]] = {}
-    told = (*SWAPS, Happened.BEGAN, Happened.DISCARDED)
     for one in cycle.heard:
-        if one.record.what in told:
-            word = "on trial" if one.record.what is Happened.BEGAN else _words(one.record.what)
-            counts.setdefault(one.record.slice, Counter())[word] += 1
-    for slice, found in counts.items():
-        what = ", ".join(f"{word} {count} ×" for word, count in found.items())
-        yield f"changes   {slice or 'all'}: {what}" + (
-            "" if slice == cycle.plan.faulty else "; it has no fault"
-        )
-
-
-def _words(what: Happened) -> str:
-    return what.replace("_", " ")
+        if one.record.what in of:
+            counts.setdefault(one.record.slice, Counter())[str(one.record.what)] += 1
+    return counts
 
 
 def _sidecar(summary: Summary) -> Iterator[str]:
@@ -345,16 +321,6 @@ def _sidecar(summary: Summary) -> Iterator[str]:
         yield "counts    the sidecar's and the demo's differ: " + "; ".join(summary.differences)
     else:
         yield "counts    the sidecar's and the demo's agree, NEES/K of every sensor included"
-
-
-def _nees(cell: Cell) -> str:
-    raw, recalibrated = cell.raw.joint.nees_over_k, cell.recalibrated.joint.nees_over_k
-    return f"{_short(raw)} → {_short(recalibrated)}"
-
-
-def _ence(cell: Cell, measure: str) -> str:
-    stages = (cell.raw.dimensions[DIMENSION], cell.recalibrated.dimensions[DIMENSION])
-    return " → ".join(_short(getattr(found, measure)) for found in stages)
 
 
 def _bound(metrics: Mapping[str, float], level: float) -> float:
@@ -378,12 +344,7 @@ def _short(value: float) -> str:
 def as_json(summary: Summary) -> dict[str, object]:
     """Makes the object that --json prints: plain values, None in place of NaN."""
     cycle = summary.cycle
-    plan, lasted = cycle.plan, cycle.lasted_s()
-    changes: dict[str, Counter[str]] = {}
-    for one in cycle.heard:
-        if one.record.what in SWAPS:
-            changes.setdefault(one.record.slice, Counter())[str(one.record.what)] += 1
-    paged = paging(cycle)
+    plan, paged = cycle.plan, paging(cycle)
     return {
         "headline": " ".join(headline(summary)),
         "seed": plan.seed,
@@ -393,13 +354,13 @@ def as_json(summary: Summary) -> dict[str, object]:
         "fault_seconds": finite(cycle.fault_began_s),
         "fault_end_seconds": finite(cycle.fault_ended_s),
         "page_seconds": paged[0] if paged else None,
-        "phase_seconds": {str(phase): seconds for phase, seconds in lasted.items()},
+        "phase_seconds": cycle.lasted_s(),
         "faulty_sensor": plan.faulty,
         "variance_factor": plan.variance_factor,
-        "frames": cycle.frames,
-        "detections": cycle.detections,
-        "matched": cycle.labelled,
-        "frames_per_second": cycle.frames / cycle.wall_s,
+        "frames": cycle.total("frames"),
+        "detections": cycle.total("detections"),
+        "matched": cycle.total("labelled"),
+        "frames_per_second": cycle.total("frames") / cycle.wall_s,
         "latest_seconds": cycle.behind_s,
         "left_out": cycle.left_out,
         "latency_seconds": {
@@ -407,27 +368,17 @@ def as_json(summary: Summary) -> dict[str, object]:
             for name, level in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
         },
         "sensors": {
-            name: {
-                str(phase): {
-                    "n": cell.raw.rows,
-                    "raw": _stage(cell.raw),
-                    "recalibrated": _stage(cell.recalibrated),
-                }
-                for phase, cell in by_phase.items()
-            }
-            for name, by_phase in summary.cells.items()
+            name: {phase: _nees(sensor, phase) for phase in Phase}
+            for name, sensor in cycle.sensors.items()
         },
         "tracking": {
-            phase: {
-                str(fed): {name: finite(value) for name, value in asdict(quality).items()}
-                for fed, quality in by_input.items()
-            }
+            phase: {fed: fields_of(quality) for fed, quality in by_input.items()}
             for phase, by_input in summary.tracking.items()
         },
         "story": [_told(one) for one in cycle.heard],
         "story_is_whole": not summary.missing,
         "missing": summary.missing,
-        "swaps": changes,
+        "swaps": _changes(cycle, SWAPS),
         "events": [{"seconds": at, "text": text} for at, text in cycle.events],
         "sidecar": None if summary.sidecar is None else _account(summary.sidecar),
         "counts_agree": not summary.differences,
@@ -435,41 +386,33 @@ def as_json(summary: Summary) -> dict[str, object]:
     }
 
 
+def fields_of(value: object) -> dict[str, object]:
+    """Makes an object of a dataclass."""
+    found = plain(value)
+    assert isinstance(found, dict)
+    return found
+
+
 def _account(sidecar: SidecarAccount) -> dict[str, object]:
-    return {
-        "frames": sidecar.frames,
-        "detections": sidecar.detections,
-        "matched": sidecar.matched,
-        "recalibrator_version": sidecar.version,
-        "frame_seconds_p50_below": finite(_bound(sidecar.metrics, 0.5)),
-        "frame_seconds_p99_below": finite(_bound(sidecar.metrics, 0.99)),
-        "metrics": {
-            name: finite(value)
-            for name, value in sidecar.metrics.items()
-            if "slice=" not in name and "_bucket" not in name
-        },
+    metrics = {
+        name: finite(value)
+        for name, value in sidecar.metrics.items()
+        if "slice=" not in name and "_bucket" not in name
     }
+    bounds = {
+        f"frame_seconds_{name}_below": finite(_bound(sidecar.metrics, level))
+        for name, level in (("p50", 0.5), ("p99", 0.99))
+    }
+    counts = {name: getattr(sidecar, name) for name in ("frames", "detections", "matched")}
+    return counts | {"recalibrator_version": sidecar.version, "metrics": metrics} | bounds
 
 
 def _told(heard: Heard) -> dict[str, object]:
-    record = heard.record
-    return {
-        "seconds": heard.at_s,
-        "what": str(record.what),
-        "slice": record.slice,
-        "version": record.version,
-        "before": record.before,
-        "after": record.after,
-        "reason": record.reason,
-        "evidence": None if record.evidence is None else asdict(record.evidence),
-        "factors": {factor.dimension: factor.typical for factor in record.factors},
-    }
+    factors = {factor.dimension: factor.typical for factor in heard.record.factors}
+    return {"seconds": heard.at_s, **fields_of(heard.record), "factors": factors}
 
 
-def _stage(evaluation: Evaluation) -> dict[str, float | None]:
-    dimension = evaluation.dimensions[DIMENSION]
-    return {
-        "nees_over_k": finite(evaluation.joint.nees_over_k),
-        f"ence_{DIMENSION}": finite(dimension.ence),
-        f"ence_noise_floor_{DIMENSION}": finite(dimension.ence_noise_floor),
-    }
+def _nees(sensor: SensorRecord, phase: Phase) -> dict[str, object]:
+    raw, made = ({"nees_over_k": finite(mean)} for mean in sensor.means(phase))
+    n = int(sensor.sums[phase][0]) if phase in sensor.sums else 0
+    return {"n": n, "raw": raw, "recalibrated": made}

@@ -48,8 +48,8 @@ def drawn(cycle: Cycle, where: str) -> RenderableType:
         table.add_column("NEES/K", justify="right", width=6)
         table.add_column(stage, ratio=1)
     for name, sensor in cycle.sensors.items():
-        recent = sensor.recent()
-        table.add_row(name, *_measured(recent.raw), *_measured(recent.recalibrated))
+        raw, made = sensor.recent()
+        table.add_row(name, *_measured(raw), *_measured(made))
     events = [Text(f"{at_s:6.1f} s  {text}", no_wrap=True) for at_s, text in cycle.events]
     return Group(
         Text(f"calibration monitor demo   {cycle.elapsed_s:.1f} s", style="bold"),
