@@ -106,6 +106,12 @@ def test_a_fault_that_was_not_corrected_is_told():
     assert "not corrected within 67 s" in told
 
 
+def test_nobody_waits_for_a_sidecar_that_promotes_nothing_by_itself():
+    cycle = went_on(Cycle(PLAN, nobody, hopeful=False).next(), {}, 200.0)
+    assert cycle.fault_ended_s == pytest.approx(11.0, abs=0.15)
+    assert cycle.elapsed_s == pytest.approx(20.0, abs=0.15)
+
+
 def test_the_phases_have_their_lengths_and_the_next_cycle_begins_as_this_one_has_ended():
     cycle = cycle_of({6.0: PROMOTED, 13.0: BACK})
     assert list(cycle.lasted_s()) == list(Phase)

@@ -422,6 +422,7 @@ class _Connection:
                 )
             if listing.pinned:
                 will_not.append("is pinned")
+            self.player.cycle.hopeful = listing.promotion == "automatic" and not listing.pinned
             while not will_not:
                 self.player.cycle.await_proof((await self.client.listing()).trials)
                 await asyncio.sleep(_LOOK_EVERY_S)

@@ -190,6 +190,7 @@ class Cycle:
     left_out       frames that were not sent: no sidecar was there, or it was too slow
     events         time and text
     heard          what happened to recalibrators; alarms: what happened to alarms
+    hopeful        the sidecar may correct the fault: it is worth waiting for
     waiting        what the fault or its end is waiting for, in words
     sequence       number of the last record heard
     version        the active one
@@ -212,6 +213,7 @@ class Cycle:
     events: list[tuple[float, str]] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
     alarms: list[tuple[float, AlarmChange]] = field(default_factory=list)
+    hopeful: bool = True
     waiting: str = ""
     sequence: int = 0
     version: str = field(default_factory=lambda: Selection((), Identity()).version)
@@ -232,7 +234,7 @@ class Cycle:
         """Begins the cycle after this one, in the state that this one has left."""
         return Cycle(
             self.plan, self.announce, self.number + 1, sequence=self.sequence,
-            version=self.version, correcting=self.correcting & {self.version},
+            hopeful=self.hopeful, version=self.version, correcting=self.correcting & {self.version},
             _alarmed=self._alarmed, _on_trial=self._on_trial,
         )  # fmt: skip
 
@@ -280,7 +282,8 @@ class Cycle:
 
     def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
         seen = at_s - self.entered_s.get(phase, math.inf) >= self.plan.shown_s
-        return at_s >= planned_s and (seen or at_s >= planned_s + self.plan.patience_s)
+        patience_s = self.plan.patience_s if self.hopeful else 0.0
+        return at_s >= planned_s and (seen or at_s >= planned_s + patience_s)
 
     def await_proof(self, trials: tuple[TrialStanding, ...]) -> None:
         """Says what is waited for, from how trials stand: a correction, or the way back from it."""
