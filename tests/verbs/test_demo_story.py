@@ -347,14 +347,22 @@ def test_a_frame_is_due_when_its_stamp_is_as_old_as_the_drive():
 
 def test_who_is_a_little_late_catches_up_and_a_clock_that_is_put_back_moves_no_stamp():
     pace = Pace(start_ns=100 * SECOND, start_s=70.0)
-    assert pace.kept_up(103 * SECOND, now_ns=107 * SECOND, now_s=77.0) is pace
+    assert pace.kept_up(103 * SECOND, now_ns=103 * SECOND, now_s=73.9) is pace
     assert pace.kept_up(103 * SECOND, now_ns=50 * SECOND, now_s=73.0) is pace
+
+
+def test_who_is_too_busy_plays_more_slowly_and_leaves_no_gap():
+    pace = Pace(start_ns=100 * SECOND, start_s=70.0)
+    slower = pace.kept_up(103 * SECOND, now_ns=108 * SECOND, now_s=78.0)
+    assert slower.shift_ns == 0
+    assert slower.wait_s(103 * SECOND, now_s=78.0) == pytest.approx(0.0)
+    assert slower.wait_s(104 * SECOND, now_s=78.0) == pytest.approx(1.0)
 
 
 @given(
     start_ns=st.integers(0, 2 * 10**18),
     stamped=st.floats(0, 1e6),
-    asleep=st.floats(5.1, 1e6),
+    asleep=st.floats(200.0, 1e6),
     monotonic=st.floats(0, 1),
     speed=st.sampled_from([0.5, 1.0, 3.0]),
 )

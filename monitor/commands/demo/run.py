@@ -42,8 +42,8 @@ from monitor.wire.fields import UnknownWord, value_of
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
 _WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
-_ROOM_S = 1.0  # for which a frame waits for room in front of its stream
-_LONGEST_BEHIND_S = 5.0
+_ROOM_S = 10.0  # for which a frame waits for room in front of its stream
+_LATE_S, _LONGEST_BEHIND_S = 1.0, 60.0  # of a frame, from which on the pace gives in
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
 _HELD_S = 10.0  # that a connection must have held for another to be tried soon
 _SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
@@ -71,7 +71,8 @@ class Journey:
 class Pace:
     """Stamps of frames, and when each is due.
 
-    A computer that slept, or was far too busy, leaves a gap in the drive: what should have been
+    A computer that is too busy plays the drive more slowly, without a gap in which tracks would
+    end. One that slept, or lags a minute behind the wall clock, leaves a gap: what should have been
     sent meanwhile is not sent in a hurry, all later stamps are moved on.
 
     start_ns  stamp of the first frame: the wall clock when it is due
@@ -94,13 +95,14 @@ class Pace:
         return self.start_s + self.event_s(stamp_ns - self.shift_ns) / self.speed - now_s
 
     def kept_up(self, stamp_ns: int, now_ns: int, now_s: float) -> Pace:
-        """Returns this pace, or one that goes on from now if the stamp lies too far behind.
+        """Returns this pace, or one that goes on from now if the stamp is due for too long.
 
         A stamp that is ahead, since the wall clock was put back, is left alone.
         """
         behind_s = (now_ns - self.start_ns) / 1e9 * self.speed - self.event_s(stamp_ns)
-        if behind_s <= _LONGEST_BEHIND_S:
-            return self
+        if behind_s <= _LONGEST_BEHIND_S * self.speed:
+            late_s = -self.wait_s(stamp_ns, now_s)
+            return replace(self, start_s=self.start_s + late_s) if late_s > _LATE_S else self
         shift_ns = self.shift_ns + round(behind_s * 1e9)
         start_s = now_s - self.event_s(stamp_ns - self.shift_ns) / self.speed
         return replace(self, start_s=start_s, shift_ns=shift_ns)

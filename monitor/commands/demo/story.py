@@ -26,7 +26,7 @@ _LATEST_TRUTH_S = 3.0
 _SHORTEST_SHOWN_S = 5.0
 # For which a fault waits until nothing of the one before is left: alarm, trial, correction.
 _LONGEST_REST_S = 60.0
-_WAITING_EVERY_S = 10.0  # between two lines that say what is waited for
+_WAITING_EVERY_S = 20.0  # between two lines that say what is waited for
 _RECENT_NS = 5_000_000_000
 _WRITTEN_OUT = 6  # evidence is a number up to this power of ten
 
