@@ -362,7 +362,7 @@ def test_who_is_too_busy_plays_more_slowly_and_leaves_no_gap():
 @given(
     start_ns=st.integers(0, 2 * 10**18),
     stamped=st.floats(0, 1e6),
-    asleep=st.floats(200.0, 1e6),
+    asleep=st.floats(2000.0, 1e6),
     monotonic=st.floats(0, 1),
     speed=st.sampled_from([0.5, 1.0, 3.0]),
 )

@@ -43,7 +43,7 @@ _WAITING_TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
 _WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
 _ROOM_S = 10.0  # for which a frame waits for room in front of its stream
-_LATE_S, _LONGEST_BEHIND_S = 1.0, 60.0  # of a frame, from which on the pace gives in
+_LATE_S, _LONGEST_BEHIND_S = 1.0, 600.0  # of a frame, from which on the pace gives in
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
 _HELD_S = 10.0  # that a connection must have held for another to be tried soon
 _SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
@@ -72,8 +72,8 @@ class Pace:
     """Stamps of frames, and when each is due.
 
     A computer that is too busy plays the drive more slowly, without a gap in which tracks would
-    end. One that slept, or lags a minute behind the wall clock, leaves a gap: what should have been
-    sent meanwhile is not sent in a hurry, all later stamps are moved on.
+    end. One that slept, or lags ten minutes behind the wall clock, leaves a gap: what should have
+    been sent meanwhile is not sent in a hurry, all later stamps are moved on.
 
     start_ns  stamp of the first frame: the wall clock when it is due
     start_s   monotonic clock then
