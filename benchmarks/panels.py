@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.machine import machine
-from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.story import Plan
 from tests.deploy.panel_answers import Answer, Series
 from tests.deploy.panel_session import (
     Session,

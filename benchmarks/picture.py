@@ -7,20 +7,16 @@ docs/picture.svg. Every curve and every mark of its lower half is of that run.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from monitor.commands.demo.endless import config_text
-from monitor.commands.demo.plan import Plan
-from monitor.commands.demo.record import Record
-from monitor.commands.demo.simulated_streams import drive, watched
+from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.story import Plan
+from monitor.commands.demo.summary import swaps
 from monitor.commands.sending import running_sidecar
-from monitor.commands.sidecar_client import Client
-from monitor.promotion.records import Happened
 
 PICTURE = Path(__file__).parents[1] / "docs" / "picture.svg"
 WIDTH, HEIGHT = 960, 470
@@ -30,54 +26,30 @@ LOW, HIGH = 0.1, 10.0
 RAW, FORWARDED, INK, PALE = "#c2410c", "#1d4ed8", "#1f2937", "#6b7280"
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """NEES/K over the last 5 s whose truth is known, at an event time in s."""
-
-    at_s: float
-    raw: float
-    forwarded: float
-
-
 @dataclass(slots=True)
 class Run:
-    """What one drive has shown of its faulty sensor."""
+    """What one drive has shown of its faulty sensor.
+
+    samples  event time in s, NEES/K over the last 5 s whose truth is known: raw, forwarded
+    marks    event time in s, and what happened then
+    """
 
     plan: Plan
-    samples: list[Sample] = field(default_factory=list)
-    # Event time in s, and what happened then.
-    marks: list[tuple[float, str]] = field(default_factory=list)
-    end_s: float = 0.0
+    samples: list[tuple[float, float, float]]
+    marks: list[tuple[float, str]]
+    end_s: float
 
 
 async def measured(plan: Plan, address: str) -> Run:
     """Drive, and look once a second."""
-    record, run = Record(plan), Run(plan)
-    client = Client(address)
-
-    async def look() -> None:
-        while True:
-            await asyncio.sleep(1.0 / plan.speed)
-            recent = record.sensors[plan.faulty].recent()
-            if recent.n:
-                run.samples.append(Sample(record.elapsed_s, recent.raw, recent.recalibrated))
-
-    async with client, watched(client, record):
-        looking = asyncio.create_task(look())
-        await drive(client, record)
-        looking.cancel()
-        # What stopped it before is heard here.
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
-    words = {Happened.PROMOTED: "promoted", Happened.ROLLED_BACK: "rolled back"}
-    run.marks = [(plan.fault_s, "variances ÷ 5"), (record.fault_ended_s, "as before")]
-    run.marks += [
-        (one.at_s, words[one.record.what])
-        for one in record.story.swaps_of(plan.faulty)
-        if one.record.what in words
-    ]
-    run.end_s = record.elapsed_s
-    return run
+    player = Player(Journey(plan, address), print)
+    await player.run()
+    cycle = player.cycle
+    promoted, back = swaps(cycle)
+    marks = [(cycle.fault_began_s, "variances ÷ 5"), (cycle.fault_ended_s, "as before")]
+    marks += [(promoted.at_s, "promoted")] if promoted else []
+    marks += [(back.at_s, "rolled back")] if back else []
+    return Run(plan, cycle.samples, marks, cycle.elapsed_s)
 
 
 def x_of(run: Run, at_s: float) -> float:
@@ -172,8 +144,8 @@ def plot(run: Run) -> list[str]:
         x += -4 if beside else 4
         parts.append(text(x, TOP + 12 + 14 * (row % 2), words, INK, 12, **beside))
     parts += [
-        line(run, [(one.at_s, one.raw) for one in run.samples], RAW, "6 4"),
-        line(run, [(one.at_s, one.forwarded) for one in run.samples], FORWARDED),
+        line(run, [(at_s, raw) for at_s, raw, _ in run.samples], RAW, "6 4"),
+        line(run, [(at_s, forwarded) for at_s, _, forwarded in run.samples], FORWARDED),
         text(LEFT + 6, y_of(0.5) - 6, "healthy: 0.5 … 2", "#15803d", 12),
         text(505, TOP - 18, "– – as the detector sends it", RAW, 13, font_weight="600"),
         text(725, TOP - 18, "–– as the tracker gets it", FORWARDED, 13, font_weight="600"),

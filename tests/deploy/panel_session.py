@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.story import Plan
 from tests.deploy.panel_answers import (
     DASHBOARDS,
     Answer,

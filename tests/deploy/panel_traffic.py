@@ -14,11 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.demo.endless import config_text
-from monitor.commands.demo.plan import Plan
-from monitor.commands.demo.record import Record
-from monitor.commands.demo.simulated_streams import drive, watched
-from monitor.commands.sidecar_client import Client
+from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.story import Plan
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.recalibration.classes.class_scaling import Temperature
@@ -79,19 +76,10 @@ def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
     rules = (sooner(folder), *ALERT_FILES)
     with _sidecar(folder, config, port) as sidecar, _prometheus(folder, port, *rules) as prometheus:
         began, lines = time.time(), []
-        # As of a vehicle: the wall clock's time.
-        settings = replace(plan.settings, start_ns=time.time_ns())
-        record = Record(
-            replace(plan, settings=settings), lambda line: lines.append((time.time(), line))
-        )
-        asyncio.run(_driven(sidecar, record))
+        player = Player(Journey(plan, sidecar.grpc), lambda line: lines.append((time.time(), line)))
+        asyncio.run(player.run())
         time.sleep(_SETTLED)
         yield Watched(prometheus, sidecar.get("/metrics"), began, time.time(), tuple(lines))
-
-
-async def _driven(sidecar: Sidecar, record: Record) -> None:
-    async with Client(sidecar.grpc) as client, watched(client, record):
-        await drive(client, record)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from monitor.cli import build_parser
-from monitor.commands.demo.endless import config_text
+from monitor.commands.demo.run import config_text
 from monitor.config import load
 from tests.components import program
 from tests.deploy.scraping import ROOT, printed, promtool

@@ -6,8 +6,8 @@ Rows that say what they need ("With …") are asked of a second sidecar, which h
 
 import pytest
 
-from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import DriveSettings
+from monitor.commands.demo.story import Plan
 from tests.deploy.panel_names import documented, mentioned, metrics
 from tests.deploy.panel_session import Session, documents, fieldless, nameless, session, told
 from tests.deploy.panel_traffic import both

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import pytest
@@ -167,19 +166,41 @@ def test_objects_are_missed_and_false_detections_occur_as_often_as_asked():
         assert np.isfinite(frame.mean).all()
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("sensors", ()),
-        ("rate_hz", 0.0),
-        ("objects_per_sensor", -1),
-        ("mean_lifetime_s", 0.5),
-        ("rho", 1.0),
-        ("degrees_of_freedom", 2.0),
-        ("miss_probability", float("nan")),
-        ("false_rate", -1.0),
-    ],
-)
-def test_a_setting_that_makes_no_drive_is_refused_by_name(setting: str, value: Any):
-    with pytest.raises(ValueError, match=setting):
-        DriveSettings(**{setting: value})
+CROWDED = DriveSettings(crowded=True, sensors=("front",), miss_probability=0.0, false_rate=0.0)
+
+
+def test_in_crowded_traffic_objects_of_a_class_come_in_twos_that_are_side_by_side():
+    """Each halfway through its life, when the two are abreast; one may hide the other then."""
+    alone = CROWDED.objects_per_sensor
+    paths: dict[int, dict[int, tuple[int, FloatArray]]] = {}
+    for frame in simulate(CROWDED, 3, 30.0):
+        for track, kind, truth in zip(
+            frame.track.tolist(), frame.classes.tolist(), frame.truth, strict=True
+        ):
+            paths.setdefault(track, {})[frame.frame_id] = (kind, truth[:2])
+    nearest: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for one in range(0, alone, 2):
+        both = paths.get(one, {}).keys() & paths.get(one + 1, {}).keys()
+        if len(both) > 20:
+            kinds = {paths[track][number][0] for track in (one, one + 1) for number in both}
+            assert len(kinds) == 1
+            apart = [float(np.linalg.norm(paths[one][n][1] - paths[one + 1][n][1])) for n in both]
+            nearest[kinds.pop()].append(min(apart))
+    assert sum(map(len, nearest.values())) > 8
+    for kind, beside in enumerate((3.5, 1.0, 1.5)):
+        assert np.median(nearest[kind] or [beside]) == pytest.approx(beside, rel=0.5)
+
+
+def test_what_is_behind_a_nearer_object_is_not_detected():
+    sparse, crowded = (
+        sum(frame.ids.size for frame in simulate(settings, 5, 10.0))
+        for settings in (DriveSettings(), DriveSettings(crowded=True))
+    )
+    # Of 30 in a sector of 60°, a car of 3 m mean side at 50 m covers 3.5°.
+    assert 0.4 * sparse < crowded < 0.9 * sparse
+    for frame in simulate(CROWDED, 5, 3.0):
+        place, half = frame.truth[:, :2], (frame.truth[:, 3] + frame.truth[:, 4]) / 4
+        distance, bearing = np.hypot(*place.T), np.arctan2(place[:, 1], place[:, 0])
+        for i, j in itertools.permutations(range(len(place)), 2):
+            off = abs((bearing[i] - bearing[j] + np.pi) % (2 * np.pi) - np.pi)
+            assert not (distance[j] > distance[i] + 1.0 and off < half[i] / max(distance[i], 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,27 @@ def test_an_object_that_goes_on_under_another_track_is_a_switch_of_that_phase():
     assert quality["corrected"][Fed.RECALIBRATED].id_switches == 2
     assert quality["corrected"][Fed.RECALIBRATED].tracked == 4
     assert quality["corrected"][Fed.RAW].id_switches == 0
+
+
+def test_a_detection_on_a_track_that_is_mostly_of_another_object_is_wrong():
+    record = TrackingRecord()
+    for number, ids in enumerate([[7, 8], [7, 8], [7, 8], [8, 7], [7, 8]]):
+        frame = frame_of(number, {1: (10.0, 0.0), 2: (50.0, 0.0)})
+        record.add(frame, "after", answer_of(frame, ids))
+    quality = record.quality()["after"]
+    assert quality[Fed.RECALIBRATED].wrong == 2
+    assert quality[Fed.RAW].wrong == 0
+
+
+def test_an_answer_without_tracks_has_tracked_nothing():
+    record, frame = TrackingRecord(), frame_of(0, {1: (10.0, 0.0)})
+    answer = answer_of(frame, [0])
+    none = replace(
+        answer.tracks,
+        **{f.name: getattr(answer.tracks, f.name)[:0] for f in fields(AnsweredTracks)},
+    )
+    record.add(frame, "healthy", replace(answer, tracks=replace(none, state=np.zeros((0, 0)))))
+    assert record.quality()["healthy"][Fed.RECALIBRATED].tracked == 0
 
 
 def test_unconfirmed_tracks_and_false_detections_count_for_nothing():

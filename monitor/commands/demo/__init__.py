@@ -1,4 +1,4 @@
-"""The demonstration: a simulated drive with a fault that is found and cured."""
+"""Demonstrates the sidecar: a simulated drive with a fault that is found and corrected."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ reported. The drive knows which object each detection is of, so that nothing has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -43,6 +43,7 @@ class TrackingQuality:
     detections     how many
     tracked        how many of them updated a confirmed track
     id_switches    how often an object went on under another track
+    wrong          how many updated a track most of whose detections are of another object
     position_rmse  m, of the tracks at these detections; NaN without any
     velocity_rmse  m/s
     """
@@ -50,24 +51,18 @@ class TrackingQuality:
     detections: int
     tracked: int
     id_switches: int
+    wrong: int
     position_rmse: float
     velocity_rmse: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """n true detections: who, when, where, and the confirmed track each updated, 0 for none.
-
-    object, stamp_ns, phase, track (n,); truth, position, velocity (n, 3)
-    """
-
-    object: IntArray
-    stamp_ns: IntArray
-    phase: npt.NDArray[np.str_]
-    truth: FloatArray
-    track: IdArray
-    position: FloatArray
-    velocity: FloatArray
+# A true detection: who, when, in which phase, the confirmed track it updated (0 for none), where it
+# truly is, and that track's state.
+_ROW = np.dtype(
+    [("object", np.int64), ("stamp_ns", np.int64), ("phase", "U16"), ("track", np.uint64)]
+    + [(name, float, (3,)) for name in ("truth", "position", "velocity")]
+)
+_Rows = npt.NDArray[np.void]
 
 
 @dataclass(slots=True)
@@ -87,6 +82,10 @@ class TrackingRecord:
         confirmed = tracks.status == TrackStatus.CONFIRMED
         self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
                    tracks.state[confirmed])  # fmt: skip
+        self.add_raw(frame, phase)
+
+    def add_raw(self, frame: SimulatedFrame, phase: str) -> None:
+        """Tracks a frame as it was reported."""
         n = frame.ids.size
         self._own, step, _ = follow(
             self._own,
@@ -126,19 +125,15 @@ class TrackingRecord:
         place = np.searchsorted(confirmed[order], track)
         known = place < confirmed.size
         known[known] = confirmed[order][place[known]] == track[known]
-        at = np.full((true.size, state.shape[1] if state.size else SPACE.k + 3), np.nan)
-        at[known] = state[order[place[known]]]
-        self._rows[fed].append(
-            _Rows(
-                object=frame.track[true],
-                stamp_ns=np.full(true.size, frame.stamp_ns),
-                phase=np.full(true.size, phase),
-                truth=frame.truth[true, _PLACE],
-                track=np.where(known, track, np.uint64(0)),
-                position=at[:, _PLACE],
-                velocity=at[:, _VELOCITY],
-            )
-        )
+        at = np.full((true.size, SPACE.k + 3), np.nan)
+        if known.any():
+            at[known] = state[order[place[known]]]
+        rows = np.zeros(true.size, _ROW)
+        rows["object"], rows["stamp_ns"], rows["phase"] = frame.track[true], frame.stamp_ns, phase
+        rows["track"] = np.where(known, track, np.uint64(0))
+        rows["truth"] = frame.truth[true, _PLACE]
+        rows["position"], rows["velocity"] = at[:, _PLACE], at[:, _VELOCITY]
+        self._rows[fed].append(rows)
 
     def quality(self) -> Mapping[str, Mapping[Fed, TrackingQuality]]:
         """Measures quality by phase and by what the tracker was fed."""
@@ -146,46 +141,56 @@ class TrackingRecord:
         for fed, parts in self._rows.items():
             if not parts:
                 continue
-            names = [f.name for f in fields(_Rows)]
-            whole = _Rows(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
-            for phase, quality in _by_phase(whole).items():
+            for phase, quality in _by_phase(np.concatenate(parts)).items():
                 found.setdefault(phase, {})[fed] = quality
         return found
 
 
 def _by_phase(rows: _Rows) -> dict[str, TrackingQuality]:
-    order = np.lexsort((rows.stamp_ns, rows.object))
-    rows = _Rows(*(getattr(rows, f.name)[order] for f in fields(_Rows)))
-    tracked = rows.track > 0
-    switched = _switched(rows, tracked)
-    position, velocity = rows.position - rows.truth, rows.velocity - _true_velocity(rows)
+    rows = rows[np.lexsort((rows["stamp_ns"], rows["object"]))]
+    tracked = rows["track"] > 0
+    switched, wrong = _switched(rows, tracked), tracked & (_owner(rows) != rows["object"])
+    position, velocity = rows["position"] - rows["truth"], rows["velocity"] - _true_velocity(rows)
     return {
         phase: TrackingQuality(
             detections=int(np.count_nonzero(here)),
             tracked=int(np.count_nonzero(here & tracked)),
             id_switches=int(np.count_nonzero(here & switched)),
+            wrong=int(np.count_nonzero(here & wrong)),
             position_rmse=rmse(position[here]),
             velocity_rmse=rmse(velocity[here]),
         )
-        for phase in np.unique(rows.phase).tolist()
-        for here in [rows.phase == phase]
+        for phase in np.unique(rows["phase"]).tolist()
+        for here in [rows["phase"] == phase]
     }
 
 
 def _switched(rows: _Rows, tracked: BoolArray) -> BoolArray:
     """(n,) where an object's confirmed track is another than when it last had one."""
     at = np.flatnonzero(tracked)
-    same = rows.object[at[1:]] == rows.object[at[:-1]]
-    switched = np.zeros(rows.object.size, bool)
-    switched[at[1:]] = same & (rows.track[at[1:]] != rows.track[at[:-1]])
+    same = rows["object"][at[1:]] == rows["object"][at[:-1]]
+    switched = np.zeros(rows["object"].size, bool)
+    switched[at[1:]] = same & (rows["track"][at[1:]] != rows["track"][at[:-1]])
     return switched
+
+
+def _owner(rows: _Rows) -> IntArray:
+    """(n,) the object that most detections of each row's track are of."""
+    pairs, pair, count = np.unique(
+        np.stack([rows["track"], rows["object"].astype(np.uint64)]),
+        axis=1, return_inverse=True, return_counts=True,
+    )  # fmt: skip
+    order = np.lexsort((count, pairs[0]))
+    last = np.searchsorted(pairs[0][order], pairs[0], side="right") - 1
+    owner: IntArray = pairs[1][order][last][pair.reshape(-1)].astype(np.int64)
+    return owner
 
 
 def _true_velocity(rows: _Rows) -> FloatArray:
     """(n, 3) central differences of an object's places; NaN at the ends and across gaps."""
-    velocity = np.full(rows.truth.shape, np.nan)
-    seconds = (rows.stamp_ns[2:] - rows.stamp_ns[:-2]) * 1e-9
-    usable = (rows.object[2:] == rows.object[:-2]) & (seconds <= _LONGEST_DIFFERENCE)
-    difference = (rows.truth[2:] - rows.truth[:-2])[usable]
+    velocity = np.full(rows["truth"].shape, np.nan)
+    seconds = (rows["stamp_ns"][2:] - rows["stamp_ns"][:-2]) * 1e-9
+    usable = (rows["object"][2:] == rows["object"][:-2]) & (seconds <= _LONGEST_DIFFERENCE)
+    difference = (rows["truth"][2:] - rows["truth"][:-2])[usable]
     velocity[1:-1][usable] = difference / seconds[usable, None]
     return velocity
