@@ -1,5 +1,9 @@
 """Sidecars for tests of the service over the wire, and the check of the marker `components`."""
 
+import contextlib
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,6 +16,19 @@ EVERYWHERE = settings(deadline=None, derandomize=True, suppress_health_check=[He
 settings.register_profile("quick", EVERYWHERE, max_examples=20)
 settings.register_profile("thorough", EVERYWHERE, max_examples=300)
 settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the processes that run tests the lowest priority.
+
+    Fits run at it: beside tests of a higher one they would get next to nothing, and those who wait
+    for them would wait in vain. A session of its own, since Linux may share processors by session.
+    """
+    if hasattr(config, "workerinput"):
+        os.setsid()
+        os.nice(19)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19", encoding="ascii")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
