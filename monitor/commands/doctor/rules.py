@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from monitor.commands.doctor.observation import Observation
 
-# As in deploy/prometheus/*alert_rules.yml; tests/diagnosis/test_thresholds.py compares them.
+# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
 MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
 COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
 LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
