@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
 WINDOW_SECONDS = 10.0
 
+# A text that somebody waits for is made within the second number of seconds, and after the first.
+_SOONEST_SECONDS, _LOOK_SECONDS = 0.5, 0.1
+
 
 @dataclass(slots=True)
 class Exporting:
@@ -57,7 +60,12 @@ class Exporting:
     async def keep_fresh(self) -> None:
         """Makes the text again and again, until cancelled."""
         while True:
-            await asyncio.sleep(self.pipeline.config.metrics.refresh_seconds)
+            seconds = self.pipeline.config.metrics.refresh_seconds
+            due = time.monotonic() + seconds
+            await asyncio.sleep(min(seconds, _SOONEST_SECONDS))
+            while not self.published.wanted and (left := due - time.monotonic()) > 0:
+                await asyncio.sleep(min(left, _LOOK_SECONDS))
+            self.published.wanted = False
             await self.refresh_if_possible()
 
     async def refresh_if_possible(self) -> None:

@@ -38,9 +38,13 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(slots=True)
 class Published:
-    """The bytes that the endpoint serves; each attribute is replaced whole."""
+    """The bytes that the endpoint serves; each attribute is replaced whole.
+
+    wanted  somebody waits for a newer text of the metrics: /metrics?fresh
+    """
 
     metrics: bytes = b""
+    wanted: bool = False
     page: bytes = b""
     ready: bool = False
     turned: float | None = None  # monotonic s at which the loop turned last; None: not running
@@ -89,9 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(413, b"a request has no body here\n")
             return
         published = self.published
-        path = self.path.split("?", 1)[0]
+        path, _, query = self.path.partition("?")
         match path:
             case "/metrics":
+                published.wanted |= query == "fresh"
                 self._send(200, published.metrics, CONTENT_TYPE)
             case "/healthz":
                 turned = published.turned

@@ -54,7 +54,7 @@ PATIENCE = 3.0
 
 # Seconds between the looks, where none are given: the metrics are asked for until they are new.
 LEAST_SECONDS, MOST_SECONDS = 0.5, 5.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.1
 
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
 
@@ -103,7 +103,8 @@ async def _pause(seen: Observation, seconds: float | None) -> None:
     await asyncio.sleep(began + (LEAST_SECONDS if seconds is None else seconds) - now())
     while seconds is None and seen.last.text and now() < began + MOST_SECONDS:
         with contextlib.suppress(OSError, ValueError):
-            if _mark((await page(seen.http_address, "/metrics", PATIENCE))[1]) != seen.last.text:
+            _, text = await page(seen.http_address, "/metrics?fresh", PATIENCE)
+            if _mark(text) != seen.last.text:
                 return
         await asyncio.sleep(_POLL_SECONDS)
 
