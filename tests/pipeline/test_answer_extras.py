@@ -1,7 +1,6 @@
 """What goes back beside the estimates: kinds of output, quantiles, flags of too uncertain rows."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,18 +9,16 @@ from scipy.stats import logistic, norm
 
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
-from monitor.frames.space import FloatArray, plain_space
+from monitor.frames.space import FloatArray
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     ClassSelection,
 )
-from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import METHODS, Selection
+from monitor.recalibration.selection import Selection
 from tests import laws, piped_classes
 from tests.piped import (
     BAD,
@@ -37,7 +34,7 @@ from tests.piped import (
     pipeline_of,
     sent,
 )
-from tests.piped_classes import CLASSES, WARM, recalibrating, rejection
+from tests.piped_classes import CLASSES, recalibrating, rejection
 from tests.received import FORMS, FULL, VARIANCES, Sent, frame, in_form
 
 GAUSSIAN, MOMENTS, SURROGATE = 1, 2, 3
@@ -207,22 +204,6 @@ def test_quantiles_of_gaussian_methods_are_those_of_the_gaussian_that_goes_out(n
             assert found[row, k] == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_quantiles_of_a_method_of_another_shape_are_its_own_in_every_slice():
-    rows = of_classes([sent(i) for i in range(8)], [1, 0, 3, 2, 1, 0, 2, 3])
-    found = extras(asked(MIXED, rows)).quantiles
-    for i, row in enumerate(rows):
-        name = HEADER.classes[row.class_index or 0]
-        method = MIXED.by_slice.get(name, MIXED.fallback)
-        alone = extras(asked(Selection(XYZ.names, method), [row])).quantiles[0]
-        assert np.array_equal(found[i], alone)
-        if isinstance(method, Heavy):
-            expected = [
-                logistic.ppf(LEVELS, row.mean[k], sigma)
-                for k, sigma in enumerate(deviations(row.covariance))
-            ]
-            assert found[i].reshape(3, -1) == pytest.approx(np.array(expected), rel=1e-12)
-
-
 def test_where_quantiles_fail_the_estimates_still_go_out_and_other_rows_have_theirs():
     rows = [sent(1), sent(2), sent(3)]
     whole = asked(HEAVY, rows)
@@ -265,9 +246,6 @@ def test_quantiles_go_to_the_connection_that_asks_and_change_nothing_else():
 
 # ---- every method there is
 
-XY = plain_space(("x", "y"), "m")
-OF_METHODS = Header("lidar", XY, ("car", "truck"), quantile_levels=(0.01, 0.1, 0.5, 0.9, 0.99))
-
 
 def estimates(seed: int, n: int, form: str = FULL) -> Estimates:
     random = np.random.default_rng(seed)
@@ -280,43 +258,11 @@ def estimates(seed: int, n: int, form: str = FULL) -> Estimates:
     return Estimates(mean, covariance, np.full(n, form == VARIANCES))
 
 
-@cache
-def fitted(method: str, form: str) -> Selection:
-    """On 200 rows whose errors are heavier tailed and twice as large as they are said to be."""
-    known = estimates(1, 200, form)
-    deviation = np.sqrt(np.diagonal(known.covariance, axis1=1, axis2=2))
-    error = 2 * deviation * np.random.default_rng(2).standard_t(4, size=(200, 2))
-    rows = FitRows(XY, known, error, np.full(200, -1), np.arange(200) / 10, np.zeros(200))
-    return Selection(XY.names, FITTINGS[method].fit(rows, FitOptions(), None))
-
-
 def detections(of: Estimates, form: str) -> list[Sent]:
     return [
         Sent(i, tuple(mean.tolist()), in_form(covariance, form), i % 2)
         for i, (mean, covariance) in enumerate(zip(of.mean, of.covariance, strict=True))
     ]
-
-
-@pytest.mark.parametrize("form", [VARIANCES, FULL])
-@pytest.mark.parametrize("method", METHODS)
-def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
-    selection, known = fitted(method, form), estimates(3, 20, form)
-    pipeline = pipeline_of()
-    pipeline.activate(pipeline.recalibrators.learn(selection.to_json()).version)
-    answer = pipeline.process(opened(pipeline, OF_METHODS), frame(detections(known, form)))
-    assert pipeline.counters.internal_errors == 0
-    assert (answer.reason == Reason.NONE).all()
-    made = selection.fallback.apply(known)
-    if answer.forwarded is not None:
-        assert np.array_equal(answer.forwarded.mean, made.mean)
-        assert np.array_equal(answer.forwarded.covariance, made.covariance)
-    assert (extras(answer).output == NUMBER[selection.fallback.output]).all()
-    quantiles = extras(answer).quantiles.reshape(20, 2, 5)
-    assert (np.diff(quantiles, axis=2) > 0).all()
-    chains = [()] * len(pipeline.slices.chains)
-    marginals = selection.marginals(known, np.zeros(20, np.int64), chains)
-    expected = marginals.quantiles(np.array(OF_METHODS.quantile_levels)).transpose(1, 2, 0)
-    assert quantiles == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 # ---- detections that are flagged as too uncertain
@@ -385,14 +331,3 @@ def test_only_a_forwarded_recalibrated_estimate_is_judged_by_its_deviation():
     assert flags(recalibrating(CLASS_IDENTITY, other), [wide(1, 1.0, 1.0)]) == [NEITHER]
     fitting = replace(other, dimensions=("x", "y"))
     assert flags(recalibrating(CLASS_IDENTITY, fitting, **OBSERVE), [wide(1, 1.0, 1.0)]) is None
-
-
-def test_where_a_rejection_fails_the_frame_goes_out_without_flags(monkeypatch):
-    monkeypatch.setattr("monitor.pipeline.forwarding.normalised_entropy", None)
-    pipeline = recalibrating(replace(WARM, rejection=UNSURE))
-    rows = [piped_classes.sent(1), piped_classes.sent(2)]
-    found = extras(piped_classes.answered(pipeline, rows))
-    assert found.rejected_by is None
-    expected = extras(piped_classes.answered(recalibrating(), rows)).class_probabilities
-    laws.assert_same(found.class_probabilities, expected)
-    assert pipeline.counters.internal_errors == 1

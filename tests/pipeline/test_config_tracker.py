@@ -2,15 +2,7 @@
 
 import pytest
 
-from monitor.config import Config, Fallback, TrackerConfig, TrackerKind
-from monitor.tracking.kalman import TrackerSettings
-
-
-def test_nobody_tracks_by_default_and_a_tracker_elsewhere_is_waited_for_a_frame_at_most():
-    tracker = Config().tracker
-    assert (tracker.kind, tracker.fallback) == (TrackerKind.NONE, Fallback.NONE)
-    assert tracker.timeout_seconds == 0.02
-    assert tracker.settings() == TrackerSettings()
+from monitor.config import Fallback, TrackerConfig, TrackerKind
 
 
 @pytest.mark.parametrize("kind", TrackerKind)

@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, key_of
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings, Unit
-from monitor.drift.family import Family
 from monitor.drift.reference import Origin
 from monitor.drift.state import family_state, restored_family
 from monitor.drift.usual import ReferenceLearner
@@ -158,18 +156,6 @@ def test_slices_that_another_recalibrator_serves_are_those_whose_own_one_differs
     assert served_otherwise(slices, IDENTITY, Selection(("u", "v"), twice)) == []
 
 
-def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
-    watch = watch_of()
-    watch.changed("a", [])
-    taken_in(watch, rows_of(0))
-    watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
-    watch.slices.slices.clear()
-    watch.changed("b", [], follows=True)
-    assert [one.epoch for one in watch.family.left.values()] == [0] * 3
-    watch.changed("c", [])
-    assert [one.epoch for one in watch.family.left.values()] == [1] * 3
-
-
 def test_what_waits_beyond_measure_is_left_out_and_counted_and_it_is_behind_from_half(monkeypatch):
     monkeypatch.setattr(drift_watch, "_WAITING", 16)
     watch = watch_of()
@@ -219,21 +205,6 @@ def test_who_does_not_watch_takes_nothing_in():
 # ---- in steps
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_work_that_is_dropped_half_way_does_not_block_the_next(steps):
-    watch = watch_of()
-    for number in range(300):
-        watch.add(rows_of(number), "a")
-    work = watch.catch_up(everything=True)
-    for _ in range(steps):
-        next(work)
-    work.close()
-    (labelled, *_) = taken_in(watch, rows_of(300))
-    assert watch._waiting_rows == 0
-    # What was on its way when it was dropped may be lost, and no more than that.
-    assert labelled >= 4 * (301 - 64)
-
-
 def test_a_portion_ends_by_frames_rows_and_spaces_too(monkeypatch):
     monkeypatch.setattr(drift_watch, "_FRAMES", 3)
     monkeypatch.setattr(drift_watch, "_ROWS", 8)
@@ -265,34 +236,6 @@ def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
     assert raw is not None
     assert made is not None
     assert (raw.detections, made.detections) == (40, 0)
-
-
-def test_two_at_work_take_in_everything_once():
-    watch = watch_of()
-    for number in range(300):
-        watch.add(rows_of(number), "a")
-    both = [watch.catch_up(everything=True), watch.catch_up(everything=True)]
-    while both:
-        for work in list(both):
-            try:
-                next(work)
-            except StopIteration:
-                both.remove(work)
-    assert watch.family.labelled[0] == 1200
-
-
-def test_a_fault_costs_the_frames_of_its_portion_and_they_are_counted(monkeypatch):
-    watch = watch_of()
-    take, wrong = Family.take, [RuntimeError("a fault")]
-
-    def failing(*arguments):
-        if wrong:
-            raise wrong.pop()
-        return take(*arguments)
-
-    monkeypatch.setattr(Family, "take", failing)
-    assert taken_in(watch, rows_of(0), rows_of(10)) == [4, 0, 0]
-    assert (watch.left_out["failed"], watch.counters.internal_errors) == (4, 1)
 
 
 # ---- alarms
@@ -516,12 +459,6 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(asked, answers, slice, over, 
     assert asked(Drive(answers, over=over), slice) == expected
 
 
-def test_an_error_that_nobody_expects_is_said_and_ends_it(asked, caplog):
-    assert len(asked(Drive([RuntimeError("a fault")]))) == 1
-    assert "after a page, car is not fitted" in caplog.text
-    assert "a fault" in caplog.text
-
-
 def test_a_reference_is_given_to_the_watch_before_any_slice_is(tmp_path):
     learner = ReferenceLearner(2)
     nees = np.random.default_rng(1).chisquare(2, 500)
@@ -534,37 +471,3 @@ def test_a_reference_is_given_to_the_watch_before_any_slice_is(tmp_path):
     assert family.usual.references[0][Stage.RAW].origin is Origin.FILE
     assert family.usual.learners[0][Stage.RAW] is None
     assert family.usual.learners[0][Stage.RECALIBRATED] is not None
-
-
-@pytest.mark.parametrize("text", [None, "{"])
-def test_a_reference_that_cannot_be_used_stops_the_start_by_its_name(tmp_path, text):
-    file = tmp_path / "usual.json"
-    if text is not None:
-        file.write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
-        watching(reference=str(file))
-
-
-def test_a_fault_in_the_watch_costs_that_look_and_nothing_else(monkeypatch):
-    looks: list[None] = []
-
-    def catch_up(_: DriftWatch, **__: bool):
-        looks.append(None)
-        if len(looks) == 1:
-            raise RuntimeError("a fault")
-        yield
-
-    monkeypatch.setattr(alarms, "_PERIOD", 0.001)
-    monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
-    watch = watching()
-
-    async def run() -> None:
-        task = asyncio.create_task(watch.keep_watching())
-        async with asyncio.timeout(10):
-            while len(looks) < 4:
-                await asyncio.sleep(0.001)
-        task.cancel()
-        await watch.end()
-
-    asyncio.run(run())
-    assert watch.pipeline.counters.internal_errors == 1

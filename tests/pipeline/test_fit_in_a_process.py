@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from monitor.pipeline.fits import process
-from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes, read_outcome
+from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes
 from monitor.pipeline.fits.process import WORKER, fit
 from monitor.pipeline.fits.worker import MOST_JOB_BYTES
 from monitor.promotion.fits import FitFailed, FitJob, fit_slices
@@ -117,28 +116,6 @@ def test_whatever_a_worker_does_is_told_and_it_is_gone(tmp_path, program, words)
     assert not is_there(int(told.read_text("ascii")))
 
 
-def test_a_process_that_leaves_another_behind_with_its_pipes_is_ended_with_it(tmp_path):
-    told = tmp_path / "pid"
-    program = f"""
-        read()
-        child = os.fork()
-        if child:
-            open({str(told)!r}, "w").write(str(child))
-            os._exit(0)
-        time.sleep({PATIENCE})
-    """
-    assert "took longer than 3 s" in failed(program, timeout_s=3)
-    child = int(told.read_text("ascii"))
-    assert eventually(lambda: not is_there(child), SOON)
-
-
-def test_a_job_that_nobody_reads_to_its_end_is_no_trouble_where_the_outcome_is_there():
-    job = job_of("variance-scaling", {name: rows_of(i, k=7) for i, name in enumerate(["car", "v"])})
-    good = outcome_bytes(fit_slices(job))
-    outcome = asyncio.run(fit(job, PATIENCE, mad(f"say({good!r})")))
-    assert outcome_bytes(outcome) == good
-
-
 @pytest.mark.parametrize("command", [("/no/such/program",), ("/etc/passwd",)])
 def test_what_cannot_be_started_is_a_failure_that_says_why(command):
     with pytest.raises(FitFailed, match=r"could not be started: .*(No such file|Permission)"):
@@ -164,37 +141,6 @@ def test_who_is_cancelled_leaves_no_process():
         assert not is_there(pid)
 
     asyncio.run(cancelled())
-
-
-@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, 20])
-def test_who_is_cancelled_while_it_starts_leaves_no_process(turns):
-    async def cancelled() -> None:
-        fitting = asyncio.create_task(fit(quick_job(), PATIENCE))
-        for _ in range(turns):
-            await asyncio.sleep(0.001)
-        fitting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await fitting
-
-    asyncio.run(cancelled())
-
-
-def test_frames_pass_while_a_large_job_is_handed_over():
-    job = job_of("variance-scaling", {"car": rows_of(1, tracks=500, k=7)})
-    turns = 0
-
-    async def counted() -> None:
-        nonlocal turns
-        fitting = asyncio.create_task(fit(job, PATIENCE, mad("read()")))
-        while not fitting.done():
-            turns += 1
-            await asyncio.sleep(0)
-        with pytest.raises(FitFailed):
-            await fitting
-
-    asyncio.run(counted())
-    # A turn for every 64 kB, which is what a pipe holds.
-    assert turns > job.slices["car"].estimates.covariance.nbytes / 2**16
 
 
 def test_it_has_one_thread_and_a_session_of_its_own_and_is_told_who_its_parent_is(tmp_path):
@@ -260,23 +206,6 @@ def tell(worker, data: bytes) -> None:
     worker.stdin.flush()
 
 
-def test_a_job_comes_out_as_fitted_here(worker):
-    job = quick_job()
-    tell(worker, framed(job))
-    said = worker.stdout.read()
-    assert worker.wait(PATIENCE) == 0
-    assert worker.stderr.read() == b""
-    assert said == outcome_bytes(fit_slices(job))
-    assert set(read_outcome(said, job).fitted) == {"car", "van"}
-
-
-def test_its_standard_input_ends_and_so_does_it_in_the_middle_of_a_fit(worker):
-    tell(worker, framed(long_job()))
-    assert eventually(lambda: fits(worker.pid))
-    worker.stdin.close()
-    assert worker.wait(SOON) == 1
-
-
 SHORT = "ParentGone: the job ended "
 
 
@@ -298,37 +227,6 @@ def test_what_is_no_job_is_one_line_and_exit_code_1(worker, data, complaint):
     assert said.count("\n") == 1
 
 
-def test_a_worker_of_another_parent_ends_at_once():
-    done = subprocess.run(
-        [*WORKER, "1"], input=framed(quick_job()), capture_output=True, timeout=PATIENCE
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == f"ParentGone: the parent is {os.getpid()}, and 1 is gone\n".encode()
-
-
-def test_its_parent_is_killed_and_so_is_it_though_its_input_stays_open():
-    # Whoever starts it gives it our pipe, which outlives him.
-    program = f"""
-        import os, subprocess, time
-        worker = subprocess.Popen({list(WORKER)} + [str(os.getpid())])
-        print(worker.pid, flush=True)
-        time.sleep({PATIENCE})
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        parent.stdin.write(framed(long_job()))
-        parent.stdin.flush()
-        assert eventually(lambda: fits(pid))
-        parent.kill()
-        parent.wait()
-        assert eventually(lambda: not is_there(pid), SOON)
-
-
 def test_it_is_last_in_everything_before_it_imports_anything_large(worker):
     # It waits for its job now, and has imported what it needs for that alone.
     assert eventually(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_BATCH)
@@ -339,12 +237,6 @@ def test_it_is_last_in_everything_before_it_imports_anything_large(worker):
     assert "numpy" not in mapped(worker.pid)
     tell(worker, framed(long_job()))
     assert eventually(lambda: "numpy" in mapped(worker.pid))
-
-
-def test_a_session_that_is_not_its_own_keeps_its_priority():
-    before = of_session(os.getpid())
-    subprocess.run([*WORKER, "1"], capture_output=True, timeout=PATIENCE)
-    assert of_session(os.getpid()) == before
 
 
 def adjusted(pid: int) -> str:
@@ -358,14 +250,6 @@ def mapped(pid: int) -> str:
 def of_session(pid: int) -> str:
     file = Path(f"/proc/{pid}/autogroup")
     return file.read_text("ascii").strip() if file.exists() else ""
-
-
-def test_interrupted_it_says_nothing(worker):
-    tell(worker, framed(long_job()))
-    assert eventually(lambda: fits(worker.pid))
-    worker.send_signal(signal.SIGINT)
-    assert worker.wait(SOON) == -signal.SIGINT
-    assert worker.stderr.read() == b""
 
 
 def test_a_fit_that_takes_more_memory_than_it_may_fails_alone_and_is_never_allowed_more():

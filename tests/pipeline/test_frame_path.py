@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Reason
-from monitor.frames.slices import TOTAL, RangeBuckets
+from monitor.frames.slices import TOTAL
 from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.labelled_rows import MatchedCounting
@@ -104,19 +104,6 @@ def test_observing_forwards_what_came_and_shows_what_would_have_been_made_of_it(
     assert (observing.counters.passed_through, observing.counters.refused) == (6, 1)
 
 
-def test_a_recalibrator_of_other_dimensions_is_not_applied():
-    pipeline = pipeline_of(OTHER_DIMENSIONS)
-    rows = [sent(1, truth=True), sent(2, truth=True)]
-    answer = processed(pipeline, rows)
-    assert answer.reason.tolist() == [Reason.RECALIBRATOR_MISMATCH] * 2
-    assert outgoing(answer) == raw(rows)
-    assert pipeline.counters.passed_through == 2
-    assert pipeline.counters.internal_errors == 0
-    total = counted(pipeline)[TOTAL]
-    assert total.raw.n == 2
-    laws.assert_same(total.recalibrated, total.raw)
-
-
 any_row = st.tuples(
     st.sampled_from(["fine", "fine", "bad", "missing", "unknown class", "no id", "short mean"]),
     st.sampled_from(FORMS),
@@ -193,22 +180,6 @@ def test_the_oldest_recalibrator_that_is_not_active_makes_room():
     known.learn(DOUBLE.to_json())
     assert len(known.known) == 1000
     assert "0" not in known.known and "1" in known.known
-
-
-def test_a_recalibrator_fitted_by_other_ranges_is_promoted_and_the_log_warns(caplog):
-    alike = RangeBuckets((20.0, 40.0), ("x", "y"))
-    statistics = {
-        "slice_by": ["class", "range"],
-        "range_edges": alike.edges,
-        "range_dimensions": alike.dimensions,
-    }
-    for ranges, warned in ((None, False), (alike, False), (replace(alike, edges=(30.0,)), True)):
-        pipeline = pipeline_of(statistics=statistics)
-        selection = replace(DOUBLE, ranges=ranges)
-        pipeline.recalibrators.learn(selection.to_json())
-        pipeline.activate(selection.version)
-        assert pipeline.recalibrators.selection == selection
-        assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
 
 
 # ---- recalibrators that fail

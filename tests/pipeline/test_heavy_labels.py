@@ -94,15 +94,6 @@ def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_hea
 # ---- what happens meanwhile
 
 
-def test_a_frame_that_is_released_meanwhile_is_matched_as_it_was(all_heavy):
-    pipeline = world()
-    heavy = pipeline.ledger.heavy(told())
-    frame = pipeline.ledger.fates.store.get(("lidar", 1))
-    assert heavy is not None and frame is not None
-    frame.release()
-    assert heavy[1]().rows.tolist() == [0, 1, 2]
-
-
 def test_labels_that_came_meanwhile_and_those_of_two_streams_at_once_count_once(all_heavy):
     pipeline = world()
     ahead = ahead_of(pipeline, told())

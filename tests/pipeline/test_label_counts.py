@@ -9,28 +9,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Reason
-from monitor.frames.frame import Opinions
-from monitor.frames.slices import OVERFLOW, TOTAL
-from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.frames.slices import TOTAL
 from monitor.pipeline.frame_path import Pipeline
-from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import observe
 from tests import laws, piped_classes
 from tests.piped import (
-    BAD,
     BY_SLICE,
     DOUBLE,
     GOOD_TRUTH,
-    HEADER,
     SECOND,
     SELECTIONS,
     XYZ,
     account_of,
     assert_same_statistics,
     counted,
-    fateless,
     opened,
     pipeline_of,
     reported,
@@ -39,7 +33,6 @@ from tests.piped import (
 )
 from tests.piped_classes import GOOD_TRUTH as GOOD_XY
 from tests.piped_classes import gaussians, observed, total_of
-from tests.recalibrators import Shift
 from tests.received import FORMS, Label, Sent, frame, labels
 from tests.states import bits
 
@@ -246,40 +239,6 @@ def test_inline_and_late_classes_give_the_same_bits(frames, with_truth, random):
     assert gaussians(inline) == gaussians(late)
 
 
-YAW = replace(HEADER, space=Space((Dimension("yaw", "rad", DimensionKind.ANGLE),)))
-BY_RANGE = {"slice_by": ["class", "range"], "max_slices": 3}
-
-
-def inline_and_late(rows, truths, selection=IDENTITY, header=HEADER, **sections) -> Pipeline:
-    """The pipeline that got labels later; the one that got them inline has counted the same."""
-    inline, late = (pipeline_of(selection, **sections) for _ in range(2))
-    known = [replace(row, truth=truth) for row, truth in zip(rows, truths, strict=True)]
-    inline.process(opened(inline, header), frame(known))
-    late.process(opened(late, header), frame(rows))
-    drawn = [Label(row.id, row.truth) for row in reversed(known)]
-    assert told(late, drawn) == {"matched": len(rows)}
-    assert_same_statistics(inline, late)
-    assert inline.counters.overflow_detections == late.counters.overflow_detections
-    return late
-
-
-def test_labels_of_angles_ranges_and_shifted_means_are_scored_alike_inline_and_late():
-    late = inline_and_late([Sent(1, (3.0,), (1.0,), 0)], [(-3.0,)], header=YAW)
-    expected = (2 * np.pi - 6.0) ** 2
-    assert counted(late)[TOTAL].raw.axis(0).nees.sum() == pytest.approx(expected, abs=1e-9)
-    shift: Recalibrator = Shift()
-    row = sent(1)
-    inline_and_late([row], [truth_of(row)], Selection(XYZ.names, shift))
-    rows = [
-        replace(sent(i), mean=(distance, 0.0, 1.0), class_index=i % 2)
-        for i, distance in enumerate([5.0, 25.0, 45.0, 65.0, 6.0])
-    ]
-    late = inline_and_late(rows, [truth_of(row) for row in rows], statistics=BY_RANGE)
-    found = {name: one.raw.n for name, one in counted(late).items()}
-    assert sum(found.values()) == 10 and found[OVERFLOW] == 1
-    assert late.counters.overflow_detections == 1
-
-
 def test_labels_of_a_frame_are_matched_by_id():
     rows = [sent(5), sent(3), sent(9)]
     pipeline = with_frame(rows, DOUBLE)
@@ -335,91 +294,6 @@ def test_the_class_of_a_detection_is_counted_alone_or_beside_its_gaussian(opinio
     assert (gaussians(pipeline), total_of(pipeline).n) == (1, 3)
 
 
-def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(monkeypatch):
-    def fail(*_: object) -> None:
-        raise RuntimeError("broken")
-
-    rows = [classed(1, 1, truth=GOOD_XY), classed(2), classed(3)]
-    with monkeypatch.context() as patched:
-        patched.setattr(Opinions, "matched", fail)
-        pipeline = with_classes(*rows)
-        assert told(pipeline, [Label(2, GOOD_XY, class_index=1)]) == {"matched": 1}
-    assert piped_classes.counted(pipeline) == {}
-    assert pipeline.counters.internal_errors == 2
-    assert gaussians(pipeline) == 2
-    assert pipeline.ledger.fates.pending == 1
-    # The next frame is counted like any other.
-    pipeline.process(opened(pipeline, piped_classes.HEADER), frame(rows, 2))
-    assert total_of(pipeline).n == 1
-
-
-# ---- what is left waiting
-
-
-def test_a_settled_frame_takes_less_room_and_knows_its_labels_again_but_no_revision():
-    rows = [sent(i) for i in range(20)]
-    pipeline = with_frame([*rows, BAD], DOUBLE)
-    store = pipeline.ledger.fates.store
-    waiting, drawn = store.bytes, [Label(row.id, truth_of(row)) for row in rows]
-    told(pipeline, drawn)
-    # As long as there is room, a revision can still take back what was told.
-    assert store.bytes > waiting
-    store.max_bytes = store.bytes
-    known = [replace(row, truth=truth_of(row)) for row in rows]
-    pipeline.process(opened(pipeline), frame(known, 2))
-    assert len(store) == 2
-    released = store.get(("lidar", 1))
-    assert released is not None
-    assert released.nbytes < waiting - 20 * 8 * (3 + 6 + 6)
-    assert store.bytes <= store.max_bytes
-    before = counted(pipeline)[TOTAL]
-    for number in (1, 2):
-        assert told(pipeline, drawn, number, complete=True) == {"duplicate": 20}
-    others = [Label(90, GOOD_TRUTH), Label(77, GOOD_TRUTH)]
-    assert told(pipeline, others) == {"unusable": 1, "orphan": 1}
-    assert told(pipeline, drawn[:2], 1, revision=1) == {"too_late": 2}
-    assert counted(pipeline)[TOTAL] is before
-    assert pipeline.counters.unmatched == pipeline.counters.dropped == 0
-
-
-def test_labels_of_a_frame_that_had_to_go_are_too_late():
-    pipeline = pipeline_of(pending={"max_bytes": 4000})
-    for number in range(10):
-        pipeline.process(opened(pipeline), frame([sent(1), sent(2)], number))
-    fates = pipeline.ledger.fates
-    assert 0 < len(fates.store) < 10
-    gone = 2 * (10 - len(fates.store))
-    assert pipeline.counters.dropped == fates.account["dropped_memory"] == gone
-    assert told(pipeline, [Label(1, GOOD_TRUTH)], 0) == {"too_late": 1}
-    assert told(pipeline, [Label(1, GOOD_TRUTH)], 9) == {"matched": 1}
-
-
-# ---- revisions
-
-
-def test_a_higher_revision_takes_back_what_lower_ones_told_and_a_lower_one_changes_nothing():
-    rows = [sent(i) for i in range(4)]
-    revised, fresh = with_frame(rows, DOUBLE), with_frame(rows, DOUBLE)
-    first = [Label(0, (9.0, 9.0, 9.0)), Label(1, GOOD_TRUTH)]
-    last = [Label(0, GOOD_TRUTH), Label(2, (), ignore=True)]
-    told(revised, first, complete=True)
-    found = reported(revised, replace(labels(last), revision=3))
-    assert account_of(found.account) == {"matched": 1, "ignored": 1}
-    assert found.retracted == 4
-    told(fresh, last)
-    assert_same_statistics(revised, fresh)
-    account = revised.ledger.fates.account
-    names = "matched", "ignored", "unmatched", "retracted"
-    assert [account[name] for name in names] == [1, 1, 0, 4]
-    # What no label tells of any more waits again.
-    assert revised.ledger.fates.pending == fateless(revised.ledger.fates) == 2
-    for revision in (0, 2):
-        assert told(revised, first, revision=revision) == {"duplicate": 2}
-    expected = {"duplicate": 1, "matched": 1}
-    assert told(revised, first, revision=3, complete=True) == expected
-    assert revised.ledger.fates.pending == 0
-
-
 # ---- labels that are named with the remedy
 
 
@@ -469,6 +343,3 @@ def test_labels_of_another_stamp_are_not_of_this_frame():
     assert [notice.field for notice in found.notices] == ["stamp_ns"]
     found = reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=0))
     assert account_of(found.account) == {"matched": 1}
-
-
-# ---- frames on the disk

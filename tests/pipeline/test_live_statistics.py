@@ -279,24 +279,6 @@ TestSidecar = Sidecar.TestCase
 TestSidecar.settings = settings(laws.costly, stateful_step_count=25)
 
 
-def test_an_import_is_seen_wholly_or_not_at_all_and_what_is_folded_meanwhile_is_not_lost():
-    ours, theirs, whole = (empty(**IN_STEPS) for _ in range(3))
-    for one in (ours, whole):
-        see(one, 1_000 * SECOND, 1)
-    for i in range(5):
-        see(theirs, (1_000 - 100 * i) * SECOND, 10 + i)
-    state, number = state_of(theirs), 0
-    for _ in ours.import_in_steps(state):
-        number += 1
-        for one in (ours, whole):
-            see(one, (1_000 + number) * SECOND, 100 + number)
-            one.fold_some()
-        found = {held.raw.n for name, held in read(ours).items() if name in NAMES}
-        assert found == {2 + 2 * number}
-    assert number >= sum(len(entry.panes) for entry in state.slices)
-    assert_same_state(state_of(ours), state_of(whole).merge(state))
-
-
 # ---- what an import may not bring
 
 

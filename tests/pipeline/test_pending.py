@@ -15,7 +15,6 @@ from monitor.frames.detections import Estimates, Limits, Reason, ReceivedDetecti
 from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
-from monitor.frames.stored import SliceKey
 from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
 from monitor.pipeline.forwarding import Recalibrated
@@ -27,7 +26,6 @@ from monitor.pipeline.pending import (
     LedgerFrames,
     PendingFrame,
     PendingStore,
-    slice_keys,
     tracks_of,
 )
 from monitor.pipeline.streams import Stream
@@ -220,18 +218,6 @@ def test_a_record_takes_the_bytes_of_its_arrays_and_an_overhead():
     assert store.bytes == frame.nbytes == before + RECORD_OVERHEAD + 2 * of_row
 
 
-def test_slices_are_kept_by_what_makes_them_up():
-    table, space = SliceTable(frozenset(), 2), plain_space(("a", "b", "c"))
-    index = {key: table.place(space, key) for key in ("car", "bus", "tram")}
-    keys, place = slice_keys(np.array([index[key] for key in ("tram", "car", "tram")]), table)
-    tram = SliceKey(table.slices[index["tram"]].key, overflow=True)
-    assert [keys[i] for i in place.tolist()] == [tram, SliceKey("car"), tram]
-    assert len(keys) == 2
-    only, places = slice_keys(np.array([index["bus"]] * 2), table)
-    assert (only, places.tolist()) == ((SliceKey("bus"),), [0, 0])
-    assert slice_keys(NONE, table)[0] == ()
-
-
 def test_a_detection_has_the_track_of_its_detector_else_ours():
     rows = np.array([0, 2])
     theirs = [Sent(id, (0.0,) * 3, (1.0,) * 3, upstream_track=id or None) for id in range(3)]
@@ -282,13 +268,6 @@ def test_what_is_told_is_there_until_a_record_takes_all_of_it_back():
     assert (stranger.waiting, store.bytes, store.unkept) == (1, frame.nbytes, 3)
 
 
-def test_a_frame_of_before_the_account_counts_none_that_waits():
-    frame = waiting(3)
-    frame.before_account = True
-    store = store_of(frame)
-    assert (frame.waiting, store.unkept) == (0, 0)
-
-
 # ---- the store
 
 
@@ -333,23 +312,6 @@ def test_only_so_many_dropped_frames_are_remembered(monkeypatch):
     store.remember(("t", 9), DroppedFrame(0, 4, True))
     assert remembered() == [False, False, True, False, True, False]
     assert store.gone(("s", 2)) == DroppedFrame(0, 4, True)
-
-
-def test_a_frame_takes_the_place_of_one_of_its_number_and_a_discarded_one_is_forgotten():
-    store = PendingStore(ROOMY)
-    for stamp in range(50):
-        frame = waiting(2, stamp_ns=stamp)
-        assert store.add(frame) == []
-        for revision in range(3):
-            store.told(frame, record_of(range(2), revision=revision, replaces=revision > 0))
-    assert (len(store), store.bytes, store.unkept) == (1, frame.nbytes, 0)
-    assert len(store._settled) == 1
-    assert store.discard(("s", 0)) is frame
-    assert store.discard(("s", 0)) is None
-    # It had not to go for want of room: a label of it is not late.
-    assert store.gone(("s", 0)) is None
-    assert not store.knows(("s", 0), 49)
-    assert (len(store), store.bytes, store.unkept) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("more", [{}, {"doubled": True}, {"form": VARIANCES}])

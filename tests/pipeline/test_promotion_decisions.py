@@ -163,30 +163,6 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert happened(promotions) == [Happened.BEGAN]
 
 
-def test_candidates_are_counted_by_what_became_of_them():
-    promotions = promotions_of("car", mode="automatic")
-    counts = promotions.counters.trials
-    begin(promotions, scaled(4.0))
-    begin(promotions, scaled(5.0))
-    assert (counts["began"], counts["superseded"]) == (2, 1)
-    teach(promotions, tracks(0, 100, scale=0.5))
-    assert counts["discarded_worse"] == 1
-    begin(promotions, scaled(4.0))
-    teach(promotions, tracks(1, 60, scale=4.0, begin_ns=10**12))
-    assert (counts["proven"], counts["promoted"], promotions.counters.swaps["promoted"]) == (
-        1,
-        1,
-        1,
-    )
-    begin(promotions, scaled(9.0))
-    (version,) = known(promotions, document(2.0))
-    promotions.promote(version, "anna")
-    assert (counts["began"], counts["superseded"]) == (4, 2)
-    promotions.rollback(Selection, "", "anna")
-    swaps = promotions.counters.swaps
-    assert (swaps["promoted"], swaps["rolled_back"], swaps["adapted"]) == (2, 1, 0)
-
-
 def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
     monkeypatch.setattr(monitor.pipeline.recalibrators, "MOST_KNOWN", 8)
     promotions = promotions_of("car", "bus")
@@ -273,24 +249,6 @@ def test_standings_say_where_every_trial_stands():
 
 
 # ---- the way back
-
-
-def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
-    promotions = promotions_of("car")
-    versions = known(promotions, document(2.0), document(3.0), document(4.0))
-    for version in versions:
-        promotions.promote(version, "anna")
-    for earlier in [versions[1], versions[0], HOME]:
-        record = promotions.rollback(Selection, "", "otto")
-        assert (record.what, record.after, record.actor) == (
-            Happened.ROLLED_BACK,
-            earlier,
-            "otto",
-        )
-        assert active_version(promotions) == earlier
-    with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
-        promotions.rollback(Selection, "", "otto")
-    assert active_version(promotions) == HOME
 
 
 def test_class_probabilities_have_a_stack_of_their_own():
@@ -435,33 +393,3 @@ def test_a_run_that_goes_on_knows_what_the_last_one_knew_and_decides_as_it_would
     )
     assert found == expected
     assert {what for what, *_ in found} >= {Happened.PROMOTED, Happened.ROLLED_BACK}
-
-
-@pytest.mark.parametrize("scale", [5.0, 0.5])
-def test_a_candidate_of_the_last_run_has_its_version_until_it_is_promoted_or_discarded(
-    busy, tmp_path, scale
-):
-    (candidate,) = [one for one in busy.trials() if one.slice == "car"]
-    second = begun(tmp_path, *SLICES).promotions
-    assert candidate.version in {one.version for one in second.trials()}
-    if scale > 1:
-        record = second.promote(candidate.version, "anna")
-        assert (record.after, record.slice) == (candidate.version, "car")
-        assert record.evidence == candidate.evidence
-        return
-    teach(second, tracks(5, 100, scale=scale, begin_ns=10**13))
-    assert second.records(1)[0].what is Happened.DISCARDED
-    assert candidate.version not in second.recalibrators.known
-
-
-def test_a_change_before_the_first_detection_ends_what_the_last_run_left_of_that_slice(
-    busy, tmp_path
-):
-    before = {one.slice: one.version for one in busy.trials()}
-    later = begun(tmp_path, mode="automatic").promotions
-    assert {one.slice: one.version for one in later.trials()} == before
-    register = later.learning.register
-    for left in [{"car", "bus", "tram"}, {"car", "tram"}, {"car"}]:
-        later.rollback(Selection, "", "anna")
-        assert {*register.on_trial, *register.guards, *register.befores} == left
-    assert register.followers == {}

@@ -327,30 +327,6 @@ async def until_failed(promotions: Promotions, fits: int) -> None:
     await until(lambda: promotions.counters.fits["failed"] == fits)
 
 
-def test_an_error_in_a_fit_or_in_what_is_learned_does_not_end_the_learning(clock, monkeypatch):
-    rounds, promotions, fits = rounds_of("car")
-    whole, wrong = LabelledTracks.whole, [RuntimeError("nobody thought of that")] * 3
-    fits.wrong = [RuntimeError("nor of that")]
-
-    def failing(learning):
-        if wrong:
-            raise wrong.pop()
-        return whole(learning)
-
-    monkeypatch.setattr(LabelledTracks, "whole", failing)
-    teach(promotions, faulty(0, 10))
-
-    def failed() -> bool:
-        if promotions.pipeline.counters.internal_errors < 4:
-            return False
-        clock.now += 1000
-        teach(promotions, faulty(1, 10, begin_ns=10**12))
-        return True
-
-    learned(rounds, failed, lambda: Happened.BEGAN in happened(promotions))
-    assert happened(promotions) == [Happened.BEGAN]
-
-
 def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
     rounds, promotions, fits = rounds_of("car", "bus", mode="manual")
     teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
@@ -398,24 +374,3 @@ def test_who_asks_is_told_that_a_fit_failed_and_it_is_recorded():
     (record,) = promotions.records(10)
     assert (record.what, record.slice, record.actor) == (Happened.FIT_FAILED, "", "anna")
     assert promotions.counters.fits["failed"] == 2
-
-
-def test_who_asks_while_a_fit_runs_waits_for_it():
-    rounds, promotions, fits = rounds_of("car", "bus")
-    teach(promotions, [*faulty(0, 10), *faulty(1, 3, slice=1)])
-
-    async def run() -> None:
-        fits.held = asyncio.Event()
-        async with learning(rounds):
-            await until(lambda: len(fits.jobs) == 1)
-            asked = asyncio.create_task(rounds.asked(["bus"], "", "anna"))
-            await some_looks()
-            assert not asked.done()
-            assert len(fits.jobs) == 1
-            fits.held.set()
-            (found,) = await asked
-            assert found.slice == "bus"
-
-    asyncio.run(run())
-    assert [list(job.slices) for job in fits.jobs] == [["car"], ["bus"]]
-    assert [record.actor for record in promotions.records(10)] == ["schedule", "anna"]

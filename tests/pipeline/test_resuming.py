@@ -46,7 +46,7 @@ from tests.ledger_oracle import (
     named_frames,
     tell,
 )
-from tests.piped import BY_SLICE, DOUBLE, XYZ, account_of, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, XYZ, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
 selections = st.sampled_from([DOUBLE, BY_SLICE])
@@ -334,41 +334,6 @@ ALL = Message("lidar", 1, tuple(Named(i) for i in range(3)))
 ONE_LESS = Message("lidar", 1, (Named(0),), revision=1)
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "why"), [(2**28, Dropped.RESTART), (1, Dropped.BUDGET)], ids=["memory", "disk"]
-)
-def test_a_frame_that_was_written_anew_is_not_lost_any_more_when_labels_tell_of_it(max_bytes, why):
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
-    for move in (Came("lidar", 1, 0), Anew(0, 1)):
-        moved(pipeline, journal, move)
-    again = gone_on(pipeline, journal, max_bytes=max_bytes)
-    assert_adds_up(again, **{f"dropped_{why}": 3, "pending": 0})
-    assert account_of(tell(again, journal, ALL).account) == {"matched": 3}
-    assert_adds_up(again, **{f"dropped_{why}": 0, "matched": 3, "predicted": 3})
-
-
-def test_without_a_checkpoint_no_detection_that_came_before_is_ever_in_the_account():
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    for number in (1, 2):
-        moved(pipeline, journal, Came("lidar", number, 0, refused=1))
-    tell(pipeline, journal, replace(ALL, number=2))
-    again = begun_anew(journal)
-    moved(again, journal, Came("lidar", 3, 0, refused=1))
-    for told in (replace(ALL, number=3), ALL, replace(ONE_LESS, number=2)):
-        answer = tell(again, journal, told)
-        assert account_of(answer.account) == {"matched": len(told.named)}
-        assert_adds_up(again)
-    assert answer.retracted == 3
-    # Who goes on from an account that began anew knows what is not in it.
-    last = gone_on(again, journal)
-    tell(last, journal, replace(ONE_LESS, revision=2))
-    for one in (again, last):
-        moved(one, journal, Anew(0, 0))
-        assert_adds_up(one, predicted=4, matched=3, pending=0, dropped_refused=1, retracted=0)
-
-
 @pytest.mark.parametrize("max_bytes", [2**28, 1])
 def test_without_a_checkpoint_the_statistics_have_what_labels_tell_of_frames_before(max_bytes):
     journal = ListJournal()
@@ -379,33 +344,6 @@ def test_without_a_checkpoint_the_statistics_have_what_labels_tell_of_frames_bef
         for pipeline in (alive, again):
             moved(pipeline, journal, move)
     assert_same_state(state_of(alive), state_of(again))
-
-
-def test_what_is_done_again_from_the_first_entry_on_comes_no_second_time():
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    for move in (Came("lidar", 1, 0), Came("lidar", 2, 0), ALL):
-        moved(pipeline, journal, move)
-    again = a_pipeline(DOUBLE, journal, max_bytes=1)
-    again.ledger.sequence = 3
-    resumption = Resumption(again)
-    resumption.run(cast(Journal, journal), 0)
-    assert (resumption.entries, resumption.failed) == (3, 0)
-    tell(again, journal, ONE_LESS)
-    assert_adds_up(again, predicted=6, matched=1, pending=5)
-
-
-def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
-    journal = ListJournal()
-    moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
-    again = begun_anew(journal)
-    tell(again, journal, Message("lidar", 1, (Named(0, "wrong"),)))
-    moved(again, journal, Anew(0, 0))
-    assert account_of(tell(again, journal, ALL).account) == {"matched": 3}
-    last = gone_on(again, journal)
-    tell(last, journal, ONE_LESS)
-    for pipeline in (again, last):
-        assert_adds_up(pipeline, predicted=0, matched=0, pending=0)
 
 
 def test_an_entry_that_cannot_be_done_again_costs_itself_alone(caplog):

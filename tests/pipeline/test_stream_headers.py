@@ -176,16 +176,6 @@ def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(
     assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
 
 
-def test_a_frame_without_a_number_is_answered_and_its_inline_labels_count():
-    pipeline = pipeline_of(DOUBLE)
-    for _ in range(2):
-        rows = [sent(1, truth=True), sent(2)]
-        answer = pipeline.process(opened(pipeline), frame(rows, None))
-        assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
-    assert counted(pipeline)[TOTAL].raw.n == 2
-    assert pipeline.counters.dropped == pipeline.ledger.fates.account["dropped_no_frame_id"] == 2
-
-
 # ---- event time
 
 
@@ -218,12 +208,3 @@ def test_a_single_wild_stamp_moves_no_watermark_and_makes_no_frame_late(wild):
         pipeline.process(stream, frame([], number, stamp))
     assert stream.time.watermark_ns == 2 * SECOND
     assert pipeline.counters.late_frames == 0
-
-
-def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
-    pipeline = pipeline_of()
-    stream = opened(pipeline)
-    pipeline.process(stream, frame([], 1, EARLIEST))
-    assert stream.time.watermark_ns == EARLIEST
-    pipeline.process(stream, frame([], 2, LATEST))
-    assert 0 <= stream.time.since(EARLIEST) < 2**63

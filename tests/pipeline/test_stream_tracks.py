@@ -311,13 +311,6 @@ def test_a_tracker_that_fails_costs_its_tracks_and_nothing_else(broken, monkeypa
     assert pipeline.counters.internal_errors == 1
 
 
-def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
-    monkeypatch.setattr(stream_tracker, "tracker_model", fail)
-    pipeline = tracking()
-    assert sent(pipeline, scene(0)).tracks is None
-    assert pipeline.counters.internal_errors == 1
-
-
 # ---- what is read
 
 
@@ -409,16 +402,6 @@ def test_detections_of_one_track_are_pairs_and_those_of_no_track_are_not():
     # Four objects in ten frames of each of two streams, all in one pane.
     assert pairs_of(known) == 2 * 4 * 10 * 9 // 2
     assert pairs_of(unknown) == 0
-
-
-def test_the_tracks_that_a_detector_names_itself_come_before_ours():
-    pipeline = tracking()
-    for number in range(10):
-        # Two objects of one class it takes for one; one row of it is on no track.
-        names = (5, None, 7, 5)
-        rows = zip(labelled(number), names, strict=True)
-        sent(pipeline, [replace(row, upstream_track=name) for row, name in rows], number)
-    assert pairs_of(pipeline) == 20 * 19 // 2 + 10 * 9 // 2
 
 
 @pytest.mark.parametrize("fold_rows", [1, 8192])

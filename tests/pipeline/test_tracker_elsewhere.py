@@ -390,28 +390,6 @@ def test_a_tracker_that_says_it_does_not_serve_is_away_and_is_asked_until_it_doe
     play(scene, tells_health=True, backoff_seconds=0.2)
 
 
-def test_the_last_line_of_the_log_says_how_the_tracker_is_however_soon_it_came_back(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(external_tracker, "SAY_EVERY", 0.3)
-
-    def said() -> list[str]:
-        return [record.message.partition("the tracker at ")[2] for record in caplog.records]
-
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.until(lambda: said() and said()[-1].endswith("is there"))
-        await asyncio.sleep(0.3)
-        await setting.vanished(played)
-        await setting.until(lambda: "is away" in said()[-1])
-        played.there = True
-        await setting.up()
-        await setting.until(lambda: said()[-1].endswith("is there"))
-        assert len(said()) == 3
-        assert setting.tracker.trouble.startswith("is away: ")
-
-    play(scene, silence=0.2)
-
-
 def test_attempts_come_ever_more_rarely_and_no_more_rarely_than_the_cap(monkeypatch):
     slept: list[float] = []
     real = asyncio.sleep

@@ -13,7 +13,6 @@ from monitor.pipeline.streams import Stream
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
 from tests import laws, piped_classes
-from tests.calibration.matched_frames import unfinished
 from tests.piped import (
     DOUBLE,
     HEADER,
@@ -102,25 +101,6 @@ def test_rows_without_room_for_their_slice_are_counted():
     assert pipeline.counters.internal_errors == 0
 
 
-# ---- folding between frames
-
-
-def test_both_kinds_of_statistics_are_folded_between_frames_in_turns():
-    pipeline = pipeline_of(statistics={"fold_rows": 2})
-    good = piped_classes.GOOD_TRUTH
-    rows = [piped_classes.sent(i, i, truth=good) for i in range(2)]
-    pipeline.process(opened(pipeline, piped_classes.HEADER), frame(rows))
-    pipeline.remember_answered()
-    assert pipeline.live.accumulator.waiting == pipeline.live.classes.waiting == 2
-    assert pipeline.live.behind
-    for _ in range(50):
-        pipeline.live.fold_some()
-    assert not pipeline.live.behind
-    assert not unfinished(pipeline.live.accumulator)
-    assert not unfinished(pipeline.live.classes)
-    assert pipeline.live.classes.panes[0]
-
-
 # ---- windows of Gaussians over long drives
 
 
@@ -149,20 +129,6 @@ def test_a_window_of_classes_holds_the_rows_of_its_panes():
         assert piped_classes.counted(pipeline, level)[TOTAL].n == len(inside)
     assert total_of(pipeline).n == len(stamps)
     assert total_of(pipeline) is total_of(pipeline)
-
-
-def test_classes_of_a_wild_stamp_or_of_before_a_jump_are_older_than_every_window():
-    pipeline, row = pipeline_of(), piped_classes.sent(1, 1)
-    stream = opened(pipeline, piped_classes.HEADER)
-    for number, stamp in enumerate((1000 * HOUR, 10**5 * HOUR, None)):
-        pipeline.process(stream, frame([row], number, stamp))
-    assert piped_classes.counted(pipeline, 0)[TOTAL].n == 1
-    for number in range(3, 102):
-        pipeline.process(stream, frame([], number, HOUR))
-    pipeline.process(stream, frame([row], 102, HOUR))
-    assert pipeline.live.clock.jumps == 1
-    assert piped_classes.counted(pipeline, 2)[TOTAL].n == 1
-    assert total_of(pipeline).n == 4
 
 
 # ---- labels that are in time for the counters
