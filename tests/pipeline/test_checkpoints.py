@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +13,10 @@ import pytest
 
 from monitor.config import Config
 from monitor.drift.alarms import Latched, key_of
-from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.statistics.observations import finished
 from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
@@ -192,7 +189,6 @@ def later(name: str) -> Callable[[dict[str, bytes]], None]:
 
 
 LOST = "recalibrator {other} is active, and its document cannot be used"
-FROM_ONE = "SELECT document FROM recalibrators WHERE version = :one"
 
 
 @pytest.mark.parametrize(
@@ -200,24 +196,16 @@ FROM_ONE = "SELECT document FROM recalibrators WHERE version = :one"
     [
         (part("statistics", b"\x08\x01"), "corrupt", "bins.tau: 0 levels"),
         *((part(name, b"{}"), "corrupt", "'format' is") for name in ("run", "drift", "register")),
-        *((later(name), "incompatible", "/99'") for name in ("run", "drift", "register")),
+        (later("run"), "incompatible", "/99'"),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),
         ("DELETE FROM recalibrators WHERE version = :other", "corrupt", LOST),
-        (
-            "UPDATE recalibrators SET document = substr(document, 1, 50) WHERE version = :other",
-            *("corrupt", LOST),
-        ),
-        (
-            f"UPDATE recalibrators SET document = ({FROM_ONE}) WHERE version = :other",
-            *("corrupt", LOST),
-        ),
     ],
 )
 def test_a_part_that_cannot_be_used_costs_its_generation(folder, two, caplog, damage, suffix, said):
     first, one, other = two
     if isinstance(damage, str):
         with sqlite3.connect(folder / "state.db") as connection:
-            connection.execute(damage, {"one": one, "other": other})
+            connection.execute(damage, {"other": other})
         connection.close()
     else:
         found = on_disk(folder)
@@ -256,16 +244,6 @@ def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, two, ca
     assert_same_statistics(begun(folder).pipeline, first.pipeline)
 
 
-@pytest.mark.parametrize("broken", ["parsed", "restore_run", "restore_register", "restore_drift"])
-def test_whatever_is_wrong_the_start_goes_on(folder, two, monkeypatch, broken):
-    monkeypatch.setattr(checkpoints, broken, lambda *_: 1 / 0)
-    again = begun(folder, named={"recalibrator": ONE})
-    assert active_version(again.promotions) == ONE.version
-    drive(again, range(7, 9))
-    kept(again)
-    assert again.checkpoints.failures == 0
-
-
 # ---- while it runs
 
 
@@ -288,64 +266,6 @@ def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp
     kept(run)
     assert run.checkpoints.failures == 9
     assert len(on_disk(tmp_path / "file" / "state").records) == 2
-
-
-def test_records_of_a_disk_that_takes_nothing_are_bounded(folder, monkeypatch):
-    run = begun(folder)
-    monkeypatch.setattr(checkpoints, "MOST_WAITING", 3)
-
-    async def live() -> None:
-        for number in range(5):
-            run.promotions.pin(pinned=number % 2 == 0, actor="anna")
-        await run.checkpoints.write()
-        # Those that were written are not written again.
-        run.promotions.pin(pinned=True, actor="anna")
-        await run.checkpoints.write()
-        await run.checkpoints.write()
-
-    asyncio.run(live())
-    assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3, 6]
-
-
-class Gate:
-    """Holds up writers until it is open."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.begun, self.open = threading.Event(), threading.Event()
-        write = StateFile.write
-
-        def held(file: StateFile, checkpoint: Checkpoint) -> int:
-            self.begun.set()
-            assert self.open.wait(10)
-            return write(file, checkpoint)
-
-        monkeypatch.setattr(StateFile, "write", held)
-
-
-def test_the_last_checkpoint_waits_for_one_whose_writer_was_cancelled(folder, monkeypatch):
-    gate = Gate(monkeypatch)
-    run = begun(folder)
-
-    async def stopped_while_it_writes() -> None:
-        writer = asyncio.create_task(run.checkpoints.write())
-        await asyncio.to_thread(gate.begun.wait, 10)
-        writer.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await writer
-        drive(run, range(1, 3))
-        last = asyncio.create_task(run.checkpoints.end())
-        for _ in range(100):  # turns of the loop
-            await asyncio.sleep(0)
-        assert run.ledger.reached == [0]
-        gate.open.set()
-        await last
-        # It is over: nothing is kept from then on.
-        await run.checkpoints.write()
-
-    asyncio.run(stopped_while_it_writes())
-    assert run.ledger.reached == [0, 2]
-    assert run.ledger.covers == [0, 0]
-    assert run.checkpoints.failures == 0
 
 
 @pytest.mark.parametrize("why", ["an alarm", "a record"])
@@ -379,17 +299,6 @@ def config(folder: str | None, **server: str) -> Config:
     return Config.model_validate({"state": {"folder": folder}, "server": server})
 
 
-def test_a_second_sidecar_says_so_and_keeps_nothing(folder, caplog):
-    first = begun(folder)
-    assert claimed(config(str(folder)), {}) is None
-    assert f"another sidecar keeps its state in {folder}: this one keeps none" in caplog.text
-    second = begun(folder)
-    asyncio.run(second.checkpoints.write())
-    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
-    assert [path.name for path in folder.iterdir()] == ["lock"]
-    first.gone()
-
-
 def test_a_folder_that_cannot_be_named_or_written_is_said_and_none_that_is_not_wanted(
     tmp_path, caplog
 ):
@@ -408,7 +317,6 @@ def test_a_folder_that_cannot_be_named_or_written_is_said_and_none_that_is_not_w
 @pytest.mark.parametrize(
     ("then", "now", "expected"),
     [
-        (None, None, OTHER),
         (ONE, ONE, OTHER),
         (ONE, None, OTHER),
         (None, ONE, ONE),
@@ -429,46 +337,6 @@ def test_what_was_active_stays_unless_the_configuration_names_another_than_then(
     assert run.promotions.recalibrators.class_selection.version == OF_CLASSES.version
     news = [one.actor for one in run.promotions.records(10) if one.sequence > last]
     assert news == (["configuration"] if expected is ONE else [])
-
-
-def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not(folder):
-    run = begun(folder, "car")
-    (sent_one,) = known(run.promotions, ONE)
-    before = promoted(run.promotions, 4.0).after
-    promoted(run.promotions, 9.0)
-    run.promotions.rollback(Selection, "", "anna")
-    discarded = begin(run.promotions, scaled(3.0)).version
-    kept(run)
-    # Documents of what is active, was so or was sent, and of no candidate.
-    assert set(on_disk(folder).recalibrators) == {sent_one, before}
-    for _ in range(3):
-        run = begun(folder, "car")
-        assert run.promotions.recalibrators.sent == {sent_one}
-        assert sent_one in run.promotions.recalibrators.known
-        assert discarded not in run.promotions.recalibrators.known
-        kept(run)
-
-
-# ---- slices whose alarms go on before they have come back
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_another_recalibrator_begins_an_epoch_of_slices_that_have_not_come_back(
-    folder, caplog, follows
-):
-    first = begun(folder)
-    alarmed(first)
-    kept(first)
-    again = begun(folder)
-    version = known(again.promotions, ONE)[0]
-    again.pipeline.activate(version, follows=follows)
-    kept(again)
-    drift = json.loads(on_disk(folder).parts["drift"])
-    assert drift["slices"][0]["epoch"] == (0 if follows else 1)
-    assert latched(again) == (["car"] if follows else [])
-    finished(again.pipeline.drift.catch_up())
-    # After a restart it is as it was.
-    assert latched(begun(folder)) == latched(again)
 
 
 # ---- the version before, which kept files of its own

@@ -4,7 +4,6 @@ which frames pass, and what a restart or another sidecar brings."""
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -312,13 +311,6 @@ def of_lists(count: int, max_slices: int) -> LiveStatistics:
     return statistics
 
 
-def of_streams(max_slices: int, *streams: str) -> LiveStatistics:
-    statistics = empty(max_slices=max_slices, slice_by=("class", "stream"))
-    for stream in streams:
-        statistics.class_slices.index(stream, NAMES)
-    return statistics
-
-
 def test_an_import_on_other_bins_or_by_other_slices_is_refused():
     ours = fed(live(), rows_at(10))
     refused(ours, fed(live(micro_bins_per_octave=16), rows_at(10)))
@@ -343,14 +335,3 @@ def test_an_import_of_more_spaces_or_lists_of_classes_than_there_is_room_for_is_
     assert "class_slices[3].class_names: a3, b (2 classes)" in said
     assert "[statistics] max_slices" in said
     assert imported(ours, of_lists(3, 16)) == (0, 2)
-
-
-def test_imported_class_slices_go_to_the_overflow_slice_of_classes_that_are_known():
-    ours = of_streams(2)
-    assert imported(ours, of_streams(16, "s", "t", "u")) == (0, 3)
-    assert [entry.overflow for entry in ours.class_slices.slices] == [False, False, True]
-    # An overflow slice alone does not bring a list of classes.
-    state = state_of(of_streams(1, "s", "t"))
-    alone = replace(state, slices=(), class_slices=state.class_slices[1:])
-    said = refused(of_streams(24), alone)
-    assert "class_slices[0].class_names: car, truck, bus" in said

@@ -146,24 +146,6 @@ def test_what_was_sent_and_what_was_made_of_it_come_back_bit_for_bit(forms, k, d
     laws.assert_same(stored.class_index, batch.class_index)
 
 
-def test_nothing_of_the_received_buffers_is_kept_alive():
-    received = received_of([FULL] * 4)
-    frame = pending_frame(received, doubled=True)
-    every, stored = np.arange(4), frame.stored
-    assert stored.made is not None
-    both = stored.sent, stored.made
-    before: list[Any] = [one.estimates(every) for one in both]
-    ids = stored.id.copy()
-    for array in (received.mean, received.covariance, received.id, received.class_index):
-        array.setflags(write=True)
-        array[:] = 1
-    laws.assert_same(stored.id, ids)
-    for estimates, was in zip(both, before, strict=True):
-        laws.assert_same(estimates.estimates(every), was)
-        arrays: list[Any] = [estimates.mean, estimates.packed, estimates.diagonal]
-        assert all(one.base is None or one.base.nbytes <= one.nbytes for one in arrays)
-
-
 def test_a_frame_is_kept_with_its_numbers_and_the_ids_of_what_cannot_be_compared():
     rows = [Sent(id, (0.0,) * 3, (1.0,) * 3 if id % 2 else ()) for id in (8, 3, 2, 7)]
     frame = pending_frame(detections(rows), number=7, stream="t", stamp_ns=None)
@@ -342,26 +324,6 @@ def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short
     # What waits is kept, though it is older.
     assert not other.released
     assert store.bytes == frame.nbytes + other.nbytes + 2 * FRAME_OVERHEAD
-
-
-def test_frames_let_go_in_the_order_in_which_they_were_settled_and_no_more_than_has_to():
-    frames = [waiting(4, i) for i in range(3)]
-    frames[2].outcome[:] = Outcome.MATCHED  # its truth came with it
-    store = store_of(*frames)
-    for i in (0, 1):
-        store.told(frames[i], record_of(range(4)))
-    # One whose fates are taken back waits again, and keeps its estimates.
-    store.told(frames[0], record_of([0], revision=1, replaces=True))
-    released = []
-    for number in (10, 11, 12):
-        store.max_bytes = store.bytes + FRAME_OVERHEAD - 1
-        out = store.add(waiting(0, number))
-        released.append(([frame.released for frame in frames], out))
-    assert released == [
-        ([False, False, True], []),
-        ([False, True, True], []),
-        ([False, True, True], [frames[0]]),
-    ]
 
 
 # ---- whatever happens

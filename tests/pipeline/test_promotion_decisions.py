@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-import monitor.pipeline.recalibrators
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import FitOutcome
@@ -114,23 +113,6 @@ def test_a_candidate_lives_from_its_trial_to_its_rollback_in_the_records():
     assert all(track.ended_ns > 59 * 40 * 10**8 for track in kept)
 
 
-def test_a_candidate_may_be_approved_before_and_after_it_is_proven_and_the_record_says_so():
-    promotions = promotions_of("car")
-    version = begin(promotions, scaled(4.0)).version
-    (proven,) = teach(promotions, tracks(0, 60, scale=4.0))
-    assert (proven.what, proven.before, proven.after) == (Happened.PROVEN, HOME, HOME)
-    record = promotions.promote(version, "anna")
-    assert (record.reason, record.slice, record.actor) == ("approved", "car", "anna")
-    assert record.evidence is not None
-    assert record.evidence.tracks == 60
-    counts = promotions.counters.trials
-    assert (counts["proven"], counts["promoted"]) == (1, 1)
-    early = promoted(promotions_of("car"), 4.0)
-    assert early.reason == "approved before it was proven"
-    assert early.evidence is not None
-    assert early.evidence.tracks == 0
-
-
 def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back():
     promotions = promotions_of("car")
     first = promotions.promote(begin(promotions, adaptive(4.0)).version, "anna").after
@@ -161,24 +143,6 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     fits = promotions.counters.fits
     assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
     assert happened(promotions) == [Happened.BEGAN]
-
-
-def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr(monitor.pipeline.recalibrators, "MOST_KNOWN", 8)
-    promotions = promotions_of("car", "bus")
-    first, second = known(promotions, document(2.0), document(3.0))
-    promotions.promote(first, "anna")
-    promotions.promote(second, "anna")
-    candidate = begin(promotions, scaled(9.0), slice=1).version
-    for number in range(20):
-        known(promotions, document(10.0 + number))
-    assert {first, second, candidate, HOME} <= promotions.recalibrators.known.keys()
-    assert len(promotions.recalibrators.known) <= 9
-    begin(promotions, scaled(5.0))
-    guards = [one for one in promotions.trials() if one.state is TrialState.GUARD]
-    assert guards == []
-    assert promotions.rollback(Selection, "", "anna").after == first
-    assert promotions.rollback(Selection, "", "anna").after == HOME
 
 
 # ---- candidates
@@ -225,27 +189,6 @@ def test_versions_move_with_the_champion_and_old_names_still_lead_to_the_candida
     # It is a candidate no more: what it was once called leads nowhere.
     with pytest.raises(UnknownVersion):
         promotions.promote(first, "anna")
-
-
-def test_standings_say_where_every_trial_stands():
-    promotions = promotions_of("car", "bus", "tram")
-    promoted(promotions, 4.0, slice=2)
-    running = begin(promotions, scaled(9.0), slice=1).version
-    begin(promotions, scaled(4.0))
-    teach(promotions, [*tracks(0, 40, scale=4.0), *tracks(1, 8, scale=4.0, slice=2)])
-    found = {one.slice: one for one in promotions.trials()}
-    states = {name: one.state for name, one in found.items()}
-    assert states == {
-        "car": TrialState.PROVEN,
-        "bus": TrialState.RUNNING,
-        "tram": TrialState.GUARD,
-    }
-    assert found["bus"].version == running
-    assert found["bus"].factors[0].typical == pytest.approx(9.0)
-    assert found["car"].evidence.tracks == 40
-    assert found["car"].evidence.gain > 0
-    # What the guard's rollback would put in force: the tram without one of its own.
-    assert found["tram"].version == IDENTITY.version
 
 
 # ---- the way back

@@ -16,15 +16,12 @@ import pytest
 import monitor.pipeline.fits.rounds
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
-from monitor.frames.space import plain_space
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.learning import LabelledTracks, job_of
 from monitor.pipeline.promotions import Promotions
-from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
+from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome
 from monitor.promotion.records import Happened
 from monitor.promotion.tracks import LabelledRows, WholeTrack
-from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished
 from tests.learnt import (
     XYZ,
@@ -39,7 +36,6 @@ from tests.learnt import (
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
-UV = plain_space(("u", "v"), "px")
 SECOND = 10**9
 
 
@@ -76,22 +72,6 @@ def test_frames_become_whole_tracks_by_slice_and_are_kept():
     assert learning.latest_ns == 7 * SECOND // 2
     assert learning.reservoir.tracks(0) == tuple(found[0])
     assert finished(learning.whole()) == {}
-
-
-# ---- slices
-
-
-def test_a_slice_of_another_space_of_one_name_or_of_other_dimensions_cannot_have_one():
-    promotions = promotions_of("car", "bus")
-    learning = promotions.learning
-    assert learning.slices.index(UV, "camera", "car") == 2
-    learning.slices.index(UV, "camera", "sign")
-    assert (learning.chain(0), learning.chain(2)) == (("car",), None)
-    assert set(learning.chains()) == {"car", "bus", "sign"}
-    (version,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
-    promotions.promote(version, "anna")
-    assert learning.chains() == {"sign": ("sign",)}
-    assert learning.spaces() == {("sign",): UV}
 
 
 # ---- what is due
@@ -355,22 +335,3 @@ def test_what_cannot_be_fitted_is_refused_in_words(slices, method, words):
         asyncio.run(rounds.asked(slices, method, "anna"))
     assert fits.jobs == []
     assert promotions.records(10) == ()
-
-
-def test_nothing_can_be_fitted_before_there_are_slices():
-    with pytest.raises(CannotFit, match="There are: none yet"):
-        asyncio.run(rounds_of()[0].asked(["car"], "", "anna"))
-    for names in ([], ["car"]):
-        with pytest.raises(NoTracksYet, match="no slice has a whole track"):
-            asyncio.run(rounds_of("car")[0].asked(names, "", "anna"))
-
-
-def test_who_asks_is_told_that_a_fit_failed_and_it_is_recorded():
-    rounds, promotions, fits = rounds_of("car", "bus")
-    fits.wrong = [FitFailed("it crashed")]
-    teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
-    with pytest.raises(FitFailed, match="it crashed"):
-        asyncio.run(rounds.asked([], "", "anna"))
-    (record,) = promotions.records(10)
-    assert (record.what, record.slice, record.actor) == (Happened.FIT_FAILED, "", "anna")
-    assert promotions.counters.fits["failed"] == 2

@@ -219,22 +219,6 @@ def test_who_goes_on_from_a_checkpoint_and_the_ledger_is_the_one_that_never_died
     assert_alike(life.pipeline, again)
 
 
-def test_evidence_of_drift_is_gathered_again_from_the_ledger():
-    moves: list[Move] = []
-    for number in range(8):
-        moves.append(Came("lidar", number, 2 * number, inline=1))
-        moves.append(Message("lidar", number, (Named(1), Named(2))))
-    life = Life.of(DOUBLE, moves, 0, len(moves))
-    lives = life.pipeline, life.again(DOUBLE)
-    one, other = (read_family(checkpoint_of(pipeline).drift) for pipeline in lives)
-    assert [entry.name for entry in one.slices] == [entry.name for entry in other.slices]
-    assert sum(entry.labelled for entry in one.slices) > 10
-    for ours, theirs in zip(one.slices, other.slices, strict=True):
-        assert ours.labelled == theirs.labelled
-    assert (one.frames, one.latest_ns) == (other.frames, other.latest_ns)
-    assert one.driven == pytest.approx(other.driven)
-
-
 troubled = st.lists(
     st.one_of(named_frames, messages, messages, st.builds(Busy, st.booleans())), max_size=25
 )

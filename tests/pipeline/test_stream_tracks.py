@@ -34,7 +34,6 @@ from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
 CLASSES = ("car", "truck", "bus")
 HEADER = Header("lidar", XYZ, CLASSES, return_tracks=True)
-SILENT = replace(HEADER, return_tracks=False)
 TENTH = 10**8  # ns
 MISSING = Sent(91, (90.0, 0.0, 0.0), ())
 NEITHER = Selection(("u", "v"), VarianceScaling((2.0, 2.0)))
@@ -197,21 +196,6 @@ def test_scores_and_upstream_ids_stay_with_their_detections():
 
 
 # ---- tracks in the answer
-
-
-@pytest.mark.parametrize("mode", ["apply", "observe"])
-def test_answers_without_tracks_are_those_of_a_sidecar_without_tracker(mode):
-    sections: dict[str, Any] = {"recalibration": {"mode": mode}}
-    silent, asked = (tracking(DOUBLE, **sections) for _ in range(2))
-    without = pipeline_of(DOUBLE, **sections)
-    for number in range(6):
-        rows = any_rows(number)
-        expected = sent(without, rows, number)
-        assert expected.tracks is None
-        assert written(sent(silent, rows, number, SILENT)) == written(expected)
-        laws.assert_same(replace(sent(asked, rows, number), tracks=None), expected)
-    assert silent.tracks().orders == asked.tracks().orders == {Order.IN_ORDER: 6}
-    assert (without.tracks().names, without.tracks().orders.total()) == ((), 0)
 
 
 @pytest.mark.parametrize(

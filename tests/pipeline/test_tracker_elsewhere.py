@@ -13,7 +13,6 @@ from typing import cast
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import TrackerConfig, TrackerKind
 from monitor.frames.detections import Reason
@@ -30,12 +29,11 @@ from monitor.pipeline.external_tracker import (
 )
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.service.metrics import forwarding
 from monitor.v1 import tracker_pb2
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame
 from tests.served import PATIENCE
-from tests.trackers import Behaviour, answering, malformed, silent, wrong_sequence
+from tests.trackers import Behaviour, answering, silent
 
 LONG = 5.0  # s; what is waited for comes before that
 SHORT = 0.02  # s; what is not waited for longer
@@ -216,20 +214,6 @@ def test_whoever_asks_gets_the_tracks_of_the_frame_and_others_their_answer_at_on
     play(scene)
 
 
-def test_a_header_goes_before_the_first_frame_of_each_stream_and_of_each_registration():
-    async def scene(setting: Setting, played: PlayedTracker):
-        for name in ("lidar", "radar", "lidar"):
-            await setting.ask(setting.stream(name))
-        changed = replace(HEADER, coordinate_frame="another", return_tracks=True)
-        await setting.ask(opened(setting.pipeline, changed))
-        assert played.kinds() == [
-            *[("lidar", "header"), ("lidar", "frame"), ("radar", "header"), ("radar", "frame")],
-            *[("lidar", "frame"), ("lidar", "header"), ("lidar", "frame")],
-        ]
-
-    play(scene)
-
-
 def test_what_is_left_of_a_call_is_told_and_waited_for_no_longer():
     async def scene(setting: Setting, played: PlayedTracker):
         await setting.missed(setting.stream(), left=0.05)
@@ -287,18 +271,6 @@ def test_a_late_answer_is_passed_over_and_the_next_one_is_in_time():
     play(scene, silent, timeout_seconds=SHORT)
 
 
-@pytest.mark.parametrize("behave", [malformed, wrong_sequence], ids=["malformed", "sequence"])
-def test_unusable_answers_are_counted_and_the_call_goes_on(behave):
-    async def scene(setting: Setting, played: PlayedTracker):
-        for _ in range(3):
-            await setting.missed(setting.stream())
-        assert setting.tracker.unusable == 3
-        assert setting.ended == {LATE: 3}
-        assert played.dials == 1
-
-    play(scene, behave, timeout_seconds=SHORT)
-
-
 def test_tracks_that_cannot_be_cost_only_their_own_frame_and_an_answer_counts_once():
     def behave(request):
         response = tracker_pb2.UpdateResponse.FromString(answering(request)[0])
@@ -332,23 +304,6 @@ def test_a_tracker_that_reads_nothing_holds_nothing_and_the_oldest_frames_are_dr
         assert [r.frame.frame_id for r in played.frames()][-4:] == [38, 39, 40, 41]
 
     play(scene, queue_frames=4)
-
-
-def test_a_frame_that_waited_too_long_is_left_out():
-    async def scene(setting: Setting, played: PlayedTracker):
-        played.reading.clear()
-        for _ in range(3):
-            await setting.missed(setting.stream())
-        assert setting.ended == {LATE: 1, EXPIRED: 2}
-        played.reading.set()
-        # The first was over while its header could not be written, and is not sent either.
-        await setting.until(lambda: played.requests)
-        setting.wait_longer()
-        await setting.tracked(setting.stream())
-        assert [r.frame.frame_id for r in played.frames()] == [4]
-        assert setting.tracker.line.sent == 1
-
-    play(scene, timeout_seconds=SHORT)
 
 
 def test_only_a_tracker_that_takes_frames_and_never_answers_is_called_anew():
@@ -455,14 +410,6 @@ def test_while_the_tracker_is_away_or_late_the_own_one_answers_with_ids_of_its_o
     play(late, silent, timeout_seconds=SHORT, fallback="embedded")
 
 
-def test_states_of_another_length_than_the_own_ones_are_not_passed_on():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await own_tracks(setting, [1])
-        assert setting.tracker.unusable == 1
-
-    play(scene, answering, fallback="embedded")
-
-
 # ---- the line, and its metrics
 
 a_step = st.tuples(
@@ -526,26 +473,3 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
     line.lose()
     assert sorted(number for number, _ in told) == list(range(len(frames)))
     assert [frames[number].outcome for number, _ in told] == [outcome for _, outcome in told]
-
-
-@pytest.mark.parametrize("up", [True, False])
-def test_the_metrics_count_frames_by_their_end_and_answers_by_their_seconds(up):
-    tracker = Setting(PlayedTracker()).tracker
-    tracker.up, tracker.unusable, tracker.line.sent = up, 5, 9
-    for value in (0.0002, 0.003, 0.003, 7.0):
-        tracker.seconds.observe(value)
-    tracker.line.ended = {outcome: count for count, outcome in enumerate(Outcome, 1)}
-    found = {
-        (sample.name.removeprefix("calibration_tracker_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families("".join(forwarding(tracker)))
-        for sample in family.samples
-    }
-    assert {key[1]: value for key, value in found.items() if key[0] == "forwarded_total"} == {
-        "answered": 1,
-        "late": 2,
-        "dropped": 3,
-        "expired": 4,
-        "failed": 5,
-    }
-    assert (found["sent_total",], found["unusable_answers_total",], found["up",]) == (9, 5, up)
-    assert (found["seconds_bucket", "0.005"], found["seconds_count",]) == (3, 4)

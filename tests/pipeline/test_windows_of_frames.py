@@ -26,7 +26,7 @@ from tests.piped import (
     statistics_of,
     truth_of,
 )
-from tests.piped_classes import observed, total_of
+from tests.piped_classes import total_of
 from tests.received import Label, frame, labels
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
@@ -58,31 +58,6 @@ def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by)
     assert total.raw.n == total.recalibrated.n == n
     laws.assert_same(reduce(SliceStatistics.merge, found.values()), total)
     assert len([name for name in found if name != OVERFLOW]) <= limit
-
-
-def test_class_lists_have_slices_of_their_own_and_so_have_streams_if_asked_for():
-    pipeline, others = pipeline_of(), ("car", "bus", "truck")
-    lists = {"a": piped_classes.CLASSES, "b": piped_classes.CLASSES, "c": others, "d": ("x", "y")}
-    rows = {name: [piped_classes.sent(1, 1, classes=len(names))] for name, names in lists.items()}
-    for name, names in lists.items():
-        header = replace(piped_classes.HEADER, stream=name, classes=names)
-        pipeline.process(opened(pipeline, header), frame(rows[name]))
-    found = {
-        name: (names, held) for name, names, held in finished(pipeline.live.classes_in_steps())
-    }
-    assert {name: (names, held.n) for name, (names, held) in found.items()} == {
-        TOTAL: (piped_classes.CLASSES, 2),
-        "total (2)": (others, 1),
-        "total (3)": (("x", "y"), 1),
-    }
-    laws.assert_same(found[TOTAL][1], observed(rows["a"] + rows["b"], [1, 1]))
-    pipeline = pipeline_of(statistics={"slice_by": ["class", "stream"], "max_slices": 2})
-    for name in "abcd":
-        stream = opened(pipeline, replace(piped_classes.HEADER, stream=name))
-        pipeline.process(stream, frame([piped_classes.sent(i, i) for i in range(2)]))
-    held = {name: one.n for name, one in piped_classes.counted(pipeline).items()}
-    assert held == {"a": 2, "b": 2, OVERFLOW: 4}
-    assert pipeline.counters.overflow_classified == 4
 
 
 def test_rows_without_room_for_their_slice_are_counted():
