@@ -155,23 +155,6 @@ def test_each_row_states_the_output_of_the_recalibrator_of_its_slice(
     assert extras(answer).quantiles is None
 
 
-@pytest.mark.parametrize(
-    ("fallback", "of_slices", "shown"),
-    [
-        (Output.GAUSSIAN, (Output.GAUSSIAN, Output.SURROGATE), "surrogate"),
-        (Output.MOMENTS, (Output.GAUSSIAN,), "moments"),
-        (Output.GAUSSIAN, (), "gaussian"),
-    ],
-)
-def test_the_active_recalibrator_is_shown_to_make_the_least_that_is_true_of_every_slice(
-    fallback, of_slices, shown
-):
-    by_slice = {f"slice {i}": Heavy(output) for i, output in enumerate(of_slices)}
-    pipeline = pipeline_of(Selection(XYZ.names, Heavy(fallback), by_slice))
-    (active,) = pipeline.recalibrators.active()
-    assert active.output == shown
-
-
 # ---- quantiles
 
 
@@ -204,16 +187,6 @@ def test_where_quantiles_fail_the_estimates_still_go_out_and_other_rows_have_the
     assert notice_of(some) == (Reason.RECALIBRATOR_FAILED, "quantiles", 1, 1)
     failed = extras(asked(FAILS_AT_A_ROW, rows))
     assert np.isnan(failed.quantiles).all(axis=1).tolist() == [True, False, False]
-
-
-def test_where_all_extras_fail_the_estimates_still_go_out_recalibrated(monkeypatch):
-    rows = [sent(1), sent(2)]
-    expected = outgoing(asked(DOUBLE, rows))
-    monkeypatch.setattr("monitor.pipeline.frame_path.answer_extras", None)
-    answer = asked(DOUBLE, rows, faults=1)
-    assert answer.reason.tolist() == [Reason.NONE] * 2
-    assert outgoing(answer) == expected
-    assert answer.extras is None
 
 
 def test_quantiles_go_to_the_connection_that_asks_and_change_nothing_else():

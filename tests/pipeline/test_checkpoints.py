@@ -13,7 +13,6 @@ import pytest
 
 from monitor.config import Config
 from monitor.drift.alarms import Latched, key_of
-from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -21,7 +20,7 @@ from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
-from tests.alarmed import RAISED, alarm
+from tests.alarmed import alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
 from tests.learnt import active_version, begin, happened, known, promoted
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
@@ -268,47 +267,11 @@ def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp
     assert len(on_disk(tmp_path / "file" / "state").records) == 2
 
 
-@pytest.mark.parametrize("why", ["an alarm", "a record"])
-def test_what_cannot_wait_is_on_the_disk_at_once(folder, why):
-    run = begun(folder)
-
-    async def live() -> None:
-        task = asyncio.create_task(run.checkpoints.keep())
-        await asyncio.sleep(0)
-        if why == "an alarm":
-            alarmed(run)
-            run.pipeline.drift.announce(RAISED)
-        else:
-            run.promotions.pin(pinned=True, actor="anna")
-        async with asyncio.timeout(10):
-            while run.checkpoints.written_at is None:
-                await asyncio.sleep(0.01)
-        task.cancel()
-
-    asyncio.run(live())
-    run.gone()
-    again = begun(folder)
-    assert (latched(again) == ["car"]) == (why == "an alarm")
-    assert again.promotions.learning.register.pinned == (why == "a record")
-
-
 # ---- the folder
 
 
 def config(folder: str | None, **server: str) -> Config:
     return Config.model_validate({"state": {"folder": folder}, "server": server})
-
-
-def test_a_folder_that_cannot_be_named_or_written_is_said_and_none_that_is_not_wanted(
-    tmp_path, caplog
-):
-    assert claimed(config(""), {}) is None
-    assert caplog.text == ""
-    assert claimed(config(None, grpc_address="127.0.0.1:0"), {}) is None
-    assert "Set [state] folder or name" in caplog.text
-    (tmp_path / "file").touch()
-    assert claimed(config(str(tmp_path / "file" / "state")), {}) is not None
-    assert "nothing is kept until then" in caplog.text
 
 
 # ---- configured, or kept

@@ -12,15 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, key_of
-from monitor.drift.bets import Stage
-from monitor.drift.evidence import DriftSettings, Unit
-from monitor.drift.reference import Origin
-from monitor.drift.state import family_state, restored_family
-from monitor.drift.usual import ReferenceLearner
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
+from monitor.drift.evidence import DriftSettings
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
@@ -35,9 +29,7 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from monitor.store.drift_documents import family_text, read_family, reference_text
 from tests.alarmed import RAISED, alarm
-from tests.laws import costly
 from tests.piped import pipeline_of
 
 XY, XYZ = plain_space(("x", "y"), "m"), plain_space(("x", "y", "z"), "m")
@@ -260,127 +252,6 @@ def test_alarms_are_told_as_they_are_raised_and_when_they_are_over():
     assert (told[-1].why, told[-1].alarm.slice) == (AlarmReason.NEW_EPOCH, "van")
 
 
-# ---- the next run
-
-
-SECOND = 10**9
-SHORT = DriftSettings(
-    hours_between_false_pages=0.01,
-    hours_between_false_tickets=0.01,
-    reference_tracks=4,
-    reference_detections=150,
-    reference_seconds=2.0,
-    shortest_reference=3,
-    calm_hours=0.003,
-)
-
-
-@dataclass
-class Life:
-    """A watch, and what it told; the entries are a ledger, each a frame with its truth."""
-
-    settings: DriftSettings
-    entries: list[MatchedRows]
-    done: int = 0
-    told: list[AlarmChange] = field(default_factory=list)
-    watch: DriftWatch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.watch = DriftWatch(self.settings, table(), self.told.append, disorder_ns=2 * SECOND)
-
-    def until(self, entry: int, *, at_once: int = 1) -> Life:
-        """All entries up to one, caught up with every so many."""
-        for number in range(self.done + 1, entry + 1):
-            self.watch.add(self.entries[number - 1], "a")
-            if number % at_once == 0:
-                finished(self.watch.catch_up())
-        finished(self.watch.catch_up())
-        self.done = entry
-        return self
-
-    def ended(self) -> Life:
-        """As a sidecar that is told to stop does."""
-        self.watch.begin_anew()
-        finished(self.watch.catch_up(everything=True))
-        return self
-
-    def kept(self) -> bytes:
-        """As a checkpoint has it."""
-        return b"".join(finished(family_text(family_state(self.watch.family, "a"))))
-
-    def again(self) -> Life:
-        """Another process, which goes on with the next entry."""
-        life = Life(self.settings, self.entries, self.done)
-        life.watch.family, changes = restored_family(
-            read_family(self.kept()), self.settings, {}, "a"
-        )
-        assert changes == []
-        return life
-
-    @property
-    def labelled(self) -> int:
-        finished(self.watch.catch_up())
-        return int(self.watch.family.labelled.sum())
-
-    @property
-    def open(self) -> int:
-        """Detections that are in no evidence yet."""
-        return self.watch._waiting_rows + self.watch._order.rows
-
-
-def entries_of(seed: int, number: int = 160, spread: float = 1.5) -> list[MatchedRows]:
-    """Frames of two sources at 10 Hz, whose labels come in another order; in the middle errors
-    become too large.
-    """
-    random = np.random.default_rng(seed)
-    frames: list[tuple[float, MatchedRows]] = []
-    for at in range(number):
-        for source in range(2):
-            slices = tuple(sorted(random.integers(0, 2, 4).tolist()))
-            scale = 3.0 if number // 2 <= at else 1.0
-            rows = rows_of(at, slices=slices, space=XY, scale=scale, source=source, made=1.1)
-            delay = spread * 10 * random.random() * (random.random() < 0.3)
-            frames.append((at + delay, rows))
-    return [rows for _, rows in sorted(frames, key=lambda one: one[0])]
-
-
-@costly
-@given(st.integers(0, 999), st.integers(0, 320), st.sampled_from(list(Unit)))
-def test_who_goes_on_lacks_what_was_open_and_tells_no_alarm_again(seed, cut, unit):
-    wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
-    life = Life(wanted, entries).until(cut)
-    again = life.again()
-    stays = set(life.watch.family.alarms.latched)
-    again.until(len(entries)).ended()
-    assert again.labelled == sum(one.n for one in entries) - life.open
-    assert again.watch.family.frames <= len(entries)
-    assert again.watch.left_out["superseded"] == 0
-    for change in again.told:
-        key = key_of(change.alarm)
-        if change.why is AlarmReason.RAISED:
-            assert key not in stays
-            stays.add(key)
-        else:
-            stays.remove(key)
-
-
-@costly
-@given(st.integers(0, 999), st.sampled_from(list(Unit)), st.sets(st.integers(1, 320)))
-def test_when_what_comes_is_taken_in_changes_no_bit_of_what_is_found(seed, unit, looks):
-    """One takes in each frame at once, one at any moments."""
-    wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
-    whole = Life(wanted, entries).until(len(entries))
-    life = Life(wanted, entries)
-    for entry in sorted({*looks, len(entries)}):
-        life.until(entry, at_once=len(entries) + 1)
-    assert life.told == whole.told
-    assert life.kept() == whole.kept()
-    for one in (whole, life):
-        finished(one.watch.catch_up(everything=True))
-    assert life.told == whole.told
-    assert life.kept() == whole.kept()
-
-
 # ---- a page leads to a fit
 
 
@@ -457,17 +328,3 @@ def asked(monkeypatch):
 )
 def test_a_page_asks_for_a_fit_as_long_as_it_stays(asked, answers, slice, over, expected):
     assert asked(Drive(answers, over=over), slice) == expected
-
-
-def test_a_reference_is_given_to_the_watch_before_any_slice_is(tmp_path):
-    learner = ReferenceLearner(2)
-    nees = np.random.default_rng(1).chisquare(2, 500)
-    learner.add(nees, np.zeros(500, np.uint64), np.arange(500))
-    file = tmp_path / "usual.json"
-    reference = learner.learned(Origin.FILE, 10)
-    file.write_text(reference_text({"car": {Stage.RAW: reference}}), encoding="utf-8")
-    family = watching(reference=str(file)).pipeline.drift.family
-    family.grow("car", 2)
-    assert family.usual.references[0][Stage.RAW].origin is Origin.FILE
-    assert family.usual.learners[0][Stage.RAW] is None
-    assert family.usual.learners[0][Stage.RECALIBRATED] is not None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import cast
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -107,21 +105,5 @@ def test_close_ends_watchers_after_what_they_were_told():
             assert [event.what for event in rest] == [STOPPING]
         # Who comes later is told the state of health and no more.
         assert await rest_of(events.watch(9)) == [Event(1, 9, STOPPING)]
-
-    asyncio.run(run())
-
-
-def test_a_watcher_that_goes_away_is_forgotten():
-    async def run():
-        events = Events()
-        watcher = await watching(events)
-        waiting = asyncio.create_task(next_of(watcher))
-        await asyncio.sleep(0)
-        assert len(events._watchers) == 1
-        waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
-        await cast("AsyncGenerator[Event, None]", watcher).aclose()
-        assert not events._watchers
 
     asyncio.run(run())

@@ -238,21 +238,3 @@ def test_a_fit_that_takes_more_memory_than_it_may_fails_alone_and_is_never_allow
         """
     )
     assert printed.splitlines() == ["refused (0, 0)", str((2**30, 2**30))]
-
-
-def test_what_anything_prints_does_not_spoil_the_outcome():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import os\nfrom monitor.pipeline.fits import worker\n"
-            "output = worker.own_output()\n"
-            "print('by the way', flush=True)\nos.system('echo and more')\n"
-            "os.write(output, b'outcome')",
-        ],
-        capture_output=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert done.stdout == b"outcome"
-    assert done.stderr.split() == b"by the way and more".split()

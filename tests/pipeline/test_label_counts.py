@@ -1,11 +1,10 @@
 """Labels, inline or later: each is in one count, and scores what went out with its frame."""
 
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Reason
@@ -59,121 +58,6 @@ def with_classes(*rows: Sent) -> Pipeline:
 
 
 classed = piped_classes.sent
-
-
-# ---- every label is in exactly one count
-
-wrong_or_right = st.sampled_from(
-    [(), (), GOOD_XY, GOOD_XY, (1.0,), (1.0, 2.0, 3.0), (1.0, float("nan")), (1.0, 1e9)]
-)
-a_class = st.sampled_from([None, 0, 1, 2, 3, 2**32 - 1])
-a_label = st.builds(Label, st.integers(0, 9) | st.none(), wrong_or_right, st.booleans(), a_class)
-a_kind = st.sampled_from(["fine", "fine", "no probabilities", "broken", "refused"])
-a_message = st.tuples(st.lists(a_label, max_size=10), st.booleans(), st.sampled_from([1, 1, 1, 2]))
-
-
-@dataclass
-class Bookkeeping:
-    """What should become of labels, one at a time; written from the meaning of the counts."""
-
-    kinds: dict[int, str]
-    known: set[int] = field(default_factory=set)
-    named: set[int] = field(default_factory=set)
-    classified: int = 0
-    measured: int = 0
-
-    def outcome(self, label: Label) -> str:
-        kind = self.kinds.get(-1 if label.id is None else label.id)
-        good = label.truth == GOOD_XY
-        has_class = label.class_index is not None and label.class_index < 3
-        if label.id is None or not (label.ignore or good or (not label.truth and has_class)):
-            if label.id is not None:
-                self.named.add(label.id)
-            return "refused"
-        if kind is None:
-            return "orphan"
-        if kind == "refused":
-            return "unusable"
-        if label.id in self.known:
-            return "duplicate"
-        judged = has_class and kind == "fine"
-        if not (label.ignore or good or judged):
-            self.named.add(label.id)
-            return "unusable"
-        self.known.add(label.id)
-        if label.ignore:
-            return "ignored"
-        self.classified += judged
-        self.measured += good
-        return "matched"
-
-    @staticmethod
-    def notes(label: Label) -> Counter[Reason]:
-        usable = label.truth in ((), GOOD_XY)
-        beyond = label.class_index is not None and label.class_index >= 3
-        if beyond and usable and label.id is not None and not label.ignore:
-            return Counter({Reason.CLASS_PROBABILITIES_INVALID: 1})
-        fine = label.truth == GOOD_XY or (not label.truth and label.class_index is not None)
-        if label.id is None or not (label.ignore or fine):
-            return Counter({Reason.GROUND_TRUTH_INVALID: 1})
-        return Counter()
-
-
-@given(
-    st.lists(st.tuples(a_kind, wrong_or_right, a_class), max_size=7),
-    st.lists(a_message, max_size=4),
-)
-@example(
-    [("fine", (), None), ("no probabilities", (), None), ("refused", (), 1), ("fine", GOOD_XY, 2)],
-    [
-        ([Label(0, class_index=1), Label(1, class_index=1), Label(2, GOOD_XY)], True, 1),
-        ([Label(0, GOOD_XY), Label(1, GOOD_XY), Label(7, GOOD_XY), Label(3, (1.0,))], True, 1),
-        ([Label(0, GOOD_XY)], False, 2),
-    ],
-)
-def test_every_label_is_in_exactly_one_count(drawn, messages):
-    rows, books = [], Bookkeeping({})
-    expected: Counter[str] = Counter()
-    for id, (kind, truth, true_class) in enumerate(drawn):
-        row = replace(classed(id, true_class), truth=truth)
-        changed = {
-            "no probabilities": replace(row, class_probabilities=()),
-            "broken": replace(row, class_probabilities=(1.0, 1.0, 1.0)),
-            "refused": replace(row, covariance=piped_classes.BAD.covariance),
-        }
-        rows.append(changed.get(kind, row))
-        books.kinds[id] = kind
-        if truth or true_class is not None:
-            # An inline label is one that came first; the class of a refused one is not judged.
-            refused = kind == "refused" and truth in ((), GOOD_XY)
-            label = Label(id, truth, class_index=true_class)
-            expected["unusable" if refused else books.outcome(label)] += 1
-    pipeline = with_classes(*rows)
-    assert account_of(pipeline.counters.truth) == dict(+expected)
-    notes, unmatched = Counter(pipeline.counters.notices), 0
-    for message, complete, number in messages:
-        books.named.clear()
-        now = Counter(orphan=len(message))
-        if number == 1:
-            now = Counter(books.outcome(label) for label in message)
-            for label in message:
-                notes += books.notes(label)
-        assert told(pipeline, message, number, complete=complete) == dict(+now)
-        expected += now
-        if complete and number == 1:
-            # A detection named by a refused label may still get a better one.
-            waiting = {id for id, kind in books.kinds.items() if kind != "refused"}
-            rest = waiting - books.known - books.named
-            unmatched += len(rest)
-            books.known |= rest
-    assert account_of(pipeline.counters.truth) == dict(+expected)
-    assert +Counter(pipeline.counters.notices) == +notes
-    assert pipeline.counters.unmatched == unmatched
-    usable = {id for id, kind in books.kinds.items() if kind != "refused"}
-    assert pipeline.ledger.fates.pending == len(usable - books.known)
-    assert gaussians(pipeline) == books.measured
-    assert sum(held.n for held in piped_classes.counted(pipeline).values()) == books.classified
-    assert pipeline.counters.internal_errors == 0
 
 
 # ---- inline and late labels

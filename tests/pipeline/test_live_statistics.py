@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import plain_space
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
@@ -297,20 +296,6 @@ def refused(statistics: LiveStatistics, theirs: LiveStatistics | StatisticsState
     return str(error.value)
 
 
-def of_spaces(count: int) -> LiveStatistics:
-    statistics = empty({"max_spaces": 64}, **IN_STEPS)
-    for i in range(count):
-        statistics.slices.index(plain_space((f"d{i}", "y")), "s", "car")
-    return statistics
-
-
-def of_lists(count: int, max_slices: int) -> LiveStatistics:
-    statistics = empty(**IN_STEPS, max_slices=max_slices)
-    for i in range(count):
-        assert statistics.class_slices.index("s", (f"a{i}", "b")) is not None
-    return statistics
-
-
 def test_an_import_on_other_bins_or_by_other_slices_is_refused():
     ours = fed(live(), rows_at(10))
     refused(ours, fed(live(micro_bins_per_octave=16), rows_at(10)))
@@ -319,19 +304,3 @@ def test_an_import_on_other_bins_or_by_other_slices_is_refused():
     assert state_of(by_range).slicing == slicing
     assert state_of(empty(**IN_STEPS)).slicing == Slicing(("class",))
     assert "slices by class" in refused(by_range, empty(**IN_STEPS))
-
-
-def test_an_import_of_more_spaces_or_lists_of_classes_than_there_is_room_for_is_refused():
-    ours = empty({"max_spaces": 3}, **IN_STEPS)
-    ours.spaces.add(UV)
-    said = refused(ours, of_spaces(3))
-    assert "slices[2].space: d2, y" in said and "[limits] max_spaces" in said
-    assert imported(ours, of_spaces(2)) == (0, 2)
-    # They count from the first step on.
-    assert len(ours.spaces) == 3
-    assert "set 4 of dimensions" in refused(ours, of_spaces(3))
-    ours = of_lists(1, 3)
-    said = refused(ours, of_lists(4, 16))
-    assert "class_slices[3].class_names: a3, b (2 classes)" in said
-    assert "[statistics] max_slices" in said
-    assert imported(ours, of_lists(3, 16)) == (0, 2)

@@ -4,23 +4,18 @@ version a candidate is known, the way back, and the next run.
 
 from __future__ import annotations
 
-import asyncio
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record, TrialState
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from tests.checkpointed import begun
 from tests.learnt import (
     active_version,
     begin,
@@ -194,20 +189,6 @@ def test_versions_move_with_the_champion_and_old_names_still_lead_to_the_candida
 # ---- the way back
 
 
-def test_class_probabilities_have_a_stack_of_their_own():
-    promotions = promotions_of("car")
-    of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
-    (of_estimates,) = known(promotions, document(2.0))
-    promotions.promote(of_classes.version, "anna")
-    promotions.promote(of_estimates, "anna")
-    record = promotions.rollback(ClassSelection, "", "anna")
-    assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
-    assert active_version(promotions) == of_estimates
-    with pytest.raises(NothingToRollBack):
-        promotions.rollback(ClassSelection, "", "anna")
-    assert promotions.rollback(Selection, "", "anna").after == HOME
-
-
 class Ways(RuleBasedStateMachine):
     """Of two slices, by people."""
 
@@ -286,53 +267,3 @@ class Ways(RuleBasedStateMachine):
 
 Ways.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=20)
 TestWays = Ways.TestCase
-
-
-# ---- the next run
-SLICES = ("car", "bus", "tram", "van")
-
-
-@pytest.fixture
-def busy(tmp_path) -> Promotions:
-    """A run with a trial, a guard, a follower, and what no track has made a guard of yet."""
-    run = begun(tmp_path, *SLICES, mode="automatic")
-    promotions = run.promotions
-    tram = Selection(("x", "y", "z"), Identity(), {"tram": adaptive(1.0)})
-    promotions.promote(known(promotions, tram)[0], "anna")
-    promoted(promotions, 4.0, slice=1)
-    begin(promotions, scaled(5.0))
-    teach(promotions, tracks(0, 8, scale=2.0))
-    teach(promotions, tracks(1, 8, scale=4.0, slice=1))
-    teach(promotions, tracks(2, 8, scale=1.1, slice=2))
-    promoted(promotions, 9.0, slice=3)
-    asyncio.run(run.kept())
-    return promotions
-
-
-def test_a_run_that_goes_on_knows_what_the_last_one_knew_and_decides_as_it_would_have(
-    busy, tmp_path
-):
-    second = begun(tmp_path, *SLICES, mode="automatic").promotions
-    assert second.recalibrators.selection == busy.recalibrators.selection
-    assert second.recalibrators.before == busy.recalibrators.before
-    ours, theirs = second.learning.register, busy.learning.register
-    for name in ("on_trial", "guards", "befores", "spent", "followers", "pinned"):
-        assert getattr(ours, name) == getattr(theirs, name)
-        assert name == "pinned" or getattr(ours, name)
-    assert second.trials() == busy.trials()
-    assert {one.slice for one in second.trials()} == {"car", "bus", "tram"}
-    assert all(one.version for one in second.trials())
-    sequence = second.sequence = busy.sequence
-    for run in (busy, second):
-        for slice, scale in enumerate([5.0, 1.0, 6.0, 1.0]):
-            teach(run, tracks(slice, 120, scale=scale, begin_ns=10**13, slice=slice))
-    found, expected = (
-        [
-            (one.what, one.slice, one.before, one.after, one.evidence)
-            for one in run.records(1000)
-            if one.sequence > sequence
-        ]
-        for run in (second, busy)
-    )
-    assert found == expected
-    assert {what for what, *_ in found} >= {Happened.PROMOTED, Happened.ROLLED_BACK}

@@ -26,9 +26,7 @@ from monitor.statistics.observations import finished
 from tests.learnt import (
     XYZ,
     begin,
-    document,
     happened,
-    known,
     promotions_of,
     teach,
     to_fit,
@@ -255,24 +253,6 @@ def test_a_slice_with_enough_new_tracks_is_fitted_and_put_on_trial_unless_it_loo
     assert promotions.counters.fits["nothing"] == 1
     asyncio.run(rounds.asked(["tram"], "", "anna"))
     assert list(fits.jobs[-1].slices) == ["tram"]
-
-
-def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
-    rounds, promotions, fits = rounds_of("car")
-    teach(promotions, faulty(0, 10))
-    (version,) = known(promotions, document(car=3.0))
-
-    async def run() -> None:
-        fits.held = asyncio.Event()
-        async with learning(rounds):
-            await until(lambda: len(fits.jobs) == 1)
-            promotions.promote(version, "anna")
-            fits.held.set()
-            await until(lambda: promotions.counters.fits["superseded"] == 1)
-
-    asyncio.run(run())
-    assert happened(promotions) == [Happened.PROMOTED]
-    assert promotions.trials() == ()
 
 
 def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):

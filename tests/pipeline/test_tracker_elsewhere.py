@@ -229,18 +229,6 @@ def test_what_is_left_of_a_call_is_told_and_waited_for_no_longer():
 # ---- a tracker that does not
 
 
-def test_a_tracker_that_is_away_costs_no_wait_and_the_answer_says_so():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.vanished(played)
-        answer = setting.at_once(setting.stream())
-        assert [notice.reason for notice in answer.notices] == [Reason.NOT_TRACKED]
-        assert setting.pipeline.counters.notices[Reason.NOT_TRACKED] == 1
-        assert not setting.at_once(setting.stream("other", return_tracks=False)).notices
-        assert setting.ended == {FAILED: 2}
-
-    play(scene)
-
-
 def test_a_tracker_that_goes_away_leaves_no_answer_waiting_and_gets_headers_anew():
     async def scene(setting: Setting, played: PlayedTracker):
         waiting = asyncio.create_task(setting.missed(setting.stream()))

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
 from tests import laws, piped_classes
 from tests.piped import (
     DOUBLE,
     HEADER,
     SECOND,
-    account_of,
     counted,
     opened,
     pipeline_of,
@@ -58,30 +56,6 @@ def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by)
     assert total.raw.n == total.recalibrated.n == n
     laws.assert_same(reduce(SliceStatistics.merge, found.values()), total)
     assert len([name for name in found if name != OVERFLOW]) <= limit
-
-
-def test_rows_without_room_for_their_slice_are_counted():
-    pipeline = pipeline_of(statistics={"max_slices": 1})
-    rows = [replace(sent(i, truth=True), class_index=i) for i in range(4)]
-    pipeline.process(opened(pipeline), frame(rows))
-    assert pipeline.counters.overflow_detections == 3
-    # A list of classes without room is left out.
-    pipeline = pipeline_of(statistics={"max_slices": 1})
-    for number, names in enumerate((piped_classes.CLASSES, ("x", "y"), ("y", "x"))):
-        stream = opened(pipeline, replace(piped_classes.HEADER, classes=names))
-        pipeline.process(stream, frame([piped_classes.sent(1, 1, classes=len(names))], number))
-    assert {name: one.n for name, one in piped_classes.counted(pipeline).items()} == {TOTAL: 1}
-    assert pipeline.counters.overflow_classified == 2
-    assert account_of(pipeline.counters.truth) == {"matched": 3}
-    assert pipeline.counters.internal_errors == 0
-
-
-# ---- windows of Gaussians over long drives
-
-
-def windows_of(pipeline: Pipeline) -> list[dict[str, SliceStatistics]]:
-    levels = range(pipeline.live.windows.older + 1)
-    return [dict(finished(pipeline.live.in_steps(level))) for level in levels]
 
 
 # ---- windows of classes
@@ -134,17 +108,6 @@ def test_labels_within_a_minute_of_the_last_frame_of_their_stream_are_in_the_cou
     assert counted(pipeline)[TOTAL].raw.n == 10
     # The last three have no frame after them that could make their labels late.
     assert counted_live(pipeline) == in_time
-
-
-def test_a_stream_whose_clock_is_behind_that_of_others_is_in_time_by_its_own():
-    pipeline = pipeline_of()
-    ahead = opened(pipeline, replace(HEADER, stream="radar"))
-    for number in range(10):
-        pipeline.process(ahead, frame([], number, (5000 + number) * SECOND))
-    played(pipeline, opened(pipeline), 0, 100 * SECOND, 1)
-    assert counted_live(pipeline) == 10
-    # The windows go by the time of all.
-    assert TOTAL not in windows_of(pipeline)[0]
 
 
 @pytest.mark.parametrize("stamp", [None, 0, 10**6 * SECOND])
