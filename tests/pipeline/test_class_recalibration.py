@@ -11,7 +11,7 @@ from monitor.frames.detections import Reason
 from monitor.frames.space import FloatArray
 from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.probabilities import LEAST, ClassIdentity
+from monitor.recalibration.classes.probabilities import LEAST
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
@@ -87,13 +87,6 @@ def test_only_usable_opinions_of_usable_detections_are_recalibrated():
     assert np.isnan(found).all(axis=1).tolist() == [True, False, True, True, False, True]
     for i in (1, 4):
         assert found[i] == pytest.approx(warmed(rows[i].class_probabilities), abs=1e-12)
-
-
-@pytest.mark.parametrize("classes", [CLASS_IDENTITY, ClassSelection(CLASSES, ClassIdentity())])
-def test_the_identity_adds_nothing_to_the_answer(classes):
-    found = extras(recalibrating(classes), [sent(1), sent(2)])
-    assert found.class_probabilities is None
-    assert found.class_version == ""
 
 
 def test_while_observing_nothing_is_forwarded_of_classes():

@@ -1,14 +1,12 @@
-"""The watch of a sidecar: which ground truth it takes in, that a reading has all that came before,
-what the next run goes on from, and that a page leads to a fit.
-"""
+"""The watch of a sidecar: which ground truth it takes in, and that a page leads to a fit."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -259,56 +257,6 @@ def fitted(version: str) -> SliceFitted:
     return SliceFitted("car", version, "", 4, 40)
 
 
-def watching(asked: Any = None, **drift: Any) -> DriftAlarms:
-    fits = cast(FitRounds, SimpleNamespace(asked=asked))
-    return DriftAlarms(pipeline_of(drift=drift, promotion={"fit_tracks": 4}), fits)
-
-
-@dataclass
-class Drive:
-    """One more track a look; the alarm is over after so many looks.
-
-    answers  to each fit that is asked for, in turn
-    """
-
-    answers: list[Sequence[SliceFitted] | Exception]
-    looks: int = 0
-    over: int = 100
-    asked: list[tuple[Sequence[str], int]] = field(default_factory=list)
-
-    def tracks(self, *_: object) -> int:
-        self.looks += 1
-        return self.looks
-
-    async def fit(self, slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
-        assert (method, actor) == ("", ACTOR)
-        self.asked.append((slices, self.looks))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Fits that are asked for after a page of a slice."""
-
-    def found(drive: Drive, slice: str = "car") -> list[tuple[Sequence[str], int]]:
-        monkeypatch.setattr(alarms, "_REFITS_PERIOD", 0.0)
-        monkeypatch.setattr(alarms, "ended_since", drive.tracks)
-        monkeypatch.setattr(DriftWatch, "stays", lambda *_: drive.looks < drive.over)
-
-        async def run() -> None:
-            watch = watching(drive.fit, refit_on_page=True)
-            watch.pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
-            await asyncio.gather(*watch._running)
-
-        asyncio.run(run())
-        return drive.asked
-
-    return found
-
-
 @pytest.mark.parametrize(
     ("answers", "slice", "over", "expected"),
     [
@@ -326,5 +274,31 @@ def asked(monkeypatch):
         ([], "car", 3, []),
     ],
 )
-def test_a_page_asks_for_a_fit_as_long_as_it_stays(asked, answers, slice, over, expected):
-    assert asked(Drive(answers, over=over), slice) == expected
+def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, over, expected):
+    """One more track a look; the alarm is over after so many looks."""
+    looks, asked, left = 0, [], list(answers)
+
+    def tracks(*_: object) -> int:
+        nonlocal looks
+        looks += 1
+        return looks
+
+    async def fit(slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
+        assert (method, actor) == ("", ACTOR)
+        asked.append((slices, looks))
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run() -> None:
+        pipeline = pipeline_of(drift={"refit_on_page": True}, promotion={"fit_tracks": 4})
+        watch = DriftAlarms(pipeline, cast(FitRounds, SimpleNamespace(asked=fit)))
+        pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
+        await asyncio.gather(*watch._running)
+
+    monkeypatch.setattr(alarms, "_REFITS_PERIOD", 0.0)
+    monkeypatch.setattr(alarms, "ended_since", tracks)
+    monkeypatch.setattr(DriftWatch, "stays", lambda *_: looks < over)
+    asyncio.run(run())
+    assert asked == expected

@@ -91,19 +91,3 @@ def test_a_slow_watcher_loses_the_oldest_events_and_sees_the_gap():
         assert (len(rest), rest[-1].what) == (QUEUE - 1, STOPPING)
 
     asyncio.run(run())
-
-
-def test_close_ends_watchers_after_what_they_were_told():
-    async def run():
-        events = Events()
-        waiting, behind = await watching(events), await watching(events)
-        end = asyncio.create_task(rest_of(waiting))
-        await asyncio.sleep(0)
-        events.publish(STOPPING, 1)
-        events.close()
-        for rest in (await end, await rest_of(behind)):
-            assert [event.what for event in rest] == [STOPPING]
-        # Who comes later is told the state of health and no more.
-        assert await rest_of(events.watch(9)) == [Event(1, 9, STOPPING)]
-
-    asyncio.run(run())

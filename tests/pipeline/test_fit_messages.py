@@ -24,6 +24,7 @@ from monitor.pipeline.fits.messages import (
 from monitor.promotion.fits import FitJob, FitOutcome
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.scaling import Objective, VarianceScaling
+from tests import laws
 from tests.promotion.fit_jobs import job_of, rows_of
 from tests.recalibration.rows import json_values
 
@@ -37,28 +38,6 @@ SPACE = Space(
 
 def written(job: FitJob) -> bytes:
     return b"".join(job_pieces(job))
-
-
-def arrays(rows):
-    sent = rows.estimates
-    return (
-        sent.mean,
-        sent.covariance,
-        rows.error,
-        rows.time_s,
-        rows.delay_s,
-        sent.diagonal,
-        rows.track,
-    )
-
-
-def assert_same_rows(found, expected):
-    assert found.space == expected.space
-    for left, right in zip(arrays(found), arrays(expected), strict=True):
-        assert (left is None) == (right is None)
-        if right is not None:
-            assert left.dtype == right.dtype
-            np.testing.assert_array_equal(left, right)
 
 
 @given(
@@ -99,14 +78,14 @@ def test_what_arrives_is_what_was_sent(
     assert found.limits == limits
     assert list(found.slices) == list(slices)
     for label, rows in slices.items():
-        assert_same_rows(found.slices[label], rows)
+        laws.assert_same(found.slices[label], rows)
 
 
 def test_a_space_with_angles_and_arrays_that_are_not_in_order_in_memory_arrive_too():
     rows = rows_of(1, k=2)
     backwards = replace(rows, space=SPACE, error=rows.error[::-1], track=rows.track[::-1])
     found = read_job(written(job_of("variance-scaling", {"car": backwards})))
-    assert_same_rows(found.slices["car"], backwards)
+    laws.assert_same(found.slices["car"], backwards)
 
 
 # ---- outcomes

@@ -3,7 +3,7 @@ which frames pass, and what a restart or another sidecar brings."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,12 @@ from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics, no_statistics
-from monitor.statistics.state import Slicing, StatisticsState
+from monitor.statistics.state import StatisticsState
 from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.calibration.matched_frames import UV, XY, matched
-from tests.states import assert_same_state
 
 SECOND = 10**9
 NAMES = ("car", "truck", "bus")
@@ -275,32 +273,3 @@ class Sidecar(RuleBasedStateMachine):
 
 TestSidecar = Sidecar.TestCase
 TestSidecar.settings = settings(laws.costly, stateful_step_count=25)
-
-
-# ---- what an import may not bring
-
-
-def refused(statistics: LiveStatistics, theirs: LiveStatistics | StatisticsState) -> str:
-    """The reason; nothing is added, and no slice is new."""
-    state = theirs if isinstance(theirs, StatisticsState) else state_of(theirs)
-    before = state_of(statistics)
-
-    def labels() -> tuple[Sequence[str], ...]:
-        return statistics.slices.names, [entry.label for entry in statistics.class_slices.slices]
-
-    names = labels()
-    with pytest.raises(IncompatibleStatistics) as error:
-        next(statistics.import_in_steps(state))
-    assert labels() == names
-    assert_same_state(state_of(statistics), before)
-    return str(error.value)
-
-
-def test_an_import_on_other_bins_or_by_other_slices_is_refused():
-    ours = fed(live(), rows_at(10))
-    refused(ours, fed(live(micro_bins_per_octave=16), rows_at(10)))
-    by_range = empty(slice_by=("stream", "range", "class"), range_edges=(10.0, 20.0))
-    slicing = Slicing(("class", "range", "stream"), (10.0, 20.0), ("x", "y", "z"))
-    assert state_of(by_range).slicing == slicing
-    assert state_of(empty(**IN_STEPS)).slicing == Slicing(("class",))
-    assert "slices by class" in refused(by_range, empty(**IN_STEPS))

@@ -4,7 +4,6 @@ version a candidate is known, the way back, and the next run.
 
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -63,14 +62,6 @@ def test_pinning_is_recorded_and_people_may_still_act():
     promotions.rollback(Selection, "", "anna")
     record = promotions.pin(pinned=False, actor="anna")
     assert (record.what, record.version) == (Happened.UNPINNED, HOME)
-    # What is held is said again after a pin.
-    promoted(promotions, 4.0)
-    assert [one.what for one in teach(promotions, tracks(0, 100))] == [Happened.HELD]
-    assert teach(promotions, tracks(1, 5, begin_ns=10**13)) == []
-    promotions.pin(pinned=True, actor="anna")
-    (held,) = teach(promotions, tracks(2, 5, begin_ns=2 * 10**13))
-    assert (held.what, "pinned" in held.reason) == (Happened.HELD, True)
-    assert of_slices(promotions) == {"car": scaled(4.0)}
 
 
 # ---- tracks

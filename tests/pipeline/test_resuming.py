@@ -4,13 +4,10 @@ one that goes on with less than there was, whose counts still add up.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -20,14 +17,11 @@ from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
 from monitor.pipeline.run_state import (
     RUN_STATE,
-    OpenTracks,
-    RunState,
     restore_run,
     run_state_of,
     with_tracks,
 )
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import family_text, read_family
 from monitor.store.entries import Entry
 from monitor.store.journal import Journal
@@ -45,7 +39,7 @@ from tests.ledger_oracle import (
     named_frames,
     tell,
 )
-from tests.piped import BY_SLICE, DOUBLE, XYZ, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
 selections = st.sampled_from([DOUBLE, BY_SLICE])
@@ -363,31 +357,3 @@ def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
         moved(last, journal, move)
         assert_adds_up(last)
     checkpoint_of(last)
-
-
-# ---- the document of it
-
-TRACKS = OpenTracks(
-    XYZ,
-    10,
-    np.array([3, 5], np.uint64),
-    np.array([4, 9]),
-    np.array([1.0, 2.0]),
-    np.arange(16.0),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("ids", [5, 5], "do not ascend"),
-        ("ids", [0, 3], "do not ascend"),
-        ("counted", 9, "not all within the 9"),
-        ("last", [1], "not of 2 tracks"),
-    ],
-)
-def test_tracks_that_cannot_be_are_refused_by_their_field(name, value, said):
-    document = json.loads(RUN_STATE.write(RunState(1, tracks=(TRACKS,))))
-    document["tracks"][0][name] = value
-    with pytest.raises(InvalidDocument, match=said):
-        RUN_STATE.read(json.dumps(document))

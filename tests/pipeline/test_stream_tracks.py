@@ -292,17 +292,6 @@ def pairs_of(pipeline: Pipeline) -> int:
     return dict(statistics_of(pipeline))["total"].raw.pairs
 
 
-def test_detections_of_one_track_are_pairs_and_those_of_no_track_are_not():
-    known, unknown = tracking(), pipeline_of()
-    for number in range(10):
-        for name in ("front", "rear"):
-            sent(known, labelled(number), number, stream_named(name))
-        sent(unknown, labelled(number), number)
-    # Four objects in ten frames of each of two streams, all in one pane.
-    assert pairs_of(known) == 2 * 4 * 10 * 9 // 2
-    assert pairs_of(unknown) == 0
-
-
 def test_inline_and_late_labels_are_of_the_same_tracks():
     inline, late = (tracking(DOUBLE) for _ in range(2))
     for number in range(12):

@@ -246,19 +246,6 @@ def test_a_tracker_that_goes_away_leaves_no_answer_waiting_and_gets_headers_anew
     play(scene, silent)
 
 
-def test_a_late_answer_is_passed_over_and_the_next_one_is_in_time():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.missed(setting.stream())
-        played.behave = answering
-        played.say(*answering(played.frames()[0]))
-        setting.wait_longer()
-        await setting.tracked(setting.stream())
-        assert setting.ended == {LATE: 1, ANSWERED: 1}
-        assert setting.tracker.unusable == 0
-
-    play(scene, silent, timeout_seconds=SHORT)
-
-
 def test_tracks_that_cannot_be_cost_only_their_own_frame_and_an_answer_counts_once():
     def behave(request):
         response = tracker_pb2.UpdateResponse.FromString(answering(request)[0])
