@@ -50,7 +50,6 @@ def in_form(covariance: Any, form: str) -> tuple[float, ...]:
 
 
 def detections(rows: Sequence[Sent]) -> ReceivedDetections:
-    """All rows of a frame; arrays as wide as the longest of them."""
     return ReceivedDetections(
         id=np.array([row.id or 0 for row in rows], np.uint64),
         has_id=np.array([row.id is not None for row in rows], bool),
@@ -89,7 +88,6 @@ def _indices(values: Sequence[int | None]) -> IntArray:
 
 
 def _layout(row: Sent) -> tuple[object, ...]:
-    """Which fields a row carries, and how long they are."""
     return (
         row.id is None,
         row.class_index is None,

@@ -9,31 +9,15 @@ from scipy.stats import norm
 
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
-from monitor.frames.space import FloatArray
 from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import (
-    CLASS_IDENTITY,
-    ClassSelection,
-)
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from tests import laws, piped_classes
-from tests.piped import (
-    BAD,
-    BY_SLICE,
-    DOUBLE,
-    HEADER,
-    MISSING,
-    SELECTIONS,
-    WHITEN,
-    XYZ,
-    opened,
-    outgoing,
-    pipeline_of,
-    sent,
-)
+from monitor.statistics.measures import NormalMarginals
+from tests import laws, piped, piped_classes
+from tests.piped import BAD, HEADER, MISSING, SELECTIONS, XYZ, opened, outgoing, pipeline_of, sent
 from tests.piped_classes import CLASSES, recalibrating, rejection
 from tests.received import Sent, frame
 
@@ -44,25 +28,8 @@ ASKING = replace(HEADER, quantile_levels=LEVELS)
 
 
 @dataclass(frozen=True)
-class LogisticMarginals:
-    """Logistic distributions: location and scale (n, K)."""
-
-    location: FloatArray
-    scale: FloatArray
-
-    def log_density(self, value: FloatArray) -> FloatArray:
-        raise NotImplementedError
-
-    def cumulative(self, value: FloatArray) -> FloatArray:
-        raise NotImplementedError
-
-    def quantiles(self, tau: FloatArray) -> FloatArray:
-        return self.location + self.scale * np.log(tau / (1 - tau))[:, None, None]
-
-
-@dataclass(frozen=True)
 class Heavy:
-    """Says that errors are logistic with the σ sent as their scale; forwards their moments."""
+    """Doubles σ and says that errors are of another shape than Gaussian, or fails at that."""
 
     output: Output = Output.MOMENTS
     failure: str = ""
@@ -71,18 +38,18 @@ class Heavy:
     k: ClassVar[int] = 3
 
     def apply(self, estimates: Estimates) -> Estimates:
-        covariance = estimates.covariance * (np.pi**2 / 3)
+        covariance = 4.0 * estimates.covariance
         if self.failure == "at a row":
             covariance[0] = np.nan
         return Estimates(estimates.mean + 0.0, covariance, estimates.diagonal)
 
-    def marginals(self, estimates: Estimates) -> LogisticMarginals:
+    def marginals(self, estimates: Estimates) -> NormalMarginals:
         if self.failure == "of quantiles":
             raise ZeroDivisionError("broken")
         scale = np.sqrt(np.diagonal(estimates.covariance, axis1=1, axis2=2))
         if self.failure == "of a quantile":
             scale[1, 2] = np.nan
-        return LogisticMarginals(estimates.mean, scale)
+        return NormalMarginals(estimates.mean, scale)
 
     def parameters(self) -> dict[str, Any]:
         return {}
@@ -92,7 +59,7 @@ HEAVY = Selection(XYZ.names, Heavy())
 MIXED = Selection(
     XYZ.names,
     Identity(),
-    {"truck": Heavy(), "bus": WHITEN, "tram": Heavy(Output.SURROGATE)},
+    {"truck": Heavy(), "bus": piped.WHITEN, "tram": Heavy(Output.SURROGATE)},
 )
 
 
@@ -190,13 +157,13 @@ def test_where_quantiles_fail_the_estimates_still_go_out_and_other_rows_have_the
 
 
 def test_quantiles_go_to_the_connection_that_asks_and_change_nothing_else():
-    pipeline = pipeline_of(DOUBLE)
+    pipeline = pipeline_of(piped.DOUBLE)
     plain, asking = opened(pipeline), opened(pipeline, ASKING)
     assert extras(pipeline.process(plain, frame([sent(1)], 1))).quantiles is None
     assert extras(pipeline.process(asking, frame([sent(1)], 2))).quantiles is not None
     assert opened(pipeline, ASKING) is asking
     assert extras(pipeline.process(opened(pipeline), frame([sent(1)], 3))).quantiles is None
-    with_them, without = asked(BY_SLICE, THREE), asked(BY_SLICE, THREE, HEADER)
+    with_them, without = asked(piped.BY_SLICE, THREE), asked(piped.BY_SLICE, THREE, HEADER)
     other = replace(extras(with_them), quantiles=None)
     laws.assert_same(replace(with_them, extras=other), without)
 

@@ -337,11 +337,3 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
         assert run.promotions.learning.register.pinned
         assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
-
-
-def test_once_there_was_a_state_of_ours_the_version_before_is_not_gone_back_to(folder, before):
-    folder.mkdir()
-    (folder / "state.db").write_bytes(b"garbage")
-    run = begun(folder, previous=before)
-    assert (run.checkpoints.continues, run.checkpoints.refused) == ("", 1)
-    assert not statistics_of(run.pipeline)

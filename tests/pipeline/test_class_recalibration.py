@@ -15,20 +15,8 @@ from monitor.recalibration.classes.probabilities import LEAST
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from tests import laws
-from tests.piped_classes import (
-    BAD,
-    CLASSES,
-    HEADER,
-    WARM,
-    answered,
-    assert_same_measures,
-    extras,
-    recalibrating,
-    rejection,
-    sent,
-    total_of,
-)
+from tests import laws, piped_classes
+from tests.piped_classes import BAD, HEADER, answered, extras, recalibrating, sent, total_of
 from tests.received import Sent
 
 
@@ -43,8 +31,6 @@ class BrokenClasses:
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         made = np.exp(log_probabilities)
         match self.failure:
-            case "raises":
-                raise ZeroDivisionError("broken")
             case "gives back other classes":
                 return made[:, :, :-1]
             case "NaN in a row":
@@ -73,7 +59,7 @@ def test_every_opinion_is_recalibrated_and_then_their_mean_goes_out(opinions):
     rows = [sent(i, opinions=opinions) for i in range(6)]
     pipeline = recalibrating()
     found = extras(pipeline, rows)
-    assert found.class_version == WARM.version
+    assert found.class_version == piped_classes.WARM.version
     for row, made in zip(rows, found.class_probabilities, strict=True):
         assert made == pytest.approx(warmed(row.class_probabilities), abs=1e-12)
         assert made.sum() == pytest.approx(1, abs=1e-12)
@@ -87,18 +73,6 @@ def test_only_usable_opinions_of_usable_detections_are_recalibrated():
     assert np.isnan(found).all(axis=1).tolist() == [True, False, True, True, False, True]
     for i in (1, 4):
         assert found[i] == pytest.approx(warmed(rows[i].class_probabilities), abs=1e-12)
-
-
-def test_while_observing_nothing_is_forwarded_of_classes():
-    pipeline = recalibrating(
-        replace(WARM, rejection=rejection(RejectedBy.ENTROPY, 0.0)),
-        recalibration={"mode": "observe"},
-    )
-    found = extras(pipeline, [sent(1), sent(2)])
-    assert found.class_probabilities is None
-    assert found.rejected_by is None
-    assert not pipeline.counters.uncertain.any()
-    assert pipeline.counters.class_recalibrations == ClassAccount()
 
 
 def test_a_recalibrator_of_other_classes_is_left_alone_and_a_notice_says_so():
@@ -118,10 +92,9 @@ def test_a_recalibrator_of_other_classes_is_left_alone_and_a_notice_says_so():
     assert not answered(recalibrating(others), [sent(1, opinions=0)]).notices
 
 
-@pytest.mark.parametrize("failure", ["raises", "gives back other classes"])
-def test_where_class_recalibration_fails_everything_else_goes_on(failure):
+def test_where_class_recalibration_fails_everything_else_goes_on():
     rows = [sent(1, 0, truth=(0.0, 0.0)), sent(2, 1), sent(3)]
-    classes = ClassSelection(CLASSES, BrokenClasses(failure))
+    classes = ClassSelection(piped_classes.CLASSES, BrokenClasses("gives back other classes"))
     double = Selection(HEADER.space.names, VarianceScaling((2.0, 2.0)))
     broken, sound = recalibrating(classes, double), recalibrating(CLASS_IDENTITY, double)
     found, expected = answered(broken, rows), answered(sound, rows)
@@ -135,7 +108,7 @@ def test_where_class_recalibration_fails_everything_else_goes_on(failure):
 
 
 def test_a_row_that_is_not_finite_goes_out_without():
-    classes = ClassSelection(CLASSES, BrokenClasses("NaN in a row"))
+    classes = ClassSelection(piped_classes.CLASSES, BrokenClasses("NaN in a row"))
     pipeline = recalibrating(classes)
     answer = answered(pipeline, [BAD, sent(1), sent(2), sent(3)])
     assert answer.extras is not None
@@ -160,7 +133,7 @@ def test_what_became_of_each_detection_is_counted_frame_by_frame():
 def test_of_a_single_class_there_is_nothing_to_recalibrate():
     header = replace(HEADER, classes=("car",))
     rows = [replace(sent(1), class_probabilities=(1.0,))]
-    classes = ClassSelection((), Temperature(2.0), rejection(RejectedBy.ENTROPY, 0.0))
+    classes = ClassSelection((), Temperature(2.0), piped_classes.rejection(RejectedBy.ENTROPY, 0.0))
     found = extras(recalibrating(classes), rows, header)
     assert found.class_probabilities is None
     assert found.rejected_by.tolist() == [0]
@@ -185,7 +158,7 @@ def test_logits_are_counted_and_recalibrated_as_their_softmax(opinions, shift):
     assert found.class_probabilities == pytest.approx(expected.class_probabilities, abs=1e-8)
     assert total_of(told).n == 8
     # Of 1e6 + x, x is known to 1e-10.
-    assert_same_measures(told, meant, 1e-8)
+    piped_classes.assert_same_measures(told, meant, 1e-8)
 
 
 @pytest.mark.parametrize(

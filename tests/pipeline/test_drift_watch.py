@@ -185,13 +185,6 @@ def test_detections_whose_nees_is_no_number_are_left_out_of_evidence():
     assert np.isfinite(watch.family.evidence.sums).all()
 
 
-def test_who_does_not_watch_takes_nothing_in():
-    watch = watch_of(watching=False)
-    assert taken_in(watch, rows_of(0), rows_of(0, live=False)) == [0, 0, 0]
-    assert reading_of(watch) == DriftReading()
-    assert watch.left_out["late"] == 0
-
-
 # ---- in steps
 
 

@@ -15,18 +15,8 @@ from monitor.promotion.records import SWAPS, Happened, Record, TrialState
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from tests.learnt import (
-    active_version,
-    begin,
-    document,
-    happened,
-    known,
-    of_slices,
-    promoted,
-    promotions_of,
-    teach,
-    to_fit,
-)
+from tests import learnt
+from tests.learnt import active_version, begin, document, known, promoted, promotions_of, teach
 from tests.promotion.owned_registers import adaptive, scaled
 from tests.promotion.simulated_tracks import tracks
 
@@ -58,7 +48,7 @@ def test_pinning_is_recorded_and_people_may_still_act():
     assert promotions.pin(pinned=True, actor="anna").what is Happened.PINNED
     assert promotions.pinned
     promoted(promotions, 4.0)
-    assert of_slices(promotions) == {"car": scaled(4.0)}
+    assert promotions.recalibrators.selection.by_slice == {"car": scaled(4.0)}
     promotions.rollback(Selection, "", "anna")
     record = promotions.pin(pinned=False, actor="anna")
     assert (record.what, record.version) == (Happened.UNPINNED, HOME)
@@ -117,7 +107,7 @@ def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back
 
 def test_what_came_of_a_fit_is_told_slice_by_slice():
     promotions = promotions_of("car", "bus", "tram")
-    some = [to_fit(promotions, index) for index in range(3)]
+    some = [learnt.to_fit(promotions, index) for index in range(3)]
     outcome = FitOutcome({"car": scaled(4.0), "bus": scaled(1.1)}, {"tram": "too few"})
     car, bus, tram = finished(promotions.begin(some, outcome, "anna"))
     assert (car.reason, car.tracks, car.detections) == ("", 10, 400)
@@ -128,7 +118,7 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert bus.factors[0].typical == pytest.approx(1.1)
     fits = promotions.counters.fits
     assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
-    assert happened(promotions) == [Happened.BEGAN]
+    assert learnt.happened(promotions) == [Happened.BEGAN]
 
 
 # ---- candidates

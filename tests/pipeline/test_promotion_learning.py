@@ -17,29 +17,17 @@ import monitor.pipeline.fits.rounds
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
 from monitor.pipeline.fits.rounds import FitRounds
-from monitor.pipeline.learning import LabelledTracks, job_of
+from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome
 from monitor.promotion.records import Happened
 from monitor.promotion.tracks import LabelledRows, WholeTrack
 from monitor.statistics.observations import finished
-from tests.learnt import (
-    XYZ,
-    begin,
-    happened,
-    promotions_of,
-    teach,
-    to_fit,
-)
+from tests.learnt import XYZ, begin, happened, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 SECOND = 10**9
-
-
-def learning_of(*slices: str, **promotion) -> LabelledTracks:
-    learning: LabelledTracks = promotions_of(*slices, **promotion).learning
-    return learning
 
 
 def frame(number: int, seen: dict[int, int], source: int = 0) -> LabelledRows:
@@ -52,24 +40,6 @@ def frame(number: int, seen: dict[int, int], source: int = 0) -> LabelledRows:
     ids = TrackIds(np.array(list(seen), np.uint64), np.ones(n, bool))
     slices, stamp_ns = np.array(list(seen.values())), number * SECOND // 2
     return LabelledRows(XYZ, slices, sent, truth, stamp_ns, 0, ids, source)
-
-
-# ---- tracks
-
-
-def test_frames_become_whole_tracks_by_slice_and_are_kept():
-    learning = learning_of("car", "bus")
-    for number in range(8):
-        learning.take(frame(number, {1: 0, 2: 1, 3: 0}))
-    assert finished(learning.whole()) == {}
-    assert learning.latest_ns is None
-    for number in range(8, 14):
-        learning.take(frame(number, {4: 0}))
-    found = finished(learning.whole())
-    assert {slice: [track.n for track in of] for slice, of in found.items()} == {0: [8, 8], 1: [8]}
-    assert learning.latest_ns == 7 * SECOND // 2
-    assert learning.reservoir.tracks(0) == tuple(found[0])
-    assert finished(learning.whole()) == {}
 
 
 # ---- what is due

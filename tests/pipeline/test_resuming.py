@@ -15,30 +15,15 @@ from monitor.drift.state import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
-from monitor.pipeline.run_state import (
-    RUN_STATE,
-    restore_run,
-    run_state_of,
-    with_tracks,
-)
+from monitor.pipeline.run_state import RUN_STATE, restore_run, run_state_of, with_tracks
 from monitor.statistics.observations import finished
 from monitor.store.drift_documents import family_text, read_family
 from monitor.store.entries import Entry
 from monitor.store.journal import Journal
 from monitor.store.statistics_state import StoredState, parsed, serialised
+from tests import ledger_oracle
 from tests.journals import ListJournal, frame_in, name_of
-from tests.ledger_oracle import (
-    HEADERS,
-    Busy,
-    Came,
-    Message,
-    Move,
-    Named,
-    detections_of,
-    messages,
-    named_frames,
-    tell,
-)
+from tests.ledger_oracle import HEADERS, Busy, Came, Message, Move, Named, messages, named_frames
 from tests.piped import BY_SLICE, DOUBLE, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
@@ -104,7 +89,7 @@ def done(pipeline: Pipeline, move: Move) -> None:
     if isinstance(move, Came):
         pipeline.process(opened(pipeline, HEADERS[move.stream]), move.received())
     elif isinstance(move, Message):
-        tell(pipeline, journal, move)
+        ledger_oracle.tell(pipeline, journal, move)
     elif isinstance(move, Busy):
         journal.busy = move.is_so
 
@@ -122,7 +107,7 @@ def counts_of(pipeline: Pipeline) -> Any:
     """All but the statistics that the next frame depends on, or that is told."""
     clock, ledger, shares = pipeline.live.clock, pipeline.ledger, pipeline.ledger.fates.shares
     return (
-        detections_of(pipeline),
+        ledger_oracle.detections_of(pipeline),
         ledger.fates.account,
         {
             entry.name: [shares.of(name, index) for name in shares.counts]

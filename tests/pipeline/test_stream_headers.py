@@ -11,19 +11,8 @@ from monitor.frames.frame import Header, Refusal
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import Space, plain_space
 from monitor.pipeline.streams import Stream
-from tests.piped import (
-    DOUBLE,
-    GOOD_TRUTH,
-    HEADER,
-    SECOND,
-    account_of,
-    counted,
-    opened,
-    outgoing,
-    pipeline_of,
-    reported,
-    sent,
-)
+from tests import piped
+from tests.piped import GOOD_TRUTH, HEADER, SECOND, account_of, opened, pipeline_of, reported, sent
 from tests.received import Label, frame, labels
 
 LONGEST = "a" * 64
@@ -120,19 +109,19 @@ def test_a_stream_that_connects_again_goes_on_until_its_header_changes():
 
 
 def test_a_repeated_frame_is_answered_again_and_counted_once():
-    pipeline = pipeline_of(DOUBLE)
+    pipeline = pipeline_of(piped.DOUBLE)
     stream = opened(pipeline)
     rows = [sent(1, truth=True), sent(2)]
     first = pipeline.process(stream, frame(rows))
     again = pipeline.process(stream, frame(rows))
-    assert outgoing(again) == outgoing(first)
+    assert piped.outgoing(again) == piped.outgoing(first)
     (notice,) = again.notices
     assert notice.reason is Reason.DUPLICATE_FRAME
     assert notice.message == (
         "1 came before with the same stamp: answered again, counted once. "
         "Number the frames of a stream uniquely."
     )
-    assert counted(pipeline)[TOTAL].raw.n == 1
+    assert piped.counted(pipeline)[TOTAL].raw.n == 1
     assert account_of(pipeline.counters.truth) == {"matched": 1, "duplicate": 1}
     assert pipeline.counters.notices[Reason.DUPLICATE_FRAME] == 1
     assert pipeline.counters.dropped == 0
@@ -143,12 +132,12 @@ def test_a_repeated_frame_is_answered_again_and_counted_once():
     # Wholly labelled, it is repeated like any other.
     again = pipeline.process(stream, frame(rows))
     assert [notice.reason for notice in again.notices] == [Reason.DUPLICATE_FRAME]
-    assert counted(pipeline)[TOTAL].raw.n == 2
+    assert piped.counted(pipeline)[TOTAL].raw.n == 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (5, 4), (0, None), (None, 0)])
 def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(before, after):
-    pipeline = pipeline_of(DOUBLE)
+    pipeline = pipeline_of(piped.DOUBLE)
     stream, fates = opened(pipeline), pipeline.ledger.fates
     pipeline.process(stream, frame([sent(1, truth=True), sent(2), sent(3)], 1, before))
     answer = pipeline.process(stream, frame([sent(4, truth=True), sent(5)], 1, after))

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.detections import Reason
-from monitor.frames.frame import (
-    EgoMotion,
-    FrameAnswer,
-    Header,
-    ReportedTracks,
-    TrackStatus,
-    Twist,
-)
+from monitor.frames.frame import FrameAnswer, Header, ReportedTracks, TrackStatus
 from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import FloatArray
 from monitor.pipeline import stream_tracker
@@ -130,18 +123,6 @@ def test_a_refused_detection_is_never_tracked(refused):
     laws.assert_same(replace(found, id=none), replace(wanted, id=none))
 
 
-@pytest.mark.parametrize("rows", [[], list(REFUSED.values())], ids=len)
-def test_a_frame_with_nothing_to_track_costs_no_track(rows):
-    pipeline = tracking()
-    before = followed(pipeline, range(4))
-    coasting = tracks_of(sent(pipeline, rows, 4))
-    assert coasting.status.tolist() == [TrackStatus.COASTING] * 4
-    assert coasting.detection.tolist() == [-1] * 4
-    after = followed(pipeline, [5])
-    assert before.id.tolist() == coasting.id.tolist() == after.id.tolist()
-    assert pipeline.counters.internal_errors == 0
-
-
 def test_scores_and_upstream_ids_stay_with_their_detections():
     pipeline = tracking(tracker={"birth_score": 0.5, "association": "upstream"})
     rows = [
@@ -192,18 +173,6 @@ def test_a_frame_without_a_stamp_or_with_one_that_was_tracked_says_that_it_was_n
     orders = {Order.IN_ORDER: 3, Order.UNSTAMPED: 1, Order.REPEATED: 1}
     assert pipeline.tracks().orders == orders
     assert followed(pipeline, [3]).id.tolist() == before.id.tolist()
-
-
-def test_unusable_motion_of_the_sensor_is_told_by_field_counted_and_moves_nothing():
-    pipeline, still = tracking(), tracking()
-    ego = EgoMotion(None, Twist(np.full(3, np.nan), np.zeros(3)))
-    for number in range(3):
-        found = sent(pipeline, scene(number), number, ego=ego)
-        laws.assert_same(found.tracks, sent(still, scene(number), number).tracks)
-        (notice,) = found.notices
-        assert notice.reason is Reason.EGO_MOTION_INVALID
-        assert notice.field.startswith("ego_twist.")
-    assert pipeline.counters.notices[Reason.EGO_MOTION_INVALID] == 3
 
 
 # ---- a tracker that fails

@@ -20,12 +20,7 @@ from tests.certificates import Authority
 from tests.piped import CLASSES, DOUBLE, HEADER, XYZ, opened, pipeline_of, sent
 from tests.received import frame as received_frame
 from tests.served import PATIENCE, Conversation, Sidecar, eventually, process_bytes
-from tests.trackers import (
-    FIRST_TRACK,
-    frame,
-    tracker_process,
-    tracking,
-)
+from tests.trackers import FIRST_TRACK, frame, tracker_process, tracking
 
 
 def dialled(address: str, **changes) -> AbstractAsyncContextManager[Link]:

@@ -11,19 +11,8 @@ from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
 from monitor.statistics.stage import SliceStatistics
-from tests import laws, piped_classes
-from tests.piped import (
-    DOUBLE,
-    HEADER,
-    SECOND,
-    counted,
-    opened,
-    pipeline_of,
-    reported,
-    sent,
-    statistics_of,
-    truth_of,
-)
+from tests import laws, piped, piped_classes
+from tests.piped import HEADER, SECOND, counted, opened, pipeline_of, reported, sent, truth_of
 from tests.piped_classes import total_of
 from tests.received import Label, frame, labels
 
@@ -42,7 +31,7 @@ MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
     st.sets(st.sampled_from(list(SliceBy)), min_size=1),
 )
 def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by):
-    pipeline = pipeline_of(DOUBLE, statistics={"max_slices": limit, "slice_by": sorted(by)})
+    pipeline = pipeline_of(piped.DOUBLE, statistics={"max_slices": limit, "slice_by": sorted(by)})
     for number, (name, seed, size) in enumerate(frames):
         stream = opened(pipeline, replace(HEADER, stream=name))
         rows = [sent(i, 100 * seed + i, truth=True) for i in range(size)]
@@ -85,7 +74,7 @@ def test_a_window_of_classes_holds_the_rows_of_its_panes():
 
 def counted_live(pipeline: Pipeline) -> int:
     """Rows that are in the counters."""
-    statistics_of(pipeline)
+    piped.statistics_of(pipeline)
     return sum(int(bins.stages[0][1].n[0].sum()) for bins in pipeline.live.export_bins())
 
 
@@ -120,19 +109,3 @@ def test_inline_labels_and_those_of_a_frame_without_a_stamp_are_in_time(stamp):
     assert counted_live(pipeline) == 1
     reported(pipeline, labels([Label(2, truth_of(sent(2)))], 0))
     assert counted_live(pipeline) == 2
-
-
-# ---- streams that begin anew
-
-
-@pytest.mark.parametrize(("again", "pairs"), [(HEADER, 1), (replace(HEADER, classes=("car",)), 0)])
-def test_a_stream_that_registers_with_another_header_has_other_tracks(again, pairs):
-    pipeline = pipeline_of()
-    row = replace(sent(1, truth=True), class_index=0, upstream_track=7)
-    for number, header in enumerate((HEADER, again)):
-        pipeline.process(opened(pipeline, header), frame([row], number, number))
-    assert counted(pipeline)["car"].raw.n == 2
-    assert counted(pipeline)["car"].raw.pairs == pairs
-    # Not even those of the header it had at first.
-    pipeline.process(opened(pipeline), frame([row], 9, 9))
-    assert counted(pipeline)["car"].raw.pairs == 3 * pairs
