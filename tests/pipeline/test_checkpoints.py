@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import Config
 from monitor.drift.alarms import Latched, key_of
+from monitor.pipeline import checkpoints
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -267,11 +267,21 @@ def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp
     assert len(on_disk(tmp_path / "file" / "state").records) == 2
 
 
-# ---- the folder
+def test_records_of_a_disk_that_takes_nothing_are_bounded(folder, monkeypatch):
+    run = begun(folder)
+    monkeypatch.setattr(checkpoints, "MOST_WAITING", 3)
 
+    async def live() -> None:
+        for number in range(5):
+            run.promotions.pin(pinned=number % 2 == 0, actor="anna")
+        await run.checkpoints.write()
+        # Those that were written are not written again.
+        run.promotions.pin(pinned=True, actor="anna")
+        await run.checkpoints.write()
+        await run.checkpoints.write()
 
-def config(folder: str | None, **server: str) -> Config:
-    return Config.model_validate({"state": {"folder": folder}, "server": server})
+    asyncio.run(live())
+    assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3, 6]
 
 
 # ---- configured, or kept

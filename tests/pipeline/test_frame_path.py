@@ -22,26 +22,8 @@ from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.stage import observe
-from tests import laws
-from tests.piped import (
-    BAD,
-    BY_SLICE,
-    DOUBLE,
-    GOOD_TRUTH,
-    MISSING,
-    SELECTIONS,
-    XYZ,
-    account_of,
-    assert_same_statistics,
-    counted,
-    opened,
-    outgoing,
-    pipeline_of,
-    raw,
-    reported,
-    sent,
-    truth_of,
-)
+from tests import laws, piped
+from tests.piped import BAD, DOUBLE, assert_same_statistics, outgoing, pipeline_of, raw, sent
 from tests.received import FORMS, TRIANGLE, Label, Sent, frame, in_form, labels
 
 INDEFINITE = Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
@@ -50,7 +32,7 @@ OBSERVING: dict[str, Any] = {"recalibration": {"mode": "observe"}}
 
 
 def processed(pipeline: Pipeline, rows, number=1):
-    return pipeline.process(opened(pipeline), frame(rows, number))
+    return pipeline.process(piped.opened(pipeline), frame(rows, number))
 
 
 # ---- what goes out
@@ -70,14 +52,14 @@ def test_the_identity_passes_every_bit(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
-    rows = [sent(1, form=form), BAD, sent(2, form=form), MISSING]
+    rows = [sent(1, form=form), BAD, sent(2, form=form), piped.MISSING]
     answer = processed(pipeline_of(DOUBLE), rows)
     reasons = [Reason.NONE, INDEFINITE, Reason.NONE, Reason.MISSING_COVARIANCE]
     assert answer.reason.tolist() == reasons
     assert answer.rows.tolist() == [0, 2]
     assert answer.versions == (DOUBLE.version,)
     found = outgoing(answer)
-    assert [found[1], found[3]] == raw([BAD, MISSING])
+    assert [found[1], found[3]] == raw([BAD, piped.MISSING])
     for i in (0, 2):
         mean, covariance = found[i]
         assert mean == list(rows[i].mean)
@@ -87,7 +69,7 @@ def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
     assert {notice.reason for notice in answer.notices} == set(reasons) - {Reason.NONE}
 
 
-@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("selection", piped.SELECTIONS.values(), ids=piped.SELECTIONS)
 def test_observing_forwards_what_came_and_shows_what_would_have_been_made_of_it(selection):
     observing, applying = pipeline_of(selection, **OBSERVING), pipeline_of(selection)
     rows = [sent(i, form=FORMS[i % 3], truth=True) for i in range(6)] + [BAD]
@@ -116,7 +98,7 @@ any_row = st.tuples(
 )
 def test_every_detection_is_recalibrated_passed_through_or_refused(frames, mode, selection):
     pipeline = pipeline_of(selection, recalibration={"mode": mode})
-    stream = opened(pipeline)
+    stream = piped.opened(pipeline)
     expected: Counter[str] = Counter()
     passes = mode == "observe" or selection is OTHER_DIMENSIONS
     for number, kinds in enumerate(frames):
@@ -126,7 +108,7 @@ def test_every_detection_is_recalibrated_passed_through_or_refused(frames, mode,
             changes = {
                 "fine": row,
                 "bad": replace(BAD, id=i),
-                "missing": replace(MISSING, id=i),
+                "missing": replace(piped.MISSING, id=i),
                 "unknown class": replace(row, class_index=None),
                 "no id": replace(row, id=None),
                 "short mean": replace(row, mean=(1.0,)),
@@ -231,7 +213,7 @@ def breaking(failure: str, *, definite=True) -> Recalibrator:
 @pytest.mark.parametrize(("failure", "definite"), ROW_FAILURES)
 @pytest.mark.parametrize("mode", ["apply", "observe"])
 def test_only_the_rows_that_a_recalibrator_fails_at_are_passed_through(failure, definite, mode):
-    selection = Selection(XYZ.names, breaking(failure, definite=definite))
+    selection = Selection(piped.XYZ.names, breaking(failure, definite=definite))
     pipeline = pipeline_of(selection, recalibration={"mode": mode})
     rows = [BAD, *at_heights(HEIGHTS)]
     answer = processed(pipeline, rows)
@@ -260,21 +242,21 @@ def test_only_the_rows_that_a_recalibrator_fails_at_are_passed_through(failure, 
     ("failure", "definite"), [*ROW_FAILURES, *((failure, True) for failure in WHOLE_FAILURES)]
 )
 def test_what_went_out_is_what_is_scored_by_inline_and_late_labels(failure, definite):
-    selection = Selection(XYZ.names, breaking(failure, definite=definite))
+    selection = Selection(piped.XYZ.names, breaking(failure, definite=definite))
     inline, late = pipeline_of(selection), pipeline_of(selection)
     rows = at_heights(HEIGHTS)
-    answer = processed(inline, [replace(row, truth=truth_of(row)) for row in rows])
+    answer = processed(inline, [replace(row, truth=piped.truth_of(row)) for row in rows])
     processed(late, rows)
     # One at a time: a row must fare as it did among its neighbours.
     for row in rows:
-        reported(late, labels([Label(row.id, truth_of(row))]))
+        piped.reported(late, labels([Label(row.id, piped.truth_of(row))]))
     assert_same_statistics(inline, late)
     assert late.counters.internal_errors == inline.counters.internal_errors
     out = outgoing(answer)
-    error = np.array([truth_of(row) for row in rows]) - [mean for mean, _ in out]
+    error = np.array([piped.truth_of(row) for row in rows]) - [mean for mean, _ in out]
     covariance = np.array([covariance for _, covariance in out]).reshape(-1, 3, 3)
-    expected = observe(XYZ, inline.live.accumulator.binning, error, covariance)
-    laws.assert_same(counted(inline)[TOTAL].recalibrated, expected)
+    expected = observe(piped.XYZ, inline.live.accumulator.binning, error, covariance)
+    laws.assert_same(piped.counted(inline)[TOTAL].recalibrated, expected)
 
 
 # ---- faults of ours
@@ -327,20 +309,20 @@ def test_a_fault_passes_the_frame_through_and_a_fault_of_counting_costs_the_answ
 
 def test_labels_between_an_answer_and_its_memory_find_their_frame():
     pipeline = pipeline_of(DOUBLE)
-    pipeline.answer(opened(pipeline), frame([sent(5), sent(3, truth=True)]))
+    pipeline.answer(piped.opened(pipeline), frame([sent(5), sent(3, truth=True)]))
     assert len(pipeline.ledger.fates.store) == 0
-    found = reported(pipeline, labels([Label(5, GOOD_TRUTH)]))
-    assert account_of(found.account) == {"matched": 1}
+    found = piped.reported(pipeline, labels([Label(5, piped.GOOD_TRUTH)]))
+    assert piped.account_of(found.account) == {"matched": 1}
     assert pipeline.counters.truth.matched == 2  # the other one came with the frame
     assert pipeline.ledger.sequence == 2
 
 
 def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monkeypatch):
     pipeline = pipeline_of(DOUBLE)
-    version = pipeline.recalibrators.learn(BY_SLICE.to_json()).version
+    version = pipeline.recalibrators.learn(piped.BY_SLICE.to_json()).version
     order: list[str] = []
     monkeypatch.setattr(type(pipeline.drift), "changed", lambda *_, **__: order.append("swapped"))
     monkeypatch.setattr(type(pipeline.ledger), "enter", lambda *_: order.append("remembered"))
-    pipeline.answer(opened(pipeline), frame([sent(5)]))
+    pipeline.answer(piped.opened(pipeline), frame([sent(5)]))
     pipeline.activate(version)
     assert order == ["remembered", "swapped"]

@@ -13,38 +13,22 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import observe
-from tests import laws, piped_classes
-from tests.piped import (
-    BY_SLICE,
-    DOUBLE,
-    GOOD_TRUTH,
-    SECOND,
-    SELECTIONS,
-    XYZ,
-    account_of,
-    assert_same_statistics,
-    counted,
-    opened,
-    pipeline_of,
-    reported,
-    sent,
-    truth_of,
-)
+from tests import laws, piped, piped_classes
+from tests.piped import GOOD_TRUTH, account_of, assert_same_statistics, opened, pipeline_of, sent
 from tests.piped_classes import GOOD_TRUTH as GOOD_XY
 from tests.piped_classes import gaussians, observed, total_of
 from tests.received import FORMS, Label, Sent, frame, labels
 from tests.states import bits
 
 
-def told(pipeline: Pipeline, drawn, number=1, *, revision=0, **choices) -> dict[str, int]:
+def told(pipeline: Pipeline, drawn, number=1) -> dict[str, int]:
     """What became of labels."""
-    message = replace(labels(drawn, number, **choices), revision=revision)
-    return account_of(reported(pipeline, message).account)
+    return account_of(piped.reported(pipeline, labels(drawn, number)).account)
 
 
-def with_frame(rows, selection: Selection = IDENTITY, **sections) -> Pipeline:
+def with_frame(rows, selection: Selection = IDENTITY) -> Pipeline:
     """A pipeline that has processed one frame of x, y, z."""
-    pipeline = pipeline_of(selection, **sections)
+    pipeline = pipeline_of(selection)
     pipeline.process(opened(pipeline), frame(rows))
     return pipeline
 
@@ -70,7 +54,7 @@ a_detection = st.tuples(
 
 @given(
     st.lists(st.lists(a_detection, max_size=6), max_size=4),
-    st.sampled_from(list(SELECTIONS.values())),
+    st.sampled_from(list(piped.SELECTIONS.values())),
     st.randoms(use_true_random=False),
 )
 def test_inline_and_late_labels_give_the_same_bits(frames, selection, random):
@@ -81,13 +65,13 @@ def test_inline_and_late_labels_give_the_same_bits(frames, selection, random):
         for i, (form, labelled, opinions, true) in enumerate(drawn):
             classes = piped_classes.probabilities(i, opinions, 4) if opinions else ()
             row = replace(sent(i, 100 * number + i, form), class_probabilities=classes)
-            label = Label(i, truth_of(row) if labelled else (), class_index=true)
+            label = Label(i, piped.truth_of(row) if labelled else (), class_index=true)
             rows.append(row)
             known.append(replace(row, truth=label.truth, true_class=true))
             if labelled or true is not None:
                 messages.append((number, label))
-        inline.process(opened(inline), frame(known, number, number * SECOND))
-        late.process(opened(late), frame(rows, number, number * SECOND))
+        inline.process(opened(inline), frame(known, number, number * piped.SECOND))
+        late.process(opened(late), frame(rows, number, number * piped.SECOND))
     random.shuffle(messages)
     for number, label in messages:
         told(late, [label], number)
@@ -101,16 +85,16 @@ def test_inline_and_late_labels_give_the_same_bits(frames, selection, random):
 
 def test_labels_of_a_frame_are_matched_by_id():
     rows = [sent(5), sent(3), sent(9)]
-    pipeline = with_frame(rows, DOUBLE)
+    pipeline = with_frame(rows, piped.DOUBLE)
     drawn = [Label(9, (1.0, 2.0, 3.0)), Label(5, (0.0, 0.0, 0.0)), Label(9, GOOD_TRUTH)]
     # The first of two labels in one message stands.
     assert told(pipeline, drawn) == {"matched": 2, "duplicate": 1}
-    total = counted(pipeline)[TOTAL]
+    total = piped.counted(pipeline)[TOTAL]
     error = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]) - [rows[2].mean, rows[0].mean]
     covariance = np.array([rows[2].covariance, rows[0].covariance]).reshape(2, 3, 3)
     binning = pipeline.live.accumulator.binning
-    laws.assert_same(total.raw, observe(XYZ, binning, error, covariance))
-    laws.assert_same(total.recalibrated, observe(XYZ, binning, error, 4 * covariance))
+    laws.assert_same(total.raw, observe(piped.XYZ, binning, error, covariance))
+    laws.assert_same(total.recalibrated, observe(piped.XYZ, binning, error, 4 * covariance))
     # No detection has the id 0 because one has none.
     pipeline = with_frame([sent(1), replace(sent(2), id=None)])
     assert told(pipeline, [Label(0, GOOD_TRUTH)]) == {"orphan": 1}
@@ -118,10 +102,10 @@ def test_labels_of_a_frame_are_matched_by_id():
 
 def test_a_label_scores_the_recalibrator_that_was_active_when_its_frame_was_processed():
     rows = [sent(i) for i in range(8)]
-    first, second = with_frame(rows, DOUBLE), with_frame(rows, DOUBLE)
-    second.recalibrators.learn(BY_SLICE.to_json())
-    second.activate(BY_SLICE.version)
-    drawn = [Label(row.id, truth_of(row)) for row in rows]
+    first, second = with_frame(rows, piped.DOUBLE), with_frame(rows, piped.DOUBLE)
+    second.recalibrators.learn(piped.BY_SLICE.to_json())
+    second.activate(piped.BY_SLICE.version)
+    drawn = [Label(row.id, piped.truth_of(row)) for row in rows]
     for pipeline in (first, second):
         told(pipeline, drawn)
     assert_same_statistics(first, second)
@@ -177,7 +161,7 @@ def test_a_label_that_cannot_be_used_is_named_and_its_neighbours_count(
     label, where, field_name, said
 ):
     pipeline = with_classes(classed(1), classed(2))
-    found = reported(pipeline, replace(labels([Label(2, GOOD_XY), label]), **where))
+    found = piped.reported(pipeline, replace(labels([Label(2, GOOD_XY), label]), **where))
     assert account_of(found.account) == ({"orphan": 2} if where else {"matched": 1, "refused": 1})
     (notice,) = found.notices
     reason = Reason.GROUND_TRUTH_INVALID
@@ -195,8 +179,8 @@ def test_a_label_that_cannot_be_used_is_named_and_its_neighbours_count(
 
 def test_labels_of_another_stamp_are_not_of_this_frame():
     pipeline = with_frame([sent(1)])
-    found = reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=5))
+    found = piped.reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=5))
     assert account_of(found.account) == {"orphan": 1}
     assert [notice.field for notice in found.notices] == ["stamp_ns"]
-    found = reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=0))
+    found = piped.reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=0))
     assert account_of(found.account) == {"matched": 1}

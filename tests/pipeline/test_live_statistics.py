@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import TOTAL
+from monitor.frames.space import plain_space
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import StatisticsState
@@ -273,3 +275,26 @@ class Sidecar(RuleBasedStateMachine):
 
 TestSidecar = Sidecar.TestCase
 TestSidecar.settings = settings(laws.costly, stateful_step_count=25)
+
+
+def other(max_slices: int = 16, *, spaces: int = 0, lists: int = 0) -> LiveStatistics:
+    """With slices of so many sets of dimensions and lists of classes."""
+    statistics = empty({"max_spaces": 3}, **IN_STEPS, max_slices=max_slices)
+    for i in range(spaces):
+        statistics.slices.index(plain_space((f"d{i}", "y")), "s", "car")
+    for i in range(lists):
+        statistics.class_slices.index("s", (f"a{i}", "b"))
+    return statistics
+
+
+def test_an_import_of_more_spaces_or_lists_of_classes_than_there_is_room_for_is_refused():
+    ours = other()
+    ours.spaces.add(UV)
+    with pytest.raises(IncompatibleStatistics, match=r"slices\[2\]\.space: d2, y.*max_spaces"):
+        imported(ours, other(spaces=3))
+    assert len(ours.slices.names) == 0
+    assert imported(ours, other(spaces=2)) == (0, 2)
+    ours = other(3, lists=1)
+    with pytest.raises(IncompatibleStatistics, match=r"class_slices\[3\].*a3, b.*max_slices"):
+        imported(ours, other(lists=4))
+    assert imported(ours, other(lists=3)) == (0, 2)

@@ -14,33 +14,16 @@ import numpy as np
 import pytest
 
 import monitor.pipeline.fits.rounds
-from monitor.frames.detections import Estimates
-from monitor.frames.frame import TrackIds
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome
 from monitor.promotion.records import Happened
-from monitor.promotion.tracks import LabelledRows, WholeTrack
+from monitor.promotion.tracks import WholeTrack
 from monitor.statistics.observations import finished
-from tests.learnt import XYZ, begin, happened, promotions_of, teach, to_fit
+from tests.learnt import begin, happened, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
-
-SECOND = 10**9
-
-
-def frame(number: int, seen: dict[int, int], source: int = 0) -> LabelledRows:
-    """At number × 0.5 s, of tracks by their slice."""
-    n = len(seen)
-    random = np.random.default_rng(number)
-    truth = random.normal(size=(n, 3))
-    covariance = np.broadcast_to(np.eye(3), (n, 3, 3)).copy()
-    sent = Estimates(truth + random.normal(size=(n, 3)), covariance, np.ones(n, bool))
-    ids = TrackIds(np.array(list(seen), np.uint64), np.ones(n, bool))
-    slices, stamp_ns = np.array(list(seen.values())), number * SECOND // 2
-    return LabelledRows(XYZ, slices, sent, truth, stamp_ns, 0, ids, source)
-
 
 # ---- what is due
 

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ from monitor.drift.state import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
-from monitor.pipeline.run_state import RUN_STATE, restore_run, run_state_of, with_tracks
+from monitor.pipeline.run_state import RUN_STATE, OpenTracks, restore_run, run_state_of, with_tracks
 from monitor.statistics.observations import finished
 from monitor.store.drift_documents import family_text, read_family
 from monitor.store.entries import Entry
@@ -24,7 +26,7 @@ from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests import ledger_oracle
 from tests.journals import ListJournal, frame_in, name_of
 from tests.ledger_oracle import HEADERS, Busy, Came, Message, Move, Named, messages, named_frames
-from tests.piped import BY_SLICE, DOUBLE, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, XYZ, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
 selections = st.sampled_from([DOUBLE, BY_SLICE])
@@ -295,7 +297,7 @@ def assert_adds_up(pipeline: Pipeline, **expected: int) -> None:
 ALL = Message("lidar", 1, tuple(Named(i) for i in range(3)))
 
 
-def test_an_entry_that_cannot_be_done_again_costs_itself_alone(caplog):
+def test_an_entry_that_cannot_be_done_again_costs_itself_alone():
     journal = ListJournal()
     pipeline = a_pipeline(DOUBLE, journal)
     for move in (Came("lidar", 1, 0), Came("lidar", 2, 0), ALL, replace(ALL, number=2)):
@@ -342,3 +344,18 @@ def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
         moved(last, journal, move)
         assert_adds_up(last)
     checkpoint_of(last)
+
+
+def test_open_tracks_ascend_and_were_seen_among_the_rows_that_were_counted():
+    def tracks(counted: int, *ids: int) -> OpenTracks:
+        rows = np.array([4, 9]), np.array([1.0, 2.0]), np.arange(16.0)
+        return OpenTracks(XYZ, counted, np.array(ids, np.uint64), *rows)
+
+    assert tracks(10, 3, 5).ids.tolist() == [3, 5]
+    for counted, ids, said in (
+        (10, (5, 5), "ascend"),
+        (10, (0, 3), "ascend"),
+        (9, (3, 5), "the 9"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tracks(counted, *ids)

@@ -149,10 +149,6 @@ class Setting:
         answer = await self.ask(stream, left)
         assert [notice.reason for notice in answer.notices] == [Reason.NOT_TRACKED]
 
-    def wait_longer(self) -> None:
-        changed = {"timeout_seconds": LONG}
-        self.tracker.config = self.tracker.config.model_copy(update=changed)
-
     async def until(self, check) -> None:
         async with asyncio.timeout(PATIENCE):
             while not check():
@@ -376,7 +372,7 @@ def test_while_the_tracker_is_away_or_late_the_own_one_answers_with_ids_of_its_o
     play(late, silent, timeout_seconds=SHORT, fallback="embedded")
 
 
-# ---- the line, and its metrics
+# ---- the line
 
 a_step = st.tuples(
     st.sampled_from(["add", "take", "answer", "overdue", "lose", "begin", "wrong"]),
