@@ -1,4 +1,4 @@
-"""Class probabilities recalibrated in the answer, and what is in force of either kind."""
+"""Class probabilities recalibrated in the answer."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -279,7 +279,7 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
     async def fit(slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
         assert (method, actor) == ("", ACTOR)
         asked.append((slices, looks))
-        answer = left.pop(0)
+        answer: Sequence[SliceFitted] | Exception = left.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -1,4 +1,4 @@
-"""Labels, inline or later: each is in one count, and scores what went out with its frame."""
+"""Labels, inline or later, score what went out with their frame, or are named with the remedy."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 """What people and tracks do to recalibrators: which is active then, what is recorded, under which
-version a candidate is known, the way back, and the next run.
+version a candidate is known, and the way back.
 """
 
 from __future__ import annotations

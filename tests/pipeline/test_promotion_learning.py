@@ -1,5 +1,5 @@
-"""What ground truth teaches: which slices can have recalibrators, what is due to be fitted, which
-tracks have a say, and what goes wrong without harm.
+"""What ground truth teaches: what is due to be fitted, which tracks have a say, and what goes wrong
+without harm.
 """
 
 from __future__ import annotations
