@@ -14,17 +14,14 @@ NEVER = 2**62
 
 
 def unkept() -> Journal:
-    """A journal that keeps nothing."""
     return Journal(None, PendingConfig(), print)
 
 
 def frame_in(entry: Entry) -> FrameEntry | None:
-    """The frame that an entry is of, or that its labels bring."""
     return entry if isinstance(entry, FrameEntry) else entry.frame
 
 
 def name_of(entry: Entry) -> tuple[str, int]:
-    """Stream and number of the frame that an entry is of."""
     if isinstance(entry, FrameEntry):
         return entry.frame.header.stream, entry.frame.frame_id
     return entry.stream, entry.frame_id

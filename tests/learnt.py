@@ -70,7 +70,6 @@ def to_fit(promotions: Promotions, slice: int = 0) -> TracksToFit:
 
 
 def begin(promotions: Promotions, recalibrator: Recalibrator, slice: int = 0) -> SliceFitted:
-    """As if a fit of a slice had made that."""
     entry = to_fit(promotions, slice)
     outcome = FitOutcome({entry.chain[0]: recalibrator}, {})
     (found,) = finished(promotions.begin([entry], outcome, "anna"))
@@ -83,15 +82,8 @@ def promoted(promotions: Promotions, factor: float, slice: int = 0) -> Record:
 
 
 def happened(promotions: Promotions) -> list[Happened]:
-    """What was recorded, in order."""
     return [record.what for record in promotions.records(1000)]
 
 
 def active_version(promotions: Promotions) -> str:
-    """The version for estimates."""
     return promotions.recalibrators.selection.version
-
-
-def of_slices(promotions: Promotions) -> dict[str, Recalibrator]:
-    """What serves slices of their own."""
-    return dict(promotions.recalibrators.selection.by_slice)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from monitor.config import Config
 from monitor.frames.frame import FrameAnswer, Header
@@ -32,7 +31,6 @@ HEADER = Header("lidar", XY, CLASSES)
 GOOD_TRUTH = (1.0, 2.0)
 HOUR = 3600 * SECOND
 WARM = ClassSelection(CLASSES, Temperature(2.0))
-quick = settings()  # the number of examples is that of the profile
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
@@ -109,7 +107,6 @@ def gaussians(pipeline: Pipeline) -> int:
 
 
 def observed(rows, true_class, classes=3) -> ClassStatistics:
-    """Of detections that have been sent, all with as many opinions."""
     opinions = np.array([row.class_probabilities for row in rows]).reshape(len(rows), -1, classes)
     mean = sum((opinions[:, i] for i in range(1, opinions.shape[1])), opinions[:, 0])
     several = opinions if opinions.shape[1] > 1 else None

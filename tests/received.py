@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.detections import IdArray, ReceivedDetections
+from monitor.frames.detections import ReceivedDetections
 from monitor.frames.frame import ReceivedFrame, ReceivedTruth
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray
 
 VARIANCES, TRIANGLE, FULL = "variances", "triangle", "full"
 FORMS = (VARIANCES, TRIANGLE, FULL)
@@ -34,8 +34,6 @@ class Sent:
 
 @dataclass(frozen=True)
 class Label:
-    """One label by detection id."""
-
     id: int | None
     truth: tuple[float, ...] = ()
     ignore: bool = False
@@ -43,7 +41,6 @@ class Label:
 
 
 def in_form(covariance: Any, form: str) -> tuple[float, ...]:
-    """A covariance as the values that are sent."""
     matrix = np.asarray(covariance, dtype=np.float64)
     if form == VARIANCES:
         return tuple(np.diagonal(matrix).tolist())
@@ -53,7 +50,6 @@ def in_form(covariance: Any, form: str) -> tuple[float, ...]:
 
 
 def detections(rows: Sequence[Sent]) -> ReceivedDetections:
-    """All rows of a frame; arrays as wide as the longest of them."""
     return ReceivedDetections(
         id=np.array([row.id or 0 for row in rows], np.uint64),
         has_id=np.array([row.id is not None for row in rows], bool),
@@ -65,39 +61,26 @@ def detections(rows: Sequence[Sent]) -> ReceivedDetections:
         truth=_padded([row.truth for row in rows]),
         truth_length=_lengths([row.truth for row in rows]),
         uniform=len({_layout(row) for row in rows}) == 1,
-        score=_scores(rows),
-        upstream_track=_upstream_tracks(rows),
-        class_probabilities=_class_probabilities(rows),
-        ground_truth_class=_true_classes(rows),
+        score=None if all(row.score is None for row in rows) else _scores(rows),
+        upstream_track=_known([row.upstream_track for row in rows], 0, np.uint64),
+        class_probabilities=_if_any([row.class_probabilities for row in rows]),
+        ground_truth_class=_known([row.true_class for row in rows], -1, np.int64),
     )
 
 
-def _scores(rows: Sequence[Sent]) -> FloatArray | None:
-    if all(row.score is None for row in rows):
-        return None
+def _scores(rows: Sequence[Sent]) -> FloatArray:
     return np.array([np.nan if row.score is None else row.score for row in rows])
 
 
-def _upstream_tracks(rows: Sequence[Sent]) -> tuple[IdArray, BoolArray] | None:
-    has = np.array([row.upstream_track is not None for row in rows], bool)
-    if not has.any():
-        return None
-    return np.array([row.upstream_track or 0 for row in rows], np.uint64), has
-
-
-def _class_probabilities(rows: Sequence[Sent]) -> tuple[FloatArray, IntArray] | None:
-    return _if_any([row.class_probabilities for row in rows])
+def _known(values: Sequence[int | None], absent: int, kind: Any) -> Any:
+    """Values with whether they are there; None where none is."""
+    has = np.array([value is not None for value in values], bool)
+    filled = np.array([absent if value is None else value for value in values], kind)
+    return (filled, has) if has.any() else None
 
 
 def _if_any(values: Sequence[Sequence[float]]) -> tuple[FloatArray, IntArray] | None:
     return (_padded(values), _lengths(values)) if any(values) else None
-
-
-def _true_classes(rows: Sequence[Sent]) -> tuple[IntArray, BoolArray] | None:
-    has = np.array([row.true_class is not None for row in rows], bool)
-    if not has.any():
-        return None
-    return _indices([row.true_class for row in rows]), has
 
 
 def _indices(values: Sequence[int | None]) -> IntArray:
@@ -105,7 +88,6 @@ def _indices(values: Sequence[int | None]) -> IntArray:
 
 
 def _layout(row: Sent) -> tuple[object, ...]:
-    """Which fields a row carries, and how long they are."""
     return (
         row.id is None,
         row.class_index is None,
@@ -123,7 +105,6 @@ def _layout(row: Sent) -> tuple[object, ...]:
 def frame(
     rows: Sequence[Sent], frame_id: int | None = 1, stamp_ns: int | None = 0
 ) -> ReceivedFrame:
-    """A frame of these rows."""
     return ReceivedFrame(
         frame_id,
         stamp_ns,
@@ -139,7 +120,6 @@ def labels(
     stream: str = "lidar",
     complete: bool = False,
 ) -> ReceivedTruth:
-    """Labels for a frame."""
     return ReceivedTruth(
         stream=stream,
         frame_id=frame_id,

@@ -6,27 +6,21 @@ import asyncio
 import json
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from monitor.config import Config, InvalidConfiguration, StateConfig
 from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
-from monitor.pipeline.checkpoints import claimed
-from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.statistics.observations import finished
 from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
-from tests.alarmed import RAISED, alarm
+from tests.alarmed import alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
 from tests.learnt import active_version, begin, happened, known, promoted
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
@@ -159,23 +153,6 @@ def test_a_checkpoint_is_never_ahead_of_the_ledger_and_the_generation_before_is_
     assert again.ledger.covers == [4]
 
 
-def test_where_the_ledger_fails_nothing_is_written(folder, monkeypatch, caplog):
-    run = begun(folder)
-
-    async def failing(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run.ledger, "reach", failing)
-    # A fault of ours is said with its trace, one of the disk is not.
-    asyncio.run(run.checkpoints.write())
-    assert "No space left on device" in caplog.text and "Traceback" not in caplog.text
-    monkeypatch.setattr(run.ledger, "reach", lambda _: 1 / 0)
-    kept(run)
-    assert "ZeroDivisionError" in caplog.text
-    assert run.checkpoints.failures == 2
-    assert not (folder / "state.db").exists()
-
-
 # ---- what cannot be used
 
 
@@ -211,7 +188,6 @@ def later(name: str) -> Callable[[dict[str, bytes]], None]:
 
 
 LOST = "recalibrator {other} is active, and its document cannot be used"
-FROM_ONE = "SELECT document FROM recalibrators WHERE version = :one"
 
 
 @pytest.mark.parametrize(
@@ -219,24 +195,16 @@ FROM_ONE = "SELECT document FROM recalibrators WHERE version = :one"
     [
         (part("statistics", b"\x08\x01"), "corrupt", "bins.tau: 0 levels"),
         *((part(name, b"{}"), "corrupt", "'format' is") for name in ("run", "drift", "register")),
-        *((later(name), "incompatible", "/99'") for name in ("run", "drift", "register")),
+        (later("run"), "incompatible", "/99'"),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),
         ("DELETE FROM recalibrators WHERE version = :other", "corrupt", LOST),
-        (
-            "UPDATE recalibrators SET document = substr(document, 1, 50) WHERE version = :other",
-            *("corrupt", LOST),
-        ),
-        (
-            f"UPDATE recalibrators SET document = ({FROM_ONE}) WHERE version = :other",
-            *("corrupt", LOST),
-        ),
     ],
 )
 def test_a_part_that_cannot_be_used_costs_its_generation(folder, two, caplog, damage, suffix, said):
     first, one, other = two
     if isinstance(damage, str):
         with sqlite3.connect(folder / "state.db") as connection:
-            connection.execute(damage, {"one": one, "other": other})
+            connection.execute(damage, {"other": other})
         connection.close()
     else:
         found = on_disk(folder)
@@ -273,42 +241,6 @@ def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, two, ca
     # Whoever goes back to the old section may put the old file back.
     (folder / "state.db.incompatible").replace(folder / "state.db")
     assert_same_statistics(begun(folder).pipeline, first.pipeline)
-
-
-def test_what_only_a_rollback_would_need_may_be_lost(folder, caplog):
-    run = begun(folder)
-    one, other = known(run.promotions, ONE, OTHER)
-    for version in (one, other):
-        run.promotions.promote(version, "anna")
-    kept(run)
-    with sqlite3.connect(folder / "state.db") as connection:
-        connection.execute("DELETE FROM recalibrators WHERE version = ?", (one,))
-    connection.close()
-    again = begun(folder)
-    assert active_version(again.promotions) == other
-    assert one not in again.promotions.recalibrators.known
-    assert f"a rollback leaves out {one}, whose documents cannot be used" in caplog.text
-
-
-def test_records_of_another_version_are_left_out_alone(folder):
-    run = begun(folder)
-    run.promotions.pin(pinned=True, actor="anna")
-    kept(run)
-    records = [(7, b'{"format": "later"}'), (8, b"\xff")]
-    StateFile(folder).write(replace(Checkpoint(0, {}, {}), records=records))
-    again = begun(folder)
-    assert happened(again.promotions) == [Happened.PINNED]
-    assert again.promotions.pin(pinned=False, actor="anna").sequence == 2
-
-
-@pytest.mark.parametrize("broken", ["parsed", "restore_run", "restore_register", "restore_drift"])
-def test_whatever_is_wrong_the_start_goes_on(folder, two, monkeypatch, broken):
-    monkeypatch.setattr(checkpoints, broken, lambda *_: 1 / 0)
-    again = begun(folder, named={"recalibrator": ONE})
-    assert active_version(again.promotions) == ONE.version
-    drive(again, range(7, 9))
-    kept(again)
-    assert again.checkpoints.failures == 0
 
 
 # ---- while it runs
@@ -352,143 +284,12 @@ def test_records_of_a_disk_that_takes_nothing_are_bounded(folder, monkeypatch):
     assert [json.loads(one)["sequence"] for one in on_disk(folder).records] == [1, 2, 3, 6]
 
 
-class Gate:
-    """Holds up writers until it is open."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.begun, self.open = threading.Event(), threading.Event()
-        write = StateFile.write
-
-        def held(file: StateFile, checkpoint: Checkpoint) -> int:
-            self.begun.set()
-            assert self.open.wait(10)
-            return write(file, checkpoint)
-
-        monkeypatch.setattr(StateFile, "write", held)
-
-
-def test_a_disk_that_hangs_holds_up_nobody_for_longer_than_settling_takes(folder, monkeypatch):
-    gate = Gate(monkeypatch)
-    monkeypatch.setattr(checkpoints, "_SETTLED", 0.05)
-    run = begun(folder)
-
-    async def hanging() -> None:
-        await run.checkpoints.settle()
-        assert not (folder / "state.db").exists()
-        drive(run, range(1, 3))
-        gate.open.set()
-        await run.checkpoints.end()
-
-    asyncio.run(hanging())
-    assert on_disk(folder).position == 2
-
-
-def test_the_last_checkpoint_waits_for_one_whose_writer_was_cancelled(folder, monkeypatch):
-    gate = Gate(monkeypatch)
-    run = begun(folder)
-
-    async def stopped_while_it_writes() -> None:
-        writer = asyncio.create_task(run.checkpoints.write())
-        await asyncio.to_thread(gate.begun.wait, 10)
-        writer.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await writer
-        drive(run, range(1, 3))
-        last = asyncio.create_task(run.checkpoints.end())
-        for _ in range(100):  # turns of the loop
-            await asyncio.sleep(0)
-        assert run.ledger.reached == [0]
-        gate.open.set()
-        await last
-        # It is over: nothing is kept from then on.
-        await run.checkpoints.write()
-
-    asyncio.run(stopped_while_it_writes())
-    assert run.ledger.reached == [0, 2]
-    assert run.ledger.covers == [0, 0]
-    assert run.checkpoints.failures == 0
-
-
-@pytest.mark.parametrize("why", ["an alarm", "a record"])
-def test_what_cannot_wait_is_on_the_disk_at_once(folder, why):
-    run = begun(folder)
-
-    async def live() -> None:
-        task = asyncio.create_task(run.checkpoints.keep())
-        await asyncio.sleep(0)
-        if why == "an alarm":
-            alarmed(run)
-            run.pipeline.drift.announce(RAISED)
-        else:
-            run.promotions.pin(pinned=True, actor="anna")
-        async with asyncio.timeout(10):
-            while run.checkpoints.written_at is None:
-                await asyncio.sleep(0.01)
-        task.cancel()
-
-    asyncio.run(live())
-    run.gone()
-    again = begun(folder)
-    assert (latched(again) == ["car"]) == (why == "an alarm")
-    assert again.promotions.learning.register.pinned == (why == "a record")
-
-
-def test_where_nobody_watches_evidence_stays_for_when_somebody_does_again(folder):
-    first = begun(folder)
-    alarmed(first)
-    kept(first)
-    blind = begun(folder, sections={"drift": {"watch": False}})
-    assert latched(blind) == []
-    drive(blind, range(1, 3))
-    kept(blind)
-    assert latched(begun(folder)) == ["car"]
-
-
-# ---- the folder
-
-
-def config(folder: str | None, **server: str) -> Config:
-    return Config.model_validate({"state": {"folder": folder}, "server": server})
-
-
-def test_a_second_sidecar_says_so_and_keeps_nothing(folder, caplog):
-    first = begun(folder)
-    assert claimed(config(str(folder)), {}) is None
-    assert f"another sidecar keeps its state in {folder}: this one keeps none" in caplog.text
-    second = begun(folder)
-    asyncio.run(second.checkpoints.write())
-    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
-    assert [path.name for path in folder.iterdir()] == ["lock"]
-    first.gone()
-
-
-def test_a_folder_that_cannot_be_named_or_written_is_said_and_none_that_is_not_wanted(
-    tmp_path, caplog
-):
-    assert claimed(config(""), {}) is None
-    assert caplog.text == ""
-    assert claimed(config(None, grpc_address="127.0.0.1:0"), {}) is None
-    assert "Set [state] folder or name" in caplog.text
-    (tmp_path / "file").touch()
-    assert claimed(config(str(tmp_path / "file" / "state")), {}) is not None
-    assert "nothing is kept until then" in caplog.text
-
-
-def test_a_folder_has_the_port_or_the_name_of_its_sidecar(tmp_path):
-    for name, expected in (("", "50051"), ("front", "front")):
-        of = Config(state=StateConfig(name=name))
-        claim = claimed(of, {"STATE_DIRECTORY": str(tmp_path)})
-        assert claim is not None and claim.folder == tmp_path / expected
-        claim.release()
-
-
 # ---- configured, or kept
 
 
 @pytest.mark.parametrize(
     ("then", "now", "expected"),
     [
-        (None, None, OTHER),
         (ONE, ONE, OTHER),
         (ONE, None, OTHER),
         (None, ONE, ONE),
@@ -509,83 +310,6 @@ def test_what_was_active_stays_unless_the_configuration_names_another_than_then(
     assert run.promotions.recalibrators.class_selection.version == OF_CLASSES.version
     news = [one.actor for one in run.promotions.records(10) if one.sequence > last]
     assert news == (["configuration"] if expected is ONE else [])
-
-
-def test_trials_beside_what_is_not_active_any_more_are_over_but_a_pin_holds(folder):
-    first = begun(folder, "car")
-    begin(first.promotions, scaled(4.0))
-    first.promotions.pin(pinned=True, actor="anna")
-    kept(first)
-    run = begun(folder, "car", named={"recalibrator": ONE})
-    assert run.promotions.trials() == ()
-    assert run.promotions.learning.register.pinned
-
-
-def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not(folder):
-    run = begun(folder, "car")
-    (sent_one,) = known(run.promotions, ONE)
-    before = promoted(run.promotions, 4.0).after
-    promoted(run.promotions, 9.0)
-    run.promotions.rollback(Selection, "", "anna")
-    discarded = begin(run.promotions, scaled(3.0)).version
-    kept(run)
-    # Documents of what is active, was so or was sent, and of no candidate.
-    assert set(on_disk(folder).recalibrators) == {sent_one, before}
-    for _ in range(3):
-        run = begun(folder, "car")
-        assert run.promotions.recalibrators.sent == {sent_one}
-        assert sent_one in run.promotions.recalibrators.known
-        assert discarded not in run.promotions.recalibrators.known
-        kept(run)
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "words"),
-    [
-        ("recalibrator", None, "recalibrator = .*No such file.*Check the path"),
-        ("recalibrator", "{}", "recalibrator = "),
-        ("recalibrator", OF_CLASSES.to_json(), "name it in class_recalibrator"),
-        ("class_recalibrator", ONE.to_json(), "name it in recalibrator"),
-        ("recalibrator", ONE.to_json(), ""),
-    ],
-)
-def test_a_file_of_the_configuration_is_known_or_refused_with_what_to_do(
-    tmp_path, key, text, words
-):
-    path, recalibrators = tmp_path / "given.json", Recalibrators()
-    named = Config.model_validate({"recalibration": {key: str(path)}})
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    if words:
-        with pytest.raises(InvalidConfiguration, match=words):
-            configured(recalibrators, named)
-        return
-    expected = {"recalibrator": ONE.version, "class_recalibrator": ""}
-    assert configured(recalibrators, named) == expected
-    assert ONE.version in recalibrators.known
-    assert recalibrators.selection is IDENTITY
-
-
-# ---- slices whose alarms go on before they have come back
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_another_recalibrator_begins_an_epoch_of_slices_that_have_not_come_back(
-    folder, caplog, follows
-):
-    first = begun(folder)
-    alarmed(first)
-    kept(first)
-    again = begun(folder)
-    version = known(again.promotions, ONE)[0]
-    again.pipeline.activate(version, follows=follows)
-    kept(again)
-    drift = json.loads(on_disk(folder).parts["drift"])
-    assert drift["slices"][0]["epoch"] == (0 if follows else 1)
-    assert latched(again) == (["car"] if follows else [])
-    finished(again.pipeline.drift.catch_up())
-    # After a restart it is as it was.
-    assert latched(begun(folder)) == latched(again)
 
 
 # ---- the version before, which kept files of its own
@@ -623,38 +347,3 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
         assert run.promotions.learning.register.pinned
         assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
-
-
-@pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
-def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
-    folder, before, caplog, name
-):
-    path = Path(before.snapshot).parent / name
-    path.write_bytes(path.read_bytes()[:-1])
-    run = begun(folder, previous=before)
-    said = warnings(caplog)[0]
-    assert str(path) in said and said.endswith("It is not taken over.")
-    assert bool(statistics_of(run.pipeline)) == (name != "statistics")
-    # Under another recalibrator evidence begins anew.
-    assert latched(run) == (["car"] if name == "statistics" else [])
-    # Where no register says who needs a recalibrator, people may: all stay known.
-    lost = name == "recalibrators/state"
-    assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
-    assert {ONE.version, OTHER.version} <= set(run.promotions.recalibrators.known)
-    assert not lost or run.promotions.recalibrators.sent == {ONE.version, OTHER.version}
-
-
-def test_a_damaged_line_of_the_audit_log_before_is_left_out_alone(folder, before):
-    path = Path(before.recalibrators) / "history.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
-    run = begun(folder, previous=before)
-    assert [record.sequence for record in run.promotions.records(10)] == [1, 3]
-    assert run.promotions.pin(pinned=False, actor="anna").sequence == 4
-
-
-def test_once_there_was_a_state_of_ours_the_version_before_is_not_gone_back_to(folder, before):
-    folder.mkdir()
-    (folder / "state.db").write_bytes(b"garbage")
-    run = begun(folder, previous=before)
-    assert (run.checkpoints.continues, run.checkpoints.refused) == ("", 1)
-    assert not statistics_of(run.pipeline)

@@ -2,36 +2,16 @@
 
 import pytest
 
-from monitor.config import Config, Fallback, TrackerConfig, TrackerKind
-from monitor.tracking.kalman import TrackerSettings
-
-
-def test_nobody_tracks_by_default_and_a_tracker_elsewhere_is_waited_for_a_frame_at_most():
-    tracker = Config().tracker
-    assert (tracker.kind, tracker.fallback) == (TrackerKind.NONE, Fallback.NONE)
-    assert tracker.timeout_seconds == 0.02
-    assert tracker.settings() == TrackerSettings()
-
-
-@pytest.mark.parametrize("kind", TrackerKind)
-@pytest.mark.parametrize("fallback", Fallback)
-def test_the_own_tracker_is_there_where_it_tracks_or_stands_by(kind, fallback):
-    tracker = TrackerConfig.model_validate({"kind": kind, "fallback": fallback})
-    stands_by = kind is TrackerKind.GRPC and fallback is Fallback.EMBEDDED
-    assert tracker.tracks_here is (kind is TrackerKind.EMBEDDED or stands_by)
+from monitor.config import TrackerConfig, TrackerKind
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("timeout_seconds", 0),
-        ("timeout_seconds", 11),
         ("queue_frames", 0),
-        ("backoff_seconds", 0.1),
         ("fallback", "other"),
-        ("kind", "ros"),
-        *(("address", text) for text in ("", "tracker", "tracker:", ":1", "t:0", "t:65536")),
-        ("address", "unix:"),
+        *(("address", text) for text in ("", "tracker:", ":1", "t:0", "t:65536", "unix:")),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_key(key, value):
@@ -43,11 +23,9 @@ def test_values_that_make_no_sense_are_refused_by_key(key, value):
     ("address", "here"),
     [
         *((text, True) for text in ("127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/run/t")),
-        *((text, True) for text in ("unix:run/t:1", "dns:///localhost:1", "dns:localhost:1")),
-        *((text, True) for text in ("ipv4:127.0.0.1:1", "ipv6:[::1]:1")),
+        *((text, True) for text in ("dns:///localhost:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1")),
         *((text, False) for text in ("10.0.0.5:50052", "tracker:1", "0.0.0.0:1", "[::2]:1")),
-        *((text, False) for text in ("dns:///tracker:80", "dns://10.0.0.1/localhost:1")),
-        *((text, False) for text in ("ipv4:127.0.0.1:1,10.0.0.5:1", "ipv4:10.0.0.5:1")),
+        *((text, False) for text in ("dns://10.0.0.1/localhost:1", "ipv4:127.0.0.1:1,10.0.0.5:1")),
     ],
 )
 def test_frames_go_over_a_network_in_plain_text_only_where_that_is_said(address, here):

@@ -70,8 +70,6 @@ async def end(sidecar: Sidecar) -> None:
 
 @dataclass(frozen=True)
 class Left:
-    """What a sidecar left that ended in order."""
-
     folder: Path
     statistics: Any
     detections: dict[str, int]
@@ -131,13 +129,11 @@ Damages = dict[str, Callable[[Path], None]]
 @pytest.mark.parametrize(
     ("damages", "refused", "said"),
     [
-        ({"state.db": cut}, (1, 0), "state.db.corrupt."),
         ({"state.db": LATER}, (1, 0), "state.db.incompatible."),
         # Without any checkpoint, the statistics are those of the whole ledger.
         ({"state.db": cut, "state.db.1": cut}, (2, 0), "all begins anew"),
         # Of a ledger that cannot be used, what waited is lost.
         ({"ledger.db": cut}, (0, 1), "ledger.db.corrupt."),
-        ({"ledger.db": LATER}, (0, 1), "ledger.db.incompatible."),
         ({"ledger.db": Path.unlink}, (0, 2), "is not there (vanished)"),
         # A revision that is damaged costs itself alone, and comes anew.
         (

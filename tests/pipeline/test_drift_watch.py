@@ -1,28 +1,18 @@
-"""The watch of a sidecar: which ground truth it takes in, that a reading has all that came before,
-what the next run goes on from, and that a page leads to a fit.
-"""
+"""The watch of a sidecar: which ground truth it takes in, and that a page leads to a fit."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from monitor.config import InvalidConfiguration
-from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, key_of
-from monitor.drift.bets import Stage
-from monitor.drift.evidence import DriftSettings, Unit
-from monitor.drift.family import Family
-from monitor.drift.reference import Origin
-from monitor.drift.state import family_state, restored_family
-from monitor.drift.usual import ReferenceLearner
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
+from monitor.drift.evidence import DriftSettings
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
@@ -37,9 +27,7 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from monitor.store.drift_documents import family_text, read_family, reference_text
 from tests.alarmed import RAISED, alarm
-from tests.laws import costly
 from tests.piped import pipeline_of
 
 XY, XYZ = plain_space(("x", "y"), "m"), plain_space(("x", "y", "z"), "m")
@@ -158,18 +146,6 @@ def test_slices_that_another_recalibrator_serves_are_those_whose_own_one_differs
     assert served_otherwise(slices, IDENTITY, Selection(("u", "v"), twice)) == []
 
 
-def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
-    watch = watch_of()
-    watch.changed("a", [])
-    taken_in(watch, rows_of(0))
-    watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
-    watch.slices.slices.clear()
-    watch.changed("b", [], follows=True)
-    assert [one.epoch for one in watch.family.left.values()] == [0] * 3
-    watch.changed("c", [])
-    assert [one.epoch for one in watch.family.left.values()] == [1] * 3
-
-
 def test_what_waits_beyond_measure_is_left_out_and_counted_and_it_is_behind_from_half(monkeypatch):
     monkeypatch.setattr(drift_watch, "_WAITING", 16)
     watch = watch_of()
@@ -209,29 +185,7 @@ def test_detections_whose_nees_is_no_number_are_left_out_of_evidence():
     assert np.isfinite(watch.family.evidence.sums).all()
 
 
-def test_who_does_not_watch_takes_nothing_in():
-    watch = watch_of(watching=False)
-    assert taken_in(watch, rows_of(0), rows_of(0, live=False)) == [0, 0, 0]
-    assert reading_of(watch) == DriftReading()
-    assert watch.left_out["late"] == 0
-
-
 # ---- in steps
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_work_that_is_dropped_half_way_does_not_block_the_next(steps):
-    watch = watch_of()
-    for number in range(300):
-        watch.add(rows_of(number), "a")
-    work = watch.catch_up(everything=True)
-    for _ in range(steps):
-        next(work)
-    work.close()
-    (labelled, *_) = taken_in(watch, rows_of(300))
-    assert watch._waiting_rows == 0
-    # What was on its way when it was dropped may be lost, and no more than that.
-    assert labelled >= 4 * (301 - 64)
 
 
 def test_a_portion_ends_by_frames_rows_and_spaces_too(monkeypatch):
@@ -267,34 +221,6 @@ def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
     assert (raw.detections, made.detections) == (40, 0)
 
 
-def test_two_at_work_take_in_everything_once():
-    watch = watch_of()
-    for number in range(300):
-        watch.add(rows_of(number), "a")
-    both = [watch.catch_up(everything=True), watch.catch_up(everything=True)]
-    while both:
-        for work in list(both):
-            try:
-                next(work)
-            except StopIteration:
-                both.remove(work)
-    assert watch.family.labelled[0] == 1200
-
-
-def test_a_fault_costs_the_frames_of_its_portion_and_they_are_counted(monkeypatch):
-    watch = watch_of()
-    take, wrong = Family.take, [RuntimeError("a fault")]
-
-    def failing(*arguments):
-        if wrong:
-            raise wrong.pop()
-        return take(*arguments)
-
-    monkeypatch.setattr(Family, "take", failing)
-    assert taken_in(watch, rows_of(0), rows_of(10)) == [4, 0, 0]
-    assert (watch.left_out["failed"], watch.counters.internal_errors) == (4, 1)
-
-
 # ---- alarms
 
 
@@ -317,182 +243,11 @@ def test_alarms_are_told_as_they_are_raised_and_when_they_are_over():
     assert (told[-1].why, told[-1].alarm.slice) == (AlarmReason.NEW_EPOCH, "van")
 
 
-# ---- the next run
-
-
-SECOND = 10**9
-SHORT = DriftSettings(
-    hours_between_false_pages=0.01,
-    hours_between_false_tickets=0.01,
-    reference_tracks=4,
-    reference_detections=150,
-    reference_seconds=2.0,
-    shortest_reference=3,
-    calm_hours=0.003,
-)
-
-
-@dataclass
-class Life:
-    """A watch, and what it told; the entries are a ledger, each a frame with its truth."""
-
-    settings: DriftSettings
-    entries: list[MatchedRows]
-    done: int = 0
-    told: list[AlarmChange] = field(default_factory=list)
-    watch: DriftWatch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.watch = DriftWatch(self.settings, table(), self.told.append, disorder_ns=2 * SECOND)
-
-    def until(self, entry: int, *, at_once: int = 1) -> Life:
-        """All entries up to one, caught up with every so many."""
-        for number in range(self.done + 1, entry + 1):
-            self.watch.add(self.entries[number - 1], "a")
-            if number % at_once == 0:
-                finished(self.watch.catch_up())
-        finished(self.watch.catch_up())
-        self.done = entry
-        return self
-
-    def ended(self) -> Life:
-        """As a sidecar that is told to stop does."""
-        self.watch.begin_anew()
-        finished(self.watch.catch_up(everything=True))
-        return self
-
-    def kept(self) -> bytes:
-        """As a checkpoint has it."""
-        return b"".join(finished(family_text(family_state(self.watch.family, "a"))))
-
-    def again(self) -> Life:
-        """Another process, which goes on with the next entry."""
-        life = Life(self.settings, self.entries, self.done)
-        life.watch.family, changes = restored_family(
-            read_family(self.kept()), self.settings, {}, "a"
-        )
-        assert changes == []
-        return life
-
-    @property
-    def labelled(self) -> int:
-        finished(self.watch.catch_up())
-        return int(self.watch.family.labelled.sum())
-
-    @property
-    def open(self) -> int:
-        """Detections that are in no evidence yet."""
-        return self.watch._waiting_rows + self.watch._order.rows
-
-
-def entries_of(seed: int, number: int = 160, spread: float = 1.5) -> list[MatchedRows]:
-    """Frames of two sources at 10 Hz, whose labels come in another order; in the middle errors
-    become too large.
-    """
-    random = np.random.default_rng(seed)
-    frames: list[tuple[float, MatchedRows]] = []
-    for at in range(number):
-        for source in range(2):
-            slices = tuple(sorted(random.integers(0, 2, 4).tolist()))
-            scale = 3.0 if number // 2 <= at else 1.0
-            rows = rows_of(at, slices=slices, space=XY, scale=scale, source=source, made=1.1)
-            delay = spread * 10 * random.random() * (random.random() < 0.3)
-            frames.append((at + delay, rows))
-    return [rows for _, rows in sorted(frames, key=lambda one: one[0])]
-
-
-@costly
-@given(st.integers(0, 999), st.integers(0, 320), st.sampled_from(list(Unit)))
-def test_who_goes_on_lacks_what_was_open_and_tells_no_alarm_again(seed, cut, unit):
-    wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
-    life = Life(wanted, entries).until(cut)
-    again = life.again()
-    stays = set(life.watch.family.alarms.latched)
-    again.until(len(entries)).ended()
-    assert again.labelled == sum(one.n for one in entries) - life.open
-    assert again.watch.family.frames <= len(entries)
-    assert again.watch.left_out["superseded"] == 0
-    for change in again.told:
-        key = key_of(change.alarm)
-        if change.why is AlarmReason.RAISED:
-            assert key not in stays
-            stays.add(key)
-        else:
-            stays.remove(key)
-
-
-@costly
-@given(st.integers(0, 999), st.sampled_from(list(Unit)), st.sets(st.integers(1, 320)))
-def test_when_what_comes_is_taken_in_changes_no_bit_of_what_is_found(seed, unit, looks):
-    """One takes in each frame at once, one at any moments."""
-    wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
-    whole = Life(wanted, entries).until(len(entries))
-    life = Life(wanted, entries)
-    for entry in sorted({*looks, len(entries)}):
-        life.until(entry, at_once=len(entries) + 1)
-    assert life.told == whole.told
-    assert life.kept() == whole.kept()
-    for one in (whole, life):
-        finished(one.watch.catch_up(everything=True))
-    assert life.told == whole.told
-    assert life.kept() == whole.kept()
-
-
 # ---- a page leads to a fit
 
 
 def fitted(version: str) -> SliceFitted:
     return SliceFitted("car", version, "", 4, 40)
-
-
-def watching(asked: Any = None, **drift: Any) -> DriftAlarms:
-    fits = cast(FitRounds, SimpleNamespace(asked=asked))
-    return DriftAlarms(pipeline_of(drift=drift, promotion={"fit_tracks": 4}), fits)
-
-
-@dataclass
-class Drive:
-    """One more track a look; the alarm is over after so many looks.
-
-    answers  to each fit that is asked for, in turn
-    """
-
-    answers: list[Sequence[SliceFitted] | Exception]
-    looks: int = 0
-    over: int = 100
-    asked: list[tuple[Sequence[str], int]] = field(default_factory=list)
-
-    def tracks(self, *_: object) -> int:
-        self.looks += 1
-        return self.looks
-
-    async def fit(self, slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
-        assert (method, actor) == ("", ACTOR)
-        self.asked.append((slices, self.looks))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Fits that are asked for after a page of a slice."""
-
-    def found(drive: Drive, slice: str = "car") -> list[tuple[Sequence[str], int]]:
-        monkeypatch.setattr(alarms, "_REFITS_PERIOD", 0.0)
-        monkeypatch.setattr(alarms, "ended_since", drive.tracks)
-        monkeypatch.setattr(DriftWatch, "stays", lambda *_: drive.looks < drive.over)
-
-        async def run() -> None:
-            watch = watching(drive.fit, refit_on_page=True)
-            watch.pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
-            await asyncio.gather(*watch._running)
-
-        asyncio.run(run())
-        return drive.asked
-
-    return found
 
 
 @pytest.mark.parametrize(
@@ -512,59 +267,31 @@ def asked(monkeypatch):
         ([], "car", 3, []),
     ],
 )
-def test_a_page_asks_for_a_fit_as_long_as_it_stays(asked, answers, slice, over, expected):
-    assert asked(Drive(answers, over=over), slice) == expected
+def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, over, expected):
+    """One more track a look; the alarm is over after so many looks."""
+    looks, asked, left = 0, [], list(answers)
 
+    def tracks(*_: object) -> int:
+        nonlocal looks
+        looks += 1
+        return looks
 
-def test_an_error_that_nobody_expects_is_said_and_ends_it(asked, caplog):
-    assert len(asked(Drive([RuntimeError("a fault")]))) == 1
-    assert "after a page, car is not fitted" in caplog.text
-    assert "a fault" in caplog.text
-
-
-def test_a_reference_is_given_to_the_watch_before_any_slice_is(tmp_path):
-    learner = ReferenceLearner(2)
-    nees = np.random.default_rng(1).chisquare(2, 500)
-    learner.add(nees, np.zeros(500, np.uint64), np.arange(500))
-    file = tmp_path / "usual.json"
-    reference = learner.learned(Origin.FILE, 10)
-    file.write_text(reference_text({"car": {Stage.RAW: reference}}), encoding="utf-8")
-    family = watching(reference=str(file)).pipeline.drift.family
-    family.grow("car", 2)
-    assert family.usual.references[0][Stage.RAW].origin is Origin.FILE
-    assert family.usual.learners[0][Stage.RAW] is None
-    assert family.usual.learners[0][Stage.RECALIBRATED] is not None
-
-
-@pytest.mark.parametrize("text", [None, "{"])
-def test_a_reference_that_cannot_be_used_stops_the_start_by_its_name(tmp_path, text):
-    file = tmp_path / "usual.json"
-    if text is not None:
-        file.write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
-        watching(reference=str(file))
-
-
-def test_a_fault_in_the_watch_costs_that_look_and_nothing_else(monkeypatch):
-    looks: list[None] = []
-
-    def catch_up(_: DriftWatch, **__: bool):
-        looks.append(None)
-        if len(looks) == 1:
-            raise RuntimeError("a fault")
-        yield
-
-    monkeypatch.setattr(alarms, "_PERIOD", 0.001)
-    monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
-    watch = watching()
+    async def fit(slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
+        assert (method, actor) == ("", ACTOR)
+        asked.append((slices, looks))
+        answer: Sequence[SliceFitted] | Exception = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def run() -> None:
-        task = asyncio.create_task(watch.keep_watching())
-        async with asyncio.timeout(10):
-            while len(looks) < 4:
-                await asyncio.sleep(0.001)
-        task.cancel()
-        await watch.end()
+        pipeline = pipeline_of(drift={"refit_on_page": True}, promotion={"fit_tracks": 4})
+        watch = DriftAlarms(pipeline, cast(FitRounds, SimpleNamespace(asked=fit)))
+        pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
+        await asyncio.gather(*watch._running)
 
+    monkeypatch.setattr(alarms, "_REFITS_PERIOD", 0.0)
+    monkeypatch.setattr(alarms, "ended_since", tracks)
+    monkeypatch.setattr(DriftWatch, "stays", lambda *_: looks < over)
     asyncio.run(run())
-    assert watch.pipeline.counters.internal_errors == 1
+    assert asked == expected

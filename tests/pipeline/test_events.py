@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncIterator
 
 import pytest
 
-from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.pipeline.events import QUEUE, Events
-from monitor.promotion.records import SWAPS, Happened, Record
-from monitor.wire import messages
-from monitor.wire.fields import value_of
+from monitor.promotion.records import Happened, Record
 from monitor.wire.messages import Event, EventContent, Health
 from tests.administered import record
-from tests.alarmed import RAISED, alarm
+from tests.alarmed import RAISED
 
 SERVING, STOPPING = Health(True, "serving"), Health(False, "shutting down")
 Watcher = AsyncIterator[Event]
@@ -96,58 +91,3 @@ def test_a_slow_watcher_loses_the_oldest_events_and_sees_the_gap():
         assert (len(rest), rest[-1].what) == (QUEUE - 1, STOPPING)
 
     asyncio.run(run())
-
-
-def test_close_ends_watchers_after_what_they_were_told():
-    async def run():
-        events = Events()
-        waiting, behind = await watching(events), await watching(events)
-        end = asyncio.create_task(rest_of(waiting))
-        await asyncio.sleep(0)
-        events.publish(STOPPING, 1)
-        events.close()
-        for rest in (await end, await rest_of(behind)):
-            assert [event.what for event in rest] == [STOPPING]
-        # Who comes later is told the state of health and no more.
-        assert await rest_of(events.watch(9)) == [Event(1, 9, STOPPING)]
-
-    asyncio.run(run())
-
-
-def test_a_watcher_that_goes_away_is_forgotten():
-    async def run():
-        events = Events()
-        watcher = await watching(events)
-        waiting = asyncio.create_task(next_of(watcher))
-        await asyncio.sleep(0)
-        assert len(events._watchers) == 1
-        waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
-        await cast("AsyncGenerator[Event, None]", watcher).aclose()
-        assert not events._watchers
-
-    asyncio.run(run())
-
-
-EVENTS: list[tuple[Any, str, str]] = [
-    *((record(what, "a-0", "b-1", actor="anna"), "version", "record") for what in SWAPS),
-    *((record(what), "recalibration", "") for what in Happened if what not in SWAPS),
-    *((AlarmChange(why, alarm("a"), ("b", "c"), "anna"), "drift", "") for why in AlarmReason),
-]
-
-
-@pytest.mark.parametrize(("what", "kind", "part"), EVENTS)
-def test_an_event_goes_out_as_the_message_of_its_kind(what, kind, part):
-    event = messages.event(Event(3, 40, what)).event
-    assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
-    assert event.WhichOneof("event") == kind
-    sent = getattr(event, kind)
-    assert value_of(type(what), getattr(sent, part) if part else sent) == what
-    if kind == "version":
-        assert (sent.before, sent.after, sent.actor) == ("a-0", "b-1", "anna")
-
-
-def test_the_state_of_health_goes_out_as_such():
-    event = messages.event(Event(0, 40, SERVING)).event
-    assert (event.health.serving, event.health.message) == (True, "serving")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Reason
-from monitor.frames.slices import TOTAL, RangeBuckets
+from monitor.frames.slices import TOTAL
 from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.labelled_rows import MatchedCounting
@@ -18,31 +18,12 @@ from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.pipeline.truth import TruthLedger
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, Recalibrator
+from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.stage import observe
-from tests import laws
-from tests.piped import (
-    BAD,
-    BY_SLICE,
-    DOUBLE,
-    GOOD_TRUTH,
-    MISSING,
-    SELECTIONS,
-    WHITEN,
-    XYZ,
-    account_of,
-    assert_same_statistics,
-    counted,
-    opened,
-    outgoing,
-    pipeline_of,
-    raw,
-    reported,
-    sent,
-    truth_of,
-)
+from tests import laws, piped
+from tests.piped import BAD, DOUBLE, assert_same_statistics, outgoing, pipeline_of, raw, sent
 from tests.received import FORMS, TRIANGLE, Label, Sent, frame, in_form, labels
 
 INDEFINITE = Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
@@ -51,7 +32,7 @@ OBSERVING: dict[str, Any] = {"recalibration": {"mode": "observe"}}
 
 
 def processed(pipeline: Pipeline, rows, number=1):
-    return pipeline.process(opened(pipeline), frame(rows, number))
+    return pipeline.process(piped.opened(pipeline), frame(rows, number))
 
 
 # ---- what goes out
@@ -71,14 +52,14 @@ def test_the_identity_passes_every_bit(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
-    rows = [sent(1, form=form), BAD, sent(2, form=form), MISSING]
+    rows = [sent(1, form=form), BAD, sent(2, form=form), piped.MISSING]
     answer = processed(pipeline_of(DOUBLE), rows)
     reasons = [Reason.NONE, INDEFINITE, Reason.NONE, Reason.MISSING_COVARIANCE]
     assert answer.reason.tolist() == reasons
     assert answer.rows.tolist() == [0, 2]
     assert answer.versions == (DOUBLE.version,)
     found = outgoing(answer)
-    assert [found[1], found[3]] == raw([BAD, MISSING])
+    assert [found[1], found[3]] == raw([BAD, piped.MISSING])
     for i in (0, 2):
         mean, covariance = found[i]
         assert mean == list(rows[i].mean)
@@ -88,7 +69,7 @@ def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
     assert {notice.reason for notice in answer.notices} == set(reasons) - {Reason.NONE}
 
 
-@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("selection", piped.SELECTIONS.values(), ids=piped.SELECTIONS)
 def test_observing_forwards_what_came_and_shows_what_would_have_been_made_of_it(selection):
     observing, applying = pipeline_of(selection, **OBSERVING), pipeline_of(selection)
     rows = [sent(i, form=FORMS[i % 3], truth=True) for i in range(6)] + [BAD]
@@ -104,19 +85,6 @@ def test_observing_forwards_what_came_and_shows_what_would_have_been_made_of_it(
     assert (observing.counters.passed_through, observing.counters.refused) == (6, 1)
 
 
-def test_a_recalibrator_of_other_dimensions_is_not_applied():
-    pipeline = pipeline_of(OTHER_DIMENSIONS)
-    rows = [sent(1, truth=True), sent(2, truth=True)]
-    answer = processed(pipeline, rows)
-    assert answer.reason.tolist() == [Reason.RECALIBRATOR_MISMATCH] * 2
-    assert outgoing(answer) == raw(rows)
-    assert pipeline.counters.passed_through == 2
-    assert pipeline.counters.internal_errors == 0
-    total = counted(pipeline)[TOTAL]
-    assert total.raw.n == 2
-    laws.assert_same(total.recalibrated, total.raw)
-
-
 any_row = st.tuples(
     st.sampled_from(["fine", "fine", "bad", "missing", "unknown class", "no id", "short mean"]),
     st.sampled_from(FORMS),
@@ -130,7 +98,7 @@ any_row = st.tuples(
 )
 def test_every_detection_is_recalibrated_passed_through_or_refused(frames, mode, selection):
     pipeline = pipeline_of(selection, recalibration={"mode": mode})
-    stream = opened(pipeline)
+    stream = piped.opened(pipeline)
     expected: Counter[str] = Counter()
     passes = mode == "observe" or selection is OTHER_DIMENSIONS
     for number, kinds in enumerate(frames):
@@ -140,7 +108,7 @@ def test_every_detection_is_recalibrated_passed_through_or_refused(frames, mode,
             changes = {
                 "fine": row,
                 "bad": replace(BAD, id=i),
-                "missing": replace(MISSING, id=i),
+                "missing": replace(piped.MISSING, id=i),
                 "unknown class": replace(row, class_index=None),
                 "no id": replace(row, id=None),
                 "short mean": replace(row, mean=(1.0,)),
@@ -176,8 +144,6 @@ def test_a_recalibrator_is_learned_from_its_document_and_activated_by_version():
     ]
     with pytest.raises(UnknownVersion, match=f"no recalibrator 'magic-1'.*{IDENTITY.version}"):
         pipeline.activate("magic-1")
-    with pytest.raises(InvalidRecalibrator):
-        known.learn("{}")
     assert known.selection is IDENTITY
     assert pipeline.activate(DOUBLE.version) == IDENTITY.version
     answer = processed(pipeline, [sent(1)])
@@ -193,22 +159,6 @@ def test_the_oldest_recalibrator_that_is_not_active_makes_room():
     known.learn(DOUBLE.to_json())
     assert len(known.known) == 1000
     assert "0" not in known.known and "1" in known.known
-
-
-def test_a_recalibrator_fitted_by_other_ranges_is_promoted_and_the_log_warns(caplog):
-    alike = RangeBuckets((20.0, 40.0), ("x", "y"))
-    statistics = {
-        "slice_by": ["class", "range"],
-        "range_edges": alike.edges,
-        "range_dimensions": alike.dimensions,
-    }
-    for ranges, warned in ((None, False), (alike, False), (replace(alike, edges=(30.0,)), True)):
-        pipeline = pipeline_of(statistics=statistics)
-        selection = replace(DOUBLE, ranges=ranges)
-        pipeline.recalibrators.learn(selection.to_json())
-        pipeline.activate(selection.version)
-        assert pipeline.recalibrators.selection == selection
-        assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
 
 
 # ---- recalibrators that fail
@@ -229,8 +179,6 @@ class Broken:
         mean = estimates.mean.copy()
         bad = estimates.mean[:, 2] > 0
         match self.failure:
-            case "raises":
-                raise ZeroDivisionError("broken")
             case "raises at a bad one":
                 if bad.any():
                     raise ZeroDivisionError("broken")
@@ -238,16 +186,8 @@ class Broken:
                 return Estimates(mean[:1], covariance[:1], estimates.diagonal[:1])
             case "NaN covariance":
                 covariance[bad, 0, 1] = np.nan
-            case "infinite covariance":
-                covariance[bad, 0, 1], covariance[bad, 1, 0] = np.inf, -np.inf
-            case "NaN mean":
-                mean[bad, 0] = np.nan
             case "infinite mean":
                 mean[bad] = [np.inf, -np.inf, 0.0]
-            case "negative variance":
-                covariance[bad, 1, 1] = -1.0
-            case "zero variance":
-                covariance[bad, 1, 1] = 0.0
             case "indefinite":
                 covariance[bad] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         return Estimates(mean, covariance, estimates.diagonal)
@@ -256,17 +196,8 @@ class Broken:
         return {"failure": self.failure}
 
 
-ROW_FAILURES = [
-    ("NaN covariance", True),
-    ("NaN covariance", False),
-    ("infinite covariance", True),
-    ("NaN mean", True),
-    ("infinite mean", True),
-    ("negative variance", True),
-    ("zero variance", True),
-    ("indefinite", False),
-]
-WHOLE_FAILURES = ["raises", "raises at a bad one", "gives back fewer"]
+ROW_FAILURES = [("NaN covariance", True), ("infinite mean", True), ("indefinite", False)]
+WHOLE_FAILURES = ["raises at a bad one", "gives back fewer"]
 HEIGHTS = [-1.0, 2.0, -3.0, 4.0, -5.0]  # z of five detections, two of them bad
 
 
@@ -282,7 +213,7 @@ def breaking(failure: str, *, definite=True) -> Recalibrator:
 @pytest.mark.parametrize(("failure", "definite"), ROW_FAILURES)
 @pytest.mark.parametrize("mode", ["apply", "observe"])
 def test_only_the_rows_that_a_recalibrator_fails_at_are_passed_through(failure, definite, mode):
-    selection = Selection(XYZ.names, breaking(failure, definite=definite))
+    selection = Selection(piped.XYZ.names, breaking(failure, definite=definite))
     pipeline = pipeline_of(selection, recalibration={"mode": mode})
     rows = [BAD, *at_heights(HEIGHTS)]
     answer = processed(pipeline, rows)
@@ -307,44 +238,25 @@ def test_only_the_rows_that_a_recalibrator_fails_at_are_passed_through(failure, 
     assert (notice.count, notice.first_index) == (2, 2)
 
 
-@pytest.mark.parametrize("failure", WHOLE_FAILURES)
-@pytest.mark.parametrize("by_slice", [False, True])
-@pytest.mark.parametrize("mode", ["apply", "observe"])
-def test_a_recalibrator_that_fails_whole_is_passed_by_and_counted(failure, by_slice, mode):
-    others = {"no such slice": WHITEN} if by_slice else {}
-    selection = Selection(XYZ.names, breaking(failure), others)
-    pipeline = pipeline_of(selection, recalibration={"mode": mode})
-    rows = [*at_heights(HEIGHTS), BAD]
-    answer = processed(pipeline, rows)
-    assert answer.reason.tolist() == [Reason.RECALIBRATOR_FAILED] * 5 + [INDEFINITE]
-    assert outgoing(answer) == raw(rows)
-    assert answer.shadow_rows.size == 0
-    counters = pipeline.counters
-    assert counters.by_reason[Reason.RECALIBRATOR_FAILED] == counters.passed_through == 5
-    assert counters.internal_errors == int(failure != "gives back fewer" or by_slice)
-    assert Reason.RECALIBRATOR_FAILED in {notice.reason for notice in answer.notices}
-
-
-@pytest.mark.parametrize("heights", [HEIGHTS, [1.0] * 5, [-1.0] * 5])
 @pytest.mark.parametrize(
     ("failure", "definite"), [*ROW_FAILURES, *((failure, True) for failure in WHOLE_FAILURES)]
 )
-def test_what_went_out_is_what_is_scored_by_inline_and_late_labels(failure, definite, heights):
-    selection = Selection(XYZ.names, breaking(failure, definite=definite))
+def test_what_went_out_is_what_is_scored_by_inline_and_late_labels(failure, definite):
+    selection = Selection(piped.XYZ.names, breaking(failure, definite=definite))
     inline, late = pipeline_of(selection), pipeline_of(selection)
-    rows = at_heights(heights)
-    answer = processed(inline, [replace(row, truth=truth_of(row)) for row in rows])
+    rows = at_heights(HEIGHTS)
+    answer = processed(inline, [replace(row, truth=piped.truth_of(row)) for row in rows])
     processed(late, rows)
     # One at a time: a row must fare as it did among its neighbours.
     for row in rows:
-        reported(late, labels([Label(row.id, truth_of(row))]))
+        piped.reported(late, labels([Label(row.id, piped.truth_of(row))]))
     assert_same_statistics(inline, late)
     assert late.counters.internal_errors == inline.counters.internal_errors
     out = outgoing(answer)
-    error = np.array([truth_of(row) for row in rows]) - [mean for mean, _ in out]
+    error = np.array([piped.truth_of(row) for row in rows]) - [mean for mean, _ in out]
     covariance = np.array([covariance for _, covariance in out]).reshape(-1, 3, 3)
-    expected = observe(XYZ, inline.live.accumulator.binning, error, covariance)
-    laws.assert_same(counted(inline)[TOTAL].recalibrated, expected)
+    expected = observe(piped.XYZ, inline.live.accumulator.binning, error, covariance)
+    laws.assert_same(piped.counted(inline)[TOTAL].recalibrated, expected)
 
 
 # ---- faults of ours
@@ -397,20 +309,20 @@ def test_a_fault_passes_the_frame_through_and_a_fault_of_counting_costs_the_answ
 
 def test_labels_between_an_answer_and_its_memory_find_their_frame():
     pipeline = pipeline_of(DOUBLE)
-    pipeline.answer(opened(pipeline), frame([sent(5), sent(3, truth=True)]))
+    pipeline.answer(piped.opened(pipeline), frame([sent(5), sent(3, truth=True)]))
     assert len(pipeline.ledger.fates.store) == 0
-    found = reported(pipeline, labels([Label(5, GOOD_TRUTH)]))
-    assert account_of(found.account) == {"matched": 1}
+    found = piped.reported(pipeline, labels([Label(5, piped.GOOD_TRUTH)]))
+    assert piped.account_of(found.account) == {"matched": 1}
     assert pipeline.counters.truth.matched == 2  # the other one came with the frame
     assert pipeline.ledger.sequence == 2
 
 
 def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monkeypatch):
     pipeline = pipeline_of(DOUBLE)
-    version = pipeline.recalibrators.learn(BY_SLICE.to_json()).version
+    version = pipeline.recalibrators.learn(piped.BY_SLICE.to_json()).version
     order: list[str] = []
     monkeypatch.setattr(type(pipeline.drift), "changed", lambda *_, **__: order.append("swapped"))
     monkeypatch.setattr(type(pipeline.ledger), "enter", lambda *_: order.append("remembered"))
-    pipeline.answer(opened(pipeline), frame([sent(5)]))
+    pipeline.answer(piped.opened(pipeline), frame([sent(5)]))
     pipeline.activate(version)
     assert order == ["remembered", "swapped"]

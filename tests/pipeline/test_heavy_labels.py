@@ -1,11 +1,8 @@
 """Labels of many objects are matched off the loop, and count as if they had been on it."""
 
-import asyncio
 import threading
-from dataclasses import dataclass, field, replace
-from typing import NoReturn, cast
+from dataclasses import replace
 
-import grpc
 import numpy as np
 import pytest
 
@@ -14,18 +11,14 @@ from monitor.matching.labels import match
 from monitor.pipeline import truth
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
-from monitor.service.labels import Session, TruthStream
 from monitor.store.entries import Kept
-from monitor.store.journal import Journal
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
-from monitor.wire.requests import WireLimits
 from tests.journals import ListJournal
 from tests.ledger_oracle import APART, HEADERS, Came, Message, Named, Thing
 from tests.matching.told import Told, objects
 from tests.piped import account_of, counted, fateless, opened, pipeline_of
-
-LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+from tests.service.handled import labelled, service_of
 
 
 def world(journal: ListJournal | None = None, **pending: int) -> Pipeline:
@@ -75,32 +68,7 @@ def test_covariances_are_heavy_however_few_the_detections_are():
         assert pipeline.ledger.heavy(replace(told(), foreign=sure)) is None
 
 
-def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_heavy, monkeypatch):
-    journal = ListJournal()
-    pipeline = world(journal, max_bytes=1)
-    assert ("lidar", 1) not in pipeline.ledger.fates.store
-    assert pipeline.ledger.heavy(told()) is None
-    found = journal.look_up("lidar", 1, None)
-    ahead = ahead_of(pipeline, told(), found)
-    assert ("lidar", 1) not in pipeline.ledger.fates.store
-    # What was done ahead is not done again.
-    monkeypatch.delattr(truth, "match")
-    answer = pipeline.ledger.report(told(), found, ahead)
-    assert isinstance(answer, TruthAnswer)
-    assert account_of(answer.account) == {"matched": 3}
-    assert fateless(pipeline.ledger.fates) == pipeline.ledger.fates.pending == 0
-
-
 # ---- what happens meanwhile
-
-
-def test_a_frame_that_is_released_meanwhile_is_matched_as_it_was(all_heavy):
-    pipeline = world()
-    heavy = pipeline.ledger.heavy(told())
-    frame = pipeline.ledger.fates.store.get(("lidar", 1))
-    assert heavy is not None and frame is not None
-    frame.release()
-    assert heavy[1]().rows.tolist() == [0, 1, 2]
 
 
 def test_labels_that_came_meanwhile_and_those_of_two_streams_at_once_count_once(all_heavy):
@@ -120,65 +88,18 @@ def test_labels_that_came_meanwhile_and_those_of_two_streams_at_once_count_once(
 # ---- on a stream
 
 
-@dataclass
-class Call:
-    """One call whose client sends some messages and ends."""
-
-    messages: list[bytes]
-    answers: list[pb.ReportGroundTruthResponse] = field(default_factory=list)
-
-    async def read(self):
-        return self.messages.pop(0) if self.messages else grpc.aio.EOF
-
-    async def write(self, message: bytes) -> None:
-        self.answers.append(pb.ReportGroundTruthResponse.FromString(message))
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
-        raise AssertionError(details)
-
-    def time_remaining(self) -> float | None:
-        return None
-
-
-@dataclass
-class Disk:
-    """Durable at once."""
-
-    journal: ListJournal
-
-    async def durable(self, sequence: int) -> bool:
-        return True
-
-    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
-        return self.journal.look_up(stream, frame_id, partition)
-
-
-async def at_once() -> None:
-    pass
-
-
-def answered(pipeline: Pipeline, journal: ListJournal | None) -> pb.ReportGroundTruthResponse:
+def answered(pipeline: Pipeline) -> pb.ReportGroundTruthResponse:
     """The three objects over a stream."""
     sent = truth_pb2.FrameTruth(stream="lidar", frame_id=1)
     for i in range(3):
         place = [APART * (i + 1), 0.3, 0.0]
         sent.objects.add(object_id=i, class_index=i, ground_truth=place)
-    call = Call([pb.ReportGroundTruthRequest(truth=sent).SerializeToString()])
-    if journal is not None:
-        pipeline.journal = cast(Journal, Disk(journal))
-
-    async def run() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talk = pipeline, LIMITS, call, Session(task)
-        await TruthStream(*talk, lambda: None, at_once, at_once).run()
-
-    asyncio.run(run())
-    (answer,) = call.answers
+    message = pb.ReportGroundTruthRequest(truth=sent).SerializeToString()
+    (answer,) = labelled(service_of(pipeline), message)
     return answer
 
 
-@pytest.mark.parametrize("where", ["in memory", "on disk alone", "fails"])
+@pytest.mark.parametrize("where", ["in memory", "fails"])
 def test_heavy_labels_are_matched_once_and_off_the_loop_and_on_it_if_that_fails(
     all_heavy, monkeypatch, caplog, where
 ):
@@ -191,8 +112,6 @@ def test_heavy_labels_are_matched_once_and_off_the_loop_and_on_it_if_that_fails(
         return match(*args, **kwargs)
 
     monkeypatch.setattr(truth, "match", noted)
-    journal = ListJournal()
-    pipeline = world(journal, max_bytes=1 if where == "on disk alone" else 2**20)
-    assert answered(pipeline, journal).account.matched == 3
+    assert answered(world()).account.matched == 3
     assert threads == ([False, True] if where == "fails" else [False])
     assert ("not matched ahead" in caplog.text) == (where == "fails")

@@ -3,8 +3,7 @@ which frames pass, and what a restart or another sidecar brings."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics, no_statistics
-from monitor.statistics.state import Slicing, StatisticsState
+from monitor.statistics.state import StatisticsState
 from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.calibration.matched_frames import UV, XY, matched
-from tests.states import assert_same_state
 
 SECOND = 10**9
 NAMES = ("car", "truck", "bus")
@@ -279,96 +277,24 @@ TestSidecar = Sidecar.TestCase
 TestSidecar.settings = settings(laws.costly, stateful_step_count=25)
 
 
-def test_an_import_is_seen_wholly_or_not_at_all_and_what_is_folded_meanwhile_is_not_lost():
-    ours, theirs, whole = (empty(**IN_STEPS) for _ in range(3))
-    for one in (ours, whole):
-        see(one, 1_000 * SECOND, 1)
-    for i in range(5):
-        see(theirs, (1_000 - 100 * i) * SECOND, 10 + i)
-    state, number = state_of(theirs), 0
-    for _ in ours.import_in_steps(state):
-        number += 1
-        for one in (ours, whole):
-            see(one, (1_000 + number) * SECOND, 100 + number)
-            one.fold_some()
-        found = {held.raw.n for name, held in read(ours).items() if name in NAMES}
-        assert found == {2 + 2 * number}
-    assert number >= sum(len(entry.panes) for entry in state.slices)
-    assert_same_state(state_of(ours), state_of(whole).merge(state))
-
-
-# ---- what an import may not bring
-
-
-def refused(statistics: LiveStatistics, theirs: LiveStatistics | StatisticsState) -> str:
-    """The reason; nothing is added, and no slice is new."""
-    state = theirs if isinstance(theirs, StatisticsState) else state_of(theirs)
-    before = state_of(statistics)
-
-    def labels() -> tuple[Sequence[str], ...]:
-        return statistics.slices.names, [entry.label for entry in statistics.class_slices.slices]
-
-    names = labels()
-    with pytest.raises(IncompatibleStatistics) as error:
-        next(statistics.import_in_steps(state))
-    assert labels() == names
-    assert_same_state(state_of(statistics), before)
-    return str(error.value)
-
-
-def of_spaces(count: int) -> LiveStatistics:
-    statistics = empty({"max_spaces": 64}, **IN_STEPS)
-    for i in range(count):
+def other(max_slices: int = 16, *, spaces: int = 0, lists: int = 0) -> LiveStatistics:
+    """With slices of so many sets of dimensions and lists of classes."""
+    statistics = empty({"max_spaces": 3}, **IN_STEPS, max_slices=max_slices)
+    for i in range(spaces):
         statistics.slices.index(plain_space((f"d{i}", "y")), "s", "car")
+    for i in range(lists):
+        statistics.class_slices.index("s", (f"a{i}", "b"))
     return statistics
-
-
-def of_lists(count: int, max_slices: int) -> LiveStatistics:
-    statistics = empty(**IN_STEPS, max_slices=max_slices)
-    for i in range(count):
-        assert statistics.class_slices.index("s", (f"a{i}", "b")) is not None
-    return statistics
-
-
-def of_streams(max_slices: int, *streams: str) -> LiveStatistics:
-    statistics = empty(max_slices=max_slices, slice_by=("class", "stream"))
-    for stream in streams:
-        statistics.class_slices.index(stream, NAMES)
-    return statistics
-
-
-def test_an_import_on_other_bins_or_by_other_slices_is_refused():
-    ours = fed(live(), rows_at(10))
-    refused(ours, fed(live(micro_bins_per_octave=16), rows_at(10)))
-    by_range = empty(slice_by=("stream", "range", "class"), range_edges=(10.0, 20.0))
-    slicing = Slicing(("class", "range", "stream"), (10.0, 20.0), ("x", "y", "z"))
-    assert state_of(by_range).slicing == slicing
-    assert state_of(empty(**IN_STEPS)).slicing == Slicing(("class",))
-    assert "slices by class" in refused(by_range, empty(**IN_STEPS))
 
 
 def test_an_import_of_more_spaces_or_lists_of_classes_than_there_is_room_for_is_refused():
-    ours = empty({"max_spaces": 3}, **IN_STEPS)
+    ours = other()
     ours.spaces.add(UV)
-    said = refused(ours, of_spaces(3))
-    assert "slices[2].space: d2, y" in said and "[limits] max_spaces" in said
-    assert imported(ours, of_spaces(2)) == (0, 2)
-    # They count from the first step on.
-    assert len(ours.spaces) == 3
-    assert "set 4 of dimensions" in refused(ours, of_spaces(3))
-    ours = of_lists(1, 3)
-    said = refused(ours, of_lists(4, 16))
-    assert "class_slices[3].class_names: a3, b (2 classes)" in said
-    assert "[statistics] max_slices" in said
-    assert imported(ours, of_lists(3, 16)) == (0, 2)
-
-
-def test_imported_class_slices_go_to_the_overflow_slice_of_classes_that_are_known():
-    ours = of_streams(2)
-    assert imported(ours, of_streams(16, "s", "t", "u")) == (0, 3)
-    assert [entry.overflow for entry in ours.class_slices.slices] == [False, False, True]
-    # An overflow slice alone does not bring a list of classes.
-    state = state_of(of_streams(1, "s", "t"))
-    alone = replace(state, slices=(), class_slices=state.class_slices[1:])
-    said = refused(of_streams(24), alone)
-    assert "class_slices[0].class_names: car, truck, bus" in said
+    with pytest.raises(IncompatibleStatistics, match=r"slices\[2\]\.space: d2, y.*max_spaces"):
+        imported(ours, other(spaces=3))
+    assert len(ours.slices.names) == 0
+    assert imported(ours, other(spaces=2)) == (0, 2)
+    ours = other(3, lists=1)
+    with pytest.raises(IncompatibleStatistics, match=r"class_slices\[3\].*a3, b.*max_slices"):
+        imported(ours, other(lists=4))
+    assert imported(ours, other(lists=3)) == (0, 2)

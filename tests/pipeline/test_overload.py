@@ -66,25 +66,6 @@ def test_what_is_just_below_a_limit_is_not_calm_and_begins_the_calm_anew(lag, wa
     assert shed(both(), *broken, (2.2, *CALM)) == [True] * 5 + [False]
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1), st.integers(0, 200), st.floats(0.01, 0.5)),
-        max_size=60,
-    )
-)
-def test_changes_are_all_told_and_no_episode_is_shorter_than_the_calm(samples):
-    overload, now, began, before = both(), 0.0, 0.0, False
-    for lag, waiting, step in samples:
-        now += step
-        changed = overload.look(now, lag, waiting)
-        assert changed == (overload.shedding != before)
-        if changed and overload.shedding:
-            began = now
-        elif changed:
-            assert now - began >= overload.calm_seconds
-        before = overload.shedding
-
-
 # ---- the age of frames, without a common clock
 
 

@@ -15,7 +15,6 @@ from monitor.frames.detections import Estimates, Limits, Reason, ReceivedDetecti
 from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
-from monitor.frames.stored import SliceKey
 from monitor.matching.record import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
 from monitor.pipeline.forwarding import Recalibrated
@@ -27,7 +26,6 @@ from monitor.pipeline.pending import (
     LedgerFrames,
     PendingFrame,
     PendingStore,
-    slice_keys,
     tracks_of,
 )
 from monitor.pipeline.streams import Stream
@@ -148,24 +146,6 @@ def test_what_was_sent_and_what_was_made_of_it_come_back_bit_for_bit(forms, k, d
     laws.assert_same(stored.class_index, batch.class_index)
 
 
-def test_nothing_of_the_received_buffers_is_kept_alive():
-    received = received_of([FULL] * 4)
-    frame = pending_frame(received, doubled=True)
-    every, stored = np.arange(4), frame.stored
-    assert stored.made is not None
-    both = stored.sent, stored.made
-    before: list[Any] = [one.estimates(every) for one in both]
-    ids = stored.id.copy()
-    for array in (received.mean, received.covariance, received.id, received.class_index):
-        array.setflags(write=True)
-        array[:] = 1
-    laws.assert_same(stored.id, ids)
-    for estimates, was in zip(both, before, strict=True):
-        laws.assert_same(estimates.estimates(every), was)
-        arrays: list[Any] = [estimates.mean, estimates.packed, estimates.diagonal]
-        assert all(one.base is None or one.base.nbytes <= one.nbytes for one in arrays)
-
-
 def test_a_frame_is_kept_with_its_numbers_and_the_ids_of_what_cannot_be_compared():
     rows = [Sent(id, (0.0,) * 3, (1.0,) * 3 if id % 2 else ()) for id in (8, 3, 2, 7)]
     frame = pending_frame(detections(rows), number=7, stream="t", stamp_ns=None)
@@ -220,18 +200,6 @@ def test_a_record_takes_the_bytes_of_its_arrays_and_an_overhead():
     assert store.bytes == frame.nbytes == before + RECORD_OVERHEAD + 2 * of_row
 
 
-def test_slices_are_kept_by_what_makes_them_up():
-    table, space = SliceTable(frozenset(), 2), plain_space(("a", "b", "c"))
-    index = {key: table.place(space, key) for key in ("car", "bus", "tram")}
-    keys, place = slice_keys(np.array([index[key] for key in ("tram", "car", "tram")]), table)
-    tram = SliceKey(table.slices[index["tram"]].key, overflow=True)
-    assert [keys[i] for i in place.tolist()] == [tram, SliceKey("car"), tram]
-    assert len(keys) == 2
-    only, places = slice_keys(np.array([index["bus"]] * 2), table)
-    assert (only, places.tolist()) == ((SliceKey("bus"),), [0, 0])
-    assert slice_keys(NONE, table)[0] == ()
-
-
 def test_a_detection_has_the_track_of_its_detector_else_ours():
     rows = np.array([0, 2])
     theirs = [Sent(id, (0.0,) * 3, (1.0,) * 3, upstream_track=id or None) for id in range(3)]
@@ -282,13 +250,6 @@ def test_what_is_told_is_there_until_a_record_takes_all_of_it_back():
     assert (stranger.waiting, store.bytes, store.unkept) == (1, frame.nbytes, 3)
 
 
-def test_a_frame_of_before_the_account_counts_none_that_waits():
-    frame = waiting(3)
-    frame.before_account = True
-    store = store_of(frame)
-    assert (frame.waiting, store.unkept) == (0, 0)
-
-
 # ---- the store
 
 
@@ -335,23 +296,6 @@ def test_only_so_many_dropped_frames_are_remembered(monkeypatch):
     assert store.gone(("s", 2)) == DroppedFrame(0, 4, True)
 
 
-def test_a_frame_takes_the_place_of_one_of_its_number_and_a_discarded_one_is_forgotten():
-    store = PendingStore(ROOMY)
-    for stamp in range(50):
-        frame = waiting(2, stamp_ns=stamp)
-        assert store.add(frame) == []
-        for revision in range(3):
-            store.told(frame, record_of(range(2), revision=revision, replaces=revision > 0))
-    assert (len(store), store.bytes, store.unkept) == (1, frame.nbytes, 0)
-    assert len(store._settled) == 1
-    assert store.discard(("s", 0)) is frame
-    assert store.discard(("s", 0)) is None
-    # It had not to go for want of room: a label of it is not late.
-    assert store.gone(("s", 0)) is None
-    assert not store.knows(("s", 0), 49)
-    assert (len(store), store.bytes, store.unkept) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("more", [{}, {"doubled": True}, {"form": VARIANCES}])
 def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short(more):
     tracks = TrackIds(np.arange(4).astype(np.uint64), np.ones(4, bool))
@@ -380,26 +324,6 @@ def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short
     # What waits is kept, though it is older.
     assert not other.released
     assert store.bytes == frame.nbytes + other.nbytes + 2 * FRAME_OVERHEAD
-
-
-def test_frames_let_go_in_the_order_in_which_they_were_settled_and_no_more_than_has_to():
-    frames = [waiting(4, i) for i in range(3)]
-    frames[2].outcome[:] = Outcome.MATCHED  # its truth came with it
-    store = store_of(*frames)
-    for i in (0, 1):
-        store.told(frames[i], record_of(range(4)))
-    # One whose fates are taken back waits again, and keeps its estimates.
-    store.told(frames[0], record_of([0], revision=1, replaces=True))
-    released = []
-    for number in (10, 11, 12):
-        store.max_bytes = store.bytes + FRAME_OVERHEAD - 1
-        out = store.add(waiting(0, number))
-        released.append(([frame.released for frame in frames], out))
-    assert released == [
-        ([False, False, True], []),
-        ([False, True, True], []),
-        ([False, True, True], [frames[0]]),
-    ]
 
 
 # ---- whatever happens

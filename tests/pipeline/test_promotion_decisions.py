@@ -1,39 +1,22 @@
 """What people and tracks do to recalibrators: which is active then, what is recorded, under which
-version a candidate is known, the way back, and the next run.
+version a candidate is known, and the way back.
 """
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-import monitor.pipeline.recalibrators
-from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record, TrialState
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from tests.checkpointed import begun
-from tests.learnt import (
-    active_version,
-    begin,
-    document,
-    happened,
-    known,
-    of_slices,
-    promoted,
-    promotions_of,
-    teach,
-    to_fit,
-)
+from tests import learnt
+from tests.learnt import active_version, begin, document, known, promoted, promotions_of, teach
 from tests.promotion.owned_registers import adaptive, scaled
 from tests.promotion.simulated_tracks import tracks
 
@@ -65,18 +48,10 @@ def test_pinning_is_recorded_and_people_may_still_act():
     assert promotions.pin(pinned=True, actor="anna").what is Happened.PINNED
     assert promotions.pinned
     promoted(promotions, 4.0)
-    assert of_slices(promotions) == {"car": scaled(4.0)}
+    assert promotions.recalibrators.selection.by_slice == {"car": scaled(4.0)}
     promotions.rollback(Selection, "", "anna")
     record = promotions.pin(pinned=False, actor="anna")
     assert (record.what, record.version) == (Happened.UNPINNED, HOME)
-    # What is held is said again after a pin.
-    promoted(promotions, 4.0)
-    assert [one.what for one in teach(promotions, tracks(0, 100))] == [Happened.HELD]
-    assert teach(promotions, tracks(1, 5, begin_ns=10**13)) == []
-    promotions.pin(pinned=True, actor="anna")
-    (held,) = teach(promotions, tracks(2, 5, begin_ns=2 * 10**13))
-    assert (held.what, "pinned" in held.reason) == (Happened.HELD, True)
-    assert of_slices(promotions) == {"car": scaled(4.0)}
 
 
 # ---- tracks
@@ -114,23 +89,6 @@ def test_a_candidate_lives_from_its_trial_to_its_rollback_in_the_records():
     assert all(track.ended_ns > 59 * 40 * 10**8 for track in kept)
 
 
-def test_a_candidate_may_be_approved_before_and_after_it_is_proven_and_the_record_says_so():
-    promotions = promotions_of("car")
-    version = begin(promotions, scaled(4.0)).version
-    (proven,) = teach(promotions, tracks(0, 60, scale=4.0))
-    assert (proven.what, proven.before, proven.after) == (Happened.PROVEN, HOME, HOME)
-    record = promotions.promote(version, "anna")
-    assert (record.reason, record.slice, record.actor) == ("approved", "car", "anna")
-    assert record.evidence is not None
-    assert record.evidence.tracks == 60
-    counts = promotions.counters.trials
-    assert (counts["proven"], counts["promoted"]) == (1, 1)
-    early = promoted(promotions_of("car"), 4.0)
-    assert early.reason == "approved before it was proven"
-    assert early.evidence is not None
-    assert early.evidence.tracks == 0
-
-
 def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back():
     promotions = promotions_of("car")
     first = promotions.promote(begin(promotions, adaptive(4.0)).version, "anna").after
@@ -149,7 +107,7 @@ def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back
 
 def test_what_came_of_a_fit_is_told_slice_by_slice():
     promotions = promotions_of("car", "bus", "tram")
-    some = [to_fit(promotions, index) for index in range(3)]
+    some = [learnt.to_fit(promotions, index) for index in range(3)]
     outcome = FitOutcome({"car": scaled(4.0), "bus": scaled(1.1)}, {"tram": "too few"})
     car, bus, tram = finished(promotions.begin(some, outcome, "anna"))
     assert (car.reason, car.tracks, car.detections) == ("", 10, 400)
@@ -160,49 +118,7 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert bus.factors[0].typical == pytest.approx(1.1)
     fits = promotions.counters.fits
     assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
-    assert happened(promotions) == [Happened.BEGAN]
-
-
-def test_candidates_are_counted_by_what_became_of_them():
-    promotions = promotions_of("car", mode="automatic")
-    counts = promotions.counters.trials
-    begin(promotions, scaled(4.0))
-    begin(promotions, scaled(5.0))
-    assert (counts["began"], counts["superseded"]) == (2, 1)
-    teach(promotions, tracks(0, 100, scale=0.5))
-    assert counts["discarded_worse"] == 1
-    begin(promotions, scaled(4.0))
-    teach(promotions, tracks(1, 60, scale=4.0, begin_ns=10**12))
-    assert (counts["proven"], counts["promoted"], promotions.counters.swaps["promoted"]) == (
-        1,
-        1,
-        1,
-    )
-    begin(promotions, scaled(9.0))
-    (version,) = known(promotions, document(2.0))
-    promotions.promote(version, "anna")
-    assert (counts["began"], counts["superseded"]) == (4, 2)
-    promotions.rollback(Selection, "", "anna")
-    swaps = promotions.counters.swaps
-    assert (swaps["promoted"], swaps["rolled_back"], swaps["adapted"]) == (2, 1, 0)
-
-
-def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr(monitor.pipeline.recalibrators, "MOST_KNOWN", 8)
-    promotions = promotions_of("car", "bus")
-    first, second = known(promotions, document(2.0), document(3.0))
-    promotions.promote(first, "anna")
-    promotions.promote(second, "anna")
-    candidate = begin(promotions, scaled(9.0), slice=1).version
-    for number in range(20):
-        known(promotions, document(10.0 + number))
-    assert {first, second, candidate, HOME} <= promotions.recalibrators.known.keys()
-    assert len(promotions.recalibrators.known) <= 9
-    begin(promotions, scaled(5.0))
-    guards = [one for one in promotions.trials() if one.state is TrialState.GUARD]
-    assert guards == []
-    assert promotions.rollback(Selection, "", "anna").after == first
-    assert promotions.rollback(Selection, "", "anna").after == HOME
+    assert learnt.happened(promotions) == [Happened.BEGAN]
 
 
 # ---- candidates
@@ -251,60 +167,7 @@ def test_versions_move_with_the_champion_and_old_names_still_lead_to_the_candida
         promotions.promote(first, "anna")
 
 
-def test_standings_say_where_every_trial_stands():
-    promotions = promotions_of("car", "bus", "tram")
-    promoted(promotions, 4.0, slice=2)
-    running = begin(promotions, scaled(9.0), slice=1).version
-    begin(promotions, scaled(4.0))
-    teach(promotions, [*tracks(0, 40, scale=4.0), *tracks(1, 8, scale=4.0, slice=2)])
-    found = {one.slice: one for one in promotions.trials()}
-    states = {name: one.state for name, one in found.items()}
-    assert states == {
-        "car": TrialState.PROVEN,
-        "bus": TrialState.RUNNING,
-        "tram": TrialState.GUARD,
-    }
-    assert found["bus"].version == running
-    assert found["bus"].factors[0].typical == pytest.approx(9.0)
-    assert found["car"].evidence.tracks == 40
-    assert found["car"].evidence.gain > 0
-    # What the guard's rollback would put in force: the tram without one of its own.
-    assert found["tram"].version == IDENTITY.version
-
-
 # ---- the way back
-
-
-def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
-    promotions = promotions_of("car")
-    versions = known(promotions, document(2.0), document(3.0), document(4.0))
-    for version in versions:
-        promotions.promote(version, "anna")
-    for earlier in [versions[1], versions[0], HOME]:
-        record = promotions.rollback(Selection, "", "otto")
-        assert (record.what, record.after, record.actor) == (
-            Happened.ROLLED_BACK,
-            earlier,
-            "otto",
-        )
-        assert active_version(promotions) == earlier
-    with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
-        promotions.rollback(Selection, "", "otto")
-    assert active_version(promotions) == HOME
-
-
-def test_class_probabilities_have_a_stack_of_their_own():
-    promotions = promotions_of("car")
-    of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
-    (of_estimates,) = known(promotions, document(2.0))
-    promotions.promote(of_classes.version, "anna")
-    promotions.promote(of_estimates, "anna")
-    record = promotions.rollback(ClassSelection, "", "anna")
-    assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
-    assert active_version(promotions) == of_estimates
-    with pytest.raises(NothingToRollBack):
-        promotions.rollback(ClassSelection, "", "anna")
-    assert promotions.rollback(Selection, "", "anna").after == HOME
 
 
 class Ways(RuleBasedStateMachine):
@@ -385,83 +248,3 @@ class Ways(RuleBasedStateMachine):
 
 Ways.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=20)
 TestWays = Ways.TestCase
-
-
-# ---- the next run
-SLICES = ("car", "bus", "tram", "van")
-
-
-@pytest.fixture
-def busy(tmp_path) -> Promotions:
-    """A run with a trial, a guard, a follower, and what no track has made a guard of yet."""
-    run = begun(tmp_path, *SLICES, mode="automatic")
-    promotions = run.promotions
-    tram = Selection(("x", "y", "z"), Identity(), {"tram": adaptive(1.0)})
-    promotions.promote(known(promotions, tram)[0], "anna")
-    promoted(promotions, 4.0, slice=1)
-    begin(promotions, scaled(5.0))
-    teach(promotions, tracks(0, 8, scale=2.0))
-    teach(promotions, tracks(1, 8, scale=4.0, slice=1))
-    teach(promotions, tracks(2, 8, scale=1.1, slice=2))
-    promoted(promotions, 9.0, slice=3)
-    asyncio.run(run.kept())
-    return promotions
-
-
-def test_a_run_that_goes_on_knows_what_the_last_one_knew_and_decides_as_it_would_have(
-    busy, tmp_path
-):
-    second = begun(tmp_path, *SLICES, mode="automatic").promotions
-    assert second.recalibrators.selection == busy.recalibrators.selection
-    assert second.recalibrators.before == busy.recalibrators.before
-    ours, theirs = second.learning.register, busy.learning.register
-    for name in ("on_trial", "guards", "befores", "spent", "followers", "pinned"):
-        assert getattr(ours, name) == getattr(theirs, name)
-        assert name == "pinned" or getattr(ours, name)
-    assert second.trials() == busy.trials()
-    assert {one.slice for one in second.trials()} == {"car", "bus", "tram"}
-    assert all(one.version for one in second.trials())
-    sequence = second.sequence = busy.sequence
-    for run in (busy, second):
-        for slice, scale in enumerate([5.0, 1.0, 6.0, 1.0]):
-            teach(run, tracks(slice, 120, scale=scale, begin_ns=10**13, slice=slice))
-    found, expected = (
-        [
-            (one.what, one.slice, one.before, one.after, one.evidence)
-            for one in run.records(1000)
-            if one.sequence > sequence
-        ]
-        for run in (second, busy)
-    )
-    assert found == expected
-    assert {what for what, *_ in found} >= {Happened.PROMOTED, Happened.ROLLED_BACK}
-
-
-@pytest.mark.parametrize("scale", [5.0, 0.5])
-def test_a_candidate_of_the_last_run_has_its_version_until_it_is_promoted_or_discarded(
-    busy, tmp_path, scale
-):
-    (candidate,) = [one for one in busy.trials() if one.slice == "car"]
-    second = begun(tmp_path, *SLICES).promotions
-    assert candidate.version in {one.version for one in second.trials()}
-    if scale > 1:
-        record = second.promote(candidate.version, "anna")
-        assert (record.after, record.slice) == (candidate.version, "car")
-        assert record.evidence == candidate.evidence
-        return
-    teach(second, tracks(5, 100, scale=scale, begin_ns=10**13))
-    assert second.records(1)[0].what is Happened.DISCARDED
-    assert candidate.version not in second.recalibrators.known
-
-
-def test_a_change_before_the_first_detection_ends_what_the_last_run_left_of_that_slice(
-    busy, tmp_path
-):
-    before = {one.slice: one.version for one in busy.trials()}
-    later = begun(tmp_path, mode="automatic").promotions
-    assert {one.slice: one.version for one in later.trials()} == before
-    register = later.learning.register
-    for left in [{"car", "bus", "tram"}, {"car", "tram"}, {"car"}]:
-        later.rollback(Selection, "", "anna")
-        assert {*register.on_trial, *register.guards, *register.befores} == left
-    assert register.followers == {}

@@ -1,5 +1,5 @@
-"""What ground truth teaches: which slices can have recalibrators, what is due to be fitted, which
-tracks have a say, and what goes wrong without harm.
+"""What ground truth teaches: what is due to be fitted, which tracks have a say, and what goes wrong
+without harm.
 """
 
 from __future__ import annotations
@@ -14,85 +14,16 @@ import numpy as np
 import pytest
 
 import monitor.pipeline.fits.rounds
-from monitor.frames.detections import Estimates
-from monitor.frames.frame import TrackIds
-from monitor.frames.space import plain_space
 from monitor.pipeline.fits.rounds import FitRounds
-from monitor.pipeline.learning import LabelledTracks, job_of
+from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
-from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
+from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome
 from monitor.promotion.records import Happened
-from monitor.promotion.tracks import LabelledRows, WholeTrack
-from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
+from monitor.promotion.tracks import WholeTrack
 from monitor.statistics.observations import finished
-from tests.learnt import (
-    XYZ,
-    begin,
-    document,
-    happened,
-    known,
-    promotions_of,
-    teach,
-    to_fit,
-)
+from tests.learnt import begin, happened, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
-
-UV = plain_space(("u", "v"), "px")
-SECOND = 10**9
-
-
-def learning_of(*slices: str, **promotion) -> LabelledTracks:
-    learning: LabelledTracks = promotions_of(*slices, **promotion).learning
-    return learning
-
-
-def frame(number: int, seen: dict[int, int], source: int = 0) -> LabelledRows:
-    """At number × 0.5 s, of tracks by their slice."""
-    n = len(seen)
-    random = np.random.default_rng(number)
-    truth = random.normal(size=(n, 3))
-    covariance = np.broadcast_to(np.eye(3), (n, 3, 3)).copy()
-    sent = Estimates(truth + random.normal(size=(n, 3)), covariance, np.ones(n, bool))
-    ids = TrackIds(np.array(list(seen), np.uint64), np.ones(n, bool))
-    slices, stamp_ns = np.array(list(seen.values())), number * SECOND // 2
-    return LabelledRows(XYZ, slices, sent, truth, stamp_ns, 0, ids, source)
-
-
-# ---- tracks
-
-
-def test_frames_become_whole_tracks_by_slice_and_are_kept():
-    learning = learning_of("car", "bus")
-    for number in range(8):
-        learning.take(frame(number, {1: 0, 2: 1, 3: 0}))
-    assert finished(learning.whole()) == {}
-    assert learning.latest_ns is None
-    for number in range(8, 14):
-        learning.take(frame(number, {4: 0}))
-    found = finished(learning.whole())
-    assert {slice: [track.n for track in of] for slice, of in found.items()} == {0: [8, 8], 1: [8]}
-    assert learning.latest_ns == 7 * SECOND // 2
-    assert learning.reservoir.tracks(0) == tuple(found[0])
-    assert finished(learning.whole()) == {}
-
-
-# ---- slices
-
-
-def test_a_slice_of_another_space_of_one_name_or_of_other_dimensions_cannot_have_one():
-    promotions = promotions_of("car", "bus")
-    learning = promotions.learning
-    assert learning.slices.index(UV, "camera", "car") == 2
-    learning.slices.index(UV, "camera", "sign")
-    assert (learning.chain(0), learning.chain(2)) == (("car",), None)
-    assert set(learning.chains()) == {"car", "bus", "sign"}
-    (version,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
-    promotions.promote(version, "anna")
-    assert learning.chains() == {"sign": ("sign",)}
-    assert learning.spaces() == {("sign",): UV}
-
 
 # ---- what is due
 
@@ -277,24 +208,6 @@ def test_a_slice_with_enough_new_tracks_is_fitted_and_put_on_trial_unless_it_loo
     assert list(fits.jobs[-1].slices) == ["tram"]
 
 
-def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
-    rounds, promotions, fits = rounds_of("car")
-    teach(promotions, faulty(0, 10))
-    (version,) = known(promotions, document(car=3.0))
-
-    async def run() -> None:
-        fits.held = asyncio.Event()
-        async with learning(rounds):
-            await until(lambda: len(fits.jobs) == 1)
-            promotions.promote(version, "anna")
-            fits.held.set()
-            await until(lambda: promotions.counters.fits["superseded"] == 1)
-
-    asyncio.run(run())
-    assert happened(promotions) == [Happened.PROMOTED]
-    assert promotions.trials() == ()
-
-
 def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):
     rounds, promotions, fits = rounds_of("car", fit_every_seconds=10.0)
     fits.wrong = [FitFailed("it crashed") for _ in range(7)]
@@ -327,30 +240,6 @@ async def until_failed(promotions: Promotions, fits: int) -> None:
     await until(lambda: promotions.counters.fits["failed"] == fits)
 
 
-def test_an_error_in_a_fit_or_in_what_is_learned_does_not_end_the_learning(clock, monkeypatch):
-    rounds, promotions, fits = rounds_of("car")
-    whole, wrong = LabelledTracks.whole, [RuntimeError("nobody thought of that")] * 3
-    fits.wrong = [RuntimeError("nor of that")]
-
-    def failing(learning):
-        if wrong:
-            raise wrong.pop()
-        return whole(learning)
-
-    monkeypatch.setattr(LabelledTracks, "whole", failing)
-    teach(promotions, faulty(0, 10))
-
-    def failed() -> bool:
-        if promotions.pipeline.counters.internal_errors < 4:
-            return False
-        clock.now += 1000
-        teach(promotions, faulty(1, 10, begin_ns=10**12))
-        return True
-
-    learned(rounds, failed, lambda: Happened.BEGAN in happened(promotions))
-    assert happened(promotions) == [Happened.BEGAN]
-
-
 def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
     rounds, promotions, fits = rounds_of("car", "bus", mode="manual")
     teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
@@ -379,43 +268,3 @@ def test_what_cannot_be_fitted_is_refused_in_words(slices, method, words):
         asyncio.run(rounds.asked(slices, method, "anna"))
     assert fits.jobs == []
     assert promotions.records(10) == ()
-
-
-def test_nothing_can_be_fitted_before_there_are_slices():
-    with pytest.raises(CannotFit, match="There are: none yet"):
-        asyncio.run(rounds_of()[0].asked(["car"], "", "anna"))
-    for names in ([], ["car"]):
-        with pytest.raises(NoTracksYet, match="no slice has a whole track"):
-            asyncio.run(rounds_of("car")[0].asked(names, "", "anna"))
-
-
-def test_who_asks_is_told_that_a_fit_failed_and_it_is_recorded():
-    rounds, promotions, fits = rounds_of("car", "bus")
-    fits.wrong = [FitFailed("it crashed")]
-    teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
-    with pytest.raises(FitFailed, match="it crashed"):
-        asyncio.run(rounds.asked([], "", "anna"))
-    (record,) = promotions.records(10)
-    assert (record.what, record.slice, record.actor) == (Happened.FIT_FAILED, "", "anna")
-    assert promotions.counters.fits["failed"] == 2
-
-
-def test_who_asks_while_a_fit_runs_waits_for_it():
-    rounds, promotions, fits = rounds_of("car", "bus")
-    teach(promotions, [*faulty(0, 10), *faulty(1, 3, slice=1)])
-
-    async def run() -> None:
-        fits.held = asyncio.Event()
-        async with learning(rounds):
-            await until(lambda: len(fits.jobs) == 1)
-            asked = asyncio.create_task(rounds.asked(["bus"], "", "anna"))
-            await some_looks()
-            assert not asked.done()
-            assert len(fits.jobs) == 1
-            fits.held.set()
-            (found,) = await asked
-            assert found.slice == "bus"
-
-    asyncio.run(run())
-    assert [list(job.slices) for job in fits.jobs] == [["car"], ["bus"]]
-    assert [record.actor for record in promotions.records(10)] == ["schedule", "anna"]

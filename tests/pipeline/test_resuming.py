@@ -4,7 +4,6 @@ one that goes on with less than there was, whose counts still add up.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -18,35 +17,16 @@ from monitor.drift.state import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import Resumption
-from monitor.pipeline.run_state import (
-    RUN_STATE,
-    OpenTracks,
-    RunState,
-    restore_run,
-    run_state_of,
-    with_tracks,
-)
+from monitor.pipeline.run_state import RUN_STATE, OpenTracks, restore_run, run_state_of, with_tracks
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument
 from monitor.store.drift_documents import family_text, read_family
 from monitor.store.entries import Entry
 from monitor.store.journal import Journal
 from monitor.store.statistics_state import StoredState, parsed, serialised
+from tests import ledger_oracle
 from tests.journals import ListJournal, frame_in, name_of
-from tests.laws import costly
-from tests.ledger_oracle import (
-    HEADERS,
-    Busy,
-    Came,
-    Message,
-    Move,
-    Named,
-    detections_of,
-    messages,
-    named_frames,
-    tell,
-)
-from tests.piped import BY_SLICE, DOUBLE, XYZ, account_of, fateless, opened, pipeline_of
+from tests.ledger_oracle import HEADERS, Busy, Came, Message, Move, Named, messages, named_frames
+from tests.piped import BY_SLICE, DOUBLE, XYZ, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
 selections = st.sampled_from([DOUBLE, BY_SLICE])
@@ -111,7 +91,7 @@ def done(pipeline: Pipeline, move: Move) -> None:
     if isinstance(move, Came):
         pipeline.process(opened(pipeline, HEADERS[move.stream]), move.received())
     elif isinstance(move, Message):
-        tell(pipeline, journal, move)
+        ledger_oracle.tell(pipeline, journal, move)
     elif isinstance(move, Busy):
         journal.busy = move.is_so
 
@@ -129,7 +109,7 @@ def counts_of(pipeline: Pipeline) -> Any:
     """All but the statistics that the next frame depends on, or that is told."""
     clock, ledger, shares = pipeline.live.clock, pipeline.ledger, pipeline.ledger.fates.shares
     return (
-        detections_of(pipeline),
+        ledger_oracle.detections_of(pipeline),
         ledger.fates.account,
         {
             entry.name: [shares.of(name, index) for name in shares.counts]
@@ -217,22 +197,6 @@ def test_who_goes_on_from_a_checkpoint_and_the_ledger_is_the_one_that_never_died
         done(life.pipeline, move)
         done(again, move)
     assert_alike(life.pipeline, again)
-
-
-def test_evidence_of_drift_is_gathered_again_from_the_ledger():
-    moves: list[Move] = []
-    for number in range(8):
-        moves.append(Came("lidar", number, 2 * number, inline=1))
-        moves.append(Message("lidar", number, (Named(1), Named(2))))
-    life = Life.of(DOUBLE, moves, 0, len(moves))
-    lives = life.pipeline, life.again(DOUBLE)
-    one, other = (read_family(checkpoint_of(pipeline).drift) for pipeline in lives)
-    assert [entry.name for entry in one.slices] == [entry.name for entry in other.slices]
-    assert sum(entry.labelled for entry in one.slices) > 10
-    for ours, theirs in zip(one.slices, other.slices, strict=True):
-        assert ours.labelled == theirs.labelled
-    assert (one.frames, one.latest_ns) == (other.frames, other.latest_ns)
-    assert one.driven == pytest.approx(other.driven)
 
 
 troubled = st.lists(
@@ -331,84 +295,9 @@ def assert_adds_up(pipeline: Pipeline, **expected: int) -> None:
 
 
 ALL = Message("lidar", 1, tuple(Named(i) for i in range(3)))
-ONE_LESS = Message("lidar", 1, (Named(0),), revision=1)
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "why"), [(2**28, Dropped.RESTART), (1, Dropped.BUDGET)], ids=["memory", "disk"]
-)
-def test_a_frame_that_was_written_anew_is_not_lost_any_more_when_labels_tell_of_it(max_bytes, why):
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
-    for move in (Came("lidar", 1, 0), Anew(0, 1)):
-        moved(pipeline, journal, move)
-    again = gone_on(pipeline, journal, max_bytes=max_bytes)
-    assert_adds_up(again, **{f"dropped_{why}": 3, "pending": 0})
-    assert account_of(tell(again, journal, ALL).account) == {"matched": 3}
-    assert_adds_up(again, **{f"dropped_{why}": 0, "matched": 3, "predicted": 3})
-
-
-def test_without_a_checkpoint_no_detection_that_came_before_is_ever_in_the_account():
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    for number in (1, 2):
-        moved(pipeline, journal, Came("lidar", number, 0, refused=1))
-    tell(pipeline, journal, replace(ALL, number=2))
-    again = begun_anew(journal)
-    moved(again, journal, Came("lidar", 3, 0, refused=1))
-    for told in (replace(ALL, number=3), ALL, replace(ONE_LESS, number=2)):
-        answer = tell(again, journal, told)
-        assert account_of(answer.account) == {"matched": len(told.named)}
-        assert_adds_up(again)
-    assert answer.retracted == 3
-    # Who goes on from an account that began anew knows what is not in it.
-    last = gone_on(again, journal)
-    tell(last, journal, replace(ONE_LESS, revision=2))
-    for one in (again, last):
-        moved(one, journal, Anew(0, 0))
-        assert_adds_up(one, predicted=4, matched=3, pending=0, dropped_refused=1, retracted=0)
-
-
-@pytest.mark.parametrize("max_bytes", [2**28, 1])
-def test_without_a_checkpoint_the_statistics_have_what_labels_tell_of_frames_before(max_bytes):
-    journal = ListJournal()
-    alive = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
-    moved(alive, journal, Came("lidar", 1, 0))
-    again = begun_anew(journal.copy(), max_bytes=max_bytes)
-    for move in (Came("lidar", 2, 0), ALL, ONE_LESS):
-        for pipeline in (alive, again):
-            moved(pipeline, journal, move)
-    assert_same_state(state_of(alive), state_of(again))
-
-
-def test_what_is_done_again_from_the_first_entry_on_comes_no_second_time():
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal)
-    for move in (Came("lidar", 1, 0), Came("lidar", 2, 0), ALL):
-        moved(pipeline, journal, move)
-    again = a_pipeline(DOUBLE, journal, max_bytes=1)
-    again.ledger.sequence = 3
-    resumption = Resumption(again)
-    resumption.run(cast(Journal, journal), 0)
-    assert (resumption.entries, resumption.failed) == (3, 0)
-    tell(again, journal, ONE_LESS)
-    assert_adds_up(again, predicted=6, matched=1, pending=5)
-
-
-def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
-    journal = ListJournal()
-    moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
-    again = begun_anew(journal)
-    tell(again, journal, Message("lidar", 1, (Named(0, "wrong"),)))
-    moved(again, journal, Anew(0, 0))
-    assert account_of(tell(again, journal, ALL).account) == {"matched": 3}
-    last = gone_on(again, journal)
-    tell(last, journal, ONE_LESS)
-    for pipeline in (again, last):
-        assert_adds_up(pipeline, predicted=0, matched=0, pending=0)
-
-
-def test_an_entry_that_cannot_be_done_again_costs_itself_alone(caplog):
+def test_an_entry_that_cannot_be_done_again_costs_itself_alone():
     journal = ListJournal()
     pipeline = a_pipeline(DOUBLE, journal)
     for move in (Came("lidar", 1, 0), Came("lidar", 2, 0), ALL, replace(ALL, number=2)):
@@ -457,45 +346,16 @@ def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
     checkpoint_of(last)
 
 
-# ---- the document of it
+def test_open_tracks_ascend_and_were_seen_among_the_rows_that_were_counted():
+    def tracks(counted: int, *ids: int) -> OpenTracks:
+        rows = np.array([4, 9]), np.array([1.0, 2.0]), np.arange(16.0)
+        return OpenTracks(XYZ, counted, np.array(ids, np.uint64), *rows)
 
-TRACKS = OpenTracks(
-    XYZ,
-    10,
-    np.array([3, 5], np.uint64),
-    np.array([4, 9]),
-    np.array([1.0, 2.0]),
-    np.arange(16.0),
-)
-
-
-@costly
-@given(st.lists(named_frames, max_size=4), st.integers(-(2**62), 2**62))
-def test_a_run_is_read_as_it_was_written_to_the_last_bit(frames, now_ns):
-    pipeline = a_pipeline(DOUBLE, ListJournal())
-    for move in frames:
-        done(pipeline, move)
-    run = replace(with_tracks(run_state_of(pipeline), pipeline), now_ns=now_ns)
-    for one in (run, replace(run, tracks=(TRACKS,), on_disk=((-2, 7), (2**40, 0)))):
-        assert bits(RUN_STATE.read(RUN_STATE.write(one))) == bits(one)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("ids", [5, 3], "do not ascend"),
-        ("ids", [5, 5], "do not ascend"),
-        ("ids", [0, 3], "do not ascend"),
-        ("counted", 9, "not all within the 9"),
-        ("last", [1], "not of 2 tracks"),
-        ("rows", [1.0], "not of 2 tracks"),
-        ("sums", [1.0], "not of 2 tracks"),
-        ("last", [-1, 3], r"tracks\[0\].last"),
-        ("rows", [-1.0, 3.0], r"tracks\[0\].rows"),
-    ],
-)
-def test_tracks_that_cannot_be_are_refused_by_their_field(name, value, said):
-    document = json.loads(RUN_STATE.write(RunState(1, tracks=(TRACKS,))))
-    document["tracks"][0][name] = value
-    with pytest.raises(InvalidDocument, match=said):
-        RUN_STATE.read(json.dumps(document))
+    assert tracks(10, 3, 5).ids.tolist() == [3, 5]
+    for counted, ids, said in (
+        (10, (5, 5), "ascend"),
+        (10, (0, 3), "ascend"),
+        (9, (3, 5), "the 9"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tracks(counted, *ids)

@@ -11,23 +11,11 @@ from monitor.frames.frame import Header, Refusal
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import Space, plain_space
 from monitor.pipeline.streams import Stream
-from tests.piped import (
-    DOUBLE,
-    GOOD_TRUTH,
-    HEADER,
-    SECOND,
-    account_of,
-    counted,
-    opened,
-    outgoing,
-    pipeline_of,
-    reported,
-    sent,
-)
+from tests import piped
+from tests.piped import GOOD_TRUTH, HEADER, SECOND, account_of, opened, pipeline_of, reported, sent
 from tests.received import Label, frame, labels
 
 LONGEST = "a" * 64
-EARLIEST, LATEST = -(2**63), 2**63 - 1
 
 
 # ---- headers
@@ -41,37 +29,28 @@ def of_dimensions(*names: str, unit="m") -> Header:
     return replace(HEADER, space=plain_space(names, unit))
 
 
+def asking(*levels: float) -> Header:
+    return replace(HEADER, quantile_levels=levels)
+
+
 @pytest.mark.parametrize(
     ("header", "field_name", "said"),
     [
-        (replace(HEADER, stream=""), "stream", "''"),
-        (replace(HEADER, stream="a b"), "stream", "'a b'"),
         (replace(HEADER, stream="lidar\n"), "stream", "lidar"),
         (replace(HEADER, stream=LONGEST + "a"), "stream", "1 to 64 characters"),
-        (replace(HEADER, stream="ü"), "stream", "'ü'"),
         (replace(HEADER, space=Space(())), "dimensions", "0 of them: 1 to 16"),
         (of_dimensions(*named("d", 17)), "dimensions", "17 of them: 1 to 16 ([limits] max_dim"),
         (of_dimensions("x", "x"), "dimensions.name", "'x': unique"),
-        (of_dimensions("x", ""), "dimensions.name", "''"),
         (of_dimensions("x,y"), "dimensions.name", "'x,y'"),
         (of_dimensions("x", unit="m\n"), "dimensions.unit", "printable"),
+        (of_dimensions("x", unit="m" * 65), "dimensions.unit", ""),
         (replace(HEADER, coordinate_frame=LONGEST + "a"), "coordinate_frame", "at most 64"),
         (replace(HEADER, classes=()), "class_names", "0 of them: 1 to 256"),
         (replace(HEADER, classes=named("", 257)), "class_names", "257 of them: 1 to 256"),
         (replace(HEADER, classes=("car", "car")), "class_names", "'car': unique"),
-        (replace(HEADER, classes=("",)), "class_names", "''"),
-        (replace(HEADER, classes=("a\nb",)), "class_names", "printable"),
-        (replace(HEADER, classes=(LONGEST + "a",)), "class_names", "1 to 64"),
-        (replace(HEADER, quantile_levels=(0.5, 0.5)), "quantile_levels", "0.5 after 0.5"),
-        (replace(HEADER, quantile_levels=(0.0,)), "quantile_levels", "0 after 0"),
-        (replace(HEADER, quantile_levels=(9e-7,)), "quantile_levels", "from 1e-06 to 1 − 1e-06"),
-        (replace(HEADER, quantile_levels=(1 - 9e-7,)), "quantile_levels", "0.999999 after 0"),
-        (replace(HEADER, quantile_levels=(float("nan"),)), "quantile_levels", "nan after 0"),
-        (
-            replace(HEADER, quantile_levels=tuple(0.04 * i for i in range(1, 21))),
-            "quantile_levels",
-            "20 of them: at most 19",
-        ),
+        *((asking(level), "quantile_levels", "") for level in (9e-7, 1 - 9e-7, float("nan"))),
+        (asking(0.5, 0.5), "quantile_levels", "0.5 after 0.5: they must ascend"),
+        (asking(*(0.04 * i for i in range(1, 21))), "quantile_levels", "20 of them: at most 19"),
     ],
 )
 def test_a_header_without_meaning_is_refused_with_field_and_value(header, field_name, said):
@@ -86,10 +65,10 @@ def test_a_header_without_meaning_is_refused_with_field_and_value(header, field_
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"stream": name} for name in ("lidar", "LIDAR_top-2.front", LONGEST)),
-        *({"classes": (name,)} for name in ("Fußgänger", "traffic light / red", LONGEST)),
-        {"classes": named("", 256)},
-        {"space": plain_space(named("d", 16))},
+        {"stream": "LIDAR_top-2.front"},
+        {"stream": LONGEST, "classes": (LONGEST, *named("", 255))},
+        {"classes": ("Fußgänger", "traffic light / red")},
+        {"space": plain_space(named("d", 16), "m" * 64), "coordinate_frame": LONGEST},
         {"quantile_levels": (1e-6, *(0.05 * i for i in range(1, 18)), 1 - 1e-6)},
     ],
 )
@@ -130,19 +109,19 @@ def test_a_stream_that_connects_again_goes_on_until_its_header_changes():
 
 
 def test_a_repeated_frame_is_answered_again_and_counted_once():
-    pipeline = pipeline_of(DOUBLE)
+    pipeline = pipeline_of(piped.DOUBLE)
     stream = opened(pipeline)
     rows = [sent(1, truth=True), sent(2)]
     first = pipeline.process(stream, frame(rows))
     again = pipeline.process(stream, frame(rows))
-    assert outgoing(again) == outgoing(first)
+    assert piped.outgoing(again) == piped.outgoing(first)
     (notice,) = again.notices
     assert notice.reason is Reason.DUPLICATE_FRAME
     assert notice.message == (
         "1 came before with the same stamp: answered again, counted once. "
         "Number the frames of a stream uniquely."
     )
-    assert counted(pipeline)[TOTAL].raw.n == 1
+    assert piped.counted(pipeline)[TOTAL].raw.n == 1
     assert account_of(pipeline.counters.truth) == {"matched": 1, "duplicate": 1}
     assert pipeline.counters.notices[Reason.DUPLICATE_FRAME] == 1
     assert pipeline.counters.dropped == 0
@@ -153,12 +132,12 @@ def test_a_repeated_frame_is_answered_again_and_counted_once():
     # Wholly labelled, it is repeated like any other.
     again = pipeline.process(stream, frame(rows))
     assert [notice.reason for notice in again.notices] == [Reason.DUPLICATE_FRAME]
-    assert counted(pipeline)[TOTAL].raw.n == 2
+    assert piped.counted(pipeline)[TOTAL].raw.n == 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (5, 4), (0, None), (None, 0)])
 def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(before, after):
-    pipeline = pipeline_of(DOUBLE)
+    pipeline = pipeline_of(piped.DOUBLE)
     stream, fates = opened(pipeline), pipeline.ledger.fates
     pipeline.process(stream, frame([sent(1, truth=True), sent(2), sent(3)], 1, before))
     answer = pipeline.process(stream, frame([sent(4, truth=True), sent(5)], 1, after))
@@ -174,16 +153,6 @@ def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(
     # From now on it is this stamp that makes a duplicate.
     answer = pipeline.process(stream, frame([sent(4), sent(5)], 1, after))
     assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
-
-
-def test_a_frame_without_a_number_is_answered_and_its_inline_labels_count():
-    pipeline = pipeline_of(DOUBLE)
-    for _ in range(2):
-        rows = [sent(1, truth=True), sent(2)]
-        answer = pipeline.process(opened(pipeline), frame(rows, None))
-        assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
-    assert counted(pipeline)[TOTAL].raw.n == 2
-    assert pipeline.counters.dropped == pipeline.ledger.fates.account["dropped_no_frame_id"] == 2
 
 
 # ---- event time
@@ -208,22 +177,3 @@ def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps
         expected = None if highest is None else highest - int(disorder * SECOND)
         assert stream.time.watermark_ns == expected
     assert pipeline.counters.late_frames == late
-
-
-@pytest.mark.parametrize("wild", [2 * 10**18, EARLIEST, LATEST])
-def test_a_single_wild_stamp_moves_no_watermark_and_makes_no_frame_late(wild):
-    pipeline = pipeline_of()
-    stream = opened(pipeline)
-    for number, stamp in enumerate([SECOND, 2 * SECOND, wild, 3 * SECOND, 4 * SECOND]):
-        pipeline.process(stream, frame([], number, stamp))
-    assert stream.time.watermark_ns == 2 * SECOND
-    assert pipeline.counters.late_frames == 0
-
-
-def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
-    pipeline = pipeline_of()
-    stream = opened(pipeline)
-    pipeline.process(stream, frame([], 1, EARLIEST))
-    assert stream.time.watermark_ns == EARLIEST
-    pipeline.process(stream, frame([], 2, LATEST))
-    assert 0 <= stream.time.since(EARLIEST) < 2**63

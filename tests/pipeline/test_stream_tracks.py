@@ -2,27 +2,18 @@
 by slice; its tracks are clusters of the statistics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from monitor.frames.detections import Estimates, Reason
-from monitor.frames.frame import (
-    EgoMotion,
-    FrameAnswer,
-    Header,
-    Pose,
-    ReportedTracks,
-    TrackStatus,
-    Twist,
-)
+from monitor.frames.detections import Reason
+from monitor.frames.frame import FrameAnswer, Header, ReportedTracks, TrackStatus
 from monitor.frames.slices import OVERFLOW
-from monitor.frames.space import FloatArray, plain_space
+from monitor.frames.space import FloatArray
 from monitor.pipeline import stream_tracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.tracking.rewind import Order
@@ -34,7 +25,6 @@ from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
 CLASSES = ("car", "truck", "bus")
 HEADER = Header("lidar", XYZ, CLASSES, return_tracks=True)
-SILENT = replace(HEADER, return_tracks=False)
 TENTH = 10**8  # ns
 MISSING = Sent(91, (90.0, 0.0, 0.0), ())
 NEITHER = Selection(("u", "v"), VarianceScaling((2.0, 2.0)))
@@ -94,44 +84,15 @@ def stream_named(name: str) -> Header:
 # ---- what is forwarded is what is tracked
 
 
-@dataclass(frozen=True)
-class BrokenAbove:
-    """Doubles σ; where z is above 0, gives NaN or fails whole."""
-
-    whole: bool
-    keeps_definite: bool = True
-    output: Output = Output.GAUSSIAN
-    method: ClassVar[str] = "broken"
-    k: ClassVar[None] = None
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        above = estimates.mean[:, 2] > 0
-        if self.whole and above.any():
-            raise ZeroDivisionError("broken")
-        covariance = 4.0 * estimates.covariance
-        covariance[above] = np.nan
-        return Estimates(estimates.mean, covariance, estimates.diagonal)
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
-
-
-def broken_above(*, whole: bool) -> Selection:
-    broken: Recalibrator = BrokenAbove(whole)
-    return Selection(XYZ.names, broken)
-
-
 @pytest.mark.parametrize(
-    ("selection", "mode", "factors"),
+    ("selection", "mode", "factor"),
     [
-        (DOUBLE, "apply", (4.0, 4.0)),
-        (DOUBLE, "observe", (1.0, 1.0)),
-        (NEITHER, "apply", (1.0, 1.0)),
-        (broken_above(whole=False), "apply", (1.0, 4.0)),  # z of every second row is below 0
-        (broken_above(whole=True), "apply", (1.0, 1.0)),
+        (DOUBLE, "apply", 4.0),
+        (DOUBLE, "observe", 1.0),
+        (NEITHER, "apply", 1.0),
     ],
 )
-def test_a_track_begins_as_uncertain_as_its_detection_went_out(selection, mode, factors):
+def test_a_track_begins_as_uncertain_as_its_detection_went_out(selection, mode, factor):
     pipeline = tracking(selection, recalibration={"mode": mode}, tracker={"missing_deviation": 0.5})
     rows = [BAD, *scene(0), MISSING]
     tracks = tracks_of(sent(pipeline, rows))
@@ -140,7 +101,7 @@ def test_a_track_begins_as_uncertain_as_its_detection_went_out(selection, mode, 
         zip(tracks.detection.tolist(), tracks.covariance[:, :3, :3], strict=True)
     )
     for i, row in enumerate(rows[1:5]):
-        assert np.array_equal(noise[i + 1], factors[i % 2] * np.reshape(row.covariance, (3, 3)))
+        assert np.array_equal(noise[i + 1], factor * np.reshape(row.covariance, (3, 3)))
     # The configured deviation of a missing covariance is used as it is.
     assert np.array_equal(noise[5], 0.25 * np.eye(3))
 
@@ -149,10 +110,7 @@ REFUSED = {
     "indefinite": BAD,
     "no id": Sent(None, (50.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "no such class": Sent(9, (50.0, 0.0, 0.0), (1.0, 1.0, 1.0), 99),
-    "missing covariance and id": Sent(None, (50.0, 0.0, 0.0), ()),
-    "short mean": Sent(9, (50.0,), (1.0, 1.0, 1.0)),
     "NaN": Sent(9, (50.0, float("nan"), 0.0), (1.0, 1.0, 1.0)),
-    "the id of another": Sent(0, (50.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 
 
@@ -163,19 +121,6 @@ def test_a_refused_detection_is_never_tracked(refused):
     # A refused detection takes a number, so that ids differ.
     none = np.zeros(0, np.uint64)
     laws.assert_same(replace(found, id=none), replace(wanted, id=none))
-
-
-@pytest.mark.parametrize("rows", [[], [Sent(9, (), ())], list(REFUSED.values())[:-1]], ids=len)
-@pytest.mark.parametrize("by", [["class"], ["class", "range"]], ids=str)
-def test_a_frame_with_nothing_to_track_costs_no_track(rows, by):
-    pipeline = tracking(statistics={"slice_by": by})
-    before = followed(pipeline, range(4))
-    coasting = tracks_of(sent(pipeline, rows, 4))
-    assert coasting.status.tolist() == [TrackStatus.COASTING] * 4
-    assert coasting.detection.tolist() == [-1] * 4
-    after = followed(pipeline, [5])
-    assert before.id.tolist() == coasting.id.tolist() == after.id.tolist()
-    assert pipeline.counters.internal_errors == 0
 
 
 def test_scores_and_upstream_ids_stay_with_their_detections():
@@ -199,31 +144,8 @@ def test_scores_and_upstream_ids_stay_with_their_detections():
 # ---- tracks in the answer
 
 
-@pytest.mark.parametrize("mode", ["apply", "observe"])
-def test_answers_without_tracks_are_those_of_a_sidecar_without_tracker(mode):
-    sections: dict[str, Any] = {"recalibration": {"mode": mode}}
-    silent, asked = (tracking(DOUBLE, **sections) for _ in range(2))
-    without = pipeline_of(DOUBLE, **sections)
-    for number in range(6):
-        rows = any_rows(number)
-        expected = sent(without, rows, number)
-        assert expected.tracks is None
-        assert written(sent(silent, rows, number, SILENT)) == written(expected)
-        laws.assert_same(replace(sent(asked, rows, number), tracks=None), expected)
-    assert silent.tracks().orders == asked.tracks().orders == {Order.IN_ORDER: 6}
-    assert (without.tracks().names, without.tracks().orders.total()) == ((), 0)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        replace(HEADER, classes=(*CLASSES, "tram")),
-        replace(HEADER, coordinate_frame="lidar_top"),
-        replace(HEADER, space=plain_space(("x", "y", "z"), "ft")),
-    ],
-    ids=["classes", "coordinate frame", "units"],
-)
-def test_a_changed_header_begins_anew_and_takes_no_frame_from_the_count(changed):
+def test_a_changed_header_begins_anew_and_takes_no_frame_from_the_count():
+    changed = replace(HEADER, coordinate_frame="lidar_top")
     pipeline = tracking()
     assert followed(pipeline, range(4)).detections.tolist() == [4] * 4
     assert followed(pipeline, [4], changed).detections.tolist() == [1] * 4
@@ -251,27 +173,6 @@ def test_a_frame_without_a_stamp_or_with_one_that_was_tracked_says_that_it_was_n
     orders = {Order.IN_ORDER: 3, Order.UNSTAMPED: 1, Order.REPEATED: 1}
     assert pipeline.tracks().orders == orders
     assert followed(pipeline, [3]).id.tolist() == before.id.tolist()
-
-
-@pytest.mark.parametrize(
-    "ego",
-    [
-        EgoMotion(None, Twist(np.full(3, np.nan), np.zeros(3))),
-        EgoMotion(Pose(np.zeros(0), np.zeros(0)), None),
-        EgoMotion(Pose(np.zeros(3), np.zeros(4)), None),
-    ],
-    ids=["NaN", "no values", "no direction"],
-)
-def test_unusable_motion_of_the_sensor_is_told_by_field_counted_and_moves_nothing(ego):
-    pipeline, still = tracking(), tracking()
-    for number in range(3):
-        found = sent(pipeline, scene(number), number, ego=ego)
-        laws.assert_same(found.tracks, sent(still, scene(number), number).tracks)
-        (notice,) = found.notices
-        assert notice.reason is Reason.EGO_MOTION_INVALID
-        assert notice.field.startswith(("ego_pose.", "ego_twist.")) and ":" not in notice.field
-    assert pipeline.counters.notices[Reason.EGO_MOTION_INVALID] == 3
-    assert pipeline.counters.internal_errors == 0
 
 
 # ---- a tracker that fails
@@ -311,13 +212,6 @@ def test_a_tracker_that_fails_costs_its_tracks_and_nothing_else(broken, monkeypa
     assert pipeline.counters.internal_errors == 1
 
 
-def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
-    monkeypatch.setattr(stream_tracker, "tracker_model", fail)
-    pipeline = tracking()
-    assert sent(pipeline, scene(0)).tracks is None
-    assert pipeline.counters.internal_errors == 1
-
-
 # ---- what is read
 
 
@@ -330,18 +224,9 @@ def confirmed(pipeline: Pipeline) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("by", "more", "counts"),
     [
-        (["class"], {}, {"car": 4, "truck": 3, "bus": 2}),
         (["class", "range"], {}, {"car": 4, "truck": 3, "bus": 2}),
         (["stream"], {}, {"front": 4, "rear": 5}),
         (["class"], {"max_slices": 1}, {"car": 4, OVERFLOW: 5}),
-        (
-            ["stream", "class", "range"],
-            {"max_slices": 64},
-            {
-                "front/car": 2, "front/truck": 1, "front/bus": 1,
-                "rear/car": 2, "rear/truck": 2, "rear/bus": 1,
-            },
-        ),
     ],
     ids=str,
 )  # fmt: skip
@@ -360,30 +245,6 @@ def test_tracks_are_read_by_the_slices_of_the_statistics_over_all_ranges(by, mor
     laws.assert_same(pipeline.tracks(), reading)
 
 
-def test_tracks_are_counted_by_status_and_class_in_each_space_with_covariance_or_without():
-    pipeline = tracking()
-    camera = Header("camera", plain_space(("u", "v", "w"), "px"), CLASSES, return_tracks=True)
-
-    def bare(number):
-        return [replace(row, covariance=()) for row in scene(number, 2)]
-
-    opened(pipeline, HEADER)
-    opened(pipeline, camera)
-    assert pipeline.tracks().names == ()  # no frame yet
-    followed(pipeline, range(3), camera, bare)
-    followed(pipeline, range(3))
-    sent(pipeline, [*scene(3)[:2], Sent(8, (90.0, 0.0, 0.0), (1.0, 1.0, 1.0), 2)], 3)
-    reading = pipeline.tracks()
-    # By class: tentative, confirmed, coasting.
-    assert dict(zip(reading.names, reading.counts.T.tolist(), strict=True)) == {
-        "car": [0, 1, 0],
-        "truck": [0, 1, 0],
-        "car (x,y,z)": [0, 1, 1],
-        "truck (x,y,z)": [0, 1, 0],
-        "bus": [1, 0, 1],
-    }
-
-
 # ---- tracks as clusters of the statistics
 
 
@@ -400,30 +261,8 @@ def pairs_of(pipeline: Pipeline) -> int:
     return dict(statistics_of(pipeline))["total"].raw.pairs
 
 
-def test_detections_of_one_track_are_pairs_and_those_of_no_track_are_not():
-    known, unknown = tracking(), pipeline_of()
-    for number in range(10):
-        for name in ("front", "rear"):
-            sent(known, labelled(number), number, stream_named(name))
-        sent(unknown, labelled(number), number)
-    # Four objects in ten frames of each of two streams, all in one pane.
-    assert pairs_of(known) == 2 * 4 * 10 * 9 // 2
-    assert pairs_of(unknown) == 0
-
-
-def test_the_tracks_that_a_detector_names_itself_come_before_ours():
-    pipeline = tracking()
-    for number in range(10):
-        # Two objects of one class it takes for one; one row of it is on no track.
-        names = (5, None, 7, 5)
-        rows = zip(labelled(number), names, strict=True)
-        sent(pipeline, [replace(row, upstream_track=name) for row, name in rows], number)
-    assert pairs_of(pipeline) == 20 * 19 // 2 + 10 * 9 // 2
-
-
-@pytest.mark.parametrize("fold_rows", [1, 8192])
-def test_inline_and_late_labels_are_of_the_same_tracks(fold_rows):
-    inline, late = (tracking(DOUBLE, statistics={"fold_rows": fold_rows}) for _ in range(2))
+def test_inline_and_late_labels_are_of_the_same_tracks():
+    inline, late = (tracking(DOUBLE) for _ in range(2))
     for number in range(12):
         sent(inline, labelled(number), number)
         sent(late, scene(number), number)

@@ -2,12 +2,8 @@
 answers every frame, in order, whatever its tracker does."""
 
 import asyncio
-import contextlib
-import re
 import socket
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -24,14 +20,7 @@ from tests.certificates import Authority
 from tests.piped import CLASSES, DOUBLE, HEADER, XYZ, opened, pipeline_of, sent
 from tests.received import frame as received_frame
 from tests.served import PATIENCE, Conversation, Sidecar, eventually, process_bytes
-from tests.trackers import (
-    FIRST_TRACK,
-    FakeTracker,
-    answering,
-    frame,
-    tracker_process,
-    tracking,
-)
+from tests.trackers import FIRST_TRACK, frame, tracker_process, tracking
 
 
 def dialled(address: str, **changes) -> AbstractAsyncContextManager[Link]:
@@ -97,21 +86,6 @@ def test_over_tls_the_tracker_is_who_the_authority_says(tmp_path):
             run(exchanged(tracker.address, 1, certificate_authority=str(other.certificate)))
 
 
-def test_a_tracker_that_ends_is_a_lost_link_for_reads_and_writes():
-    async def talk(tracker):
-        async with dialled(tracker.address) as link:
-            await link.write(request(1))
-            await link.read()
-            await asyncio.to_thread(tracker.stop)
-            with pytest.raises(LinkLost):
-                await link.read()
-            with pytest.raises(LinkLost):
-                await link.write(request(2))
-
-    with tracking() as tracker:
-        run(talk(tracker))
-
-
 @pytest.mark.parametrize("healthy", [False, None])
 def test_a_tracker_that_tells_of_its_health_is_believed_and_another_is_well(healthy):
     async def talk(tracker):
@@ -144,101 +118,51 @@ address = "{address}"
 backoff_seconds = 0.2
 timeout_seconds = 0.3
 """
-NOT_TRACKED = frame_pb2.REASON_NOT_TRACKED
 
 
-@dataclass(frozen=True)
-class Served:
-    """A sidecar, and the address at which it looks for a tracker."""
-
-    sidecar: Sidecar
-    address: str
-
-    def forwarded(self) -> dict[str, int]:
-        """Frames by outcome, of the last refresh."""
-        pattern = r'^calibration_tracker_forwarded_total\{outcome="(\w+)"\} (\S+)$'
-        found = re.findall(pattern, self.sidecar.get("/metrics"), re.MULTILINE)
-        return {outcome: int(float(value)) for outcome, value in found}
-
-    def is_up(self, up=True) -> None:
-        assert eventually(lambda: self.sidecar.metric("tracker_up") == up)
-
-    @contextlib.contextmanager
-    def tracked(self, behave=answering, **options: Any) -> Iterator[FakeTracker]:
-        """A tracker that the sidecar knows to be there, and after the block to be away."""
-        with tracking(behave, address=self.address, **options) as tracker:
-            self.is_up()
-            yield tracker
-        self.is_up(False)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forwarding")
-    recalibrator = folder / "double.json"
+def test_a_real_sidecar_passes_on_tracks_while_its_tracker_is_there_and_tells_it_headers_anew(
+    tmp_path,
+):
+    recalibrator, address = tmp_path / "double.json", free_address()
     recalibrator.write_text(DOUBLE.to_json(), encoding="utf-8")
-    address = free_address()
-    sidecar = Sidecar(folder, CONFIG.format(recalibrator=recalibrator, address=address))
+    sidecar = Sidecar(tmp_path, CONFIG.format(recalibrator=recalibrator, address=address))
+    conversation = Conversation(process_bytes(sidecar.channel))
+    opening = conversation.ask(encode_header(Header("lidar", XYZ, CLASSES, return_tracks=True)))
+    assert perception_monitor_pb2.ProcessResponse.FromString(opening).header.accepted
+
+    def is_up(up: bool) -> None:
+        assert eventually(lambda: sidecar.metric("tracker_up") == up)
+
+    def asked(number: int, *, tracked: bool) -> frame_pb2.FrameResult:
+        reply = conversation.ask(encode_frame(frame(number, 2)))
+        result = perception_monitor_pb2.ProcessResponse.FromString(reply).frame
+        assert (result.frame_id, result.status) == (number, frame_pb2.STATUS_RECALIBRATED)
+        assert list(result.detections[0].covariance) == [4.0, 0.0, 8.0, 0.0, 0.0, 12.0]
+        missed = [] if tracked else [frame_pb2.REASON_NOT_TRACKED]
+        assert [notice.reason for notice in result.notices] == missed
+        assert len(result.tracks) == 2 * tracked
+        return result
+
     try:
-        yield Served(sidecar, address)
+        is_up(False)
+        asked(1, tracked=False)
+        with tracker_process(address) as (process, _):
+            is_up(True)
+            asked(2, tracked=True)
+            process.kill()
+            process.wait(PATIENCE)
+            is_up(False)
+            asked(3, tracked=False)
+        with tracking(address=address) as tracker:
+            is_up(True)
+            result = asked(4, tracked=True)
+        ids = [track.id for track in result.tracks]
+        assert ids == [one.track_id for one in result.detections]
+        assert ids == [FIRST_TRACK + 10, FIRST_TRACK + 11]
+        assert tracker.kinds() == [("lidar", "header"), ("lidar", "frame")]
+        (forwarded,) = tracker.frames
+        assert forwarded.sequence == 1
+        assert list(forwarded.frame.detections[0].covariance) == [4.0, 0.0, 8.0, 0.0, 0.0, 12.0]
         sidecar.stop()
     finally:
         sidecar.end()
-
-
-class Feed:
-    """A Process stream; every answer is to the frame that was asked for, and recalibrated."""
-
-    def __init__(self, served: Served, name: str, *, return_tracks: bool = True) -> None:
-        self.conversation = Conversation(process_bytes(served.sidecar.channel))
-        header = Header(name, XYZ, CLASSES, return_tracks=return_tracks)
-        reply = self.conversation.ask(encode_header(header))
-        assert perception_monitor_pb2.ProcessResponse.FromString(reply).header.accepted
-        self.number = 0
-
-    def ask(self, n: int = 2) -> frame_pb2.FrameResult:
-        self.number += 1
-        reply = self.conversation.ask(encode_frame(frame(self.number, n)))
-        result = perception_monitor_pb2.ProcessResponse.FromString(reply).frame
-        assert result.frame_id == result.message_index == self.number
-        assert result.status == frame_pb2.STATUS_RECALIBRATED
-        assert len(result.detections) == n
-        assert list(result.detections[0].covariance) == [4.0, 0.0, 8.0, 0.0, 0.0, 12.0]
-        return result
-
-    def missed(self) -> None:
-        result = self.ask()
-        assert not result.tracks
-        assert [notice.reason for notice in result.notices] == [NOT_TRACKED]
-
-
-def test_the_tracker_gets_what_the_detector_gets_and_the_detector_its_tracks(served):
-    feed = Feed(served, "usual")
-    served.is_up(False)
-    feed.missed()
-    with served.tracked() as tracker:
-        result = feed.ask()
-        assert [track.id for track in result.tracks] == [FIRST_TRACK + 10, FIRST_TRACK + 11]
-        assert [d.track_id for d in result.detections] == [track.id for track in result.tracks]
-        assert not result.notices
-        (forwarded,) = tracker.frames
-        assert (forwarded.stream, forwarded.frame.frame_id) == ("usual", result.frame_id)
-        for ours, back in zip(forwarded.frame.detections, result.detections, strict=True):
-            assert (ours.id, list(ours.mean)) == (back.id, list(back.mean))
-            assert list(ours.covariance) == list(back.covariance)
-        assert tracker.kinds() == [("usual", "header"), ("usual", "frame")]
-
-
-def test_a_tracker_that_is_killed_and_comes_back_is_told_the_headers_anew(served):
-    feed = Feed(served, "killed")
-    with tracker_process(served.address) as (process, _):
-        served.is_up()
-        assert len(feed.ask().tracks) == 2
-        process.kill()
-        process.wait(PATIENCE)
-        served.is_up(False)
-        feed.missed()
-    with served.tracked() as tracker:
-        assert len(feed.ask().tracks) == 2
-        assert tracker.kinds() == [("killed", "header"), ("killed", "frame")]
-        assert tracker.frames[0].sequence == 1

@@ -13,7 +13,6 @@ from typing import cast
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import TrackerConfig, TrackerKind
 from monitor.frames.detections import Reason
@@ -30,12 +29,11 @@ from monitor.pipeline.external_tracker import (
 )
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.service.metrics import forwarding
 from monitor.v1 import tracker_pb2
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame
 from tests.served import PATIENCE
-from tests.trackers import Behaviour, answering, malformed, silent, wrong_sequence
+from tests.trackers import Behaviour, answering, silent
 
 LONG = 5.0  # s; what is waited for comes before that
 SHORT = 0.02  # s; what is not waited for longer
@@ -151,10 +149,6 @@ class Setting:
         answer = await self.ask(stream, left)
         assert [notice.reason for notice in answer.notices] == [Reason.NOT_TRACKED]
 
-    def wait_longer(self) -> None:
-        changed = {"timeout_seconds": LONG}
-        self.tracker.config = self.tracker.config.model_copy(update=changed)
-
     async def until(self, check) -> None:
         async with asyncio.timeout(PATIENCE):
             while not check():
@@ -216,20 +210,6 @@ def test_whoever_asks_gets_the_tracks_of_the_frame_and_others_their_answer_at_on
     play(scene)
 
 
-def test_a_header_goes_before_the_first_frame_of_each_stream_and_of_each_registration():
-    async def scene(setting: Setting, played: PlayedTracker):
-        for name in ("lidar", "radar", "lidar"):
-            await setting.ask(setting.stream(name))
-        changed = replace(HEADER, coordinate_frame="another", return_tracks=True)
-        await setting.ask(opened(setting.pipeline, changed))
-        assert played.kinds() == [
-            *[("lidar", "header"), ("lidar", "frame"), ("radar", "header"), ("radar", "frame")],
-            *[("lidar", "frame"), ("lidar", "header"), ("lidar", "frame")],
-        ]
-
-    play(scene)
-
-
 def test_what_is_left_of_a_call_is_told_and_waited_for_no_longer():
     async def scene(setting: Setting, played: PlayedTracker):
         await setting.missed(setting.stream(), left=0.05)
@@ -243,18 +223,6 @@ def test_what_is_left_of_a_call_is_told_and_waited_for_no_longer():
 
 
 # ---- a tracker that does not
-
-
-def test_a_tracker_that_is_away_costs_no_wait_and_the_answer_says_so():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.vanished(played)
-        answer = setting.at_once(setting.stream())
-        assert [notice.reason for notice in answer.notices] == [Reason.NOT_TRACKED]
-        assert setting.pipeline.counters.notices[Reason.NOT_TRACKED] == 1
-        assert not setting.at_once(setting.stream("other", return_tracks=False)).notices
-        assert setting.ended == {FAILED: 2}
-
-    play(scene)
 
 
 def test_a_tracker_that_goes_away_leaves_no_answer_waiting_and_gets_headers_anew():
@@ -272,31 +240,6 @@ def test_a_tracker_that_goes_away_leaves_no_answer_waiting_and_gets_headers_anew
         assert setting.ended == {FAILED: 1, ANSWERED: 1}
 
     play(scene, silent)
-
-
-def test_a_late_answer_is_passed_over_and_the_next_one_is_in_time():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.missed(setting.stream())
-        played.behave = answering
-        played.say(*answering(played.frames()[0]))
-        setting.wait_longer()
-        await setting.tracked(setting.stream())
-        assert setting.ended == {LATE: 1, ANSWERED: 1}
-        assert setting.tracker.unusable == 0
-
-    play(scene, silent, timeout_seconds=SHORT)
-
-
-@pytest.mark.parametrize("behave", [malformed, wrong_sequence], ids=["malformed", "sequence"])
-def test_unusable_answers_are_counted_and_the_call_goes_on(behave):
-    async def scene(setting: Setting, played: PlayedTracker):
-        for _ in range(3):
-            await setting.missed(setting.stream())
-        assert setting.tracker.unusable == 3
-        assert setting.ended == {LATE: 3}
-        assert played.dials == 1
-
-    play(scene, behave, timeout_seconds=SHORT)
 
 
 def test_tracks_that_cannot_be_cost_only_their_own_frame_and_an_answer_counts_once():
@@ -334,23 +277,6 @@ def test_a_tracker_that_reads_nothing_holds_nothing_and_the_oldest_frames_are_dr
     play(scene, queue_frames=4)
 
 
-def test_a_frame_that_waited_too_long_is_left_out():
-    async def scene(setting: Setting, played: PlayedTracker):
-        played.reading.clear()
-        for _ in range(3):
-            await setting.missed(setting.stream())
-        assert setting.ended == {LATE: 1, EXPIRED: 2}
-        played.reading.set()
-        # The first was over while its header could not be written, and is not sent either.
-        await setting.until(lambda: played.requests)
-        setting.wait_longer()
-        await setting.tracked(setting.stream())
-        assert [r.frame.frame_id for r in played.frames()] == [4]
-        assert setting.tracker.line.sent == 1
-
-    play(scene, timeout_seconds=SHORT)
-
-
 def test_only_a_tracker_that_takes_frames_and_never_answers_is_called_anew():
     async def hears(setting: Setting, played: PlayedTracker):
         async with asyncio.timeout(PATIENCE):
@@ -376,40 +302,9 @@ def test_a_tracker_that_says_it_does_not_serve_is_away_and_is_asked_until_it_doe
             await setting.up(healthy)
             answer = await setting.ask(setting.stream())
             assert (answer.tracks is not None) == healthy
-        played.tells_health = False  # from now on; it still waits for one word
-        played.healthy.put_nowait(False)
-        await setting.up(False)
-        asked = played.asked_for_health
-        await setting.until(lambda: played.asked_for_health >= asked + 2)
-        assert not setting.tracker.up
-        played.tells_health = True
-        played.healthy.put_nowait(True)
-        await setting.up()
         assert played.dials == 1
 
     play(scene, tells_health=True, backoff_seconds=0.2)
-
-
-def test_the_last_line_of_the_log_says_how_the_tracker_is_however_soon_it_came_back(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(external_tracker, "SAY_EVERY", 0.3)
-
-    def said() -> list[str]:
-        return [record.message.partition("the tracker at ")[2] for record in caplog.records]
-
-    async def scene(setting: Setting, played: PlayedTracker):
-        await setting.until(lambda: said() and said()[-1].endswith("is there"))
-        await asyncio.sleep(0.3)
-        await setting.vanished(played)
-        await setting.until(lambda: "is away" in said()[-1])
-        played.there = True
-        await setting.up()
-        await setting.until(lambda: said()[-1].endswith("is there"))
-        assert len(said()) == 3
-        assert setting.tracker.trouble.startswith("is away: ")
-
-    play(scene, silence=0.2)
 
 
 def test_attempts_come_ever_more_rarely_and_no_more_rarely_than_the_cap(monkeypatch):
@@ -477,15 +372,7 @@ def test_while_the_tracker_is_away_or_late_the_own_one_answers_with_ids_of_its_o
     play(late, silent, timeout_seconds=SHORT, fallback="embedded")
 
 
-def test_states_of_another_length_than_the_own_ones_are_not_passed_on():
-    async def scene(setting: Setting, played: PlayedTracker):
-        await own_tracks(setting, [1])
-        assert setting.tracker.unusable == 1
-
-    play(scene, answering, fallback="embedded")
-
-
-# ---- the line, and its metrics
+# ---- the line
 
 a_step = st.tuples(
     st.sampled_from(["add", "take", "answer", "overdue", "lose", "begin", "wrong"]),
@@ -548,26 +435,3 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
     line.lose()
     assert sorted(number for number, _ in told) == list(range(len(frames)))
     assert [frames[number].outcome for number, _ in told] == [outcome for _, outcome in told]
-
-
-@pytest.mark.parametrize("up", [True, False])
-def test_the_metrics_count_frames_by_their_end_and_answers_by_their_seconds(up):
-    tracker = Setting(PlayedTracker()).tracker
-    tracker.up, tracker.unusable, tracker.line.sent = up, 5, 9
-    for value in (0.0002, 0.003, 0.003, 7.0):
-        tracker.seconds.observe(value)
-    tracker.line.ended = {outcome: count for count, outcome in enumerate(Outcome, 1)}
-    found = {
-        (sample.name.removeprefix("calibration_tracker_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families("".join(forwarding(tracker)))
-        for sample in family.samples
-    }
-    assert {key[1]: value for key, value in found.items() if key[0] == "forwarded_total"} == {
-        "answered": 1,
-        "late": 2,
-        "dropped": 3,
-        "expired": 4,
-        "failed": 5,
-    }
-    assert (found["sent_total",], found["unusable_answers_total",], found["up",]) == (9, 5, up)
-    assert (found["seconds_bucket", "0.005"], found["seconds_count",]) == (3, 4)

@@ -19,44 +19,17 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Search
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import observe
-from tests import laws
+from tests import laws, ledger_oracle, piped
 from tests.journals import ListJournal
-from tests.ledger_oracle import (
-    APART,
-    BESIDE,
-    HEADERS,
-    Busy,
-    Came,
-    Drop,
-    Message,
-    Move,
-    Named,
-    Oracle,
-    Thing,
-    any_frames,
-    detection,
-    detections_of,
-    messages,
-    tell,
-)
-from tests.piped import (
-    BY_SLICE,
-    CLASSES,
-    DOUBLE,
-    XYZ,
-    account_of,
-    counted,
-    fateless,
-    opened,
-    pipeline_of,
-)
+from tests.ledger_oracle import HEADERS, Came, Drop, Message, Named, any_frames, messages, tell
+from tests.piped import BY_SLICE, CLASSES, DOUBLE, account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state
 
 PARTITION_S = 6
 
 
 troubles = st.one_of(
-    st.builds(Busy, st.booleans()),
+    st.builds(ledger_oracle.Busy, st.booleans()),
     st.builds(Drop, st.integers(0, 5), st.sampled_from(["budget", "expired", "corrupt"])),
 )
 
@@ -68,7 +41,7 @@ class World:
     pipeline: Pipeline
     journal: ListJournal | None
     sampled: bool = False
-    oracle: Oracle = field(default_factory=Oracle)
+    oracle: ledger_oracle.Oracle = field(default_factory=ledger_oracle.Oracle)
 
     @classmethod
     def of(cls, selection, *, disk: bool, max_bytes=2**28, keep_one_frame_in=1) -> World:
@@ -87,7 +60,7 @@ class World:
             opened(pipeline, header)
         return cls(pipeline, journal, keep_one_frame_in > 1)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ledger_oracle.Move) -> None:
         match move:
             case Came():
                 known = self.oracle.now.get((move.stream, move.number or 0))
@@ -101,7 +74,7 @@ class World:
                 self.pipeline.process(stream, move.received())
             case Message():
                 self._tell(move)
-            case Busy():
+            case ledger_oracle.Busy():
                 if self.journal is not None:
                     self.journal.busy = move.is_so
             case Drop():
@@ -153,7 +126,7 @@ class World:
 
     def check(self) -> None:
         ledger, oracle = self.pipeline.ledger, self.oracle
-        assert detections_of(self.pipeline) == oracle.detections()
+        assert ledger_oracle.detections_of(self.pipeline) == oracle.detections()
         assert fateless(ledger.fates) == ledger.fates.pending
         assert all(count >= 0 for count in ledger.fates.waiting.values())
         assert account_of(self.pipeline.counters.truth) == {
@@ -286,17 +259,17 @@ def test_an_error_is_held_against_what_the_truth_itself_is_unsure_of(selection):
     frame = Came("lidar", 1, 0)
     world.move(frame)
     before = state_of(world.pipeline)
-    world.move(Message("lidar", 1, things=(Thing(7, 1, unsure=True),)))
-    pipeline, row = world.pipeline, detection(frame, 1, truth=False)
-    total = counted(pipeline)[TOTAL]
-    truth = np.array([[2 * APART, BESIDE, 0.0]])
+    world.move(Message("lidar", 1, things=(ledger_oracle.Thing(7, 1, unsure=True),)))
+    pipeline, row = world.pipeline, ledger_oracle.detection(frame, 1, truth=False)
+    total = piped.counted(pipeline)[TOTAL]
+    truth = np.array([[2 * ledger_oracle.APART, ledger_oracle.BESIDE, 0.0]])
     sent = np.array(row.covariance).reshape(1, 3, 3)
     made = pipeline.latest["lidar"].made.covariance[[1]]
     unsure = np.diag([0.5, 0.25, 0.0])
     binning = pipeline.live.accumulator.binning
     error = truth - np.array([row.mean])
     for stage, covariance in ((total.raw, sent), (total.recalibrated, made)):
-        alone = observe(XYZ, binning, error, covariance + unsure)
+        alone = observe(piped.XYZ, binning, error, covariance + unsure)
         laws.assert_same(stage, alone)
     world.move(Message("lidar", 1, things=(), revision=1))
     world.check_statistics()

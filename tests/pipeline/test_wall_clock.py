@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.pipeline.housekeeping import SECOND, WallClock
 
@@ -44,18 +42,3 @@ def test_a_loop_that_stood_still_is_no_step_and_the_limit_is_an_argument():
     assert looked(WallClock(), [10, 10 + 300 * SECOND], [0, 300 * SECOND]) == []
     assert looked(WallClock(step_seconds=5.0), [0, 4 * SECOND], [0, 0]) == []
     assert looked(WallClock(step_seconds=3.0), [0, 4 * SECOND], [0, 0]) == [4.0]
-
-
-@given(
-    st.lists(st.integers(-(10**15), 10**15).filter(lambda s: abs(s) > SECOND), max_size=20),
-    st.integers(0, 2**62),
-)
-def test_each_step_is_counted_once_and_the_epoch_never_falls(steps, begin):
-    clock, wall, monotonic = WallClock(), begin, 0
-    clock.look(wall, monotonic)
-    for number, step in enumerate(steps, 1):
-        wall, monotonic = wall + step + LOOK, monotonic + LOOK
-        assert clock.look(wall, monotonic) == pytest.approx(step / SECOND)
-        assert clock.epoch == clock.steps == number
-        wall, monotonic = wall + LOOK, monotonic + LOOK
-        assert clock.look(wall, monotonic) is None

@@ -10,24 +10,10 @@ from hypothesis import strategies as st
 from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
-from tests import laws, piped_classes
-from tests.calibration.matched_frames import unfinished
-from tests.piped import (
-    DOUBLE,
-    HEADER,
-    SECOND,
-    account_of,
-    counted,
-    opened,
-    pipeline_of,
-    reported,
-    sent,
-    statistics_of,
-    truth_of,
-)
-from tests.piped_classes import observed, total_of
+from tests import laws, piped, piped_classes
+from tests.piped import HEADER, SECOND, counted, opened, pipeline_of, reported, sent, truth_of
+from tests.piped_classes import total_of
 from tests.received import Label, frame, labels
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
@@ -45,7 +31,7 @@ MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
     st.sets(st.sampled_from(list(SliceBy)), min_size=1),
 )
 def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by):
-    pipeline = pipeline_of(DOUBLE, statistics={"max_slices": limit, "slice_by": sorted(by)})
+    pipeline = pipeline_of(piped.DOUBLE, statistics={"max_slices": limit, "slice_by": sorted(by)})
     for number, (name, seed, size) in enumerate(frames):
         stream = opened(pipeline, replace(HEADER, stream=name))
         rows = [sent(i, 100 * seed + i, truth=True) for i in range(size)]
@@ -59,74 +45,6 @@ def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by)
     assert total.raw.n == total.recalibrated.n == n
     laws.assert_same(reduce(SliceStatistics.merge, found.values()), total)
     assert len([name for name in found if name != OVERFLOW]) <= limit
-
-
-def test_class_lists_have_slices_of_their_own_and_so_have_streams_if_asked_for():
-    pipeline, others = pipeline_of(), ("car", "bus", "truck")
-    lists = {"a": piped_classes.CLASSES, "b": piped_classes.CLASSES, "c": others, "d": ("x", "y")}
-    rows = {name: [piped_classes.sent(1, 1, classes=len(names))] for name, names in lists.items()}
-    for name, names in lists.items():
-        header = replace(piped_classes.HEADER, stream=name, classes=names)
-        pipeline.process(opened(pipeline, header), frame(rows[name]))
-    found = {
-        name: (names, held) for name, names, held in finished(pipeline.live.classes_in_steps())
-    }
-    assert {name: (names, held.n) for name, (names, held) in found.items()} == {
-        TOTAL: (piped_classes.CLASSES, 2),
-        "total (2)": (others, 1),
-        "total (3)": (("x", "y"), 1),
-    }
-    laws.assert_same(found[TOTAL][1], observed(rows["a"] + rows["b"], [1, 1]))
-    pipeline = pipeline_of(statistics={"slice_by": ["class", "stream"], "max_slices": 2})
-    for name in "abcd":
-        stream = opened(pipeline, replace(piped_classes.HEADER, stream=name))
-        pipeline.process(stream, frame([piped_classes.sent(i, i) for i in range(2)]))
-    held = {name: one.n for name, one in piped_classes.counted(pipeline).items()}
-    assert held == {"a": 2, "b": 2, OVERFLOW: 4}
-    assert pipeline.counters.overflow_classified == 4
-
-
-def test_rows_without_room_for_their_slice_are_counted():
-    pipeline = pipeline_of(statistics={"max_slices": 1})
-    rows = [replace(sent(i, truth=True), class_index=i) for i in range(4)]
-    pipeline.process(opened(pipeline), frame(rows))
-    assert pipeline.counters.overflow_detections == 3
-    # A list of classes without room is left out.
-    pipeline = pipeline_of(statistics={"max_slices": 1})
-    for number, names in enumerate((piped_classes.CLASSES, ("x", "y"), ("y", "x"))):
-        stream = opened(pipeline, replace(piped_classes.HEADER, classes=names))
-        pipeline.process(stream, frame([piped_classes.sent(1, 1, classes=len(names))], number))
-    assert {name: one.n for name, one in piped_classes.counted(pipeline).items()} == {TOTAL: 1}
-    assert pipeline.counters.overflow_classified == 2
-    assert account_of(pipeline.counters.truth) == {"matched": 3}
-    assert pipeline.counters.internal_errors == 0
-
-
-# ---- folding between frames
-
-
-def test_both_kinds_of_statistics_are_folded_between_frames_in_turns():
-    pipeline = pipeline_of(statistics={"fold_rows": 2})
-    good = piped_classes.GOOD_TRUTH
-    rows = [piped_classes.sent(i, i, truth=good) for i in range(2)]
-    pipeline.process(opened(pipeline, piped_classes.HEADER), frame(rows))
-    pipeline.remember_answered()
-    assert pipeline.live.accumulator.waiting == pipeline.live.classes.waiting == 2
-    assert pipeline.live.behind
-    for _ in range(50):
-        pipeline.live.fold_some()
-    assert not pipeline.live.behind
-    assert not unfinished(pipeline.live.accumulator)
-    assert not unfinished(pipeline.live.classes)
-    assert pipeline.live.classes.panes[0]
-
-
-# ---- windows of Gaussians over long drives
-
-
-def windows_of(pipeline: Pipeline) -> list[dict[str, SliceStatistics]]:
-    levels = range(pipeline.live.windows.older + 1)
-    return [dict(finished(pipeline.live.in_steps(level))) for level in levels]
 
 
 # ---- windows of classes
@@ -151,26 +69,12 @@ def test_a_window_of_classes_holds_the_rows_of_its_panes():
     assert total_of(pipeline) is total_of(pipeline)
 
 
-def test_classes_of_a_wild_stamp_or_of_before_a_jump_are_older_than_every_window():
-    pipeline, row = pipeline_of(), piped_classes.sent(1, 1)
-    stream = opened(pipeline, piped_classes.HEADER)
-    for number, stamp in enumerate((1000 * HOUR, 10**5 * HOUR, None)):
-        pipeline.process(stream, frame([row], number, stamp))
-    assert piped_classes.counted(pipeline, 0)[TOTAL].n == 1
-    for number in range(3, 102):
-        pipeline.process(stream, frame([], number, HOUR))
-    pipeline.process(stream, frame([row], 102, HOUR))
-    assert pipeline.live.clock.jumps == 1
-    assert piped_classes.counted(pipeline, 2)[TOTAL].n == 1
-    assert total_of(pipeline).n == 4
-
-
 # ---- labels that are in time for the counters
 
 
 def counted_live(pipeline: Pipeline) -> int:
     """Rows that are in the counters."""
-    statistics_of(pipeline)
+    piped.statistics_of(pipeline)
     return sum(int(bins.stages[0][1].n[0].sum()) for bins in pipeline.live.export_bins())
 
 
@@ -195,17 +99,6 @@ def test_labels_within_a_minute_of_the_last_frame_of_their_stream_are_in_the_cou
     assert counted_live(pipeline) == in_time
 
 
-def test_a_stream_whose_clock_is_behind_that_of_others_is_in_time_by_its_own():
-    pipeline = pipeline_of()
-    ahead = opened(pipeline, replace(HEADER, stream="radar"))
-    for number in range(10):
-        pipeline.process(ahead, frame([], number, (5000 + number) * SECOND))
-    played(pipeline, opened(pipeline), 0, 100 * SECOND, 1)
-    assert counted_live(pipeline) == 10
-    # The windows go by the time of all.
-    assert TOTAL not in windows_of(pipeline)[0]
-
-
 @pytest.mark.parametrize("stamp", [None, 0, 10**6 * SECOND])
 def test_inline_labels_and_those_of_a_frame_without_a_stamp_are_in_time(stamp):
     pipeline = pipeline_of()
@@ -216,19 +109,3 @@ def test_inline_labels_and_those_of_a_frame_without_a_stamp_are_in_time(stamp):
     assert counted_live(pipeline) == 1
     reported(pipeline, labels([Label(2, truth_of(sent(2)))], 0))
     assert counted_live(pipeline) == 2
-
-
-# ---- streams that begin anew
-
-
-@pytest.mark.parametrize(("again", "pairs"), [(HEADER, 1), (replace(HEADER, classes=("car",)), 0)])
-def test_a_stream_that_registers_with_another_header_has_other_tracks(again, pairs):
-    pipeline = pipeline_of()
-    row = replace(sent(1, truth=True), class_index=0, upstream_track=7)
-    for number, header in enumerate((HEADER, again)):
-        pipeline.process(opened(pipeline, header), frame([row], number, number))
-    assert counted(pipeline)["car"].raw.n == 2
-    assert counted(pipeline)["car"].raw.pairs == pairs
-    # Not even those of the header it had at first.
-    pipeline.process(opened(pipeline), frame([row], 9, 9))
-    assert counted(pipeline)["car"].raw.pairs == 3 * pairs
