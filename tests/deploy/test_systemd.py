@@ -261,7 +261,7 @@ import asyncio, ctypes, json, mmap, os, socket, sys
 import numpy as np
 from monitor.frames.detections import Estimates
 from monitor.frames.space import plain_space
-from monitor.pipeline.fits.process import fit
+from monitor.pipeline.fits.process import FitProcess
 from monitor.promotion.fits import FitJob
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.fit_rows import FitRows
@@ -288,7 +288,7 @@ print(json.dumps({
     },
     # What ctypes may need to be imported at all.
     "callback": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 3)(),
-    "fitted": list(asyncio.run(fit(job, float(sys.argv[1]))).fitted),
+    "fitted": list(asyncio.run(FitProcess().fit(job, float(sys.argv[1]))).fitted),
 }))
 """
 

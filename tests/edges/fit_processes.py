@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from monitor.pipeline.fits.messages import job_pieces
+from monitor.pipeline.fits.worker import HEAD
 from monitor.promotion.fits import FitJob
 from tests.promotion.fit_jobs import job_of, rows_of
 
@@ -25,10 +26,10 @@ def long_job() -> FitJob:
     )
 
 
-def framed(job: FitJob) -> bytes:
+def framed(job: FitJob, *, urgent: bool = False) -> bytes:
     """As the worker reads it."""
     data = b"".join(job_pieces(job))
-    return len(data).to_bytes(8, "little") + data
+    return HEAD.pack(len(data), urgent) + data
 
 
 def is_there(pid: int) -> bool:

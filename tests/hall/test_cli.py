@@ -20,7 +20,8 @@ import pytest
 import monitor
 from monitor import cli
 from monitor.cli import VERBS, build_parser, main
-from monitor.commands.sending import SidecarFailed, running_sidecar
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import SidecarFailed
 from monitor.recalibration.selection import IDENTITY
 from tests.foreign_client import scaling, serve_to_the_end
 from tests.served import ROOT, serve_command

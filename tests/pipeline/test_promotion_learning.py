@@ -110,6 +110,7 @@ class Fits:
 
     held       fits wait until it is set
     cancelled  how many were, while they waited
+    urgent     of each job
     """
 
     wrong: list[Exception] = field(default_factory=list)
@@ -117,9 +118,15 @@ class Fits:
     timeouts: list[float] = field(default_factory=list)
     held: asyncio.Event | None = None
     cancelled: int = 0
+    urgent: list[bool] = field(default_factory=list)
 
-    async def __call__(self, job: FitJob, timeout: float) -> FitOutcome:
+    async def prepare(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def fit(self, job: FitJob, timeout: float, *, urgent: bool = False) -> FitOutcome:
         self.jobs.append(job)
+        self.urgent.append(urgent)
         self.timeouts.append(timeout)
         if self.held is not None:
             try:
@@ -201,6 +208,7 @@ def test_a_slice_with_enough_new_tracks_is_fitted_and_put_on_trial_unless_it_loo
     assert list(job.slices) == ["car"]
     assert job.settings == promotions.learning.settings.fits
     assert fits.timeouts == [7.0]
+    assert fits.urgent == [False]
     (record,) = promotions.records(10)
     assert (record.what, record.actor) == (Happened.BEGAN, "schedule")
     assert promotions.counters.fits["nothing"] == 1
@@ -252,6 +260,7 @@ def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
     both = asyncio.run(rounds.asked([], "", "anna"))
     assert [one.slice for one in both] == ["car", "bus"]
     assert fits.jobs[-1].settings.method == "variance-scaling"
+    assert fits.urgent == [True, True]
 
 
 @pytest.mark.parametrize(
