@@ -96,21 +96,6 @@ def test_a_clock_that_is_set_back_does_not_stop_it():
 # ---- what it finds
 
 
-@pytest.mark.parametrize("time_constant_s", [20.0, 60.0])
-@pytest.mark.parametrize(("before", "after"), [(1.0, 9.0), (9.0, 1.0)])
-def test_after_a_step_it_forgets_within_its_time_constant(time_constant_s, before, after):
-    ended_s = np.arange(2000) / 2
-    seen = followed(beginning(time_constant_s), np.full((2000, 2), before), ended_s, 0.0)
-    rate = 1 / (1 - exp(-0.5 / time_constant_s))  # tracks remembered in the long run
-    for elapsed_s in (0.5, 10.0, 40.0, 200.0):
-        new = int(2 * elapsed_s)
-        now = followed(seen, np.full((new, 2), after), 999.5 + (1 + np.arange(new)) / 2, 0.0)
-        old = exp(-elapsed_s / time_constant_s)
-        mixed = old * before + (1 - old) * after
-        expected = np.sqrt((3 + rate * mixed) / (3 + rate))
-        assert now.scale == pytest.approx((expected, expected), rel=1e-6)
-
-
 @pytest.mark.parametrize("error", [1e3, 1e12, 1e200, float("inf")])
 def test_a_gross_outlier_is_one_track(error):
     seen = followed(beginning(), *tracks(4, 300), 0.0)
@@ -182,19 +167,6 @@ def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
     with pytest.raises(UnfitData, match="labels come 30 s late, and the time constant is 20 s"):
         fit_adaptive_scaling(rows(9, delay_s=30.0), 20.0)
     assert fit_adaptive_scaling(rows(9, delay_s=-0.01)).delay_s == 0.0
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"time_s": None}, "rows without a time: give every row its t or stamp_ns"),
-        ({"time_s": np.full(2000, np.nan)}, "rows without a time"),
-        ({"error": np.zeros((2000, 2))}, "dimension 'x' has no error in 2000 rows"),
-    ],
-)
-def test_rows_that_do_not_say_what_is_needed_are_refused(change, said):
-    with pytest.raises(UnfitData, match=said):
-        fit_adaptive_scaling(replace(rows(1), **change))
 
 
 def test_a_prior_of_effective_rows_counts_for_as_many_tracks():

@@ -23,7 +23,6 @@ from tests.recalibration.rows import (
     reference_rows,
     rows_of,
     scaled_loss,
-    splits,
     wrong_by_size,
 )
 
@@ -136,23 +135,9 @@ def test_deviations_that_differ_by_rounding_make_one_knot():
     assert as_read(IsotonicStd, model.parameters()) == model
 
 
-GOOD = {"deviation": [[0.5, 1.0], [2.0]], "factor": [[1.0, 0.5], [3.0]]}
-
-
 # ---- figures of both
 
 of_deviation = pytest.mark.parametrize("fit", [fit_histogram_binning, fit_isotonic_std])
-
-
-@of_deviation
-def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling(fit):
-    loss = []
-    for fitted, evaluated in splits("levi_overconfident", 25_000):
-        made = fit(fitted).apply(evaluated.estimates).deviation
-        loss.append(nll(made, evaluated.error) - scaled_loss(fitted, evaluated))
-    assert loss[0] < 0.001
-    assert np.mean(loss[1:]) < 0.001
-    assert max(loss) < 0.002
 
 
 @of_deviation

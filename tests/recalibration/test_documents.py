@@ -312,21 +312,6 @@ def test_a_document_of_more_slices_than_are_ever_served_is_refused():
         read_selection(document)
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.integers(1, 10**9), st.floats(1e-9, 1.0), st.data())
-def test_a_basis_read_back_is_the_same_to_the_last_bit(rows, share, data):
-    clock = data.draw(st.sampled_from([None, *Clock]))
-    times = finite if clock is Clock.SECONDS else st.integers(0, 2**63 - 1)
-    first, last = sorted(data.draw(st.lists(times, min_size=2, max_size=2)))
-    whom = data.draw(st.none() | st.text(max_size=9).filter(str.isprintable))
-    basis = Basis(rows, data.draw(st.integers(1, rows)), rows * share, borrows_from=whom)
-    if clock is not None:
-        basis = replace(basis, first=first, last=last, clock=clock)
-    assert as_read(Basis, json.loads(json.dumps(basis.parameters()))) == basis
-
-
 def test_people_read_how_much_of_what_time_and_whose_a_fit_leans_on():
     stamps = (1_318_000_000_000_000_001, 1_318_000_060_000_000_003, Clock.STAMP)
     assert str(Basis(120, 14, 31.5, *stamps, "Car")) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -109,17 +109,6 @@ def test_any_detection_is_recalibrated_by_itself_and_stays_positive_definite(nam
         laws.recalibration_leaves_its_argument_alone(model, sent)
         laws.each_detection_is_recalibrated_by_itself(model, sent)
         assert model.apply(sent).shapes == sent.shapes
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.campaign if name in PROCESSES else ()) for name in TABLE],
-)
-def test_eight_dimensions_are_served_as_one_is(name):
-    model, sent = fitted(name, 8, "variances"), wild_estimates(1, 20, 8)
-    laws.each_detection_is_recalibrated_by_itself(model, sent)
-    if model.keeps_definite:
-        laws.recalibrated_covariances_are_positive_definite(model, sent)
 
 
 @every_method
@@ -236,18 +225,6 @@ def test_rows_of_one_object_that_repeat_do_not_sharpen_the_fit_as_objects_do(nam
     assert np.abs(near - expected).mean() < 0.5 * np.abs(far - expected).mean()
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-def test_rows_that_are_all_alike_give_a_constant(name):
-    random = np.random.default_rng(15)
-    error = 3.0 * random.normal(size=(200, 2))
-    alike = rows_from(np.full((200, 2), 7.0), np.full((200, 2), 0.3), error)
-    made = fit(name, alike).apply(alike.estimates).deviation
-    assert np.ptp(made, axis=0) == pytest.approx([0.0, 0.0], abs=1e-12)
-    if OUTPUTS.get(name) is not Output.SURROGATE:
-        expected = np.sqrt(np.mean(error**2, axis=0))
-        assert made[0] == pytest.approx(expected, rel=0.05 if name in OUTPUTS else 1e-6)
-
-
 @pytest.mark.parametrize("name", BINNED)
 def test_each_dimension_is_fitted_by_itself_however_alike_the_errors_of_others_are(name):
     some = wrong_by_size(5, 900, 3)
@@ -268,14 +245,6 @@ def test_few_rows_make_variance_scaling(name, n):
     few = wrong_by_size(6, n, 2)
     made = fit(name, few).apply(few.estimates).deviation
     assert made == pytest.approx(few.deviation * one_scale(few))
-
-
-@pytest.mark.parametrize("name", BINNED)
-def test_a_constant_sigma_gets_the_root_mean_square_of_its_errors(name):
-    error = np.random.default_rng(7).normal(size=3000)
-    constant = rows_of(np.full(3000, 0.2), error)
-    made = fit(name, constant).apply(constant.estimates).deviation
-    assert made == pytest.approx(np.full((3000, 1), np.sqrt(np.mean(error**2))), rel=0.02)
 
 
 @pytest.mark.parametrize("name", BINNED)
@@ -314,11 +283,6 @@ def test_an_option_that_a_method_uses_changes_its_fit(method, option):
     _, options = TABLE[method]
     asked = FITTINGS[method].fit(rows(1), replace(options, **{option: OTHERS[option]}), None)
     assert asked.parameters() != fitted(method, 1).parameters()
-
-
-def test_every_option_is_of_some_method():
-    used = {name for fitting in FITTINGS.values() for name in fitting.uses}
-    assert used == {entry.name for entry in fields(FitOptions)}
 
 
 @pytest.mark.parametrize(

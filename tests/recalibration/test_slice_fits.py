@@ -259,17 +259,3 @@ def test_an_outlier_does_not_hide_how_alike_the_others_are():
     found = rows_of(np.ones(600), spoilt, TRACK)
     assert found.weight < 0.6
     assert found.location_weight[0] < 0.4
-
-
-@pytest.mark.parametrize("share", [0.6, 1.0])
-def test_errors_of_which_most_are_nothing_have_a_worth(share):
-    z = np.where(np.arange(600) % 5 < 5 * share, 0.0, alike(7, 0.5))
-    rows = rows_of(np.ones(600), z, TRACK)
-    assert 0 < rows.weight <= 1
-    assert 0 < rows.location_weight[0] <= 1
-
-
-def test_rows_without_tracks_are_worth_one_each():
-    rows = rows_of(np.ones((600, 2)), np.stack([alike(8, 0.5)] * 2, axis=1))
-    assert rows.size_weight.tolist() == rows.location_weight.tolist() == [1.0, 1.0]
-    assert rows.take(np.arange(0)).weight == 1.0

@@ -388,13 +388,6 @@ def test_knots_are_bounded_however_many_rows_there_are():
     assert max(sizes) == MOST_KNOTS
 
 
-def test_a_class_whose_probability_never_varies_gets_its_frequency():
-    label = np.random.default_rng(10).integers(0, 2, 1000)
-    constant = from_probabilities(np.full((1000, 1, 2), 0.5))
-    found = fit_classwise_isotonic(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
-    assert found == pytest.approx(label.mean(), abs=1e-3)
-
-
 def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
     rows = of_several_opinions(9, 2000, opinions=1)
     certain = from_probabilities(np.eye(4)[rows.label])[:, None]

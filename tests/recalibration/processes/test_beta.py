@@ -148,14 +148,6 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "bounds"), LINES)
-def test_slopes_of_the_moments_are_finite_differences_of_them(line, bounds):
-    latent = np.linspace(bounds[0], bounds[1], 11)
-    step = 1e-5
-    (above, _), (below, _) = moments(line, latent + step), moments(line, latent - step)
-    assert moments(line, latent)[1] == pytest.approx((above - below) / (2 * step), abs=5e-8)
-
-
 @pytest.mark.parametrize("ranges", [tuple(bounds for _, bounds in LINES), ((0.7, 0.7),) * 3])
 def test_tables_give_moments_and_quantiles_of_every_line_within_its_range(ranges):
     lines, levels = tuple(line for line, _ in LINES), (1e-12, 0.05, 0.5, 0.95, 1 - 1e-9)
@@ -195,11 +187,6 @@ def test_a_range_is_moved_to_where_all_three_parameters_are_within_their_bounds(
         for end in (low, low + width)
     ):
         assert moved == (low, low + width)
-
-
-def test_a_line_beyond_its_bounds_is_not_bounded():
-    assert not BetaLine((0.0, 0.0, 0.0), (1.0, 0.0, 0.0)).bounded(-1.0, LARGEST + 0.1)
-    assert not BetaLine((0.0, 0.0, np.nan), (0.0, 0.0, 0.0)).bounded(0.0, 1.0)
 
 
 # ---- the likelihood
@@ -284,15 +271,6 @@ def test_a_constant_map_is_that_of_the_largest_penalised_likelihood():
     assert line.loading == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("z", [[3.0], [0.0, 0.0, 1e-9], [1e9, -1e-9, 0.0], [2.0, 2.0, 2.0, 2.0]])
-def test_a_few_rows_give_a_map_within_its_bounds(z):
-    z = np.array(z)
-    factor, line = refined(errors_of(z), factor_on_deviation(z), BetaLine(), 1.0)
-    assert np.isfinite(factor)
-    assert factor > 0
-    assert all(abs(x) <= bound for x, bound in zip(line.base, BOUNDS, strict=True))
-
-
 def test_the_factor_is_that_of_the_central_interval_and_of_those_with_errors_where_few_have():
     z = np.random.default_rng(4).normal(size=50_000)
     assert factor_on_deviation(2.5 * z) == pytest.approx(2.5, rel=0.02)
@@ -334,10 +312,6 @@ def drawn(fault, seed=0, n=2000) -> FitRows:
     )
 
 
-def sized(x, noise):
-    return np.exp(np.sin(x)) * noise
-
-
 def shifted(x, noise):
     return 0.8 * np.sin(x) + noise
 
@@ -351,15 +325,6 @@ def quantile_error(model, rows):
 
 
 TAU = np.arange(1, 20) * 0.05
-
-
-def test_sizes_that_depend_on_the_mean_are_found():
-    model = beta.fit_gp_beta(drawn(sized))
-    others = drawn(sized, seed=1)
-    truth = nll(others.deviation * np.exp(np.sin(others.estimates.mean)), others.error)
-    # The map of a wider or narrower Gaussian is not quite a Gaussian.
-    assert own_loss(model, others) < truth + 0.015
-    assert forwarded_loss(model, others) < truth + 0.015
 
 
 def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():

@@ -17,7 +17,7 @@ from monitor.recalibration.processes.multivariate import (
     GpNormalMultivariate,
     fit_gp_normal_multivariate,
 )
-from monitor.recalibration.recalibrator import Identity, UnfitData
+from monitor.recalibration.recalibrator import UnfitData
 from tests import laws
 from tests.recalibration.gp_multivariate_sets import (
     correlated_pairs,
@@ -34,12 +34,10 @@ from tests.recalibration.rows import (
     normal_likelihood,
     nothing_to_find,
     reference_rows,
-    rows_from,
     scaled_loss,
     sizes,
     true_log_factor,
 )
-from tests.reference.datasets import all_sets
 
 # The order of whitening is here not the order of the dimensions.
 YAW_XY = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *space_of(2).dimensions))
@@ -114,18 +112,6 @@ def test_one_true_factor_is_left_to_variance_scaling():
     assert found == pytest.approx(scaled_loss(fitted_on, fresh), abs=0.001)
 
 
-def test_a_factor_that_turns_with_an_angle_has_no_jump_where_the_angle_is_wrapped():
-    random = np.random.default_rng(3)
-    yaw = random.uniform(-np.pi, np.pi, (4000, 1))
-    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),))
-    error = 0.1 * np.exp(0.8 * np.cos(yaw - 2.8)) * random.normal(size=yaw.shape)
-    model = normal.fit_gp_normal(rows_from(yaw, np.full_like(yaw, 0.01), error, space=space))
-    ends = rows_from(np.array([[-np.pi], [np.pi]]), np.full((2, 1), 0.01), np.ones((2, 1)))
-    left, right = log_factor(model, ends)[:, 0]
-    assert left == pytest.approx(right, abs=1e-9)
-    assert left == pytest.approx(1.6 * np.cos(np.pi - 2.8), abs=0.3)
-
-
 def test_one_giant_error_makes_no_dependence():
     rows = sizes(18, n=500, factor=nothing_to_find)
     rows.error[7] = 1e9
@@ -134,15 +120,6 @@ def test_one_giant_error_makes_no_dependence():
 
 
 # ---- what GP-Normal multivariate must reach
-
-
-@cache
-def reference(name):
-    found = all_sets()[name]
-    mean, error = found["mean"], found["gt"] - found["mean"]
-    if "cov" in found:
-        return rows_of(mean, found["cov"], error)
-    return rows_of(mean, found["var"][:, :, None] * np.eye(mean.shape[1]), error, True)
 
 
 @cache
@@ -164,15 +141,6 @@ def test_boxes_with_lost_correlations_reach_covariance_scaling():
     assert nees == pytest.approx(1.0, abs=0.05)
 
 
-def test_calibrated_covariances_stay_calibrated():
-    rows = reference("box4_calibrated")
-    others = rows.take(np.arange(2000, 12_000))
-    before, _ = joint_likelihood(Identity(), others)
-    after, nees = joint_likelihood(fit_gp_normal_multivariate(rows.take(np.arange(2000))), others)
-    assert after < before + 0.01
-    assert nees == pytest.approx(1.0, abs=0.03)
-
-
 def test_correlations_that_depend_on_the_detection_are_found():
     rows = correlated_pairs(0)
     left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
@@ -184,14 +152,6 @@ def test_correlations_that_depend_on_the_detection_are_found():
     truth = np.log(2 * np.pi) + 1 + 0.5 * np.mean(np.log1p(-(rho**2)))
     truth += 0.5 * np.log(np.diagonal(right.estimates.covariance, 0, 1, 2)).sum(axis=1).mean()
     assert found == pytest.approx(truth, abs=0.1)
-
-
-def test_correlations_that_do_not_are_those_of_covariance_scaling():
-    rows = correlated_pairs(0, depends=False)
-    left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
-    found, _ = joint_likelihood(fit_gp_normal_multivariate(left), right)
-    scaled, _ = joint_likelihood(covariance_scaled(left), right)
-    assert found == pytest.approx(scaled, abs=0.01)
 
 
 def test_one_dimension_is_gp_normal():

@@ -160,32 +160,6 @@ def test_with_inducing_points_everywhere_it_is_exact_regression():
     assert found == pytest.approx(evidence, abs=1e-3)
 
 
-def seen(search, packed):
-    """What a search finds somewhere, where the likelihood has a value."""
-    found = search.evaluated(packed)
-    assert found is not None
-    return found
-
-
-def test_a_search_turns_back_from_where_the_likelihood_has_no_value():
-    class Walled(NormalLikelihood):
-        """Without a value where a latent varies by more than a wall."""
-
-        def expected(self, mean, variance):
-            found = super().expected(mean, variance)
-            if np.max(variance) > 0.3:
-                return Expected(np.inf * found.value, found.by_mean, found.by_variance)
-            return found
-
-    points, likelihood = factors(16, 400, 1)
-    walled = Walled(likelihood.square, likelihood.log_deviation)
-    search = search_of(walled, points, 0.05, 12)
-    begun, _ = seen(search, search.place.packed)
-    search.run()
-    assert search.place.value > begun.value + 1e-3
-    assert search.unpacked(search.place.packed)[1].max() < 1.0
-
-
 @pytest.mark.parametrize("points", [np.zeros((50, 0)), np.full((50, 2), 0.3)])
 def test_without_anything_to_tell_rows_apart_the_process_is_the_constant(points):
     _, likelihood = factors(11, 50, 2)

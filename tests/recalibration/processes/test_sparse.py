@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
     Kernel,
     SparseProcess,
     expected_under_normal,
-    latent_nodes,
     stack_of,
 )
 from tests.recalibration.processes.processes import random_points, random_process, textbook_at
@@ -83,16 +81,6 @@ def test_features_are_standardised_over_the_rows_of_the_fit():
         assert column == pytest.approx((values - values.mean()) / values.std(), abs=1e-12)
 
 
-@pytest.mark.parametrize(("dimension", "period"), [(2, 2 * np.pi), (3, np.pi)])
-def test_an_angle_a_period_away_is_the_same_point(dimension, period):
-    rows = poses(3)
-    inputs = candidate_inputs(rows)
-    turned = rows.estimates.mean.copy()
-    turned[:, dimension] += period
-    other = Estimates(turned, rows.estimates.covariance, rows.estimates.diagonal)
-    assert inputs.of(other) == pytest.approx(inputs.of(rows.estimates), abs=1e-9)
-
-
 def test_a_dimension_that_is_not_positive_throughout_enters_as_it_is():
     rows = sizes(4, k=2)
     rows.estimates.mean[17, 1] = -1.0
@@ -140,22 +128,6 @@ def test_every_entry_of_the_matrix_is_the_kernel_of_two_points(k):
     assert Kernel(scale).matrix(left, right) == pytest.approx(np.array(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 3])
-def test_slopes_are_those_of_differences(k):
-    left, right = points_of(1, 8, k), points_of(2, 5, k)
-    log_scale = np.log(scale_of(k))
-    weight = np.random.default_rng(0).normal(size=(8, 5))
-
-    def total(log_scale):
-        return (weight * Kernel(np.exp(log_scale)).matrix(left, right)).sum()
-
-    kernel = Kernel(np.exp(log_scale))
-    slope = kernel.slope(left, right, kernel.matrix(left, right), weight)
-    for i, step in enumerate(1e-6 * np.eye(log_scale.size)):
-        difference = (total(log_scale + step) - total(log_scale - step)) / 2e-6
-        assert slope[i] == pytest.approx(difference, rel=1e-6, abs=1e-8)
-
-
 @given(st.floats(-5, 5), st.floats(0.0, 2.0), st.floats(-2, 2))
 def test_the_mean_of_an_exponential_is_that_of_a_lognormal(mean, variance, rate):
     found = expected_under_normal(
@@ -170,16 +142,6 @@ def test_the_mean_of_an_exponential_is_that_of_a_lognormal(mean, variance, rate)
     assert found.by_variance.item() == pytest.approx(
         0.5 * rate * rate * exact, rel=1e-6, abs=1e-4 * exact if variance < 1e-9 else 1e-9 * exact
     )
-
-
-def test_without_a_variance_the_nodes_are_at_the_mean():
-    nodes = latent_nodes(np.array([1.0, -2.0]), np.zeros(2), 20)
-    assert nodes.shape == (20, 2)
-    assert nodes == pytest.approx(np.tile([1.0, -2.0], (20, 1)), abs=1e-4)
-    found = expected_under_normal(lambda f: (f**2, 2 * f), np.array([[3.0]]), np.array([[0.0]]))
-    assert found.value.item() == pytest.approx(9.0)
-    assert found.by_mean.item() == pytest.approx(6.0)
-    assert found.by_variance.item() == pytest.approx(1.0, rel=1e-4)
 
 
 # ---- processes
