@@ -12,41 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray, plain_space
 from monitor.recalibration.adaptive_scaling import (
     PRIOR_TRACKS,
     AdaptiveScaling,
     fit_adaptive_scaling,
     followed,
 )
-from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions, prior_strength
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import WIDE, Prior, VarianceScaling
-from tests.recalibration.rows import as_read
+from tests.recalibration.rows import as_read, rows_from
 
 seeds = st.integers(0, 2**32 - 1)
-XY = plain_space(("x", "y"), "m")
 
 
-def beginning(time_constant_s: float = 60.0, k: int = 2, at_s: float = 0.0) -> AdaptiveScaling:
+def beginning(time_constant_s=60.0, k=2):
     """Nothing seen yet, and three tracks' worth of nothing being wrong."""
     ones = (1.0,) * k
-    return AdaptiveScaling(ones, time_constant_s, 0.0, at_s, 0.0, (0.0,) * k, ones, 3.0)
+    return AdaptiveScaling(ones, time_constant_s, 0.0, 0.0, 0.0, (0.0,) * k, ones, 3.0)
 
 
-def tracks(
-    seed: int, n: int, variance: float = 1.0, k: int = 2, rate: float = 1.0
-) -> tuple[FloatArray, FloatArray]:
+def tracks(seed, n, variance=1.0):
     """Mean z² of tracks worth four independent detections each, and when they ended."""
     random = np.random.default_rng(seed)
-    return variance * random.chisquare(4, (n, k)) / 4, np.cumsum(random.exponential(1 / rate, n))
-
-
-def assert_alike(one: AdaptiveScaling, other: AdaptiveScaling) -> None:
-    for name, value in one.parameters().items():
-        assert value == pytest.approx(other.parameters()[name], rel=1e-9, abs=1e-12), name
+    return variance * random.chisquare(4, (n, 2)) / 4, np.cumsum(random.exponential(size=n))
 
 
 # ---- the formula
@@ -73,7 +62,9 @@ def test_what_is_followed_in_two_parts_is_followed_at_once(seed, first, second):
     nees, ended_s = tracks(seed, first + second)
     in_parts = followed(beginning(), nees[:first], ended_s[:first], 1.0)
     in_parts = followed(in_parts, nees[first:], ended_s[first:], 1.0)
-    assert_alike(in_parts, followed(beginning(), nees, ended_s, 1.0))
+    whole = followed(beginning(), nees, ended_s, 1.0).parameters()
+    for name, value in in_parts.parameters().items():
+        assert value == pytest.approx(whole[name], rel=1e-9, abs=1e-12), name
 
 
 @given(seeds, st.floats(0.0, 100.0))
@@ -115,36 +106,26 @@ def test_whatever_is_followed_factors_stay_bounded_and_the_document_readable(err
     nees = np.array(errors)[:, None]
     found = followed(beginning(tau, k=1), nees, np.linspace(0.0, at_s, len(errors)), 0.0)
     assert WIDE.lowest <= found.scale[0] <= WIDE.highest
-    again = as_read(AdaptiveScaling, json.loads(json.dumps(found.parameters())))
-    assert again == found
+    assert as_read(AdaptiveScaling, json.loads(json.dumps(found.parameters()))) == found
 
 
 # ---- fits
 
 
-def rows(
-    seed: int,
-    objects: int = 200,
-    each: int = 10,
-    factor: float = 2.0,
-    delay_s: float = 0.0,
-) -> FitRows:
-    """Objects seen for a second each, one after the other; σ too small by a factor."""
+def rows(seed, objects=200, delay_s=0.0):
+    """Objects seen ten times in a second each, one after the other; σ too small by a factor."""
     random = np.random.default_rng(seed)
-    n = objects * each
-    covariance = np.exp(random.normal(size=(n, 2)))[:, :, None] * np.eye(2)
-    deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-    shared = np.repeat(random.normal(size=(objects, 2)), each, axis=0)
-    error = factor * deviation * (0.8 * shared + 0.6 * random.normal(size=(n, 2)))
-    sent = Estimates(random.normal(size=(n, 2)), covariance, np.ones(n, bool))
-    track = np.repeat(np.arange(objects), each)
-    return FitRows(XY, sent, error, track, np.arange(n) / each, np.full(n, delay_s))
+    n, track = 10 * objects, np.repeat(np.arange(objects), 10)
+    variance = np.exp(random.normal(size=(n, 2)))
+    shared = random.normal(size=(objects, 2))[track]
+    error = 2.0 * np.sqrt(variance) * (0.8 * shared + 0.6 * random.normal(size=(n, 2)))
+    made = rows_from(random.normal(size=(n, 2)), variance, error, track=track)
+    return replace(made, delay_s=np.full(n, delay_s))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fit_is_what_the_loop_over_its_tracks_makes(seed):
     sample, time_constant_s = rows(seed, 40), 15.0
-    assert sample.time_s is not None
     last = float(sample.time_s.max())
     votes, total = PRIOR_TRACKS, np.full(2, PRIOR_TRACKS)
     for track in range(40):
@@ -167,6 +148,8 @@ def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
     with pytest.raises(UnfitData, match="labels come 30 s late, and the time constant is 20 s"):
         fit_adaptive_scaling(rows(9, delay_s=30.0), 20.0)
     assert fit_adaptive_scaling(rows(9, delay_s=-0.01)).delay_s == 0.0
+    with pytest.raises(UnfitData, match="rows without a time: give every row its t or stamp_ns"):
+        fit_adaptive_scaling(replace(sample, time_s=None))
 
 
 def test_a_prior_of_effective_rows_counts_for_as_many_tracks():

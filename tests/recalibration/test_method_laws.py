@@ -67,7 +67,7 @@ def rows(k: int, form: str = "covariances") -> FitRows:
     """Errors whose size goes with the first mean, so that every method finds it; values repeat."""
     if form == "mixed":
         return joined(rows(k, "variances"), rows(k, "covariances"))
-    random, n = np.random.default_rng(k), 90 if k < 8 else 36
+    random, n = np.random.default_rng(k), 90
     mean = np.round(random.uniform(1, 20, (n, k)), 1)
     root = np.eye(k) + 0.3 * random.normal(size=(n, k, k)) * (form == "covariances")
     root *= np.exp(0.5 * random.normal(size=(n, k)))[:, :, None]
@@ -199,16 +199,6 @@ def test_a_wrong_unit_of_sigma_is_fitted_away(name):
     assert gap.max() < {"variance-scaling quantile": 0.1}.get(name, 1e-6)
 
 
-@pytest.mark.parametrize("name", FITTED)
-def test_estimates_and_errors_in_another_unit_give_estimates_in_that_unit(name):
-    right, unit = rows(2), np.array([1e-3, 1e3])
-    sent = right.estimates
-    scaled = Estimates(sent.mean * unit, sent.covariance * np.outer(unit, unit), sent.diagonal)
-    other = replace(right, estimates=scaled, error=right.error * unit)
-    made = fit(name, other).apply(scaled).covariance / np.outer(unit, unit)
-    assert made == pytest.approx(fitted(name, 2).apply(sent).covariance, rel=1e-2, abs=1e-2)
-
-
 @pytest.mark.parametrize("name", PROCESSES)
 def test_rows_of_one_object_that_repeat_do_not_sharpen_the_fit_as_objects_do(name):
     whole = rows(1)
@@ -217,9 +207,8 @@ def test_rows_of_one_object_that_repeat_do_not_sharpen_the_fit_as_objects_do(nam
     apart = once.take(copies)
     # Equal in the first digits they would be known for copies.
     noise = 1 + 1e-3 * np.random.default_rng(3).normal(size=apart.error.shape)
-    apart = replace(apart, error=apart.error * noise)
-    together = replace(apart, track=copies)
-    apart = replace(apart, track=np.full(apart.n, -1))
+    together = replace(apart, error=apart.error * noise, track=copies)
+    apart = replace(together, track=np.full(apart.n, -1))
     expected, near, far = (log_sizes(name, one, once.estimates) for one in (once, together, apart))
     assert np.abs(near - expected).mean() < 0.05
     assert np.abs(near - expected).mean() < 0.5 * np.abs(far - expected).mean()
@@ -248,10 +237,8 @@ def test_few_rows_make_variance_scaling(name, n):
 
 
 @pytest.mark.parametrize("name", BINNED)
-@pytest.mark.parametrize("unit", [1.0, 0.001])
-def test_rows_of_a_track_that_repeat_each_other_add_no_numbers(name, unit):
+def test_rows_of_a_track_that_repeat_each_other_add_no_numbers(name):
     some = wrong_by_size(8, 300, 2)
-    some = rows_of(unit * some.deviation, some.error)
     twice = np.repeat(np.arange(300), 20)
 
     def numbers(given: FitRows) -> int:
@@ -298,12 +285,7 @@ def test_a_scaling_that_borrows_is_drawn_towards_the_prior(method):
 
 
 def test_what_can_be_served_can_be_fitted_and_the_other_way_round():
-    assert tuple(METHODS) == tuple(FITTINGS)
-    assert set(METHODS) == {
-        *("identity", "variance-scaling", "covariance-scaling", "adaptive-scaling"),
-        *("histogram-binning", "isotonic-std", "isotonic-quantiles"),
-        *("gp-normal", "gp-normal-multivariate", "gp-beta", "gp-cauchy"),
-    }
+    assert list(METHODS) == list(FITTINGS)
     assert list(CLASS_FITS) == list(CLASS_METHODS)
 
 

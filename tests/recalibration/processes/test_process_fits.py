@@ -3,8 +3,6 @@ against exact regression, and inputs that say something against those that do no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,17 +37,11 @@ from tests.recalibration.rows import normal_likelihood, nothing_to_find, rows_fr
 random = np.random.default_rng(4)
 DEVIATION = np.exp(0.5 * random.normal(size=60))
 NORMALISED = random.normal(size=60)
+LINE = BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2))
 LIKELIHOODS: dict[str, tuple[LatentLikelihood, int]] = {
     "normal": (normal_likelihood(sizes(4, n=60, k=2)), 2),
     "cauchy": (cauchy_likelihood("x", NORMALISED * DEVIATION, DEVIATION), 1),
-    "beta": (
-        beta_likelihood(
-            BetaErrors(2 * NORMALISED, np.log(DEVIATION)),
-            1.7,
-            BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2)),
-        ),
-        1,
-    ),
+    "beta": (beta_likelihood(BetaErrors(2 * NORMALISED, np.log(DEVIATION)), 1.7, LINE), 1),
     "triangular": (TriangularRow(NORMALISED, random.normal(size=(3, 60)), np.log(DEVIATION)), 4),
 }
 
@@ -80,15 +72,11 @@ def test_points_that_repeat_make_no_more_centres_than_there_are(distinct):
 # ---- the bound and the search
 
 
-@dataclass(frozen=True)
 class Regression:
     """y = f + noise of variance 0.25; (J, n)."""
 
-    y: np.ndarray
-
-    @property
-    def start(self):
-        return self.y.mean(axis=1)
+    def __init__(self, y):
+        self.y, self.start = y, y.mean(axis=1)
 
     def expected(self, mean, variance):
         value = -0.5 * (np.log(2 * np.pi * 0.25) + ((self.y - mean) ** 2 + variance) / 0.25)
@@ -103,10 +91,6 @@ def factors(seed, n, outputs):
     return points, NormalLikelihood(square, np.zeros((outputs, n)))
 
 
-def search_of(likelihood, points, weight=1.0, inducing=6):
-    return Search(likelihood, likelihood.start, points, weight, inducing)
-
-
 def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence():
     points, likelihood = factors(1, 300, 2)
     process, found = fit_process(likelihood, points, 0.5, 6)
@@ -116,17 +100,14 @@ def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence():
 
 def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     points, likelihood = factors(2, 300, 2)
-    search = search_of(likelihood, points)
+    search = Search(likelihood, likelihood.start, points, 1.0, 6)
     seen = Points(300, in_blocks(points, ROWS), points[:6])
     random = np.random.default_rng(3)
     start = search.place.packed
     packed = start + 0.2 * random.normal(size=start.size)
     root = 0.3 * np.tril(random.normal(size=(2, 6, 6)), -1) + 2 * np.eye(6)
-    posterior = Posterior(
-        likelihood.start,
-        random.normal(size=(2, 6)),
-        root @ root.transpose(0, 2, 1),
-    )
+    precise = root @ root.transpose(0, 2, 1)
+    posterior = Posterior(likelihood.start, random.normal(size=(2, 6)), precise)
 
     def at(packed):
         kernels, amplitude = search.unpacked(packed)
@@ -181,9 +162,9 @@ def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
     class Brittle(Regression):
         def expected(self, mean, variance):
             found = super().expected(mean, variance)
-            return found if not variance.any() else Expected(np.inf * found.value, *found_slopes)
+            infinite = Expected(np.inf * found.value, found.by_mean, found.by_variance)
+            return infinite if variance.any() else found
 
-    found_slopes = (np.zeros((1, 30)), np.zeros((1, 30)))
     points = random_points(14, 30)
     process, _ = fit_process(Brittle(points[:, :1].T), points, 1.0)
     assert not process.inducing
@@ -199,7 +180,7 @@ def chosen(rows, dimension=0):
     return [(str(f.kind), f.dimension) for f in process.inputs], process
 
 
-@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize("dimension", [0, 2])
 def test_the_one_input_that_matters_is_found_for_every_dimension(dimension):
     assert chosen(sizes(1, n=2000, k=3), dimension)[0] == [("log-mean", 0)]
 
@@ -215,9 +196,8 @@ def test_two_inputs_that_matter_are_both_found():
     assert process.width == 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_matters_the_process_is_variance_scaling(seed):
-    rows = sizes(seed, n=1000, k=3, factor=nothing_to_find)
+def test_where_nothing_matters_the_process_is_variance_scaling():
+    rows = sizes(1, n=1000, k=3, factor=nothing_to_find)
     found, process = chosen(rows)
     assert found == []
     nees = np.mean((rows.error / rows.deviation)[:, 0] ** 2)
@@ -225,9 +205,8 @@ def test_where_nothing_matters_the_process_is_variance_scaling(seed):
 
 
 @pytest.mark.parametrize("tail", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_outliers_are_not_taken_for_a_dependence(tail, seed):
-    rows = sizes(seed, n=1000, k=2, factor=nothing_to_find, tail=tail)
+def test_outliers_are_not_taken_for_a_dependence(tail):
+    rows = sizes(tail, n=1000, k=2, factor=nothing_to_find, tail=tail)
     assert chosen(rows)[0] == []
 
 
