@@ -215,20 +215,6 @@ def test_rows_of_one_object_that_repeat_do_not_sharpen_the_fit_as_objects_do(nam
 
 
 @pytest.mark.parametrize("name", BINNED)
-def test_each_dimension_is_fitted_by_itself_however_alike_the_errors_of_others_are(name):
-    some = wrong_by_size(5, 900, 3)
-    track = np.arange(900) // 30
-    error = some.error.copy()
-    # Of the other dimensions all rows of a track have one error in σ.
-    error[:, 1:] = (error / some.deviation)[30 * track, 1:] * some.deviation[:, 1:]
-    whole = fit(name, rows_of(some.deviation, error, track)).parameters()
-    for i in range(3):
-        alone = fit(name, rows_of(some.deviation[:, i], error[:, i], track)).parameters()
-        for field, value in alone.items():
-            assert whole[field][i] == pytest.approx(value[0], rel=1e-9)
-
-
-@pytest.mark.parametrize("name", BINNED)
 @pytest.mark.parametrize("n", [1, 7, 49])
 def test_few_rows_make_variance_scaling(name, n):
     few = wrong_by_size(6, n, 2)

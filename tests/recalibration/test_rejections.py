@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, chi2, t
 
+from monitor.frames.space import FloatArray
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.rejection import (
     FEWEST,
@@ -16,12 +19,12 @@ from monitor.recalibration.rejection import (
     fit_rejection,
     normalised_entropy,
 )
-from tests.recalibration.classes.class_sets import drawn
+from tests.recalibration.rows import drawn
 
 ENTROPY, DEVIATION = RejectedBy.ENTROPY, RejectedBy.DEVIATION
 
 
-def classified(seed, n):
+def classified(seed: Any, n: int) -> tuple[FloatArray, FloatArray]:
     """Entropy and top-1 errors of a calibrated classifier."""
     random = np.random.default_rng(seed)
     z = random.normal(0.0, 2.5, (n, 10))
@@ -29,7 +32,7 @@ def classified(seed, n):
     return normalised_entropy(p), (p.argmax(axis=1) != drawn(z, random)).astype(np.float64)
 
 
-def located(seed, n):
+def located(seed: Any, n: int) -> tuple[FloatArray, FloatArray]:
     """σ_G and squared errors in three dimensions of calibrated Gaussians."""
     random = np.random.default_rng(seed)
     deviation = np.exp(random.normal(0.0, 0.7, n))
