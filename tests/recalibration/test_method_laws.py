@@ -199,6 +199,16 @@ def test_a_wrong_unit_of_sigma_is_fitted_away(name):
     assert gap.max() < {"variance-scaling quantile": 0.1}.get(name, 1e-6)
 
 
+@every_fit
+def test_estimates_and_errors_in_another_unit_give_estimates_in_that_unit(name):
+    right, unit = rows(2), np.array([1e-3, 1e3])
+    sent, square = right.estimates, np.outer(unit, unit)
+    scaled = Estimates(sent.mean * unit, sent.covariance * square, sent.diagonal)
+    other = replace(right, estimates=scaled, error=right.error * unit)
+    made = fit(name, other).apply(scaled).covariance / square
+    assert made == pytest.approx(fitted(name, 2).apply(sent).covariance, rel=1e-2, abs=1e-2)
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 def test_rows_of_one_object_that_repeat_do_not_sharpen_the_fit_as_objects_do(name):
     whole = rows(1)

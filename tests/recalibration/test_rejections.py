@@ -100,14 +100,6 @@ def test_it_is_the_largest_that_meets_the_target(seed, by, tracked):
     assert np.array_equal(found.rejects(score), ~kept)
 
 
-def test_a_curve_that_rises_and_falls_again_is_searched_to_its_end():
-    score = np.repeat([0.1, 0.2, 0.9], [400, 40, 4000])
-    loss = np.zeros(4440)
-    loss[400:440] = 1.0
-    found = fit_rejection(score, loss, 0.05, ENTROPY)
-    assert found.threshold == 0.9
-
-
 @pytest.mark.campaign
 def test_a_target_on_the_error_rate_is_met_on_fresh_rows():
     """At 95 % of one threshold; of the largest of many, in a fit of 20 or so it is missed."""

@@ -255,8 +255,7 @@ def test_the_gravest_fault_is_told_with_the_limit_and_the_number_of_detections(p
     getattr(made, part)[1:3, 0] = value
     assert fault_of(sent, made, LIMITS) == f"makes {words}, of 2 of 4 detections"
     made.mean[0, 0] = NAN
-    graver = fault_of(sent, made, LIMITS)
-    assert graver.startswith("makes means that are not finite, of ")
+    assert fault_of(sent, made, LIMITS).startswith("makes means that are not finite, of ")
 
 
 @pytest.mark.parametrize("sound", [(1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 0)])
