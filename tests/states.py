@@ -121,8 +121,7 @@ def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
     panes: dict[PaneKey, ClassStatistics] = {}
     for key, sign, held in _by_pane(rows, clock):
         more = observe_classes(
-            np.array([row.probabilities for row in held]),
-            np.array([row.label for row in held]),
+            np.array([row.probabilities for row in held]), np.array([row.label for row in held])
         )
         zero = no_class_statistics(len(CLASSES))
         put(panes, key, more if sign > 0 else zero.merge(more.negated()))

@@ -9,17 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.statistics.class_statistics import (
-    ALL_ROWS,
-    BY_CLASS,
     CLASS_BINNING,
     CONFIDENCE,
     DIVISORS,
-    ONE_VS_REST,
-    N,
     equal_width_bins,
     judge_rows,
     observe_classes,
-    table_shapes,
 )
 from tests import laws
 from tests.statistics import class_oracle as oracle
@@ -38,14 +33,8 @@ def judged(probabilities, label, opinions=None):
 @pytest.mark.parametrize(
     "vector",
     [
-        [math.nan, 0.5, 0.5],
-        [math.inf, 0.0, 0.0],
-        [math.inf, -math.inf, 1.0],
-        [-0.1, 0.6, 0.5],
-        [1.1, -0.1, 0.0],
-        [0.5, 0.3, 0.1],
-        [0.5, 0.3, 0.203],
-        [0.0, 0.0, 0.0],
+        *([math.nan, 0.5, 0.5], [math.inf, -math.inf, 1.0], [-0.1, 0.6, 0.5], [1.1, -0.1, 0.0]),
+        *([0.5, 0.3, 0.1], [0.5, 0.3, 0.203]),
     ],
 )
 def test_a_row_that_is_no_probability_vector_is_refused_and_its_neighbours_pass(vector):
@@ -117,17 +106,6 @@ def test_micro_bins_make_up_the_bins_of_linspace_exactly(value, bins):
         assert equal_width_bins(axis, bins)[index].tolist() == [oracle.bin_of(value, edges)]
 
 
-@pytest.mark.parametrize("axis", range(4))
-def test_bins_go_from_certain_to_uncertain_and_coarse_ones_are_made_of_whole_micro_bins(axis):
-    fine, coarse = BINNING.axes[axis], BINNING.coarse_axes[axis]
-    for each in (fine, coarse):
-        assert each.index(each.lower).tolist() == list(range(each.count))
-        assert (np.diff(each.lower) < 0).all() == (axis == CONFIDENCE)
-    assert np.isin(coarse.edges, fine.edges).all()
-    of = BINNING.coarse_of[axis]
-    assert (coarse.lower[of] <= fine.lower).all() and (fine.upper <= coarse.upper[of]).all()
-
-
 def test_confident_detectors_are_told_apart_and_rounding_beyond_an_end_stays_in_the_last_bin():
     axes = BINNING.axes
     confidence = np.array([0.99, 0.999, 0.9999, 0.99995, 0.99999, 1.0])
@@ -135,19 +113,3 @@ def test_confident_detectors_are_told_apart_and_rounding_beyond_an_end_stays_in_
     assert [axis.index(np.array([-0.0]))[0] for axis in axes[1:]] == [0, 0, 0]
     assert axes[3].index(np.array([1.001]))[0] == axes[3].count - 1
     assert axes[2].upper[axes[2].index(np.array([149 * np.log(2)]))] < 128
-
-
-# ---- the sums
-
-
-@pytest.mark.parametrize(("classes", "most"), [(10, 250_000), (256, 1_500_000)])
-def test_every_row_is_once_on_each_axis_and_a_slice_stays_small(classes, most):
-    random = np.random.default_rng(1)
-    probabilities = random.dirichlet(np.full(classes, 0.1), size=20_000)
-    found = observe_classes(probabilities, random.integers(0, classes, 20_000))
-    counts = [table.values[:, N].sum() for table in found.tables]
-    assert counts[ALL_ROWS] == counts[BY_CLASS] == 4 * found.n == 80_000
-    assert counts[ONE_VS_REST] == classes * found.n
-    for table, (width, end) in zip(found.tables, table_shapes(classes), strict=True):
-        assert table.width == width and table.keys[0] >= 0 and table.keys[-1] < end
-    assert sum(table.nbytes for table in found.tables) < most

@@ -13,10 +13,7 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
-from monitor.statistics.stage import (
-    no_stage_statistics,
-    observe,
-)
+from monitor.statistics.stage import no_stage_statistics, observe
 from tests import laws
 from tests.statistics import oracle
 
