@@ -39,20 +39,13 @@ def expected(rows, classes):
     return found, [bool(row) and not use for row, use in zip(rows, kept, strict=True)]
 
 
-def padded(rows, width=None):
-    """As the wire hands them over: NaN beyond the length, or cut where the array ends."""
+def padded(rows):
+    """As the wire hands them over: NaN beyond the length."""
     length = np.array([len(row) for row in rows], np.int64)
-    values = np.full((len(rows), length.max(initial=0) if width is None else width), NAN)
+    values = np.full((len(rows), length.max(initial=0)), NAN)
     for i, row in enumerate(rows):
-        kept = min(len(row), values.shape[1])
-        values[i, :kept] = row[:kept]
+        values[i, : len(row)] = row
     return values, length
-
-
-def judged(rows, classes, width=None):
-    """All rows of a frame."""
-    values, length = padded(rows, width)
-    return usable_opinions(values, length, np.arange(len(rows)), classes)
 
 
 def softmax(logits, kind):
@@ -66,10 +59,10 @@ def softmax(logits, kind):
 def detections(draw, classes):
     """Values of a detection: often sound, with 1 to 3 opinions, or none, or with one fault."""
     count = draw(st.sampled_from([0, 1, 1, 2, 2, 3]))
-    logit = st.floats(-12, 12)
-    logits = [[draw(logit) for _ in range(classes)] for _ in range(count)]
     if not count:
         return []
+    logit = st.floats(-12, 12)
+    logits = [[draw(logit) for _ in range(classes)] for _ in range(count)]
     row = softmax(logits, draw(st.sampled_from([np.float64, np.float32]))).ravel().tolist()
     at = draw(st.integers(0, len(row) - 1))
     match draw(st.sampled_from(["", "", "", "set", "drop", "add", "shift"])):
@@ -90,12 +83,10 @@ def detections(draw, classes):
 @example(([[0.5, 0.5, 0.25, 0.75], [0.5, 0.5, 0.5, 0.75]], 2))
 @example(([[0.5, 0.5], [NAN, 0.5] * 2, [0.5, 0.6] * 2], 2))
 @example(([[0.25, 0.75] * count for count in (1, 2, 2)], 2))
-@example(([[0.25, 0.75] * count for count in (3, 1)], 2))
 @example(([[0.25, 0.75] * count for count in (3, 3, 1, 1, 2)], 2))
 @example(([[1 + 5e-7, -5e-7]], 2))
 @example(([[1.0, *[0.0] * 7] * (MOST_VALUES // 8)], 8))
 @example(([[1.0, *[0.0] * 7] * (MOST_VALUES // 8 + 1)], 8))
-@example(([], 3))
 @example(([[], []], 3))
 def test_exactly_the_sound_opinions_of_the_usual_number_are_kept(made):
     rows, classes = made
@@ -110,27 +101,16 @@ def test_exactly_the_sound_opinions_of_the_usual_number_are_kept(made):
         assert np.isnan(row).all() if opinion is None else row.tolist() == opinion
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
-def test_a_softmax_of_any_precision_passes(kind):
-    logits = np.random.default_rng(1).normal(size=(500, 80), scale=4)
-    values = softmax(logits, kind)
-    found, invalid = judged(values.tolist(), 80)
-    assert not invalid.any()
-    laws.assert_same(found, values[:, None])
-
-
 @pytest.mark.parametrize(
     ("values", "kept"),
     [
         *(([0.5, 0.5 + off], abs(off) < 1e-3) for off in (0.9e-3, -0.9e-3, 1.1e-3, -1.1e-3)),
         *(([1 + off, 0.0], off < 1e-6) for off in (0.9e-6, 1.1e-6)),
         *(([1.0, -off], off < 1e-6) for off in (0.9e-6, 1.1e-6)),
-        *((row, False) for row in ([2.0, -1.0], [0.0, 0.0], [NAN, NAN], [INF, -INF])),
-        *((row, False) for row in ([1e308, 1e308], [1.0], [0.5, 0.5, 0.0])),
     ],
 )
 def test_the_tolerances_are_those_of_the_contract(values, kept):
-    assert judged([values], 2)[1].tolist() == [not kept]
+    assert usable_opinions(*padded([values]), np.arange(1), 2)[1].tolist() == [not kept]
 
 
 def test_one_detection_of_many_values_costs_no_more_than_what_was_sent():

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import SimpleNamespace
 
 from scipy.special import gammaincinv
 from scipy.stats import norm
@@ -55,7 +56,6 @@ def qce(parts: Sequence[Rows], tau: float, k: int) -> float:
 
 
 def coverage(rows: Rows, tau: float, k: int) -> float:
-    """Fraction of rows inside the central region that should hold τ."""
     return sum(row.nees <= chi_square(tau, k) for row in rows) / len(rows)
 
 
@@ -82,7 +82,6 @@ def noise_floor(parts: Sequence[Rows], kappa: float, effect: float) -> float:
 
 
 def determinant(matrix: Matrix) -> float:
-    """By expansion along the first row."""
     if len(matrix) == 1:
         return matrix[0][0]
     minors = ([[*row[:j], *row[j + 1 :]] for row in matrix[1:]] for j in range(len(matrix)))
@@ -102,7 +101,6 @@ def mahalanobis(covariance: Matrix, error: Numbers) -> float:
 
 
 def whiten(covariance: Matrix, error: Numbers) -> list[float]:
-    """L⁻¹ r with L Lᵀ = Σ."""
     factor = cholesky(covariance)
     u: list[float] = []
     for i in range(len(error)):
@@ -112,7 +110,6 @@ def whiten(covariance: Matrix, error: Numbers) -> list[float]:
 
 
 def cholesky(covariance: Matrix) -> list[list[float]]:
-    """L with L Lᵀ = Σ, element by element."""
     k = len(covariance)
     factor = [[0.0] * k for _ in range(k)]
     for i in range(k):
@@ -127,8 +124,6 @@ def cholesky(covariance: Matrix) -> list[list[float]]:
 
 @dataclass
 class Cell:
-    """Sums over the rows of one micro-bin of one axis."""
-
     n: int = 0
     variance: float = 0.0
     squared_error: float = 0.0
@@ -145,20 +140,6 @@ class Cell:
         self.within = [a + b for a, b in zip(self.within or [0] * len(within), within, strict=True)]
 
 
-@dataclass
-class Sums:
-    """cells and nees_histogram by (axis, bin), where axis K is the joint one."""
-
-    cells: dict[tuple[int, int], Cell]
-    nees_histogram: dict[tuple[int, int], int]
-    sigma: list[float]
-    log_sigma: list[float]
-    log_determinant: float
-    pinball: list[list[float]]
-    normalised: list[list[float]]
-    whitened: list[list[float]]
-
-
 def log_edges(lowest: float, per_octave: int, octaves: int) -> list[float]:
     return [lowest * 2 ** (i / per_octave) for i in range(per_octave * octaves + 1)]
 
@@ -171,17 +152,21 @@ def sums(
     tau: Numbers,
     deviation_edges: Numbers,
     nees_edges: Numbers,
-) -> Sums:
-    """All sums over n rows of K dimensions; `joint` are the dimensions of the joint block."""
+) -> SimpleNamespace:
+    """All sums over n rows of K dimensions; `joint` are the dimensions of the joint block.
+
+    cells and nees_histogram are by (axis, bin), where axis K is the joint one.
+    """
     k = len(errors[0])
     order = [*joint, *(i for i in range(k) if i not in joint)]
 
     def zeros(columns: int) -> list[list[float]]:
         return [[0.0] * columns for _ in range(k)]
 
-    found = Sums(
-        *(defaultdict(Cell), defaultdict(int), [0.0] * k, [0.0] * k, 0.0),
-        *(zeros(len(tau)), zeros(k), zeros(k)),
+    found = SimpleNamespace(
+        **{"cells": defaultdict(Cell), "nees_histogram": defaultdict(int)},
+        **{"sigma": [0.0] * k, "log_sigma": [0.0] * k, "log_determinant": 0.0},
+        **{"pinball": zeros(len(tau)), "normalised": zeros(k), "whitened": zeros(k)},
     )
 
     def add(axis: int, sigma: float, error: float, nees: float, degrees: int) -> None:

@@ -15,7 +15,7 @@ from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
 from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
@@ -24,12 +24,12 @@ from tests.laws import costly
 from tests.states import BINNING as COARSE
 from tests.states import BOX, CLASSES, bits, counted, random_rows
 
+seeds = st.integers(0, 2**32 - 1)
 BINNING = Binning()
 TAU = BINNING.tau_array
 XYZ = plain_space(("x", "y", "z"), "m")
 WITH_YAW = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
 SPACES = [XYZ, WITH_YAW]
-EQUAL_WIDTH = BinCut(kind="equal-width")
 pytestmark = pytest.mark.filterwarnings("error")
 
 
@@ -43,11 +43,7 @@ def simulated(seed, n=5000, k=3, factor=1.3):
     return error, covariance
 
 
-seeds = st.integers(0, 2**32 - 1)
-
-
 def assert_close(found: Evaluation, exact: Evaluation, within: dict[str, Any], joint: Any) -> None:
-    """Holds the named measures of every dimension, and those of the joint block, together."""
     pairs = [(part, exact.dimensions[name], within) for name, part in found.dimensions.items()]
     for ours, theirs, tolerances in [*pairs, (found.joint, exact.joint, joint)]:
         for names, tolerance in tolerances.items():
@@ -112,7 +108,7 @@ def test_bins_of_equal_width_are_close_to_those_from_rows(ends):
     within = {"ence": {"abs": 0.02}, "uce": {"rel": 0.03}, "qce_by_tau": {"abs": 0.002}}
     assert_close(found, exact, within, {})
     for name, ours in found.dimensions.items():
-        assert abs(int(ours.bins.n.sum()) - int(exact.dimensions[name].bins.n.sum())) <= 200
+        assert ours.bins.n.sum() == pytest.approx(exact.dimensions[name].bins.n.sum(), abs=200)
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -160,45 +156,37 @@ def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
 
 # ---- few rows, or none
 
+EQUAL_WIDTH = BinCut(kind="equal-width")
+
 
 @pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH, BinCut(20, "equal-width", (0.1, 1.0))])
-@pytest.mark.parametrize("space", SPACES)
-def test_without_truth_every_measure_is_nan(space, cut):
-    found = read(no_stage_statistics(space, BINNING), cut)
+def test_without_truth_every_measure_is_nan(cut):
+    found = read(no_stage_statistics(WITH_YAW, BINNING), cut)
     assert found.rows == 0
-    parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
+    parts: list[Any] = [*found.dimensions.values(), found.joint]
     for part in parts:
+        assert (part.n, part.bins.n.size) == (0, 0)
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if field.name == "n":
-                assert value == 0
-            elif field.name in ("coverage_one_sided_by_tau", "interval_width_by_tau"):
-                assert value is None
-            elif field.name not in ("k", "tau", "bins", "uce_bins"):
+            if value is not None and field.name not in ("n", "k", "tau", "bins", "uce_bins"):
                 assert np.isnan(value).all(), field.name
-        assert part.bins.n.size == 0
         assert math.isnan(part.qce)
     assert math.isnan(found.joint.nees_over_k)
-    assert np.isnan(found.joint.qce_marginal_by_tau).all()
-    assert math.isnan(found.dimensions[space.names[0]].pinball)
 
 
 @pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
 def test_one_row_is_measured_but_for_its_spread(cut):
-    error, covariance = np.array([[0.6, -1.0, 2.0]]), np.diag([0.09, 1.0, 4.0])[None]
-    found = read(observe(XYZ, BINNING, error, covariance), cut)
-    x, y, z = (found.dimensions[name] for name in "xyz")
-    # σ 0.3, 1 and 2 against errors of 0.6, 1 and 2.
-    assert [x.ence, y.ence, z.ence] == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
-    assert x.ence_noise_floor == pytest.approx(math.sqrt(1 / math.pi))
-    assert [x.uce, y.uce] == pytest.approx([0.27, 0.0], abs=1e-9)
-    assert [x.nees_mean, y.nees_mean] == pytest.approx([4.0, 1.0], abs=1e-9)
+    found = read(
+        observe(XYZ, BINNING, *map(np.array, ([[0.6, -1, 2]], [np.diag([0.09, 1, 4])]))), cut
+    )
+    x = found.dimensions["x"]
+    # σ 0.3 against an error of 0.6.
+    measured = [x.ence, x.uce, x.nees_mean, x.bias, x.ence_noise_floor]
+    assert measured == pytest.approx([1.0, 0.27, 4.0, 0.6, math.sqrt(1 / math.pi)])
     assert x.nll == pytest.approx(0.5 * (math.log(2 * math.pi * 0.09) + 4.0), abs=1e-9)
-    assert [x.bias, y.bias] == pytest.approx([0.6, -1.0], abs=1e-9)
     assert math.isnan(x.c_v)
-    assert found.joint.nees_mean == pytest.approx(6.0, abs=1e-9)
     expected = 0.5 * (3 * math.log(2 * math.pi) + math.log(0.36) + 6.0)
-    assert found.joint.nll == pytest.approx(expected, abs=1e-9)
+    assert (found.joint.nees_mean, found.joint.nll) == pytest.approx((6.0, expected), abs=1e-9)
     assert found.joint.bins.n.tolist() == [1]
 
 
@@ -237,8 +225,7 @@ def test_a_quantile_beyond_the_histogram_is_its_end():
 
 
 def read_in_every_way(statistics: StageStatistics) -> Evaluation:
-    k = statistics.space.k
-    covariance = np.geomspace(0.1, 30.0, 60)[:, None, None] ** 2 * np.eye(k)
+    covariance = np.geomspace(0.1, 30.0, 60)[:, None, None] ** 2 * np.eye(statistics.space.k)
     frozen = freeze_edges(statistics.space, covariance, 5)
     for fewest in (1, 3):
         for cut in (
@@ -261,9 +248,8 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
     state = counted(random_rows(seed, n))
     for part in state.slices:
         found = no_statistics(part.space, state.binning)
-        for statistics in part.panes.values():
-            more = statistics.negated() if random.random() < 0.5 else statistics
-            found = found.merge(more)
+        for one in part.panes.values():
+            found = found.merge(one.negated() if random.random() < 0.5 else one)
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
     (classes,) = state.class_slices
@@ -271,17 +257,6 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
     for held in classes.panes.values():
         of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
     assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
-
-
-@costly
-@given(seeds, st.integers(1, 60), st.integers(1, 60))
-def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken):
-    def of_tracks(n: int) -> StageStatistics:
-        ids = cluster_id((np.random.default_rng([seed, n]).integers(5, size=n),))
-        error, covariance = simulated([seed, n], n)
-        return observe(XYZ, BINNING, error, covariance, ids)
-
-    read_in_every_way(of_tracks(came).merge(of_tracks(taken).negated()))
 
 
 def test_what_holds_no_rows_reads_as_nothing_and_a_correction_that_came_changes_no_measure():

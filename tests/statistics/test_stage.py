@@ -54,11 +54,8 @@ def test_everything_about_a_detection_is_as_plain_loops_find_it_alone_and_among_
     laws.assert_same((error, covariance), before)
     assert found.n == 6
     assert found.regular.all()
-    joint = [
-        i
-        for i, dimension in enumerate(space.dimensions)
-        if space.angles_in_joint or dimension.kind is DimensionKind.LENGTH
-    ] or list(range(k))
+    lengths = [i for i, one in enumerate(space.dimensions) if one.kind is DimensionKind.LENGTH]
+    joint = (not space.angles_in_joint and lengths) or list(range(k))
     order = [*joint, *(i for i in range(k) if i not in joint)]
     for row in range(6):
         matrix, r = covariance[row].tolist(), error[row].tolist()
@@ -103,8 +100,7 @@ def test_what_is_not_positive_definite_is_left_out_and_spoils_no_neighbour():
     kept = found.take(found.regular)
     assert kept.n == 3
     assert_same_columns(kept, clean, np.array([0, 2, 4]))
-    rest = [0, 2, 4]
-    sevens = np.full(3, 7, np.uint64)
+    rest, sevens = [0, 2, 4], np.full(3, 7, np.uint64)
     laws.assert_same(seen, observe(space, Binning(), error[rest], covariance[rest], sevens))
     laws.assert_same(none, no_stage_statistics(space, Binning()))
 
@@ -156,12 +152,8 @@ def test_the_sums_are_those_of_plain_loops(space, diagonal):
         assert (np.diff(cells.lower) > 0).all()
         for i, cell in enumerate(expected):
             unit = cells.upper[i]
-            for name, size in (
-                ("variance", unit**2),
-                ("error", unit),
-                ("squared_error", unit**2),
-                ("nees", 1.0),
-            ):
+            units = {"variance": unit**2, "error": unit, "squared_error": unit**2, "nees": 1.0}
+            for name, size in units.items():
                 near = pytest.approx(getattr(cell, name), rel=1e-12, abs=tolerance(cell.n, size))
                 assert getattr(cells, name)[i] == near, name
         counts = found.histogram(axis)
@@ -196,14 +188,6 @@ def test_deviations_beyond_the_micro_bins_are_counted_in_the_outer_ones(sigma):
     assert cells.variance[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
     assert cells.squared_error[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
     assert cells.nees[0] == pytest.approx(1.0, abs=2.0**-32)
-
-
-def test_rows_in_any_memory_layout_give_the_same_bits():
-    error, covariance = rows_of(5, 9, 3)
-    wide = np.full((9, 7), np.nan)
-    wide[:, 1:4] = error
-    other = observe(SPACES[1], BINNING, wide[:, 1:4], np.asfortranarray(covariance))
-    laws.assert_same(other, observe(SPACES[1], BINNING, error, covariance))
 
 
 @pytest.mark.parametrize("n", [40, CHUNK + 70])
