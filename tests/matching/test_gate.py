@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.matching import gate as gate_module
 from monitor.matching.distances import CentreDistance, Pairs, Placed
 from monitor.matching.gate import (
@@ -38,13 +38,8 @@ def drawn(seed: int, m: int, n: int, share: float, scale: float = 3.0, ties: boo
 
 def best(pairs: Pairs, m: int, n: int) -> tuple[int, float]:
     """The most pairs there can be, and the least sum of distances of so many."""
-    price = dict(
-        zip(
-            zip(pairs.object.tolist(), pairs.detection.tolist(), strict=True),
-            pairs.distance.tolist(),
-            strict=True,
-        )
-    )
+    ends = zip(pairs.object.tolist(), pairs.detection.tolist(), strict=True)
+    price = dict(zip(ends, pairs.distance.tolist(), strict=True))
     found = (0, 0.0)
     for seats in permutations(range(m + n), n):
         taken = [price[seat, b] for b, seat in enumerate(seats) if (seat, b) in price]
@@ -57,14 +52,11 @@ def is_one_to_one(pairs: Pairs) -> bool:
     return np.unique(pairs.object).size == np.unique(pairs.detection).size == pairs.distance.size
 
 
-@given(
-    seeds,
-    st.integers(0, 4),
-    st.integers(0, 4),
-    st.floats(0, 1),
-    st.sampled_from([1e-9, 3.0, 1e9]),
-    st.booleans(),
-)
+sizes = st.integers(0, 4)
+scales = st.sampled_from([1e-9, 3.0, 1e9])
+
+
+@given(seeds, sizes, sizes, st.floats(0, 1), scales, st.booleans())
 @example(1, 4, 4, 0.5, 3.0, False)
 @example(2, 4, 4, 0.7, 3.0, True)
 def test_as_many_as_there_can_be_are_chosen_and_then_the_nearest(seed, m, n, share, scale, ties):
@@ -148,9 +140,8 @@ def test_matches_are_the_same_in_any_order_of_objects(seed, m, n):
 
 def ignored(objects: Placed, ignores, detections: Placed, of, regions=()):
     table = np.array(ignores, bool).reshape(objects.n, 2)
-    return ignored_detections(
-        objects, table, regions, detections, np.array(of), GATE, SPACE
-    ).tolist()
+    told = objects, table, regions
+    return ignored_detections(*told, detections, np.array(of), GATE, SPACE).tolist()
 
 
 def test_objects_ignore_any_number_of_detections_of_their_classes_within_the_gate_of_these():
@@ -200,51 +191,22 @@ def test_classes_are_found_by_name_or_by_the_map_and_neighbours_stand_beside():
     )
     assert table.own.tolist() == [0, -1, 1, -1]
     assert table.beside.tolist() == [[False] * 2, [True, False], [False] * 2, [False] * 2]
-
-
-def test_a_class_may_be_the_detectors_own_and_look_like_another_and_map_to_none():
+    # A class may be the detector's own and look like another, and map to none.
     table = class_table(["van", "car"], ["car", "van"], {"car": "bus"}, {"car": ["van"]})
     assert table.own.tolist() == [1, -1]
     assert table.beside.tolist() == [[True, False], [False, False]]
 
 
-# ---- what a gate hides of Gaussian errors, as the page on ground truth says it
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "ground_truth.md"
-NUMBER = r"([\d.]+)"
-ROWS = [
-    tuple(float(value) for value in row)
-    for row in re.findall(
-        rf"^\| {NUMBER} σ \| {NUMBER} % \| {NUMBER} % \| {NUMBER} % \|$",
-        PAGE.read_text("utf-8"),
-        re.MULTILINE,
-    )
-]
-
-
-def test_the_page_has_its_table():
-    assert [row[0] for row in ROWS] == [2, 2.5, 3, 4]
-
-
-@pytest.mark.parametrize(("width", "lost", "variance", "near"), ROWS)
-def test_matching_hides_what_the_page_says_and_the_rayleigh_distribution(
-    width, lost, variance, near
-):
-    random = np.random.default_rng(1)
-    gate = Gate(CentreDistance(plain_space(("x", "y")), (0, 1)), np.array([width]), 0.8)
-    apart = np.stack([1000.0 * np.arange(2000), np.zeros(2000)], axis=1)
-    of = np.zeros(2000, np.int64)
-    objects = [Placed(apart + random.normal(size=(2000, 2))) for _ in range(10)]
-    found = np.concatenate([matches(o, of, Placed(apart), of, gate).distance for o in objects])
-    # 20,000 objects: within five deviations of a share, and of a variance.
-    assert 1 - found.size / 20_000 == pytest.approx(lost / 100, abs=0.012)
-    assert (found**2).mean() / 2 == pytest.approx(variance / 100, abs=0.035)
-    nears = gate.nears(found, np.zeros(found.size, np.int64)).mean()
-    assert nears == pytest.approx(near / 100, abs=0.013)
-    beyond = np.exp(-(np.array([width, 0.8 * width]) ** 2) / 2)
-    within = 1 - beyond[0]
-    assert 100 * beyond[0] == pytest.approx(lost, abs=0.06)
-    left = 1 - width**2 / 2 * beyond[0] / within
+def test_the_page_says_what_a_gate_hides_of_gaussian_errors():
+    page = (Path(__file__).parents[2] / "docs" / "ground_truth.md").read_text("utf-8")
+    number = r"([\d.]+)"
+    row = rf"^\| {number} σ \| {number} % \| {number} % \| {number} % \|$"
+    rows = np.array(re.findall(row, page, re.MULTILINE), float).T
+    width, lost, variance, near = rows
+    assert width.tolist() == [2, 2.5, 3, 4]
+    # Distances follow a Rayleigh distribution.
+    beyond, beyond_near = np.exp(-(width**2) / 2), np.exp(-((0.8 * width) ** 2) / 2)
+    assert 100 * beyond == pytest.approx(lost, abs=0.06)
+    left = 1 - width**2 / 2 * beyond / (1 - beyond)
     assert 100 * left == pytest.approx(variance, abs=0.5)
-    assert 100 * (beyond[1] - beyond[0]) / within == pytest.approx(near, abs=0.06)
+    assert 100 * (beyond_near - beyond) / (1 - beyond) == pytest.approx(near, abs=0.06)

@@ -18,7 +18,6 @@ from monitor.matching import labels as matching
 from monitor.matching.distances import DistanceKind
 from monitor.matching.objects import objects_told
 from monitor.matching.record import GateVerdict, LabelRecord, Outcome
-from monitor.pipeline.frame_path import Pipeline
 from tests import piped, received
 from tests.matching.told import Told, objects
 from tests.received import Label, Sent, labels
@@ -33,7 +32,12 @@ CONFIG = MatchingConfig(
 NAMES = ("Car", "human", "Van", "tree")
 CAR, HUMAN, VAN, TREE = range(4)
 SECOND = 10**9
-LIMITS = Limits()
+NAN, INF = float("nan"), float("inf")
+
+
+def region(kind: int, dimensions: str, lower: list[float], upper: list[float]) -> ReceivedRegion:
+    bounds = np.array(lower, float), np.array(upper, float)
+    return ReceivedRegion(kind, tuple(dimensions.split()), *bounds)
 
 
 def message(*rows: Told, complete=True, regions=(), names=NAMES) -> ReceivedTruth:
@@ -66,10 +70,8 @@ def frame(*places: tuple[int, float, float], free=None, stamp: int | None = 0) -
     return stored([place[0] for place in places], mean, stamp), waits
 
 
-def match(
-    told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER, limits=LIMITS
-) -> LabelRecord:
-    return matching.match(told, replace(where[0], header=header), where[1], config, limits)
+def match(told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER) -> LabelRecord:
+    return matching.match(told, replace(where[0], header=header), where[1], config, Limits())
 
 
 def counts(account: TruthAccount) -> dict[str, int]:
@@ -143,14 +145,13 @@ def test_an_object_is_matched_ignored_or_a_duplicate(told, where, account, rows,
 
 def test_detections_near_ignored_objects_neighbours_and_in_regions_are_ignored():
     where = frame((0, 0, 0), (0, 10, 0), (0, 20, 0), (1, 20, 0), (0, 30, 0), (0, 40, 0), (1, 0, 0))
-    region = ReceivedRegion(CAR, ("x",), np.array([29.0]), np.array([31.0]))
     told = [
         IGNORED,
         Told(2, CAR, (10.0, 0.0)),
         Told(3, VAN, (20.0, 2.0)),
         Told(4, TREE, (40.0, 0.0)),
     ]
-    found = match(message(*told, regions=[region]), where)
+    found = match(message(*told, regions=[region(CAR, "x", [29], [31])]), where)
     assert found.rows.tolist() == [1]
     assert ignored(found) == [0, 2, 4]
     assert counts(found.account) == {"matched": 1, "ignored": 3}
@@ -160,21 +161,21 @@ YAWING = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
 
 
 @pytest.mark.parametrize(
-    ("region", "words"),
+    ("bounds", "words"),
     [
-        (ReceivedRegion(4, ("x",), np.zeros(1), np.ones(1)), "there are 4 class names"),
-        (ReceivedRegion(-1, (), np.zeros(0), np.zeros(0)), "at least one"),
-        (ReceivedRegion(-1, ("x", "x"), np.zeros(2), np.ones(2)), "each once"),
-        (ReceivedRegion(-1, ("z",), np.zeros(1), np.ones(1)), "dimension 'z'"),
-        (ReceivedRegion(-1, ("x",), np.zeros(2), np.ones(1)), "2 lower and 1 upper"),
-        (ReceivedRegion(-1, ("x",), np.ones(1), np.zeros(1)), "the lower bound first"),
-        (ReceivedRegion(-1, ("x",), np.full(1, np.nan), np.ones(1)), "numbers both"),
-        (ReceivedRegion(-1, ("yaw",), np.full(1, -np.inf), np.ones(1)), "numbers both"),
+        ((4, "x", [0], [1]), "there are 4 class names"),
+        ((-1, "", [], []), "at least one"),
+        ((-1, "x x", [0, 0], [1, 1]), "each once"),
+        ((-1, "z", [0], [1]), "dimension 'z'"),
+        ((-1, "x", [0, 0], [1]), "2 lower and 1 upper"),
+        ((-1, "x", [1], [0]), "the lower bound first"),
+        ((-1, "x", [NAN], [1]), "numbers both"),
+        ((-1, "yaw", [-INF], [1]), "numbers both"),
     ],
 )
-def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_objects(region, words):
-    good = ReceivedRegion(-1, ("x",), np.zeros(1), np.array([np.inf]))
-    told = replace(message(regions=[region, good]), foreign=None)
+def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_objects(bounds, words):
+    both = region(*bounds), region(-1, "x", [0], [INF])
+    told = replace(message(regions=both), foreign=None)
     header = replace(HEADER, space=YAWING)
     config = MatchingConfig(dimensions=("x",))
     found = match(told, frame((0, 0.5, 0), (1, 9, 9), (0, -1, 0)), config, header)
@@ -189,39 +190,27 @@ def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_obje
 
 # ---- what cannot be used
 
-NAN, INF = float("nan"), float("inf")
-
 
 @pytest.mark.parametrize(
     ("told", "field"),
     [
         *(
             (Told(1, CAR, truth, ignore), "objects.ground_truth")
-            for truth in ((0.0,), (0.0,) * 3, (0.0, NAN), (0.0, 2e8), ())
-            for ignore in (False, True)
+            for truth, ignore in (((0.0,), False), ((0.0, NAN), True), ((0.0, 2e8), False))
         ),
         (Told(1, None, (0.0, 0.0)), "objects.class_index"),
-        (Told(1, 4, (0.0, 0.0)), "objects.class_index"),
         (Told(1, 4, (0.0, 0.0), ignore=True), "objects.class_index"),
         *(
             (Told(1, CAR, (0.0, 0.0), covariance=values), "objects.covariance")
             for values in (
                 *((1.0,), (1.0, -1.0), (1.0, INF), (1.0, NAN), (1.0, 1e11), (1.0, 2.0, 1.0)),
-                *((1.0, 0.5, 0.1, 1.0), (1.0, 2.0, 2.0, 1.0), (1.0, 1e200, 1.0)),
-                (1.0, 1.7e308, 1.0),
+                *((1.0, 0.5, 0.1, 1.0), (1.0, 1.7e308, 1.0)),
             )
         ),
     ],
 )
-@pytest.mark.parametrize("largest_deviation", [1e5, 1e154])
-def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(
-    told, field, largest_deviation
-):
-    if told.covariance == (1.0, 1e11):
-        largest_deviation = 1e5
-    limits = Limits(largest_deviation=largest_deviation)
-    where = frame((0, 0, 0), (0, 10, 0))
-    found = match(message(Told(5, CAR, (10.0, 0.0)), told), where, limits=limits)
+def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told, field):
+    found = match(message(Told(5, CAR, (10.0, 0.0)), told), frame((0, 0, 0), (0, 10, 0)))
     assert counts(found.account) == {"matched": 1, "refused": 1}
     # The other detection may belong to it: it is no false positive.
     assert found.rows.tolist() == found.settled.tolist() == [1]
@@ -282,14 +271,8 @@ def test_the_covariance_of_the_truth_comes_with_it_in_each_form_and_is_zero_wher
     found = match(message(*rows), frame(*[(0, 10 * i, 0) for i in range(6)]))
     assert counts(found.account) == {"matched": 6}
     assert found.truth_covariance is not None
-    assert found.truth_covariance.tolist() == [
-        [[4, 0], [0, 2]],
-        full,
-        full,
-        [[0, 0], [0, 0]],
-        [[0, 0], [0, 0]],
-        [[1, 0], [0, 0]],
-    ]
+    variances, none, one = ([[x, 0], [0, y]] for x, y in ((4, 2), (0, 0), (1, 0)))
+    assert found.truth_covariance.tolist() == [variances, full, full, none, none, one]
 
 
 def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
@@ -301,41 +284,6 @@ def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
     assert counts(found.account) == {"matched": 1, "unassigned": 1}
     assert found.rows.tolist() == [1]
     assert found.gate is not None and found.gate.tolist() == [GateVerdict.NEAR]
-
-
-BOX = plain_space(("x", "y", "l", "w"))
-TURNED = Space((*BOX.dimensions, Dimension("yaw", "rad", DimensionKind.ANGLE)))
-SIDES = ("left", "top", "right", "bottom")
-
-
-@pytest.mark.parametrize(
-    ("space", "config", "told"),
-    [
-        (
-            TURNED,
-            MatchingConfig(distance=DistanceKind.BEV_IOU, gate=0.5),
-            [(0.5, 0, 4, 2, np.pi), (10, 0, 4, 2, 0)],
-        ),
-        (
-            plain_space(SIDES),
-            MatchingConfig(distance=DistanceKind.IMAGE_IOU, gate=0.5, box=SIDES),
-            [(1, 0, 11, 10), (26, 0, 36, 10)],
-        ),
-    ],
-)
-def test_overlap_decides_where_it_is_configured(space, config, told):
-    boxes = [[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]]
-    if space is not TURNED:
-        boxes = [[0.0, 0, 10, 10], [20, 0, 30, 10]]
-    rows = [Told(i, CAR, tuple(map(float, box))) for i, box in enumerate(told)]
-    found = match(
-        message(*rows),
-        (stored([0, 0], np.array(boxes)), np.ones(2, bool)),
-        config,
-        replace(HEADER, space=space),
-    )
-    assert counts(found.account) == {"matched": 1, "missed": 1}
-    assert found.rows.tolist() == [0]
 
 
 # ---- the identity
@@ -384,32 +332,12 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
         assert (np.linalg.eigvalsh(found.truth_covariance) >= -1e-9).all()
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 10), st.integers(0, 10))
-def test_the_order_of_objects_changes_nothing_that_is_matched_or_ignored(seed, m, n):
-    random = np.random.default_rng(seed)
-    rows = [
-        Told(
-            i, int(random.integers(4)), tuple(random.uniform(-6, 6, 2)), bool(random.random() < 0.2)
-        )
-        for i in range(m)
-    ]
-    where = frame(*[(int(random.integers(2)), *random.uniform(-6, 6, 2)) for _ in range(n)])
-    found = match(message(*rows), where)
-    other = match(message(*[rows[i] for i in random.permutation(m)]), where)
-    assert found.account == other.account
-    assert found.rows.tolist() == other.rows.tolist()
-    assert found.truth.tolist() == other.truth.tolist()
-    assert ignored(found) == ignored(other)
-
-
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"distance": "bev-iou"}, "gate 2 with distance bev-iou"),
         ({"distance": "bev-iou", "gate": 0.5, "gates": {"Car": 1.0}}, "Car 1 with distance"),
         ({"distance": "image-iou", "gate": 0.5}, "name 4 different dimensions"),
         ({"distance": "bev-iou", "gate": 0.5, "box": ["x", "y", "l", "w", "w"]}, "5 different"),
-        ({"dimensions": []}, "at least one"),
         ({"dimensions": ["x", "x"]}, "each once"),
     ],
 )
@@ -460,61 +388,29 @@ def test_each_matched_detection_has_the_object_of_its_own_first_label(order, ids
 # ---- messages that cannot be used, or not all of them, through a pipeline
 
 
-APART = 10.0
-OWN = replace(piped.HEADER, coordinate_frame="base")
-
-
-def three_wait() -> Pipeline:
+def test_messages_in_another_coordinate_frame_are_refused_and_every_detection_stays_open():
     pipeline = piped.pipeline_of()
-    rows = [Sent(i, (APART * i, 0.0, 0.0), (1.0, 1.0, 1.0)) for i in range(3)]
-    pipeline.process(piped.opened(pipeline, OWN), received.frame(rows, 1))
-    return pipeline
-
-
-def region(dimension: str) -> ReceivedRegion:
-    return ReceivedRegion(-1, (dimension,), np.array([-100.0]), np.array([100.0]))
-
-
-def all_kinds(coordinate_frame: str) -> ReceivedTruth:
-    """A label by id; two samples of one object, and another object that is ignored."""
-    told = Told(7, 0, (APART, 0.1, 0.0))
-    return replace(
-        labels([Label(0, (0.1, 0.0, 0.0))], 1, complete=True),
-        coordinate_frame=coordinate_frame,
-        class_names=piped.CLASSES,
-        foreign=objects(told, told, Told(8, 0, (2 * APART, 0.0, 0.0), ignore=True)),
-    )
-
-
-def test_labels_in_another_coordinate_frame_are_all_refused_and_every_detection_stays_open():
-    pipeline = three_wait()
-    answer = piped.reported(pipeline, all_kinds("map"))
+    rows = [Sent(i, (10.0 * i, 0.0, 0.0), (1.0, 1.0, 1.0)) for i in range(3)]
+    own = replace(piped.HEADER, coordinate_frame="base")
+    pipeline.process(piped.opened(pipeline, own), received.frame(rows, 1))
+    # A label by id; two samples of one object, and another object that is ignored.
+    told = Told(7, 0, (10.0, 0.1, 0.0))
+    by_object = objects(told, told, Told(8, 0, (20.0, 0.0, 0.0), ignore=True))
+    sent = labels([Label(0, (0.1, 0.0, 0.0))], 1, complete=True)
+    sent = replace(sent, class_names=piped.CLASSES, foreign=by_object, coordinate_frame="map")
+    answer = piped.reported(pipeline, sent)
     assert piped.account_of(answer.account) == {"refused": 4}
     (notice,) = answer.notices
     assert (notice.reason, notice.field) == (Reason.COORDINATE_FRAME, "coordinate_frame")
     assert notice.count == 4
-    assert "'map'" in notice.message
-    assert "'base'" in notice.message
-    assert pipeline.ledger.fates.pending == 3
-    again = piped.reported(pipeline, all_kinds("base"))
+    assert "'map'" in notice.message and "'base'" in notice.message
+    # Where a region cannot be used, no detection is a false positive.
+    everywhere = replace(labels([], 1, complete=True), regions=(region(-1, "x", [-9], [9]),))
+    for bad in (
+        replace(everywhere, coordinate_frame="map"),
+        replace(everywhere, regions=(region(-1, "X", [-9], [9]),)),
+    ):
+        assert len(piped.reported(pipeline, bad).notices) == 1
+        assert (pipeline.counters.unmatched, pipeline.ledger.fates.pending) == (0, 3)
+    again = piped.reported(pipeline, replace(sent, coordinate_frame="base"))
     assert piped.account_of(again.account) == {"matched": 2, "duplicate": 1, "ignored": 1}
-
-
-@pytest.mark.parametrize(
-    ("dimension", "coordinate_frame"), [("X", ""), ("x", "map")], ids=["dimension", "frame"]
-)
-def test_where_a_region_cannot_be_used_no_detection_is_a_false_positive(
-    dimension, coordinate_frame
-):
-    pipeline = three_wait()
-    told = replace(
-        labels([], 1, complete=True),
-        regions=(region(dimension),),
-        coordinate_frame=coordinate_frame,
-    )
-    answer = piped.reported(pipeline, told)
-    assert len(answer.notices) == 1
-    assert pipeline.counters.unmatched == 0
-    assert pipeline.ledger.fates.pending == 3
-    piped.reported(pipeline, replace(told, regions=(region("x"),), coordinate_frame=""))
-    assert pipeline.ledger.fates.account["ignored"] == 3
