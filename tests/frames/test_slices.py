@@ -89,9 +89,6 @@ def test_classes_of_a_stream_enter_the_table_when_they_are_first_seen():
     assert far.of_class.tolist() == [-1]
 
 
-# ---- range buckets
-
-
 def test_buckets_are_called_by_their_ends_and_no_two_by_one_name():
     assert BUCKETS.labels(POSITION) == ("<20", "20-40", "40-60", ">=60")
     assert BUCKETS.labels(PIXELS) == ("",)
@@ -133,9 +130,6 @@ def test_slices_are_told_apart_by_stream_class_and_range_and_over_all_ranges(by,
     camera = StreamSlices(flat, PIXELS, "li", ("van", "car", "bus"))
     found = camera.of(kind, np.array([[3.0, 4.0], [900.0, 9.0], [900.0, 9.0]]))
     assert [flat.names[i] for i in found] == whole.split()
-
-
-# ---- slices in wider ones
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,29 @@ def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
     assert found.gate is not None and found.gate.tolist() == [GateVerdict.NEAR]
 
 
+@pytest.mark.parametrize(
+    ("kind", "names", "boxes", "told"),
+    [
+        (
+            *(DistanceKind.BEV_IOU, "x y l w yaw", [[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]]),
+            [(0.5, 0, 4, 2, np.pi), (10, 0, 4, 2, 0)],
+        ),
+        (
+            *(DistanceKind.IMAGE_IOU, "left top right bottom", [[0, 0, 10, 10], [20, 0, 30, 10]]),
+            [(1, 0, 11, 10), (26, 0, 36, 10)],
+        ),
+    ],
+)
+def test_overlap_decides_where_it_is_configured(kind, names, boxes, told):
+    config = MatchingConfig(distance=kind, gate=0.5, box=tuple(names.split()))
+    rows = [Told(i, CAR, tuple(map(float, box))) for i, box in enumerate(told)]
+    where = stored([0, 0], np.array(boxes, float)), np.ones(2, bool)
+    header = replace(HEADER, space=plain_space(config.box))
+    found = match(message(*rows), where, config, header)
+    assert counts(found.account) == {"matched": 1, "missed": 1}
+    assert found.rows.tolist() == [0]
+
+
 # ---- the identity
 
 

@@ -27,8 +27,8 @@ CLASSES = [name for name in CASES if name.startswith("cls_")]
 TAU = np.array(REFERENCE["tau"])
 # uncertainty-toolbox has levels 0 and 1 besides.
 HUNDRED_LEVELS = np.linspace(0, 1, 100)[1:-1]
-CHECK_LEVELS = np.linspace(0.01, 0.99, 99)
 AXES = (("std", "std", "bins", 1), ("var", "variance", "uce_bins", 2))
+CHECK_LEVELS = np.linspace(0.01, 0.99, 99)
 EQUAL_WIDTH = ("--binning", "equal-width")
 
 Found = dict[str, Any]
@@ -80,9 +80,6 @@ def levels(tau: Iterable[float]) -> tuple[str, str]:
     return "--tau", ",".join(repr(float(level)) for level in tau)
 
 
-# ---- what plain NumPy says, from the equations of the papers
-
-
 def of_dimension(evaluate: Evaluate, name: str, i: int, ends: tuple[float, float]) -> Found:
     found = evaluate(name)["dimensions"][str(i)]
     bins, n = found["bins"], found["n"]
@@ -120,10 +117,7 @@ def tables(evaluate: Evaluate, name: str, i: int, ends: tuple[float, float]) -> 
             "sum_sq_err": of(found[bins], "squared_error"),
             **found["out_of_range"][axis],
         }
-        for short, axis, bins, power in (
-            ("std", "std", "bins", 1),
-            ("var", "variance", "uce_bins", 2),
-        )
+        for short, axis, bins, power in AXES
     }
 
 
@@ -140,9 +134,6 @@ def of_joint(evaluate: Evaluate, name: str) -> Found:
         **{key: joint[key] for key in ("sgv_std_min", "sgv_std_max", "sgv_std_mean")},
         "error_mean": of(found["dimensions"].values(), "bias"),
     }
-
-
-# ---- netcal
 
 
 def of_netcal(evaluate: Evaluate, name: str, theirs: Found) -> Found:
@@ -193,9 +184,6 @@ def of_netcal_joint(evaluate: Evaluate, name: str, ends: tuple[float, float]) ->
     }
 
 
-# ---- uncertainty-toolbox
-
-
 def of_toolbox(evaluate: Evaluate, name: str, i: int) -> Found:
     plain, checked, found = (
         evaluate(name, *words)["dimensions"][str(i)]
@@ -231,9 +219,6 @@ def area_between(gap: np.ndarray) -> float:
         halves = abs(left) * share + abs(right) * (1 - share)
         area += width * (halves if share else abs(left + right)) / 2
     return area
-
-
-# ---- every number
 
 
 @pytest.mark.parametrize("name", DETECTIONS)
@@ -298,29 +283,3 @@ def test_every_number_of_a_classifier_is_reproduced(evaluate, name):
             classes = evaluate(name, *words)["classification"]
             netcal[f"{bins}_{kind}"] = {key: classes[key] for key in ("ece", "mce", "ace")}
     same(netcal, theirs["netcal"])
-
-
-# ---- what differs on purpose
-
-
-@pytest.mark.parametrize("reason", ["netcal `QuantileLoss`", "netcal `sample_threshold`"])
-def test_what_differs_on_purpose_is_explained_in_the_documentation(reason):
-    page = (HERE.parents[1] / "docs" / "measures.md").read_text()
-    section = page.split("## What differs on purpose")[1].split("\n## ")[0]
-    assert any(line.startswith(f"| {reason}") for line in section.splitlines())
-
-
-@pytest.mark.parametrize("name", DETECTIONS)
-def test_quantile_loss_of_netcal_is_that_of_the_error_without_its_sign(evaluate, name):
-    found = evaluate(name)["dimensions"]
-    theirs = CASES[name]["netcal"]["quantile_loss"]
-    assert abs(np.mean(of(found.values(), "pinball")) - theirs) > 0.01 * theirs
-    arrays = all_sets()[name]
-    sigma = np.sqrt(arrays["var"] if "var" in arrays else np.einsum("nii->ni", arrays["cov"]))
-    error = np.abs(arrays["gt"] - arrays["mean"])
-    loss = []
-    for i in range(error.shape[1]):
-        width = np.array(found[str(i)]["mpiw_by_tau"]) / 2 / sigma[:, i].mean()
-        d = error[:, i, None] - sigma[:, i, None] * width
-        loss.append(np.maximum(TAU * d, (TAU - 1) * d).mean(axis=0))
-    same(np.mean(loss), theirs)

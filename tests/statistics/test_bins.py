@@ -19,7 +19,7 @@ from monitor.statistics.bins import (
     LogBins,
     StageBins,
 )
-from monitor.statistics.exact_sums import SparseSums, from_cells, total
+from monitor.statistics.exact_sums import SparseSums, from_cells
 from tests.statistics.oracle import log_edges
 
 DEVIATION, NEES = Binning().deviation, Binning().nees
@@ -178,20 +178,6 @@ def assert_totals(found: StageBins, several: Any, slot: int) -> None:
     np.testing.assert_allclose(found.variance, variance, rtol=1e-13)
     np.testing.assert_allclose(found.squared_error, squared_error, rtol=1e-13)
     np.testing.assert_allclose(found.nees, nees, rtol=1e-13)
-
-
-def test_sums_that_spilled_count_in_full_and_a_retraction_is_our_own_mistake():
-    fold = {(1, 0, 200): [1, *[0] * LEVELS, 2**61 - 1, 7, 0, 2**61 - 1]}
-    cells = total([as_cells(fold)] * 5)
-    assert cells.spill.size
-    totals = BinTotals(EDGES, AXES)
-    totals.add(cells)
-    unit = 2.0 ** (EXPONENT + int(BINNING.variance_exponent[200]))
-    found = totals.of(1)
-    assert found.variance[0].sum() == pytest.approx(5 * (2**61 - 1) * unit, rel=1e-15)
-    assert found.n.sum() == 5
-    with pytest.raises(AssertionError, match="never falls"):
-        totals.add(-cells)
 
 
 @given(st.lists(st.floats(2e-3, 60), min_size=1, max_size=9, unique=True).map(sorted))

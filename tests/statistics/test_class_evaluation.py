@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from monitor.statistics.class_evaluation import (
     AUSE,
     ClassEvaluation,
-    Ranked,
-    area_bounds,
-    areas,
     class_as_json,
-    deviation_within,
     evaluate_class_rows,
-    rank_rows,
     read_classes,
 )
 from monitor.statistics.class_statistics import no_class_statistics, observe_classes
@@ -45,7 +40,7 @@ MERITS = (oracle.wrong, oracle.brier)
 
 
 def simulated(seed, n=150, classes=5, sharp=1.0):
-    """Probabilities, some of them with ties, and labels drawn from softer ones."""
+    """Some with ties; labels are drawn from softer ones."""
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(n, classes))
     logits[random.random(n) < 0.2] = logits[0]
@@ -129,15 +124,6 @@ def test_sparsification_is_that_of_the_papers_holistic_and_by_class(seed):
         assert error == pytest.approx(curve[int(fraction * 60 + 1e-9)], rel=1e-9)
 
 
-def test_two_of_ten_classes_are_no_binary_problem():
-    probabilities, label = simulated(5, n=300, classes=10)
-    two = np.isin(label, (3, 8))
-    found = evaluate_class_rows(probabilities[two], label[two])
-    assert found.classes == 10 and found.ece_by_class.shape == (10,)
-    # A class that was never seen still has its claims, all of them wrong.
-    assert found.ece_by_class[0] == pytest.approx(np.mean(probabilities[two, 0]), rel=1e-9)
-
-
 def test_a_class_that_is_never_predicted_has_no_uncertainty_measures():
     probabilities = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.6, 0.1]])
     found = evaluate_class_rows(probabilities, np.array([0, 1, 1]))
@@ -186,7 +172,6 @@ SORTED = {*AUSE, "ause_by_class", "ause_bound", "ause_bound_by_class", "rejectio
 
 
 def opinionated(seed, n, classes, sharp):
-    """Opinions and labels drawn from them; the sharper, the more confident."""
     random = np.random.default_rng(seed)
     logits = random.normal(size=(n, 2, classes)) * sharp
     logits[:, :, 0] += random.choice([0.0, 2.0 * sharp])
@@ -238,16 +223,6 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
     assert not exact.ause_bound.any()
 
 
-def test_sparsification_of_many_rows_is_close_to_exact_sorting():
-    # One opinion: the mean of two certain ones is a half, in the last digits of which exact
-    # sorting finds an order.
-    _, label, opinions = opinionated(1, 20_000, 10, 3.0)
-    streamed, exact = both((opinions[:, 0], label, opinions[:, :1]), 20)
-    for name in AUSE:
-        assert getattr(streamed, name) == pytest.approx(getattr(exact, name), abs=1e-3), name
-    np.testing.assert_allclose(streamed.rejection_error_rate, exact.rejection_error_rate, atol=2e-3)
-
-
 def test_of_replicas_only_those_with_opinions_tell_of_them():
     probabilities, label, opinions = opinionated(2, 50, 4, 2.0)
     with_opinions = observe_classes(probabilities, label, opinions)
@@ -268,19 +243,3 @@ def test_a_slice_without_rows_has_no_measures():
             if field.type == "float":
                 assert np.isnan(getattr(found, field.name)), field.name
         json.dumps(class_as_json(found), allow_nan=False)
-
-
-# ---- sparsification
-
-rows = st.lists(st.tuples(st.integers(0, 6), st.floats(0, 2, width=32)), min_size=1, max_size=40)
-
-
-@given(rows)
-def test_an_area_moves_by_its_bound_at_most_where_one_micro_bin_holds_every_row(data):
-    uncertainty, error = (np.array(column, float) for column in zip(*data, strict=True))
-    fine = rank_rows(uncertainty, error[:, None], np.zeros(len(data), np.int64), 1)
-    n, error = np.array([len(data)]), fine.error.sum(axis=0)
-    deviation = deviation_within(n, error, 0.0, 2.0)[:, None]
-    coarse = Ranked(1, np.zeros(1, np.int64), n, error[None], deviation)
-    assert abs(areas(coarse) - areas(fine)[0]) <= area_bounds(coarse) + 1e-12
-    assert area_bounds(fine)[0] == 0

@@ -23,7 +23,6 @@ from tests.calibration.matched_frames import (
     empty,
     expected_panes,
     finished,
-    fold,
     fold_some,
     matched,
     unfinished,
@@ -147,9 +146,6 @@ TestRaces = Races.TestCase
 TestRaces.settings = settings(stateful_step_count=40)
 
 
-# ---- what waits, and what is due
-
-
 def live_rows(accumulator: SliceAccumulator) -> int:
     """Raw rows in the running totals."""
     return sum(
@@ -200,9 +196,6 @@ def test_all_slices_change_together_and_the_running_totals_only_after_them():
     assert live_rows(accumulator) == counted(accumulator) == 240
 
 
-# ---- time that begins anew
-
-
 def test_a_jump_takes_no_longer_however_much_there_is_and_loses_no_running_total():
     """It touches no slice: what there is stays the very same, laid aside."""
     accumulator = accumulated([matched(i, 40, stamp_ns=20 * i) for i in range(15)], 30, 280)
@@ -216,19 +209,3 @@ def test_a_jump_takes_no_longer_however_much_there_is_and_loses_no_running_total
     assert len(held) <= steps <= 2 * len(held) + 1
     assert sum(panes[OLDER].raw.n for panes in accumulator.panes.values()) == 600
     assert live_rows(accumulator) == counted(accumulator) == 600
-
-
-def test_tracks_are_followed_after_a_jump_as_before_it_and_not_across():
-    frames = [matched(i, 6, slices=(0,), stamp_ns=500 + i, tracks=6) for i in range(4)]
-    accumulator = accumulated(frames, 1, 503)
-    pairs = accumulator.panes[0][0, 25].raw.pairs
-    assert pairs > 10
-    # The same tracks in the same pane, as when a recording is played again.
-    accumulator.begin_anew()
-    for rows in frames:
-        accumulator.add(rows)
-        fold(accumulator)
-    assert {key: one.raw.pairs for key, one in accumulator.panes[0].items()} == {
-        OLDER: pairs,
-        (0, 25): pairs,
-    }

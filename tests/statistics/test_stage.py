@@ -105,77 +105,54 @@ def test_what_is_not_positive_definite_is_left_out_and_spoils_no_neighbour():
     laws.assert_same(none, no_stage_statistics(space, Binning()))
 
 
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_detections_in_both_forms_get_the_deviation_they_have_alone_and_bad_ones_none(diagonal):
-    space = Space((SPACES[1].dimensions[0], YAW, SPACES[1].dimensions[2]))
-    _, covariance = rows_of(6, 21, 3, float(diagonal))
-    for i, variance in ((1, 0.0), (2, -1.0), (4, np.nan)):
-        covariance[i, 0, 0] = variance
-    form = np.full(21, diagonal)
-    form[::3] = False
-    together = generalised_deviation(space, covariance, form)
-    assert np.flatnonzero(np.isnan(together)).tolist() == [1, 2, 4]
-    alone = [generalised_deviation(space, covariance[[i]], form[[i]]) for i in range(21)]
-    laws.assert_same(np.concatenate(alone), together)
-
-
 # ---- the sums
 
 BINNING = Binning()
 
 
-def tolerance(n: float, unit: float = 1.0) -> float:
-    """Half a unit of the grid for each addend, and rounding of the slow sum."""
-    return unit * n * (2.0**-33 + 1e-14)
-
-
 @pytest.mark.parametrize("diagonal", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: ",".join(space.names))
-def test_the_sums_are_those_of_plain_loops(space, diagonal):
+def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
     n, k = 150, space.k
     error, covariance = rows_of(k, n, k, diagonal)
-    found = observe(space, BINNING, error, covariance)
-    slow = oracle.sums(
-        error.tolist(),
-        covariance.tolist(),
-        joint=list(space.joint),
-        tau=BINNING.tau,
-        deviation_edges=oracle.log_edges(2.0**-20, 32, 40),
-        nees_edges=oracle.log_edges(2.0**-16, 16, 32),
-    )
+    found, each = observe(space, BINNING, error, covariance), measure(space, [(error, covariance)])
     assert found.n == n
-    for axis in range(k + 1):
-        cells = found.axis(axis)
-        expected = [slow.cells[key] for key in sorted(slow.cells) if key[0] == axis]
-        assert cells.n.tolist() == [cell.n for cell in expected]
-        assert cells.within.tolist() == [cell.within for cell in expected]
+    # Half a unit of the grid for each addend, and rounding of the slow sum.
+    near = 2.0**-33 + 1e-14
+    for axis, degrees in enumerate([*[1] * k, len(space.joint)]):
+        cells, sigma, nees = found.axis(axis), each.deviation[axis], each.nees[axis]
+        r = error[:, axis] if axis < k else np.zeros(n)
+        opened = np.searchsorted(oracle.log_edges(2.0**-20, 32, 40), sigma, side="right")
+        parts = [opened == b for b in np.unique(opened)]
+        assert cells.n.tolist() == [part.sum() for part in parts]
+        within = nees[:, None] <= [oracle.chi_square(tau, degrees) for tau in BINNING.tau]
+        assert cells.within.tolist() == [within[part].sum(axis=0).tolist() for part in parts]
         assert (np.diff(cells.lower) > 0).all()
-        for i, cell in enumerate(expected):
-            unit = cells.upper[i]
-            units = {"variance": unit**2, "error": unit, "squared_error": unit**2, "nees": 1.0}
-            for name, size in units.items():
-                near = pytest.approx(getattr(cell, name), rel=1e-12, abs=tolerance(cell.n, size))
-                assert getattr(cells, name)[i] == near, name
+        for name, x, power in (
+            *(("variance", sigma**2, 2), ("error", r, 1)),
+            *(("squared_error", r**2, 2), ("nees", nees, 0)),
+        ):
+            off = getattr(cells, name) - [x[part].sum() for part in parts]
+            assert (abs(off) <= near * cells.n * cells.upper**power).all(), name
+        opened = np.searchsorted(oracle.log_edges(2.0**-16, 16, 32), nees, side="right")
         counts = found.histogram(axis)
-        assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {
-            key[1]: count for key, count in slow.nees_histogram.items() if key[0] == axis
-        }
-    close = partial(pytest.approx, rel=1e-11, abs=tolerance(n, 100.0))
-    assert found.sigma == close(slow.sigma)
-    assert found.log_sigma == close(slow.log_sigma)
-    assert found.log_determinant == close(slow.log_determinant)
-    assert np.diagonal(found.normalised) == close(np.diagonal(slow.normalised))
+        assert counts.tolist() == np.bincount(opened, minlength=counts.size).tolist()
+    close = partial(pytest.approx, rel=1e-11, abs=100 * n * near)
+    sigma, z, u = each.deviation[:k], each.normalised, each.whitened
+    assert found.sigma == close(sigma.sum(axis=1))
+    assert found.log_sigma == close(np.log(sigma).sum(axis=1))
+    assert found.log_determinant == close(each.log_determinant.sum())
+    assert np.diagonal(found.normalised) == close((z * z).sum(axis=1))
     # Products are of values rounded to 2^-16: each is off by half of that times the other.
-    size = max(max(map(max, slow.normalised)), max(map(max, slow.whitened)))
-    rounded = partial(pytest.approx, abs=2.0**-17 * 2 * np.sqrt(n * size))
-    assert found.normalised == rounded(np.array(slow.normalised))
-    assert found.whitened == rounded(np.array(slow.whitened))
-    for i in range(k):
-        for level, tau in enumerate(BINNING.tau):
-            # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
-            quantile = float(norm.ppf(tau)) * found.sigma[i]
-            loss = tau * (error[:, i].sum() - quantile) - found.shortfall[i, level]
-            assert loss == pytest.approx(slow.pinball[i][level], rel=1e-9, abs=tolerance(n))
+    rounded = 2.0**-16 * np.sqrt(n * max((z @ z.T).max(), (u @ u.T).max()))
+    assert found.normalised == pytest.approx(z @ z.T, abs=rounded)
+    assert found.whitened == pytest.approx(u @ u.T, abs=rounded)
+    for level, tau in enumerate(BINNING.tau):
+        # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
+        beyond = error.T - sigma * norm.ppf(tau)
+        slow = np.maximum(tau * beyond, (tau - 1) * beyond).sum(axis=1)
+        loss = tau * (error.sum(axis=0) - norm.ppf(tau) * found.sigma) - found.shortfall[:, level]
+        assert loss == pytest.approx(slow, rel=1e-9, abs=n * near)
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 2.0**-10, np.nextafter(2.0**-10, 0), 63.999, 64.0, 1e5])
