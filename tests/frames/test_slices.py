@@ -190,10 +190,3 @@ def test_there_are_only_so_many_slices_of_classes_which_never_meet(by_stream, li
     again = ClassSliceTable(by_stream, limit)
     places = [again.place(entry.class_names, entry.name) for entry in table.slices]
     assert (places, again.slices) == (list(range(len(places))), table.slices)
-
-
-def test_a_smaller_table_places_the_slices_of_a_state_in_its_overflow():
-    smaller = ClassSliceTable(by_stream=True, limit=1)
-    asked = zip([LISTS[0], LISTS[0], LISTS[3]], "xyq", strict=True)
-    assert [smaller.place(*one) for one in asked] == [0, 1, 2]
-    assert [entry.label for entry in smaller.slices] == ["x", OVERFLOW, f"{OVERFLOW} (2)"]

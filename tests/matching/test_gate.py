@@ -1,9 +1,7 @@
 """Which pairs of a frame belong together, against every possible choice, and what is neither right
 nor wrong."""
 
-import re
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,22 +120,6 @@ def test_classes_are_matched_apart_and_each_within_its_own_gate():
     assert GATE.nears(np.array([1.6, 1.6 + 1e-9]), np.zeros(2, np.int64)).tolist() == [False, True]
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 12), st.integers(0, 12))
-def test_matches_are_the_same_in_any_order_of_objects(seed, m, n):
-    random = np.random.default_rng(seed)
-    # On a line, two crossing pairs may be as near as two that do not cross.
-    objects, detections = (Placed(random.uniform(0, [8, 2], (size, 2))) for size in (m, n))
-    gate = Gate(CentreDistance(SPACE, (0, 1)), GATE.of_class, GATE.near)
-    kind, of = random.integers(-1, 2, m), random.integers(0, 2, n)
-    found = matches(objects, kind, detections, of, gate)
-    order = random.permutation(m)
-    other = matches(objects.take(order), kind[order], detections, of, gate)
-    assert other.detection.tolist() == found.detection.tolist()
-    assert order[other.object].tolist() == found.object.tolist()
-    assert (np.diff(found.detection) > 0).all()
-    assert (found.distance <= gate.of_class[of[found.detection]]).all()
-
-
 def ignored(objects: Placed, ignores, detections: Placed, of, regions=()):
     table = np.array(ignores, bool).reshape(objects.n, 2)
     told = objects, table, regions
@@ -195,18 +177,3 @@ def test_classes_are_found_by_name_or_by_the_map_and_neighbours_stand_beside():
     table = class_table(["van", "car"], ["car", "van"], {"car": "bus"}, {"car": ["van"]})
     assert table.own.tolist() == [1, -1]
     assert table.beside.tolist() == [[True, False], [False, False]]
-
-
-def test_the_page_says_what_a_gate_hides_of_gaussian_errors():
-    page = (Path(__file__).parents[2] / "docs" / "ground_truth.md").read_text("utf-8")
-    number = r"([\d.]+)"
-    row = rf"^\| {number} σ \| {number} % \| {number} % \| {number} % \|$"
-    rows = np.array(re.findall(row, page, re.MULTILINE), float).T
-    width, lost, variance, near = rows
-    assert width.tolist() == [2, 2.5, 3, 4]
-    # Distances follow a Rayleigh distribution.
-    beyond, beyond_near = np.exp(-(width**2) / 2), np.exp(-((0.8 * width) ** 2) / 2)
-    assert 100 * beyond == pytest.approx(lost, abs=0.06)
-    left = 1 - width**2 / 2 * beyond / (1 - beyond)
-    assert 100 * left == pytest.approx(variance, abs=0.5)
-    assert 100 * (beyond_near - beyond) / (1 - beyond) == pytest.approx(near, abs=0.06)

@@ -9,8 +9,6 @@ from monitor.frames.frame import ReceivedObjects
 
 @dataclass(frozen=True)
 class Told:
-    """One sample of an object."""
-
     id: int | None
     class_index: int | None
     truth: tuple[float, ...]

@@ -183,25 +183,16 @@ def opinionated(seed, n, classes, sharp):
     return probabilities, label, opinions
 
 
-def both(rows, bins) -> tuple[ClassEvaluation, ClassEvaluation]:
-    probabilities, label, opinions = rows
-    return (
-        read_classes(observe_classes(*rows), bins),
-        evaluate_class_rows(probabilities, label, opinions=opinions, bins=bins),
-    )
+seeds, counts = st.integers(0, 2**32 - 1), st.sampled_from([10, 15, 20])
 
 
-@given(
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 300),
-    st.sampled_from([2, 3, 10]),
-    st.floats(0.1, 12),
-    st.sampled_from([10, 15, 20]),
-)
+@given(seeds, st.integers(1, 300), st.sampled_from([2, 3, 10]), st.floats(0.1, 12), counts)
 def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
     seed, n, classes, sharp, bins
 ):
-    streamed, exact = both(opinionated(seed, n, classes, sharp), bins)
+    rows = opinionated(seed, n, classes, sharp)
+    streamed = read_classes(observe_classes(*rows), bins)
+    exact = evaluate_class_rows(*rows[:2], opinions=rows[2], bins=bins)
     for field in fields(ClassEvaluation):
         found, expected = getattr(streamed, field.name), getattr(exact, field.name)
         if field.name in SORTED:
@@ -210,9 +201,8 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
             assert np.array_equal(found, expected), field.name
         else:
             # An area over 0.25 makes four of a gap's rounding.
-            np.testing.assert_allclose(
-                found, expected, rtol=1e-9, atol=4 * GRID, err_msg=field.name
-            )
+            near = {"rtol": 1e-9, "atol": 4 * GRID}
+            np.testing.assert_allclose(found, expected, **near, err_msg=field.name)
     for i, name in enumerate(AUSE):
         difference = abs(getattr(streamed, name) - getattr(exact, name))
         assert difference <= streamed.ause_bound[i] + 1e-9, name

@@ -71,9 +71,6 @@ def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cu
     assert pairs == oracle.pairs(names, [0.0] * len(names))[0]
 
 
-# ---- one number for a track
-
-
 @given(
     st.lists(st.tuples(*[st.integers(-(2**40), 2**40)] * 4), unique=True, min_size=1, max_size=30)
 )
@@ -85,15 +82,6 @@ def test_tracks_that_differ_in_source_slice_pane_or_number_have_ids_of_their_own
     # One at a time, as numbers, they are the same.
     alone = cluster_id((track[:1].astype(np.uint64), slices[:1], int(source[0]), int(epoch[0])))
     assert alone.tolist() == ids[:1].tolist()
-
-
-def test_neighbouring_numbers_make_no_common_id():
-    grid = np.stack(np.meshgrid(*[np.arange(18)] * 4)).reshape(4, -1)
-    ids = cluster_id(tuple(grid))
-    assert np.unique(ids).size == 18**4
-
-
-# ---- x and the design effect
 
 
 @given(seeds)

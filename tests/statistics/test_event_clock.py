@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.statistics.windows import AHEAD, BACK, EventClock
 
@@ -62,15 +60,3 @@ def test_wild_stamps_among_good_ones_never_add_up_to_a_jump():
             assert not any(clock.see(wild) for _ in range(AHEAD - 1))
             assert not clock.see(5000 + i)
     assert (clock.now_ns, clock.jumps) == (5000 + 10 * BACK - 1, 0)
-
-
-@given(st.lists(st.integers(-(10**4), 10**4), min_size=1, max_size=300))
-def test_the_clock_moves_back_only_by_a_jump(stamps):
-    clock = EventClock(REACH, NEAR)
-    for stamp in stamps:
-        before, jumps = clock.now_ns, clock.jumps
-        jumped = clock.see(stamp)
-        assert clock.now_ns is not None
-        assert clock.jumps >= jumps + jumped
-        assert jumped or before is None or clock.now_ns >= before
-        assert clock.now_ns in stamps

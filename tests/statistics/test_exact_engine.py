@@ -2,34 +2,28 @@
 
 import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+from scipy.special import gammainc, gammaincc
 
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.statistics import measures
 from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
-from monitor.statistics.exact_engine import BinCut, OwnDistributions, evaluate_rows, freeze_edges
+from monitor.statistics.exact_engine import (
+    BinCut,
+    OwnDistributions,
+    bins_equal_count,
+    evaluate_rows,
+    freeze_edges,
+)
+from monitor.statistics.measures import BinSums, ReliabilityBins
 from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
-# What `evaluate --json` prints is a contract.
-DIMENSION_KEYS = {
-    *("n", "n_eff", "ence", "ence_noise_floor", "ence_noise_floor_gaussian", "kurtosis"),
-    *("uce", "nll", "rmse", "rmv", "sharpness", "c_v", "bias", "std_scaling"),
-    *("nees_mean", "nees_interval", "nees_interval_n_eff", "nees_median_ratio"),
-    *("qce", "qce_by_tau", "qce_marginal", "qce_marginal_by_tau", "pinball", "pinball_by_tau"),
-    *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),
-    *("bins", "uce_bins", "out_of_range"),
-}
-JOINT_KEYS = {
-    *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
-    *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
-    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "bins", "out_of_range"),
-    *("sgv_std_min", "sgv_std_max", "sgv_std_mean"),
-}
-BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
 
 def simulated(seed, n=400, k=3, factor=1.4):
@@ -168,29 +162,14 @@ def test_rows_without_truth_and_rows_without_a_gaussian_are_counted_and_left_out
 
 
 @pytest.mark.parametrize("binning", ["equal-count", "equal-width"])
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_few_rows_of_constant_deviation_are_measured(binning, n):
-    truth = np.full((n, 1), 2.0)
-    found = evaluate_rows(
-        plain_space(("x",)), np.zeros((n, 1)), np.ones((n, 1, 1)), truth, cut=BinCut(kind=binning)
-    )
-    assert found.dimensions["x"].ence == pytest.approx(1.0)
-    assert found.dimensions["x"].uce == pytest.approx(3.0)
-    assert found.joint.nees_over_k == pytest.approx(4.0)
-
-
-def test_json_holds_plain_values_and_null_for_what_cannot_be_said():
+def test_one_row_is_measured_and_null_is_printed_for_what_cannot_be_said(binning):
     one = np.ones((1, 1))
-    found = evaluate_rows(plain_space(("x",)), 0 * one, one[None], one)
+    x = plain_space(("x",))
+    found = evaluate_rows(x, 0 * one, one[None], 2 * one, cut=BinCut(kind=binning))
     printed = json.loads(json.dumps(as_json(found), allow_nan=False))
-    assert printed["rows"] == 1
-    assert printed["dimensions"]["x"]["c_v"] is None
-    assert printed["dimensions"]["x"]["std_scaling"] == 1.0
-    assert set(printed["dimensions"]["x"]) == DIMENSION_KEYS
-    assert set(printed["joint"]) == JOINT_KEYS
-    (only,) = printed["dimensions"]["x"]["bins"]
-    assert set(only) == BIN_KEYS
-    assert printed["tau"][2] == 0.15
+    measured = printed["dimensions"]["x"]
+    assert [measured[name] for name in ("ence", "uce", "std_scaling", "c_v")] == [1, 3, 2, None]
+    assert (printed["rows"], printed["tau"][2], printed["joint"]["nees_over_k"]) == (1, 0.15, 4)
 
 
 def test_nothing_to_evaluate_is_an_error_that_says_why():
@@ -201,16 +180,65 @@ def test_nothing_to_evaluate_is_an_error_that_says_why():
         evaluate_rows(XYZ, mean, covariance, truth)
 
 
+# ---- measures worked out by hand from the papers
+
+
+def bins_of(*n: int) -> ReliabilityBins:
+    """Their edges do not matter to any measure."""
+    counts = np.array(n, np.int64)
+    return ReliabilityBins(counts, counts, counts, *[1.0 * (counts > 0)] * 3, counts[:, None])
+
+
+def test_bins_with_few_rows_can_be_left_out():
+    two = bins_of(4, 2)
+    assert two.with_rows(2) is two
+    kept = two.with_rows(3)
+    assert (kept.n.tolist(), kept.within.tolist()) == ([4], [[4]])
+    assert two.with_rows(5).n.tolist() == []
+
+
+def test_equal_count_bins_keep_the_order_of_equal_rows():
+    # Rows whose error is their place on the axis plus one; every other one is within τ.
+    at = np.array([2.0, 1.0, 1.0, 1.0, 3.0])
+    within = np.arange(5)[:, None] % 2 == 0
+    bins = bins_equal_count(BinSums(at, at, np.ones(5, np.int64), at**2, at + 1, at, within), 2)
+    assert bins.n.tolist() == [3, 2]
+    assert bins.squared_error.tolist() == [6.0, 7.0]
+    assert bins.within.tolist() == [[1], [2]]
+    assert (bins.lower.tolist(), bins.upper.tolist()) == ([1.0, 2.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize(("n", "k"), list(product([0.7, 100, 250_000, 1_000_000], [1, 4])))
+def test_the_interval_of_the_mean_nees_leaves_a_fortieth_on_either_side(n, k):
+    low, high = measures.nees_interval(n, k)
+    shape = n * k / 2
+    assert gammainc(shape, low * n / 2) == pytest.approx(0.025, rel=1e-8)
+    assert gammaincc(shape, high * n / 2) == pytest.approx(0.025, rel=1e-8)
+    for nothing in (0, math.nan):
+        assert all(map(math.isnan, measures.nees_interval(nothing, k)))
+
+
+def test_the_area_counts_both_sides_of_a_crossing():
+    # From (0, 0) up to 0.1 above at 0.25, down to 0.1 below at 0.75: triangles.
+    area = measures.calibration_area(np.array([0.35, 0.65]), np.array([0.25, 0.75]))
+    assert area == pytest.approx(4 * 0.25 * 0.1 / 2)
+    same_side = measures.calibration_area(np.array([0.35, 0.85]), np.array([0.25, 0.75]))
+    assert same_side == pytest.approx(2 * 0.25 * 0.1 / 2 + 0.5 * 0.1)
+
+
+def test_the_estimated_floor_is_the_gaussian_one_where_kurtosis_is_three_and_counts_are_equal():
+    equal = bins_of(5, 5, 0)
+    gaussian = measures.ence_noise_floor_gaussian(equal)
+    assert measures.ence_noise_floor(equal, 3.0, 1.0) == pytest.approx(gaussian)
+    # Heavier tails and correlated rows: sqrt((κ − 1)/2 · D) times as much.
+    assert measures.ence_noise_floor(equal, 9.0, 4.0) == pytest.approx(4 * gaussian)
+
+
 # ---- distributions of another shape
 
 LEVELS = np.array([0.2, 0.5, 0.9])
 YAWING = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
-)
-# Of the forwarded Gaussian, whatever the shape.
-FORWARDED = (
-    *("n", "n_eff", "kurtosis", "c_v", "nees_mean", "nees_median_ratio", "mean_sigma"),
-    *("mean_variance", "mean_squared_error", "bias"),
 )
 WITH_VARIANCE = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
 
@@ -283,20 +311,15 @@ def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, 
         assert found.bins.within.tolist() == [n.tolist() for n in held]
 
 
-def test_what_asks_for_a_variance_is_the_forwarded_gaussians_and_undefined_without_one():
+def test_without_a_variance_what_asks_for_one_is_undefined_and_jointly_dimensions_are_independent():
     plain, own, without = map(forwarded, (None, shaped(), shaped(has_variance=False)))
     for name in YAWING.names:
-        for measure in (*FORWARDED, *WITH_VARIANCE):
+        for measure in (*WITH_VARIANCE, "n_eff", "c_v", "nees_mean", "bias"):
             theirs = getattr(plain.dimensions[name], measure)
             assert getattr(own.dimensions[name], measure) == theirs
-        found = without.dimensions[name]
-        assert all(np.isnan(getattr(found, measure)) for measure in WITH_VARIANCE)
-        assert np.isfinite(found.nll) and np.isfinite(found.qce)
-    for measure in ("nees_mean", "nees_median_ratio", "n", "k", "n_eff", "deviation"):
-        assert getattr(own.joint, measure) == getattr(plain.joint, measure)
-    assert (own.rows, own.without_truth) == (plain.rows, plain.without_truth)
-    # Jointly, the dimensions are independent, without the angle; joint coverage is undefined.
-    parts = [own.dimensions[name].nll for name in ("x", "y")]
-    assert own.joint.nll == pytest.approx(sum(parts))
+        assert all(np.isnan(getattr(without.dimensions[name], one)) for one in WITH_VARIANCE)
+    assert own.joint.nees_mean == plain.joint.nees_mean
+    # The angle is not in the joint block.
+    assert own.joint.nll == pytest.approx(sum(own.dimensions[name].nll for name in ("x", "y")))
     for measure in ("qce", "qce_marginal", "calibration_area"):
         assert np.isnan(getattr(own.joint, measure))

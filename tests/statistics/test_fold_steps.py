@@ -194,18 +194,3 @@ def test_all_slices_change_together_and_the_running_totals_only_after_them():
     grown = [more for changed, more in seen if changed]
     assert grown == sorted(grown)
     assert live_rows(accumulator) == counted(accumulator) == 240
-
-
-def test_a_jump_takes_no_longer_however_much_there_is_and_loses_no_running_total():
-    """It touches no slice: what there is stays the very same, laid aside."""
-    accumulator = accumulated([matched(i, 40, stamp_ns=20 * i) for i in range(15)], 30, 280)
-    held = [one for panes in accumulator.panes.values() for one in panes.values()]
-    accumulator.begin_anew()
-    assert (accumulator.panes, accumulator.busy) == ({}, True)
-    steps = 0
-    while accumulator.busy:
-        accumulator.step()
-        steps += 1
-    assert len(held) <= steps <= 2 * len(held) + 1
-    assert sum(panes[OLDER].raw.n for panes in accumulator.panes.values()) == 600
-    assert live_rows(accumulator) == counted(accumulator) == 600

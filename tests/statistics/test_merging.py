@@ -3,7 +3,6 @@ order, with whatever was taken back in between."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,6 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.observations import CHUNK
 from monitor.statistics.stage import (
     SliceStatistics,
     StageStatistics,
@@ -73,16 +71,11 @@ Rows = tuple[np.ndarray, np.ndarray]
 def simulated(seed, n, k, mixed=0.0, *, extreme=False) -> Rows:
     """Errors and covariances; extreme ones span and leave the micro-bins, and err by 1e7 σ."""
     random = np.random.default_rng(seed)
-    root = random.normal(size=(n, k, k)) + 2 * np.eye(k) * np.sqrt(k)
+    root = np.tril(random.uniform(-0.5, 0.5, (n, k, k)), -1) + np.eye(k)
+    root /= np.sqrt((root**2).sum(axis=2, keepdims=True))
     shape = root @ root.transpose(0, 2, 1)
-    size = np.sqrt(np.diagonal(shape, axis1=1, axis2=2))
-    shape /= size[:, :, None] * size[:, None, :]
-    plain = random.random(n) < mixed
-    shape[plain] = np.eye(k)
-    shape = np.tril(shape) + np.tril(shape, -1).transpose(0, 2, 1)
-    shape[:, np.arange(k), np.arange(k)] = 1.0
-    exponent = random.uniform(-6, 5, (n, k)) if extreme else random.uniform(-1, 1, (n, k))
-    sigma = 10.0**exponent
+    shape[random.random(n) < mixed] = np.eye(k)
+    sigma = 10.0 ** (random.uniform(-6, 5, (n, k)) if extreme else random.uniform(-1, 1, (n, k)))
     covariance = shape * (sigma[:, :, None] * sigma[:, None, :])
     error = 1.3 * sigma * random.normal(size=(n, k))
     if extreme:
@@ -147,35 +140,24 @@ def test_any_split_in_any_order_with_retractions_gives_the_same_bits(name, seed,
     laws.assert_same(whole, family.seen(seed, n, kept))
 
 
-@pytest.mark.parametrize("n", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
-@pytest.mark.parametrize("name", ["stage of 3", "classes"])
-def test_batches_longer_than_a_chunk_equal_a_stream_of_short_ones(name, n):
-    family = FAMILIES[name]
-    parts = [family.seen(n, n, slice(start, start + 1000)) for start in range(0, n, 1000)]
-    laws.assert_same(reduce(family.merge, parts), family.seen(n, n))
-
-
 # ---- sums that are cut, and sums that outgrow 62 bits
-
-
-# Addends are cut there: NEES at 2^48, the products of z and of u at 2^24 each.
-UTMOST, UTMOST_FACTOR = 2.0**48, 2.0**24
 
 
 @pytest.mark.parametrize("nees", [1e12, 1e20])
 def test_a_giant_error_is_merged_and_retracted_exactly(nees):
-    see = partial(observe, SPACES[3], FINE)
-    plain = see(*simulated(1, 50, 3))
-    giant = see(np.full((1, 3), np.sqrt(nees)), np.eye(3)[None])
+    plain = observe(SPACES[3], FINE, *simulated(1, 50, 3))
+    giant = observe(SPACES[3], FINE, np.full((1, 3), np.sqrt(nees)), np.eye(3)[None])
     both = plain.merge(giant)
     laws.assert_same(both.merge(giant.negated()), plain)
     for i in range(3):
         assert giant.axis(i).nees.sum() == pytest.approx(min(nees, UTMOST))
-        assert np.isfinite(both.axis(i).nees).all()
         assert both.axis(i).nees.sum() >= min(nees, UTMOST)
         assert both.histogram(i)[-1] == giant.histogram(i)[-1] == 1
-    square = min(nees, UTMOST_FACTOR**2)
-    assert giant.whitened == pytest.approx(np.full((3, 3), square))
+    assert giant.whitened == pytest.approx(np.full((3, 3), min(nees, UTMOST)))
+
+
+# NEES is cut there.
+UTMOST = 2.0**48
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -241,20 +223,9 @@ def test_a_class_or_a_stream_called_overflow_is_no_overflow_slice():
     assert [found.overflow for found in merged.class_slices] == [False, True]
 
 
-def test_panes_move_on_to_the_later_of_both_clocks():
-    rows = [replace(row, stamp=10) for row in random_rows(4, 8)]
-    later = replace(NOTHING, clock_ns=100)
-    merged = counted(rows).merge(later)
-    assert merged.clock_ns == 100
-    assert all(set(entry.panes) <= {(WINDOWS.older, 0)} for entry in merged.slices)
-    assert sum(entry.n for entry in merged.slices) == 8
-    assert merged.class_slices[0].n == 8
-
-
 # ---- refusals
 
 RANGED = Slicing(("class", "range"), (20.0, 40.0), ("x", "y"))
-BY_CLASS = replace(NOTHING, slicing=Slicing(("class",)))
 
 
 def stage_of(space: Space, binning: Binning = FINE) -> StageStatistics:
@@ -271,7 +242,6 @@ def stage_of(space: Space, binning: Binning = FINE) -> StageStatistics:
             replace(NOTHING, windows=Windows((300 * 10**9,), 5)),
             "6e-09, 1.8e-08, 3.6e-08 s in 3 panes",
         ),
-        (BY_CLASS, replace(NOTHING, slicing=RANGED), RANGED.describe()),
         (
             replace(NOTHING, slicing=RANGED),
             replace(NOTHING, slicing=replace(RANGED, range_edges=(20.0, 50.0))),

@@ -161,22 +161,6 @@ def test_without_truth_every_measure_is_nan(cut):
     assert math.isnan(found.joint.nees_over_k)
 
 
-@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
-def test_one_row_is_measured_but_for_its_spread(cut):
-    found = read(
-        observe(XYZ, BINNING, *map(np.array, ([[0.6, -1, 2]], [np.diag([0.09, 1, 4])]))), cut
-    )
-    x = found.dimensions["x"]
-    # σ 0.3 against an error of 0.6.
-    measured = [x.ence, x.uce, x.nees_mean, x.bias, x.ence_noise_floor]
-    assert measured == pytest.approx([1.0, 0.27, 4.0, 0.6, math.sqrt(1 / math.pi)])
-    assert x.nll == pytest.approx(0.5 * (math.log(2 * math.pi * 0.09) + 4.0), abs=1e-9)
-    assert math.isnan(x.c_v)
-    expected = 0.5 * (3 * math.log(2 * math.pi) + math.log(0.36) + 6.0)
-    assert (found.joint.nees_mean, found.joint.nll) == pytest.approx((6.0, expected), abs=1e-9)
-    assert found.joint.bins.n.tolist() == [1]
-
-
 def test_a_fixed_range_leaves_out_the_micro_bins_beyond_it_but_not_their_rows_from_n():
     sigma = np.array([0.1, 1.0, 1.0, 10.0])
     error, covariance = (2 * sigma)[:, None], (sigma**2)[:, None, None]
