@@ -5,7 +5,7 @@ The panes are filled row by row, from the meaning of slices, stages and tracks.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, Windows, put
+from monitor.statistics.windows import PaneAccumulator, PaneKey, Windows, put
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
@@ -156,14 +156,6 @@ def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> 
         accumulator.add(rows)
         fold_some(accumulator)
     return finished(accumulator, clock_ns)
-
-
-def add_panes(
-    accumulator: SliceAccumulator, index: int, panes: Mapping[PaneKey, SliceStatistics]
-) -> None:
-    changes = PaneChanges(accumulator)
-    list(changes.put_all(index, panes, timely=True))
-    accumulator.take(changes)
 
 
 def assert_same_panes(one: Panes, other: Panes) -> None:

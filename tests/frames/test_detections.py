@@ -278,16 +278,6 @@ def test_rounding_between_the_triangles_is_averaged_away_and_nothing_received_is
     laws.assert_same(sent, detections(rows))
 
 
-def test_for_one_dimension_the_three_forms_are_one():
-    sent = [(4.0,), (), (0.0,), (-1.0,), (NAN,), (1.0, 1.0)]
-    rows = [Sent(i, (0.5,), covariance) for i, covariance in enumerate(sent)]
-    found = look(*rows, space=plain_space(("x",)))
-    names = "NONE MISSING_COVARIANCE MISSING_COVARIANCE COVARIANCE_NOT_POSITIVE_DEFINITE"
-    names += " COVARIANCE_NOT_FINITE COVARIANCE_LENGTH"
-    assert found.reason.tolist() == [Reason[name] for name in names.split()]
-    assert found.batch.covariance.tolist() == [[[4.0]]]
-
-
 def test_a_frame_without_detections_is_an_empty_batch_and_the_limits_themselves_are_plausible():
     found = look()
     assert found.reason.shape == found.truth_invalid.shape == (0,)

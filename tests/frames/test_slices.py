@@ -82,11 +82,6 @@ def test_classes_of_a_stream_enter_the_table_when_they_are_first_seen():
     assert stream.of(np.array([0, 1, 2, 1]), np.zeros((4, 2))).tolist() == [0, 2, 1, 2]
     rear = StreamSlices(slices, METRES, "rear", ("truck", "car"))
     assert rear.of(np.array([0, 1]), np.zeros((2, 2))).tolist() == [2, 0]
-    # A frame of which nothing could be used may be of any width.
-    far = StreamSlices(ranged(CLASS), POSITION, "lidar", ("car",))
-    for width in (0, 1):
-        assert far.of(np.zeros(0, np.int64), np.zeros((0, width))).tolist() == []
-    assert far.of_class.tolist() == [-1]
 
 
 def test_buckets_are_called_by_their_ends_and_no_two_by_one_name():
@@ -147,18 +142,6 @@ def test_slices_are_told_apart_by_stream_class_and_range_and_over_all_ranges(by,
 )
 def test_a_chain_goes_from_the_slice_itself_over_its_class_to_its_stream(parts, chain):
     assert chain_of(*parts) == chain
-
-
-def test_a_slice_has_the_chain_of_its_first_detection_and_overflow_has_none():
-    slices = SliceTable(frozenset((CLASS, STREAM)), 2)
-    assert slices.place(METRES, "li/dar/car") == 0
-    assert slices.chains == [()]
-    for space, stream in ((METRES, "li/dar"), (PIXELS, "camera"), (METRES, "late")):
-        slices.index(space, stream, "car")
-    assert slices.chains == [("li/dar/car", "car", "li/dar"), ("camera/car", "car", "camera"), ()]
-    by_range = ranged(CLASS)
-    StreamSlices(by_range, POSITION, "lidar", ("car",)).of(np.array([0]), np.zeros((1, 3)))
-    assert by_range.chains == [("car/<20", "car", "<20")]
 
 
 # ---- slices of class probabilities

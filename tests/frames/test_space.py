@@ -8,11 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.frames.cholesky import factorise
-from monitor.frames.space import Dimension, DimensionKind, Space, plain_space, triangle
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 
 L, A, M = DimensionKind.LENGTH, DimensionKind.ANGLE, DimensionKind.ANGLE_MODULO_PI
 PERIOD = {A: 2 * math.pi, M: math.pi}
@@ -39,15 +37,6 @@ def test_a_difference_is_taken_the_short_way_round(kind, truth, mean, expected):
     space, sent, told = space_of(kind), np.array([[mean]]), np.array([[truth]])
     assert space.error(told, sent)[0, 0] == pytest.approx(expected, abs=1e-12)
     assert (told.tolist(), sent.tolist()) == ([[truth]], [[mean]])
-
-
-@given(st.sampled_from(list(PERIOD)), st.floats(-50, 50), st.floats(-50, 50))
-def test_a_wrapped_difference_is_within_half_a_period_and_whole_turns_off(kind, truth, mean):
-    found = space_of(kind).error(np.array([[truth]]), np.array([[mean]]))[0, 0]
-    period = PERIOD[kind]
-    assert abs(found) <= period / 2
-    turns = (truth - mean - found) / period
-    assert turns == pytest.approx(round(turns), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +74,6 @@ def test_spaces_have_one_number_in_every_process_only_if_names_units_kinds_and_j
     done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     assert int(done.stdout) == METRES.number == plain_space(("x", "y"), "m").number
     assert 0 <= METRES.number < 2**64
-
-
-def test_the_lower_triangle_goes_row_by_row():
-    rows, columns = triangle(3)
-    assert (rows.tolist(), columns.tolist()) == ([0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 2])
 
 
 # ---- factors of covariances

@@ -328,7 +328,6 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
     ("section", "words"),
     [
         ({"distance": "bev-iou", "gate": 0.5, "gates": {"Car": 1.0}}, "Car 1 with distance"),
-        ({"distance": "image-iou", "gate": 0.5}, "name 4 different dimensions"),
         ({"distance": "bev-iou", "gate": 0.5, "box": ["x", "y", "l", "w", "w"]}, "5 different"),
         ({"dimensions": ["x", "x"]}, "each once"),
     ],

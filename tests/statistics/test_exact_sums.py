@@ -140,23 +140,6 @@ def test_a_total_is_the_sum_of_the_integers_in_any_order_and_grouping(parts, ran
     laws.assert_same(found + -each[0], total([SparseSums.zero(WIDTH), *each[1:]]))
 
 
-@given(contents, st.integers(0, 12), st.integers(0, 12))
-def test_cells_between_two_keys_are_those_with_their_keys_counted_from_the_first(held, a, b):
-    first, end = sorted((a, b))
-    found = sums_of(held).between(first, end)
-    laws.assert_same(
-        found, sums_of({(key - first, c): x for (key, c), x in held.items() if first <= key < end})
-    )
-
-
-@given(contents, st.sets(st.integers(0, 9), min_size=4, max_size=4))
-def test_blocks_of_cells_move_to_where_they_are_sent(held, chosen):
-    target = sorted(chosen)
-    found = sums_of(held).moved(3, np.array(target))
-    expected = {(target[key // 3] * 3 + key % 3, c): x for (key, c), x in held.items()}
-    laws.assert_same(found, sums_of(expected))
-
-
 @given(contents, st.integers(-40, 5), st.integers(0, WIDTH - 1))
 def test_a_column_as_floats_is_near_its_integers_whatever_their_size(held, exponent, column):
     sums = sums_of(held)
@@ -165,8 +148,3 @@ def test_a_column_as_floats_is_near_its_integers_whatever_their_size(held, expon
     for key, value in zip(sums.keys.tolist(), found.tolist(), strict=True):
         expected = float(exact.get((key, column), 0)) * 2.0**exponent
         assert value == pytest.approx(expected, rel=2.0**-51)
-
-
-def test_every_cell_may_have_a_unit_of_its_own():
-    sums = sums_of({(1, 0): 3, (5, 0): 2**70})
-    assert sums.as_float(0, np.array([-1, 2])).tolist() == [1.5, 2.0**72]

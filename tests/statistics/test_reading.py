@@ -22,7 +22,7 @@ from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_st
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE
-from tests.states import BOX, CLASSES, bits, counted, random_rows
+from tests.states import CLASSES, counted, random_rows
 
 seeds = st.integers(0, 2**32 - 1)
 BINNING = Binning()
@@ -228,19 +228,6 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
     for held in classes.panes.values():
         of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
     assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
-
-
-def test_what_holds_no_rows_reads_as_nothing_and_a_correction_that_came_changes_no_measure():
-    error, covariance = simulated(3, 40)
-    kept, gone = (
-        observe(BOX, BINNING, error[part], covariance[part])
-        for part in (slice(25), slice(25, None))
-    )
-    nothing = read_in_every_way(gone.merge(kept.negated()))
-    assert np.isnan(nothing.dimensions["x"].ence)
-    assert nothing.dimensions["x"].bins.n.size == 0
-    early = kept.merge(gone.negated())
-    assert bits(read(early.merge(gone)).dimensions) == bits(read(kept).dimensions)
 
 
 def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():

@@ -13,7 +13,9 @@ from monitor.frames.slices import TOTAL, Slice
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.windows import (
-    InvalidWindows,
+    AHEAD,
+    BACK,
+    EventClock,
     PaneKey,
     SliceTotals,
     Windows,
@@ -25,12 +27,9 @@ from tests import laws
 from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
 from tests.states import within
 
-SECOND = 10**9
-DAY = Windows((300 * SECOND, 3600 * SECOND, 86400 * SECOND), 5)
 # Panes of 2, 6 and 12 ns: small enough for every case to be met.
 SMALL = Windows((6, 18, 36), 3)
 stamps = st.integers(-80, 200)
-clocks = st.none() | stamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def test_a_stamp_lies_in_the_shortest_window_that_reaches_back_to_it(stamp, cloc
         assert number == 0
 
 
-@given(st.lists(stamps, max_size=30), clocks, st.lists(stamps, min_size=1, max_size=5))
+@given(st.lists(stamps, max_size=30), st.none() | stamps, st.lists(stamps, min_size=1, max_size=5))
 def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(numbers, clock, later):
     last = max(numbers, default=later[0])
     clock = last if clock is None else max(clock, last)
@@ -77,25 +76,6 @@ def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(num
     advance(at_once, SMALL, end)
     assert stepwise == at_once == counted(numbers, end)
     assert not advance(stepwise, SMALL, end)
-
-
-def test_what_has_no_stamp_is_older_than_every_window_and_nothing_is_too_old_without_a_clock():
-    assert DAY.place(None, 5) == DAY.oldest == (3, 0)
-    assert not DAY.too_old((3, 0), 10**18)
-    assert not advance({(0, 1): Count(1)}, SMALL, None)
-    assert SMALL.place(2, None) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "panes", "said"),
-    [
-        *(((300,), 0, "cut into 0 panes"), ((10,), 3, "cut into 3 panes"), ((0,), 1, "cut into")),
-        *((lengths, 3, "is no multiple") for lengths in ((6, 15), (6, 6), (18, 6))),
-    ],
-)
-def test_lengths_that_do_not_fit_into_each_other_are_refused(lengths, panes, said):
-    with pytest.raises(InvalidWindows, match=said):
-        Windows(lengths, panes)
 
 
 # ---- sums over panes
@@ -161,3 +141,50 @@ def test_every_space_has_a_total_made_in_steps_and_again_only_if_a_slice_of_it_c
     slices = named(("car", XY), (TOTAL, XY), ("total (u,v)", UV))
     names = [name for name, _ in finished(SliceTotals().read(slices))]
     assert names == [f"{TOTAL} (x,y)", f"{TOTAL} (u,v; 2)"]
+
+
+# ---- how far event time has come: a wild stamp is not believed, many that agree are
+
+REACH, NEAR = 1000, 400
+
+
+def clock_at(now=5000) -> EventClock:
+    """The first stamp is believed whatever it is."""
+    clock = EventClock(REACH, NEAR)
+    assert (clock.now_ns, clock.believes(0)) == (None, False)
+    assert not clock.see(now)
+    assert clock.now_ns == now
+    return clock
+
+
+@pytest.mark.parametrize("offset", [0, 1, NEAR, -1, -REACH])
+def test_a_stamp_within_reach_is_believed_on_either_side(offset):
+    clock = clock_at()
+    assert clock.believes(5000 + offset)
+    assert not clock.see(5000 + offset)
+    assert clock.now_ns == 5000 + max(0, offset)
+
+
+@pytest.mark.parametrize(
+    ("wild", "enough"),
+    [(5000 + NEAR + 1, AHEAD), (2**63 - 1, AHEAD), (5000 - REACH - 1, BACK), (-(2**63), BACK)],
+)
+def test_wild_stamps_move_nothing_before_there_are_enough_of_them(wild, enough):
+    clock = clock_at()
+    for _ in range(enough - 1):
+        assert not clock.believes(wild)
+        assert not clock.see(wild)
+        assert (clock.now_ns, clock.jumps) == (5000, 0)
+    # Windows begin anew only where time has gone back.
+    assert clock.see(wild) == (enough == BACK)
+    assert (clock.now_ns, clock.jumps) == (wild, 1)
+    assert clock.believes(wild)
+
+
+def test_wild_stamps_among_good_ones_never_add_up_to_a_jump():
+    clock = clock_at()
+    for i in range(10 * BACK):
+        for wild in (10**9, -(10**9)):
+            assert not any(clock.see(wild) for _ in range(AHEAD - 1))
+            assert not clock.see(5000 + i)
+    assert (clock.now_ns, clock.jumps) == (5000 + 10 * BACK - 1, 0)
