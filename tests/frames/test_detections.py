@@ -130,8 +130,7 @@ def test_a_bad_row_is_refused_in_words_alone_in_its_frame_and_among_others(form,
     (notice,) = words(before, bad, after)
     assert (notice.reason, notice.field) == (reason, field)
     assert (notice.count, notice.first_index) == (1, 1)
-    assert said in notice.message
-    assert len(notice.message) < 250
+    assert said in notice.message and len(notice.message) < 250
     assert notice.message.endswith((".", "order", "unit", "triangle"))
     alone = same_as_one_by_one(bad)
     assert (alone.reason.tolist(), alone.clean) == ([reason], False)
@@ -185,11 +184,10 @@ BESIDE: list[tuple[str, Any, str]] = [
 ]
 
 
-def labelled(seed, form=FULL, opinions=1) -> Sent:
-    """A good detection with truth, opinions on its class in eighths, and its true class."""
+def labelled(seed, opinions=1) -> Sent:
     eighths = np.random.default_rng(seed).integers(0, 9, opinions) / 8
     values = np.stack([eighths, 1 - eighths], axis=1).ravel().tolist()
-    row = replace(good(seed, form), class_probabilities=tuple(values), true_class=seed % 2)
+    row = replace(good(seed), class_probabilities=tuple(values), true_class=seed % 2)
     return replace(row, truth=(1.0, 2.0, 3.0))
 
 
@@ -201,8 +199,7 @@ def test_what_came_along_and_is_bad_is_set_aside_with_words_and_the_gaussian_is_
     change: dict[str, Any] = {name: value}
     bad = [rows[0], replace(rows[1], **change), rows[2]]
     found, sound = look(*bad), look(*rows)
-    assert (found.reason == Reason.NONE).all()
-    assert not found.clean
+    assert (found.reason == Reason.NONE).all() and not found.clean
     field, column, invalid, nothing = {
         "truth": ("ground_truth", "truth", "truth_invalid", NAN),
         "true_class": ("ground_truth_class", "true_class", "true_class_invalid", -1),
@@ -218,8 +215,7 @@ def test_what_came_along_and_is_bad_is_set_aside_with_words_and_the_gaussian_is_
     reason = Reason.GROUND_TRUTH_INVALID if name == "truth" else Reason.CLASS_PROBABILITIES_INVALID
     assert (notice.reason, notice.field) == (reason, field)
     assert (notice.count, notice.first_index) == (1, 1)
-    assert said in notice.message
-    assert len(notice.message) < 250
+    assert said in notice.message and len(notice.message) < 250
 
 
 # ---- the batch
@@ -251,9 +247,8 @@ def test_a_batch_holds_what_was_sent_whatever_its_form(k):
     space = plain_space(tuple("abcd"[:k]))
     rows = [good(seed, FORMS[seed % 3], k=k) for seed in range(7)]
     batch = look(*rows, space=space).batch
-    assert batch.space is space
-    assert batch.id.tolist() == [row.id for row in rows]
-    assert batch.class_index.tolist() == [row.class_index for row in rows]
+    sent = [[getattr(row, name) for row in rows] for name in ("id", "class_index")]
+    assert [batch.id.tolist(), batch.class_index.tolist()] == sent
     assert batch.mean.tolist() == [list(row.mean) for row in rows]
     for i, row in enumerate(rows):
         assert in_form(batch.covariance[i], FORMS[i % 3]) == row.covariance

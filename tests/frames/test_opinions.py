@@ -14,6 +14,7 @@ from scipy.special import softmax as softmax_of
 from monitor.frames.classes import MOST_VALUES, usable_opinions
 from monitor.frames.logits import with_softmax
 from tests import laws
+from tests.matching.told import padded
 from tests.piped_classes import probabilities, sent
 from tests.received import Sent, frame
 
@@ -31,7 +32,6 @@ def is_sound(values, classes):
 
 
 def expected(rows, classes):
-    """The opinions of each row, or None; and whether something came that is set aside."""
     counts = Counter(len(row) // classes for row in rows if row and is_sound(row, classes))
     most = max(counts.values(), default=0)
     m = min((count for count, often in counts.items() if often == most), default=-1)
@@ -41,15 +41,6 @@ def expected(rows, classes):
         for row, use in zip(rows, kept, strict=True)
     ]
     return found, [bool(row) and not use for row, use in zip(rows, kept, strict=True)]
-
-
-def padded(rows):
-    """As the wire hands them over: NaN beyond the length."""
-    length = np.array([len(row) for row in rows], np.int64)
-    values = np.full((len(rows), length.max(initial=0)), NAN)
-    for i, row in enumerate(rows):
-        values[i, : len(row)] = row
-    return values, length
 
 
 @st.composite

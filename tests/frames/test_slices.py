@@ -67,10 +67,6 @@ def test_a_space_has_its_own_slice_of_a_class_and_its_own_overflow():
     assert [slices.index(space, "s", name) for space, name in seen] == [0, 1, 2, 3, 2]
     assert slices.names == ("car", "car (u,v)", OVERFLOW, f"{OVERFLOW} (u,v)")
     assert slices.overflowing == [2, 3]
-    # The overflow slice of a state is one here, even where there is room.
-    roomy = table()
-    places = [roomy.place(METRES, OVERFLOW, overflow=over) for over in (True, True, False)]
-    assert places == [0, 0, 1]
 
 
 def test_classes_of_a_stream_enter_the_table_when_they_are_first_seen():

@@ -85,10 +85,7 @@ def of_dimension(evaluate: Evaluate, name: str, i: int, ends: tuple[float, float
     bins, n = found["bins"], found["n"]
     rows = np.array(of(bins, "n"))
     return {
-        "n": n,
-        "rmse": found["rmse"],
-        "rmv": found["rmv"],
-        "nees_mean": found["nees_mean"],
+        **{key: found[key] for key in ("n", "rmse", "rmv", "nees_mean")},
         "nees_sum": found["nees_mean"] * n,
         "nees_mean_accept_95": found["nees_interval"],
         "nll_mean": found["nll"],
@@ -125,12 +122,10 @@ def of_joint(evaluate: Evaluate, name: str) -> Found:
     found = evaluate(name)
     joint = found["joint"]
     return {
-        "k": joint["k"],
-        "nees_mean": joint["nees_mean"],
+        **{key: joint[key] for key in ("k", "nees_mean", "coverage_by_tau")},
         "nees_mean_over_k": joint["nees_over_k"],
         "nees_mean_accept_95": joint["nees_interval"],
         "nll_mean": joint["nll"],
-        "coverage_by_tau": joint["coverage_by_tau"],
         **{key: joint[key] for key in ("sgv_std_min", "sgv_std_max", "sgv_std_mean")},
         "error_mean": of(found["dimensions"].values(), "bias"),
     }
@@ -171,16 +166,14 @@ def of_netcal(evaluate: Evaluate, name: str, theirs: Found) -> Found:
 
 
 def of_netcal_joint(evaluate: Evaluate, name: str, ends: tuple[float, float]) -> Found:
-    joint, least, cover = (
-        evaluate(name, *words)["joint"] for words in ((), EQUAL_WIDTH, wide(*ends))
-    )
+    joint = evaluate(name)["joint"]
+    words = {"minmax": EQUAL_WIDTH, "cover": wide(*ends)}
+    cuts = {key: evaluate(name, *cut)["joint"] for key, cut in words.items()}
     return {
         **{key: joint[key] for key in ("nll", "qce_marginal", "qce_marginal_by_tau")},
-        "qce_conditional_minmax": least["qce"],
-        "qce_conditional_by_tau_minmax": least["qce_by_tau"],
+        **{f"qce_conditional_{name}": one["qce"] for name, one in cuts.items()},
+        **{f"qce_conditional_by_tau_{name}": one["qce_by_tau"] for name, one in cuts.items()},
         "cover_range_sqrt_sgv": ends,
-        "qce_conditional_cover": cover["qce"],
-        "qce_conditional_by_tau_cover": cover["qce_by_tau"],
     }
 
 

@@ -25,10 +25,6 @@ DEVIATION, NEES = Binning().deviation, Binning().nees
 ALL = [DEVIATION, NEES, LogBins(1.0, 1, 1), LogBins(0.3, 7, 5), LogBins(2.0**-10, 256, 16)]
 
 
-def by_search(bins: LogBins, value):
-    return np.searchsorted(bins.edges, value, side="right")
-
-
 @pytest.mark.parametrize("bins", ALL)
 def test_an_edge_goes_to_the_bin_it_opens_and_all_that_lies_beyond_to_the_outer_ones(bins):
     opened = np.arange(1, bins.count)
@@ -44,14 +40,14 @@ def test_an_edge_goes_to_the_bin_it_opens_and_all_that_lies_beyond_to_the_outer_
     span = np.log2(bins.edges[-1] / bins.edges[0])
     octave = np.random.default_rng(1).uniform(-0.2 * span - 3, 1.2 * span + 3, (40_000, 1))
     value = bins.lowest * 2.0**octave
-    assert np.array_equal(bins.index(value), by_search(bins, value))
+    assert np.array_equal(bins.index(value), np.searchsorted(bins.edges, value, side="right"))
 
 
 @given(st.lists(st.floats(0, allow_infinity=True, allow_nan=False), max_size=20))
 def test_the_index_is_that_of_a_search_for_any_float_there_is(values):
     value = np.array(values)
     for bins in (DEVIATION, NEES):
-        assert np.array_equal(bins.index(value), by_search(bins, value))
+        assert np.array_equal(bins.index(value), np.searchsorted(bins.edges, value, side="right"))
 
 
 def test_the_unit_of_a_bin_is_the_power_of_two_just_below_its_variance():

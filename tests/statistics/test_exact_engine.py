@@ -3,6 +3,7 @@
 import json
 import math
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import scipy.stats
 from scipy.special import gammainc, gammaincc
 
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, IntArray, Space, plain_space
 from monitor.statistics import measures
 from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
@@ -213,22 +214,6 @@ YAWING = Space(
 )
 
 
-class Skewed:
-    """Gumbel distributions."""
-
-    def __init__(self, place: FloatArray, scale: FloatArray) -> None:
-        self.each = scipy.stats.gumbel_r(place, scale)
-
-    def log_density(self, value: FloatArray) -> FloatArray:
-        return np.asarray(self.each.logpdf(value))
-
-    def cumulative(self, value: FloatArray) -> FloatArray:
-        return np.asarray(self.each.cdf(value))
-
-    def quantiles(self, tau: FloatArray) -> FloatArray:
-        return np.stack([self.each.ppf(t) for t in tau])
-
-
 RANDOM = np.random.default_rng(0)
 SENT = RANDOM.normal(0, 5, (300, 3))
 SENT[:, 2] = RANDOM.uniform(-np.pi, np.pi, 300)
@@ -241,9 +226,15 @@ KEPT = np.flatnonzero(np.isfinite(TRUTH).all(axis=1))
 DEVIATION = SCALE * np.pi / np.sqrt(6)
 
 
+def skewed(rows: IntArray) -> Any:
+    each = scipy.stats.gumbel_r(SENT[rows], SCALE[rows])
+    names = {"log_density": each.logpdf, "cumulative": each.cdf}
+    return SimpleNamespace(**names, quantiles=lambda tau: np.stack([each.ppf(t) for t in tau]))
+
+
 def shaped(*, has_variance: bool = True) -> OwnDistributions:
     value = SENT + YAWING.error(TRUTH, SENT)
-    return OwnDistributions(value, lambda rows: Skewed(SENT[rows], SCALE[rows]), has_variance)
+    return OwnDistributions(value, skewed, has_variance)
 
 
 def forwarded(shape: OwnDistributions | None, bins: int = 20) -> Evaluation:

@@ -37,7 +37,6 @@ def summed(values) -> ExactSum:
 
 
 def as_integer(exact: ExactSum) -> int:
-    """The sum in units of the grid, as Python sees it."""
     return int(exact.low[0]) + (int(exact.high[0]) << LIMB_BITS)
 
 

@@ -30,7 +30,6 @@ def back(rows: MatchedRows) -> MatchedRows:
 
 
 def revised(rows: MatchedRows, seed: int) -> MatchedRows:
-    """The same detections with another truth."""
     moved = rows.error + np.random.default_rng([seed, 7]).normal(size=rows.error.shape)
     made = moved if rows.unchanged else rows.recalibrated_error + (moved - rows.error)
     return replace(rows, error=moved, recalibrated_error=made, live=False)
@@ -244,9 +243,7 @@ class Races(RuleBasedStateMachine):
         self.imports: list[tuple[Iterator[None], Callable[[], None]]] = []
 
     def row(self, number: int, stamp: int | None) -> MatchedRows:
-        return fed.matched(
-            number, 1, slices=(number % 3,) if number % 3 < 2 else (4,), stamp_ns=stamp
-        )
+        return fed.matched(number, 1, slices=fed.SLICES[fed.XY][number % 3 :][:1], stamp_ns=stamp)
 
     def note(self, stamp: int | None) -> int:
         self.frames.append((stamp, self.generation, False))
@@ -351,7 +348,6 @@ TestRaces.settings = settings(stateful_step_count=40)
 
 
 def live_rows(accumulator: SliceAccumulator) -> int:
-    """Raw rows in the running totals."""
     return sum(
         int(accumulator.totals(space).of(2 * index).n[-1].sum())
         for space, slices in fed.SLICES.items()

@@ -13,10 +13,8 @@ from scipy.stats import norm
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import (
-    ALONE,
     LARGEST,
     ClusterMemory,
-    cluster_id,
     clustered,
     design_effect,
     design_effect_of_rows,
@@ -253,19 +251,6 @@ def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cu
         last[one] = age
         names.append(one + 100 * renewed[one])
     assert pairs == oracle.pairs(names, [0.0] * len(names))[0]
-
-
-@given(
-    st.lists(st.tuples(*[st.integers(-(2**40), 2**40)] * 4), unique=True, min_size=1, max_size=30)
-)
-def test_tracks_that_differ_in_source_slice_pane_or_number_have_ids_of_their_own(drawn):
-    track, slices, source, epoch = (np.array(part) for part in zip(*drawn, strict=True))
-    ids = cluster_id((track.astype(np.uint64), slices, source, epoch))
-    assert len(set(ids.tolist())) == len(drawn)
-    assert (ids != ALONE).all()
-    # One at a time, as numbers, they are the same.
-    alone = cluster_id((track[:1].astype(np.uint64), slices[:1], int(source[0]), int(epoch[0])))
-    assert alone.tolist() == ids[:1].tolist()
 
 
 @given(seeds)

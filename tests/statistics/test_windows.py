@@ -45,7 +45,6 @@ class Count:
 
 
 def counted(numbers, clock):
-    """Panes of stamps that all were counted at one clock."""
     panes: dict[tuple[int, int], Count] = {}
     for stamp in numbers:
         put(panes, SMALL.place(stamp, clock), Count(1))
