@@ -98,7 +98,8 @@ def test_exactly_the_sound_opinions_of_the_usual_number_are_kept(made):
     ],
 )
 def test_the_tolerances_are_those_of_the_contract(values, kept):
-    assert usable_opinions(*padded([values]), np.arange(1), 2)[1].tolist() == [not kept]
+    row, length = padded([values])
+    assert usable_opinions(row, length, np.arange(1), 2)[1].tolist() == [not kept]
 
 
 def test_one_detection_of_many_values_costs_no_more_than_what_was_sent():

@@ -44,7 +44,6 @@ MERITS = (oracle.wrong, oracle.brier)
 
 
 def simulated(seed, n=150, classes=5, sharp=1.0):
-    """Some with ties; labels are drawn from softer ones."""
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(n, classes))
     logits[random.random(n) < 0.2] = logits[0]
@@ -209,8 +208,8 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
             assert np.array_equal(found, expected), field.name
         else:
             # An area over 0.25 makes four of a gap's rounding.
-            near = {"rtol": 1e-9, "atol": 4 * GRID}
-            np.testing.assert_allclose(found, expected, **near, err_msg=field.name)
+            close = partial(np.testing.assert_allclose, rtol=1e-9, atol=4 * GRID)
+            close(found, expected, err_msg=field.name)
     for i, name in enumerate(AUSE):
         difference = abs(getattr(streamed, name) - getattr(exact, name))
         assert difference <= streamed.ause_bound[i] + 1e-9, name

@@ -157,8 +157,8 @@ def test_nothing_to_evaluate_is_an_error_that_says_why():
 
 def bins_of(*n: int) -> ReliabilityBins:
     """Their edges do not matter to any measure."""
-    counts = np.array(n, np.int64)
-    return ReliabilityBins(counts, counts, counts, *[1.0 * (counts > 0)] * 3, counts[:, None])
+    counts, one = np.array(n, np.int64), (np.array(n) > 0).astype(np.float64)
+    return ReliabilityBins(one, one, counts, one, one, one, counts[:, None])
 
 
 def test_bins_with_few_rows_can_be_left_out():

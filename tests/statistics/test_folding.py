@@ -68,7 +68,7 @@ def with_retractions(
 def test_panes_are_the_sums_of_the_rows_that_were_not_taken_back_however_they_were_folded(
     seed, tracks, changed, fold_rows, share
 ):
-    random = np.random.default_rng(seed)
+    random: Any = np.random.default_rng(seed)
     frames = fed.drive(seed, 24, tracks=tracks, changed=changed)
     stream, rest = with_retractions(frames, random, share)
     if not tracks:
@@ -107,7 +107,8 @@ def test_frames_larger_than_a_chunk_are_cut_and_lose_nothing(sizes):
 def test_a_covariance_that_is_singular_by_a_rounding_at_either_stage_is_left_out_of_both(stage):
     rows = fed.matched(5, 30, tracks=12, slices=(0,))
     getattr(rows, stage)[[4, 17]] = 1.0
-    clean = rows.take(np.delete(np.arange(30), [4, 17]))
+    rest: Any = np.delete(np.arange(30), [4, 17])
+    clean = rows.take(rest)
     found, expected = fed.accumulated([rows, rows]), fed.accumulated([clean, clean])
     fed.assert_same_panes(found.panes, expected.panes)
     assert found.panes[0][fed.OLDER].raw.n == found.panes[0][fed.OLDER].recalibrated.n == 56

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def simulated(seed, n=5000, k=3, factor=1.3):
-    """Errors and covariances; σ spreads over a decade, errors are `factor` times as large."""
     random = np.random.default_rng(seed)
     root = 0.3 * random.normal(size=(n, k, k)) + np.eye(k)
     scale = np.exp(0.5 * random.normal(size=n))[:, None, None]
