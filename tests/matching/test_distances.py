@@ -1,4 +1,4 @@
-"""Overlap of boxes, distances, and the pairs within a gate: against each pair by itself."""
+"""Overlap of boxes, pairs within a gate, and which of them are chosen: against slow searches."""
 
 import math
 from itertools import permutations, product

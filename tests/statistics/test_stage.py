@@ -1,4 +1,4 @@
-"""What is computed of each detection, and the sums of it: against plain loops over rows."""
+"""What is computed of each detection, the sums of it, and clusters: against plain loops."""
 
 from collections import Counter
 from functools import partial
