@@ -10,7 +10,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
-from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
 from monitor.drift.evidence import Scale
 from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
 from tests.piped import pipeline_of
@@ -87,12 +87,6 @@ def test_list_as_json_has_every_number_and_null_for_what_is_none(said):
     assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
 
 
-def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
-    sidecar.watch.answer = DriftReading()
-    assert "no slice is watched: no truth has come yet, or" in said("list")
-    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}
-
-
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
     assert said("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
     assert said("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
@@ -149,19 +143,3 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
     sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
     (line,) = heard()
     assert "acknowledged by an�[2Jna: page: c�ar" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [((), 2), (("end",), 2), (("list", "--actor", "a"), 2), (("watch", "--slice"), 2)]
-    + [((action, "--help"), 0) for action in ("list", "acknowledge", "watch")],
-)
-def test_a_command_that_makes_no_sense_is_wrong_usage_and_every_action_explains_itself(
-    capsys, words, code
-):
-    with pytest.raises(SystemExit) as end:
-        main(["alarms", *words])
-    assert end.value.code == code
-    said = capsys.readouterr()
-    assert "usage: calibration-monitor" in said.err + said.out
-    assert code or ("--address H:P" in said.out and "SLICE" in said.out)

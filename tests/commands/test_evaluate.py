@@ -3,7 +3,6 @@ engines; what it cannot do it says in one line, with the field, the value and th
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -62,12 +61,6 @@ def rows():
 @pytest.fixture(scope="module")
 def drive(rows, tmp_path_factory):
     return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
-
-
-def fitted(path, file, *words, method="variance-scaling"):
-    """The model of a file."""
-    done("fit", file, *words, "--method", method, "--output", path)
-    return path
 
 
 # ---- what is printed
@@ -155,10 +148,7 @@ def test_frozen_bins_are_those_of_the_reference(drive, engine):
     ("words", "keep"),
     [
         (("--rows", "100:300"), lambda r: np.arange(r.n)[100:300]),
-        (("--rows", ":50"), lambda r: np.arange(r.n)[:50]),
-        (("--rows", "700:"), lambda r: np.arange(r.n)[700:]),
         (("--class", "car,cyclist"), lambda r: r.class_name != "pedestrian"),
-        (("--where", "role=fit", "--where", "seq=south"), lambda r: r.sequence == "south"),
         (
             ("--rows", "100:600", "--class", "car", "--where", "role=fit"),
             lambda r: np.flatnonzero(
@@ -212,21 +202,6 @@ def test_a_fault_divides_the_nees_by_its_factor_from_its_second_of_each_sequence
 
 # ---- rows that cannot be used
 
-WHY = (
-    "refused (a covariance that is not positive definite, or a mean or truth that is not finite "
-    "or beyond 1e+08)"
-)
-
-
-@pytest.fixture(scope="module")
-def spoiled(rows):
-    """Rows that no one can use, all with truth, and how many they are."""
-    spoiled, bad = with_bad_covariances(rows)
-    mean, truth = spoiled.mean.copy(), spoiled.truth.copy()
-    first, second, third, fourth = np.flatnonzero(rows.labelled & ~bad)[3:7]
-    mean[first, 0], mean[second, 1], truth[third, 0], mean[fourth, 3] = 1e9, np.inf, 1e200, np.nan
-    return replace(spoiled, mean=mean, truth=truth), np.count_nonzero(bad) + 4
-
 
 @pytest.mark.parametrize("write", [csv_file, npz_file])
 def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_path, write):
@@ -240,43 +215,12 @@ def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_pat
         assert got == without
 
 
-def test_fit_and_both_engines_use_the_same_rows_and_say_which_they_left_out(
-    rows, spoiled, tmp_path
-):
-    changed, unusable = spoiled
-    file, path = npz_file(tmp_path / "drive.npz", changed), tmp_path / "model.json"
-    words = ("--method", "variance-scaling", "--output", path)
-    without = rows.n - np.count_nonzero(rows.labelled)
-    said = done("fit", file, *words)
-    assert f"not fitted on: of {rows.n} rows, {without} have no truth and {unusable} are" in said
-    assert WHY in said
-    usable = rows.n - without - unusable
-    assert json.loads(path.read_text())["fitted_on"]["rows"] == usable
-    for engine in ENGINES:
-        for more in ((), ("--model", path)):
-            got = evaluate(file, "--engine", engine, *more)
-            told = got["rows"], got["rows_refused"], got["rows_without_truth"]
-            assert told == (usable, unusable, without)
-    assert "not fitted on" not in done("fit", npz_file(tmp_path / "sound.npz", rows), *words)
-    far = replace(rows, mean=rows.mean + 1e9).of(rows.labelled)
-    file = npz_file(tmp_path / "far.npz", far)
-    counts = f"of {far.n} rows, 0 have no truth and {far.n} are {WHY}. "
-    line = refused("fit", file, *words)
-    assert f"cannot fit on 0 detections with ground truth: {counts}Widen the selection" in line
-    for engine in ENGINES:
-        line = refusal(file, "--engine", engine)
-        assert f"nothing to evaluate: {counts}Select rows with ground truth." in line
-
-
 # ---- class probabilities
 
 
 def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tmp_path):
     random, path = np.random.default_rng(0), npz_file(tmp_path / "drive.npz", rows)
-    arrays = {
-        "prob": random.dirichlet(np.ones(3), rows.n),
-        "label": random.integers(0, 3, rows.n),
-    }
+    arrays = {"prob": random.dirichlet(np.ones(3), rows.n), "label": random.integers(0, 3, rows.n)}
     alone, both = tmp_path / "classes.npz", tmp_path / "both.npz"
     np.savez(alone, **arrays)
     accuracy = np.mean(arrays["prob"][50:].argmax(axis=1) == arrays["label"][50:])
@@ -310,18 +254,10 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     ("words", "named"),
     [
         (("--dimensions", "x,q"), ("'q'", "x, y, z, yaw")),
-        (("--dimensions", "x,x"), ("twice", "x, x")),
-        (("--class", "tram"), ("'tram'", "car, cyclist, pedestrian")),
         (("--where", "colour=red"), ("'colour'", "seq, role")),
-        (("--where", "role=test"), ("role=test", "Ask for less")),
         (("--rows", "900:"), ("rows 900:", "760 rows", "Ask for less")),
-        (("--rows", "5:5"), ("rows 5:5", "Ask for less")),
         (("--range", "0:10"), ("--range", "--binning equal-width")),
-        (("--model", "nowhere.json"), ("nowhere.json",)),
         (("--binning", "frozen"), ("--binning frozen", "--edges-from FILE")),
-        (("--edges-from", "a.csv"), ("--edges-from", "--binning frozen")),
-        (("--binning", "frozen", "--edges-from", "gone.csv"), ("gone.csv",)),
-        (("--micro-bins", "64"), ("--micro-bins", "--engine streaming")),
         (("--class-bins", "20"), ("--class-bins: no class probabilities of", "prob and label")),
     ],
 )
@@ -331,56 +267,14 @@ def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "named"),
-    [
-        ("drive.csv", b"x,y\n1,2\n", "var_<dimension>"),
-        ("drive.csv", b"x,var_x\n1,one\n", "line 2: var_x is 'one'"),
-        ("drive.csv", b"var_x\n1\n", "no column 'x'"),
-        ("drive.csv", b"", "var_<dimension>"),
-        ("drive.csv.gz", b"x,var_x\n1,1\n", "cannot be read"),
-        ("drive.npz", b"PK", "cannot be read"),
-        ("drive.txt", b"", "must end in .csv, .csv.gz or .npz"),
-        ("gone.csv", None, "Give a readable file"),
-    ],
-)
-def test_a_file_of_something_else_is_named(tmp_path, name, data, named):
-    path = tmp_path / name
-    if data is not None:
-        path.write_bytes(data)
-    line = refusal(path)
-    assert str(path) in line and named in line
-
-
-def test_a_reference_fault_or_model_that_does_not_fit_the_file_is_refused(rows, drive, tmp_path):
-    unlabelled = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
-    assert "nothing to evaluate: of 97 rows, 97 have no truth" in refusal(unlabelled)
-    plain = tmp_path / "plain.npz"
-    np.savez(plain, mean=rows.mean, var=np.ones((rows.n, 4)), gt=rows.truth)
-    line = refusal(drive, "--binning", "frozen", "--edges-from", plain)
-    assert "has dimensions 0, 1, 2, 3 and not x, y, z, yaw" in line
-    line = refusal(npz_file(tmp_path / "drive.npz", rows), "--fault", "variance=2@t=1")
-    assert "@t=1" in line and "no column t" in line
-    line = refusal(drive, "--model", fitted(tmp_path / "model.json", drive, *XYZ))
-    assert "x,y,z but the file is read with x,y,z,yaw" in line
-    assert "--dimensions x,y,z" in line
-
-
-@pytest.mark.parametrize(
     ("option", "texts"),
     [
         ("--rows", ("5", "a:b", "1:2:3", "-3:", "1.5:2")),
         ("--where", ("role", "=deploy")),
         ("--fault", ("0.2", "variance=0", "variance=-1", "variance=x", "variance=1e400")),
-        ("--fault", ("mean=2", "variance=2@t=", "variance=2@t=-1")),
         ("--range", ("5", "5:1", "2:2", "a:b", "0:inf", "0:1e155", "nan:1")),
         ("--bins", ("0", "-2", "ten", "2.5", "²")),
-        ("--class-bins", ("0", "ten")),
-        ("--min-bin-rows", ("0", "-2", "ten")),
-        ("--micro-bins", ("0", "5000", "ten")),
         ("--tau", ("0", "1", "0.5,1.5", "a", "0.5,", "nan")),
-        ("--engine", ("fast",)),
-        ("--binning", ("log",)),
-        ("--class-binning", ("frozen",)),
     ],
 )
 def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
@@ -392,18 +286,8 @@ def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
     ("words", "named"),
     [
         (("--binning", "frozen", "--edges-from", "/nowhere"), "--binning, --edges-from"),
-        (("--binning", "equal-width", "--range", "0:1"), "--binning, --range"),
-        (("--bins", "20"), "--bins"),
-        (("--min-bin-rows", "1", "--tau", "0.5"), "--min-bin-rows, --tau"),
-        (("--fault", "variance=2"), "--fault"),
-        (("--micro-bins", "32", "--engine", "streaming"), "--micro-bins"),
         (("--dimensions", "x", "--angles", "yaw,heading"), "--dimensions, --angles"),
-        (("--class", "car", "--where", "role=fit"), "--class, --where"),
         (("--engine", "streaming", "--class-bins", "25"), "--class-bins 25: --engine streaming"),
-        (
-            ("--engine", "streaming", "--class-binning", "equal-count"),
-            "--class-binning equal-count sorts the rows",
-        ),
     ],
 )
 def test_options_that_mean_nothing_to_class_probabilities_are_refused(tmp_path, words, named):

@@ -12,7 +12,7 @@ import pytest
 
 from monitor.cli import main
 from tests.recalibration.rows import read_selection
-from tests.verbs.recordings import csv_file, error, npz_file
+from tests.verbs.recordings import csv_file, error
 
 XYZ = ("--dimensions", "x,y,z")
 SCALING = (*XYZ, "--method", "variance-scaling")
@@ -75,17 +75,6 @@ def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, dr
     for name in left:
         assert f"slice {name} is left to the fallback: " in said
         assert "tracks count for" in said and "and 12 are needed" in said
-
-
-def test_a_slice_without_truth_is_said_to_be_left(run, drive, tmp_path, rows):
-    gone = rows.track.copy()
-    far = (rows.class_name == "car") & (buckets(rows) == ">=16")
-    gone[far] = -1
-    truth = rows.truth.copy()
-    truth[far] = np.nan
-    file = csv_file(tmp_path / "drive.csv", replace(rows, track=gone, truth=truth))
-    said = run("fit", file, *SCALING, *BY_RANGE, "--output", tmp_path / "model.json")
-    assert "slice car/>=16 is left to car: cannot fit on 0 detections" in said
 
 
 # ---- earlier models and clamps
@@ -164,31 +153,6 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, dri
         assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
 
 
-def test_nanoseconds_stay_what_they_are_and_a_file_without_times_and_tracks_has_rows_alone(
-    fitted, rows, tmp_path
-):
-    path = npz_file(tmp_path / "plain.npz", rows)
-    n = int(np.count_nonzero(rows.labelled))
-    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
-    assert basis == {"rows": n, "tracks": n, "effective_rows": float(n)}
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    start = 1_318_000_000_000_000_001
-    np.savez(path, **arrays, stamp_ns=start + np.arange(rows.n))
-    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
-    labelled = np.flatnonzero(rows.labelled)
-    assert basis["first"] == start + labelled.min()
-    assert basis["last"] == start + labelled.max()
-    assert basis["clock"] == "stamp_ns"
-
-
-def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
-    file = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
-    said = run("fit", file, "--method", "identity", "--output", tmp_path / "model.json")
-    assert "fitted on no rows" in said
-    assert "basis" not in document(tmp_path / "model.json")["fallback"]
-
-
 # ---- what is refused
 
 
@@ -196,17 +160,8 @@ def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
     ("words", "named"),
     [
         (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
-        (("--by", "class", "--range-edges", "20"), "--range-edges: it is for --by range"),
         (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
         (("--prior-strength", "5"), "--prior-strength: it is for variance-scaling, covariance-sca"),
-        (
-            ("--inducing", "9"),
-            "--inducing: variance-scaling has no use for it; it is for gp-normal",
-        ),
-        (("--time-constant", "3s"), "--time-constant: variance-scaling has no use for it; it is f"),
-        (("--label-delay", "3s"), "--label-delay: variance-scaling has no use for it; it is for "),
-        (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
-        (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
         (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
     ],
 )
@@ -232,26 +187,6 @@ def test_an_earlier_model_that_does_not_fit_and_a_range_without_a_position_are_r
     np.savez(tmp_path / "plain.npz", mean=np.ones((9, 2)), var=np.ones((9, 2)), gt=np.zeros((9, 2)))
     line = refused("fit", tmp_path / "plain.npz", *SCALING[2:], "--by", "range", *output)
     assert "--by range: the range is the norm of x, y, z, and the file is read with 0, 1" in line
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"dimensions": np.array(["x\n", "y", "z", "yaw"])}, {"class": None}],
-)
-def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
-    refused, rows, tmp_path, changes
-):
-    with np.load(npz_file(tmp_path / "drive.npz", rows)) as archive:
-        arrays = dict(archive)
-    if "class" in changes:
-        changes = {"class": np.where(rows.class_name == "car", "bus\n", rows.class_name)}
-    file = tmp_path / "names.npz"
-    np.savez(file, **arrays | changes)
-    words = ("--method", "variance-scaling", "--by-class", "--output", tmp_path / "model.json")
-    assert "what was fitted makes no model that can be read again: '" in refused(
-        "fit", file, *words
-    )
-    assert not (tmp_path / "model.json").exists()
 
 
 @pytest.mark.parametrize(

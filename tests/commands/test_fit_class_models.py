@@ -29,11 +29,7 @@ BESIDE = {
     "t": np.arange(N) / 10,
     "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
 }
-GAUSSIANS = {
-    "mean": np.zeros((N, 2)),
-    "var": np.ones((N, 2)),
-    "gt": RANDOM.normal(size=(N, 2)),
-}
+GAUSSIANS = {"mean": np.zeros((N, 2)), "var": np.ones((N, 2)), "gt": RANDOM.normal(size=(N, 2))}
 TEMPERATURE = ("--method", "temperature")
 SCALING = ("--method", "variance-scaling")
 
@@ -133,48 +129,7 @@ def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
     assert evaluate(file, "--model", model)["rows_refused"] == 3
 
 
-def test_rows_without_a_true_class_are_recalibrated_but_not_fitted_on(fitted, applied, save):
-    some = np.where(np.arange(N) % 3 == 0, -1, LABEL)
-    kept = some >= 0
-    file = save("some", logits=LOGITS, label=some)
-    model = fitted(file, *TEMPERATURE)
-    other = fitted(save("alone", logits=LOGITS[kept], label=LABEL[kept]), *TEMPERATURE)
-    assert document(model)["version"] == document(other)["version"]
-    assert document(model)["fitted_on"]["rows"] == np.count_nonzero(kept)
-    _, arrays = applied(model, file)
-    assert arrays["prob"].shape == (N, C)
-    assert arrays["label"].tolist() == some.tolist()
-
-
-def test_a_logit_of_minus_infinity_is_a_probability_of_none(fitted, applied, evaluate, save):
-    logits, never = LOGITS.copy(), (LABEL[:40] + 1) % C
-    logits[np.arange(40), never] = -np.inf
-    sound = save("sound", logits=logits, label=LABEL)
-    model = fitted(sound, *TEMPERATURE)
-    assert document(model)["fitted_on"]["rows"] == N
-    _, arrays = applied(model, sound)
-    assert (arrays["prob"][np.arange(40), never] < 1e-5).all()
-    logits[50], logits[51, 2], logits[52, 0] = -np.inf, np.nan, np.inf
-    spoiled = save("spoiled", logits=logits, label=LABEL)
-    assert evaluate(spoiled, "--model", model)["rows_refused"] == 3
-    _, arrays = applied(model, spoiled)
-    assert np.isnan(arrays["prob"]).any(axis=1).nonzero()[0].tolist() == [50, 51, 52]
-
-
 # ---- what a model says
-
-
-def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, save, tmp_path):
-    known = {name: BESIDE[name] for name in ("track", "seq", "t")}
-    file, path = save("classes", logits=LOGITS, label=LABEL, **known), tmp_path / "model.json"
-    said = run("fit", file, *TEMPERATURE, "--rows", "0:400", "--output", path)
-    fitted_on = document(path)["fitted_on"]
-    basis = fitted_on["basis"]
-    assert (fitted_on["file"], fitted_on["rows"]) == ("classes.npz", 400)
-    assert (basis["rows"], basis["tracks"]) == (400, 100)
-    assert (basis["first"], basis["last"], basis["clock"]) == (0.0, 39.9, "t")
-    assert 0 < basis["effective_rows"] <= 400
-    assert "fitted on 400 rows of 100 tracks, worth " in said
 
 
 @pytest.mark.parametrize("method", CLASS_METHODS)
@@ -241,8 +196,7 @@ def test_of_a_file_with_both_the_model_says_which_is_recalibrated(evaluate, fitt
 
 
 @pytest.mark.parametrize(
-    ("words", "left_out"),
-    [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")],
+    ("words", "left_out"), [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")]
 )
 def test_what_is_known_of_each_row_is_written_and_what_is_not_written_is_said(
     run, fitted, save, tmp_path, words, left_out
@@ -303,15 +257,7 @@ def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, d
     ("arrays", "said"),
     [
         ({"prob": softmax(LOGITS / 2, axis=1)}, "prob[0] is not the softmax of logits[0]"),
-        (
-            {"prob": np.stack([PROB] * 7, axis=1)},
-            "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same",
-        ),
         ({"label": np.full(N, -1)}, f"0 detections with a true class: of {N} rows, {N} have none"),
-        (
-            {"class_names": np.array(["a\n", "b", "c", "d"])},
-            "makes no model that can be read again: 'document.classes[0]': 'a\\n' holds",
-        ),
     ],
 )
 def test_a_file_that_cannot_be_fitted_on_is_refused_with_the_reason(
@@ -327,16 +273,9 @@ def test_a_file_that_cannot_be_fitted_on_is_refused_with_the_reason(
     [
         ("fit", ("--by", "class"), "--by"),
         ("fit", ("--class", "car", "--where", "role=fit"), "--class, --where"),
-        ("fit", ("--dimensions", "x"), "--dimensions"),
-        ("fit", ("--fault", "variance=2"), "--fault"),
-        ("fit", ("--angles", "yaw"), "--angles: for Gaussians, and temperature is fitted to class"),
         ("fit", ("--clamp", "1:2"), "--clamp: temperature has no use for it"),
-        ("fit", ("--objective", "mean"), "--objective: temperature has no use for it"),
-        ("fit", ("--time-constant", "3s"), "--time-constant: temperature has no use for it"),
         ("apply", ("--tau", "0.5"), "--tau: for Gaussians"),
-        ("apply", ("--quantiles",), "--quantiles: for Gaussians"),
         ("apply", ("--class", "car"), "--class: for Gaussians"),
-        ("apply", ("--angles", "yaw"), "--angles: for Gaussians"),
     ],
 )
 def test_options_of_gaussians_are_refused_by_name(

@@ -150,28 +150,13 @@ def test_a_class_of_too_few_tracks_is_left_out_and_named(drive, tmp_path):
     ]
 
 
-def test_the_configuration_says_how_much_is_enough(drive, rows, tmp_path):
-    files = (drive, "--class", "car", "--output", tmp_path / "usual.json")
-    cars = rows.of_class("car")
-    labelled, tracks = int(np.count_nonzero(cars.labelled)), len(set(cars.track) - {-1})
-    config = tmp_path / "sidecar.toml"
-    enough = {"reference_tracks": tracks, "reference_detections": labelled}
-    done("reference", *files, "--config", configuration(config, **enough))
-    assert read_references(tmp_path / "usual.json")["car"][Stage.RAW].detections == labelled
-    for key, value in enough.items():
-        more = configuration(config, **(enough | {key: value + 1}))
-        assert f"{key} = {value + 1}" in refused("reference", *files, "--config", more)
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("--class", "cyclist"), "nothing is learned: cyclist: 6 tracks and 59 detections"),
         (("--where", "gt_id="), "have no truth. Give longer drives."),
         (("--recalibrator", "gone.json"), "gone.json"),
-        (("--class", "tram"), "'tram'"),
         (("FLAT",), "Give --dimensions that all have"),
-        (("--config", "WRONG"), "[drift.open_track]"),
     ],
 )
 def test_what_says_too_little_or_does_not_go_together_is_refused(

@@ -11,14 +11,7 @@ from monitor.statistics.state import Slicing, StatisticsState
 from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState, serialised
 from tests.commands.spoken import done, found, refused
-from tests.states import (
-    BINNING,
-    OTHER_BINNING,
-    WINDOWS,
-    assert_same_state,
-    counted,
-    random_rows,
-)
+from tests.states import BINNING, OTHER_BINNING, WINDOWS, assert_same_state, counted, random_rows
 
 # A field that only newer code knows: number 1000, five bytes.
 ADDED = b"\xc2\x3e\x05newer"
@@ -62,12 +55,7 @@ def test_files_add_up_like_the_states_in_them(files, tmp_path):
         "clock_ns": merged.clock_ns,
         "detections": 90,
         "slices": [
-            {
-                "name": e.name,
-                "dimensions": list(e.space.names),
-                "overflow": e.overflow,
-                "n": e.n,
-            }
+            {"name": e.name, "dimensions": list(e.space.names), "overflow": e.overflow, "n": e.n}
             for e in read_state(output).state.slices
         ],
         "class_slices": [{"name": "lidar", "classes": 3, "n": 90}],

@@ -7,12 +7,10 @@ import re
 
 import pytest
 
-from monitor.cli import main
 from monitor.commands.options import plain, this_person
-from monitor.pipeline.promotions import REMEMBERED
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
-from monitor.promotion.records import Evidence, Happened
+from monitor.promotion.records import Happened
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
@@ -163,24 +161,6 @@ def test_history_tells_the_latest_records_with_their_evidence(asked, told):
     assert sum("2025-06-15" in line for line in asked("history").splitlines()) == len(Happened)
 
 
-def test_history_as_json_has_null_for_what_is_no_number(asked, told):
-    nothing = Evidence(0, float("nan"), 0.0, float("-inf"), 2.0)
-    told.happened = (record(Happened.BEGAN, evidence=nothing, event_ns=None),)
-    (found,) = json.loads(asked("history", "--json"))["records"]
-    assert found["evidence"]["gain"] is None
-    assert found["evidence"]["log10_worse"] is None
-    assert found["event_ns"] is None
-    assert found["what"] == "began"
-
-
-def test_words_of_others_cannot_move_the_cursor_of_a_terminal(asked, told):
-    told.happened = (record(Happened.HELD, reason="see\x1b[2J\nthere", slice="c\rar"),)
-    said = asked("history")
-    assert "\x1b" not in said
-    assert "\r" not in said
-    assert "see�[2J�there" in said
-
-
 def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "no recalibrator 'gp-0'" in denied("promote", "gp-0")
     assert "no recalibrator 'gp-0'" in denied("show", "gp-0")
@@ -196,51 +176,3 @@ def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tm
     assert f"{file}: " in denied("promote", "--file", file)
     assert f"{tmp_path / 'nowhere'}" in denied("promote", "--file", tmp_path / "nowhere")
     assert told.asked == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("watch",),
-        ("promote",),
-        ("promote", "v", "--file", "f"),
-        ("rollback", "--slice", "car", "--classes"),
-        ("history", "-n", "0"),
-        ("history", "-n", str(REMEMBERED + 1)),
-        ("show",),
-    ],
-)
-def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
-    with pytest.raises(SystemExit) as end:
-        main(["recalibrators", *words])
-    assert end.value.code == 2
-    assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
-
-
-def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
-    def nameless():
-        raise KeyError("getpwuid(): uid not found: 1000")
-
-    monkeypatch.setattr("getpass.getuser", nameless)
-    assert this_person() == "command line"
-
-
-def test_a_running_sidecar_does_what_it_is_asked_and_keeps_an_account_of_it(start, run, tmp_path):
-    file = tmp_path / "double.json"
-    file.write_text(DOUBLE.to_json(), "utf-8")
-    address = ("--address", start().grpc)
-    run("recalibrators", "promote", "--file", file, "--actor", "anna", *address)
-    listed = json.loads(run("recalibrators", "list", "--json", *address))
-    promoted = [one["version"] for one in listed["recalibrators"] if one["in_force"]]
-    assert promoted == [CLASS_IDENTITY.version, DOUBLE.version]
-    said = run("recalibrators", "rollback", *address)
-    assert said == f"{IDENTITY.version} is in force, in place of {DOUBLE.version}\n"
-    run("recalibrators", "pin", *address)
-    happened = json.loads(run("recalibrators", "history", "--json", *address))["records"]
-    assert [one["what"] for one in happened] == ["promoted", "rolled_back", "pinned"]
-    assert [one["sequence"] for one in happened] == [1, 2, 3]
-    assert (happened[0]["actor"], happened[0]["after"]) == ("anna", DOUBLE.version)
-    shown = json.loads(run("recalibrators", "show", DOUBLE.version, "--json", *address))
-    assert shown["records"] == happened[:2]
-    assert shown["document"] == json.loads(DOUBLE.to_json())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.commands import replay, sending
-from monitor.commands.sending import Addresses, SidecarFailed, running_sidecar
-from monitor.wire.client_messages import encode_frame
+from monitor.commands import replay
+from monitor.commands.sending import Addresses, running_sidecar
 from tests.commands.spoken import done, found, refused, spoken, wrong_usage
 from tests.verbs.recordings import (
     DIMENSIONS,
@@ -201,37 +198,11 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
 # ---- what it does not do
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_sidecar_that_is_killed_on_the_way_is_told(words, monkeypatch, own):
-    killed: list[int] = []
-
-    def encode_and_kill(frame):
-        """Kills the youngest child of this process when frame 10 is first about to be sent."""
-        if frame.frame_id == 10 and not killed:
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-            killed.append(int(children.split()[-1]))
-            os.kill(killed[0], signal.SIGKILL)
-        return encode_frame(frame)
-
-    monkeypatch.setattr(sending, "encode_frame", encode_and_kill)
-    if own:
-        code, _, err = spoken("replay", *words, "--speed", "20")
-        said = "the sidecar was killed by signal 9 while it was needed"
-        assert code == 1 and said in err.splitlines()[0]
-        return
-    with pytest.raises(SidecarFailed), running_sidecar("") as addresses:
-        line = refusal(*words, "--speed", "20", "--address", addresses.grpc)
-        assert f"the sidecar at {addresses.grpc} ended a stream" in line
-
-
 @pytest.mark.parametrize(
     ("more", "named"),
     [
         (("--class", "tram"), "'tram'"),
-        (("--rows", "9:9"), "rows 9:9. Ask for less"),
-        (("--dimensions", "x,q"), "'q'"),
         (("--recalibrator", "gone.json"), "gone.json"),
-        (("--address", "127.0.0.1:1", "--mode", "observe"), "--mode and --slice-by are settings"),
         (("--address", "127.0.0.1:1", "--slice-by", "stream"), "--mode and --slice-by"),
     ],
 )
@@ -257,12 +228,8 @@ def test_a_frame_number_below_0_or_a_model_of_other_dimensions_is_named(
     [
         ("--ground-truth-delay", ("-1", "soon", "inf", "nan")),
         ("--speed", ("0", "-1", "fast", "nan")),
-        ("--bins", ("0", "-1", "513", "2.5", "many")),
         ("--slice-by", ("colour",)),
-        ("--mode", ("watch",)),
         ("--match-distance", ("0", "-1", "near", "inf", "car=", "car=2,x")),
-        ("--birth-score", ("high", "nan", "inf")),
-        ("--measurement-noise", ("none",)),
     ],
 )
 def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):

@@ -7,8 +7,7 @@ import asyncio
 import json
 import math
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -20,42 +19,22 @@ from monitor.commands.replay_drift import (
     DriftFound,
     drift_json,
     drift_section,
-    drift_table,
     listening_for_alarms,
     moment,
     reference_file,
 )
-from monitor.commands.sending import (
-    PlayCounts,
-    PlaySettings,
-    RecordedSequence,
-    interleaved_frames,
-    play,
-    sequences,
-)
+from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
 from monitor.drift.bets import Severity
 from monitor.drift.evidence import Scale
-from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth
+from monitor.frames.frame import Header
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import plain_space
-from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.streams import Stream
 from monitor.store.drift_documents import read_references
-from monitor.store.recordings import Recording, read_recording
-from monitor.wire.answers import encode_process_response, encode_truth_response
-from monitor.wire.requests import (
-    WireLimits,
-    decode_process_request,
-    decode_truth_request,
-    detection_tail,
-)
+from monitor.store.recordings import Recording
 from tests.alarmed import alarm
-from tests.piped import pipeline_of, reported
-from tests.verbs.recordings import SEQUENCES, csv_file, recorded
-
-LIMITS = WireLimits(2**20, 1000)
+from tests.verbs.recordings import csv_file, recorded
 
 
 @pytest.fixture(scope="module")
@@ -83,99 +62,6 @@ def said(capsys):
 # ---- objects of the labeller
 
 
-@dataclass
-class AnswersAtOnce:
-    """A stream to a pipeline in this process."""
-
-    answer: Callable[[bytes], bytes]
-    waiting: list[bytes] = field(default_factory=list)
-    track_dimensions: tuple[str, ...] = ()
-
-    async def send(self, data):
-        self.waiting.append(self.answer(data))
-
-    async def receive(self):
-        return self.waiting.pop(0)
-
-    async def close(self):
-        pass
-
-
-@dataclass
-class InProcess:
-    """A client of a pipeline in this process, and the labels that it got."""
-
-    pipeline: Pipeline = field(default_factory=pipeline_of)
-    labels: list[ReceivedTruth] = field(default_factory=list)
-
-    async def open(self, header: Header):
-        stream = self.pipeline.register(header)
-        assert isinstance(stream, Stream)
-
-        def answer(data):
-            frame = decode_process_request(data, LIMITS, detection_tail())
-            assert isinstance(frame, ReceivedFrame)
-            return encode_process_response(self.pipeline.process(stream, frame), 0)
-
-        return AnswersAtOnce(answer)
-
-    def truth(self):
-        def answer(data):
-            truth = decode_truth_request(data, LIMITS)
-            assert isinstance(truth, ReceivedTruth)
-            self.labels.append(truth)
-            found = reported(self.pipeline, truth)
-            return encode_truth_response(truth.stream, truth.frame_id, found)
-
-        return AnswersAtOnce(answer)
-
-
-def labels_of(path):
-    """All labels that replay sends of a file, and whether each of them was matched."""
-    client, tally = InProcess(), PlayCounts()
-    asyncio.run(play(client, sequences(read_recording(path), ""), PlaySettings(), tally))  # type: ignore[arg-type]  # it is asked for no more
-    assert tally.account.matched == tally.labels > 0
-    return client.labels
-
-
-def test_labels_come_in_the_order_of_their_frames_and_the_next_sequence_begins_where_one_ends(
-    drive,
-):
-    sent = [(one.frame_id, one.stream) for one in labels_of(drive)]
-    assert sent == sorted(sent)
-    assert {stream for _, stream in sent} == set(SEQUENCES)
-    played = sequences(read_recording(drive), "")
-    order = [(number, one.frame.frame_id) for _, number, one in interleaved_frames(played, 2)]
-    first, second, third = (one.frames for one in played)
-    assert first == second
-    assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
-    assert order[2 * first :] == [(2, f) for f in range(third)]
-    times = [at_s for at_s, *_ in interleaved_frames(played, 2)]
-    assert times == sorted(times)
-
-
-def objects_by_place(labels):
-    """(stream, x and y of the truth) → the object's id, of all labels."""
-    found = {}
-    for frame in labels:
-        for i in range(frame.n):
-            known = frame.objects is not None and bool(frame.objects.known[i])
-            id = int(frame.objects.id[i]) if known else None
-            found[frame.stream, *frame.truth[i, :2].tolist()] = id
-    return found
-
-
-def places(rows):
-    there = rows.of(rows.labelled)
-    return list(zip(there.sequence.tolist(), *there.truth[:, :2].T.tolist(), strict=True)), there
-
-
-def test_each_label_names_the_object_of_its_row(drive, rows):
-    found = objects_by_place(labels_of(drive))
-    keys, there = places(rows)
-    assert found == dict(zip(keys, there.track.tolist(), strict=True))
-
-
 # ---- the sidecar that is started
 
 
@@ -199,17 +85,6 @@ def options(**given):
 
 def section(asked, reference=None):
     return tomllib.loads(drift_section(asked, reference))["drift"]
-
-
-def test_the_started_sidecar_keeps_nothing_of_drift_and_learns_its_own_reference(tmp_path):
-    config = tmp_path / "sidecar.toml"
-    config.write_text('[drift]\npath = "somewhere"\nhours_between_false_pages = 50\n')
-    assert "path" not in section(options())
-    with reference_file(options(), None) as reference:
-        assert reference is None
-    found = section(options(config=config))
-    assert "path" not in found
-    assert (found["hours_between_false_pages"], found["reference"]) == (50, "")
 
 
 def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_without_their_fault(
@@ -242,14 +117,10 @@ def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_witho
     [
         # A sidecar of somebody else takes no settings.
         (("--address", "h:1", "--reference", "u.json"), "--reference: it would be a setting"),
-        (("--address", "h:1", "--reference-where", "role=fit"), "--reference-where: it would be"),
         (("--address", "h:1", "--config", "s.toml"), "--config: it is for a sidecar that is"),
         # What cannot be usual is told before a sidecar is started.
         (("--reference", "gone.json"), "cannot read the reference gone.json"),
-        (("--reference-where", "role=test"), "none of"),
         (("--reference-where", "class=cyclist"), "nothing is learned"),
-        (("--reference-where", "role=fit", "--slice-by", "stream"), "usual of classes"),
-        (("--config", "gone.toml"), "gone.toml"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_a_sidecar_is_started(
@@ -363,10 +234,7 @@ def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_ve
 def test_json_holds_what_a_program_needs_to_know_of_alarms():
     played = [sequence("north", [t + 100 for t in TENTHS])]
     alarm = replace(
-        ALARM,
-        event_ns=112_300_000_000,
-        since_ns=110_100_000_000,
-        scale=Scale(2.2, 1.9, math.inf),
+        ALARM, event_ns=112_300_000_000, since_ns=110_100_000_000, scale=Scale(2.2, 1.9, math.inf)
     )
     standings = (standing(alarm), standing(None, slice="total", evidence=0.0))
     found = drift_json(DriftFound((alarm,), standings), played)
@@ -398,17 +266,6 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
         "log10_threshold": pytest.approx(3),
     }
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
-
-
-def test_the_table_shows_every_standing_and_every_alarm():
-    played = [sequence("north", TENTHS)]
-    standings = (standing(ALARM), standing(None, slice="total", state=DriftState.TOO_FEW))
-    heads, car, total, alarm = drift_table(DriftFound((ALARM,), standings), played).splitlines()
-    assert heads.split() == ["drift", "severity", "state", "evidence", "peak", "threshold"]
-    assert car.split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
-    assert "too few" in total
-    assert alarm.startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
-    assert drift_table(DriftFound(), played) == ""
 
 
 # ---- through a sidecar

@@ -16,15 +16,7 @@ from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.spoken import done, found, refused
-from tests.verbs.recordings import (
-    FRAMES,
-    SEQUENCES,
-    Recorded,
-    csv_file,
-    labels_file,
-    npz_file,
-    recorded,
-)
+from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, csv_file, labels_file, recorded
 
 refusal = partial(refused, "replay")
 CLASSES = ("car", "pedestrian")
@@ -239,12 +231,9 @@ def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (("--measurement-noise", "unit"), "--measurement-noise: there is nothing to hold"),
         (("--birth-score", "2", "--match-distance", "2"), "--birth-score, --match-distance:"),
         (("--address", "127.0.0.1:1", "--birth-score", "2"), "would be a setting of the tracker"),
-        (("--ground-truth", "gone.csv"), "gone.csv: cannot be read"),
         (("LABELS", "--match-distance", "tram=2"), "no class 'tram'. Classes there are: car, "),
-        (("LABELS", "--config", "gone.toml"), "gone.toml"),
         (("LABELS", "--dimensions", "yaw"), "without a length among the dimensions no track has"),
     ],
 )
@@ -252,23 +241,3 @@ def test_what_cannot_be_held_against_labels_is_refused(nothing_starts, chosen, t
     labels = {"LABELS": ("--ground-truth", truth)}
     words = (word for one in more for word in labels.get(one, (one,)))
     assert named in refusal(*chosen, *words)
-
-
-def test_a_file_that_does_not_go_with_the_labels_is_named(
-    nothing_starts, words, rows, truth, folder
-):
-    config = folder / "wrong.toml"
-    config.write_text("[tracker]\nbirthscore = 2\n")
-    assert "tracker.birthscore" in refusal(*words, "--config", config)
-    north = labels_file(folder / "north.csv", rows.of(rows.sequence == "north"))
-    line = refusal(*words, "--ground-truth", north)
-    assert "no label of sequence 'south'. Sequences there are: north." in line
-    cars = labels_file(folder / "cars.csv", rows.of_class("car"))
-    line = refusal(*words, "--ground-truth", cars)
-    assert "no label of class 'pedestrian'. Classes there are: car." in line
-    archive = npz_file(folder / "frameless.npz", rows)
-    assert "no column frame" in refusal(archive, "--ground-truth", truth)
-    flat = folder / "flat.csv"
-    flat.write_text("frame,t,class,x,var_x\n0,0,car,1,1\n")
-    line = refusal(words[0], flat, "--ground-truth", truth)
-    assert "the files have dimensions x and x,y,z,yaw." in line

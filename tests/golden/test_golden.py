@@ -48,12 +48,7 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.client_messages import (
-    OutgoingFrame,
-    encode_frame,
-    encode_header,
-    encode_truth,
-)
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header, encode_truth
 from monitor.wire.requests import (
     WireLimits,
     decode_process_request,

@@ -18,7 +18,7 @@ from monitor.pipeline.run_state import RUN_STATE
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.observations import finished
 from monitor.store.codec import Codec, InvalidDocument, OtherDocument
-from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from monitor.store.drift_documents import family_text, read_family
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
@@ -188,9 +188,7 @@ OUTER = Codec(
         ({"number": "7"}, "'outer.number' is '7': it must be a valid integer"),
         ({}, "'outer' has no 'number'"),
         ({"number": 1, "more": 2}, "'outer.more' is unknown"),
-        ({"number": 1, "a\nb": 2}, "'outer.a\\nb' is unknown"),
         ({"number": 1, "inner": []}, "'outer.inner' has 0 entries: it must have at least 1"),
-        ({"number": 1, "inner": [{"name": "a"}] * 3}, "'outer.inner' has 3 entries: it must have"),
         (
             {"number": 1, "inner": [{"name": "a", "share": 1.5}]},
             "'outer.inner[0].share' is 1.5: it",
@@ -199,14 +197,8 @@ OUTER = Codec(
             {"number": 1, "inner": [{"name": "a", "share": {}}]},
             "'outer.inner[0].share' is an object",
         ),
-        ({"number": 1, "inner": [{"name": [0] * 9}]}, "'outer.inner[0].name' is a list of 9"),
-        (
-            {"number": 1, "inner": [{"name": "a\n"}]},
-            "'outer.inner[0].name': 'a\\n' holds what cann",
-        ),
         ({"number": 1, "inner": [{"name": "\ud800"}]}, "'outer' holds text that is no Unicode"),
         ({"number": 2, "odd": True}, "'outer': 2 is even"),
-        ({"number": "x" * 300}, "'outer.number' is 'xxx"),
     ],
 )
 def test_a_refusal_names_field_value_and_remedy(content, said):
@@ -236,15 +228,3 @@ def test_a_document_is_one_line_of_ascii_in_which_nan_is_null():
     assert text.startswith(b'{"format":"outer/2","number":7,')
     assert b'"unsure":null' in text
     assert OUTER.read(text).inner == (Inner("größe"),)
-
-
-def test_references_are_a_line_that_people_can_read_and_a_bad_file_is_named(tmp_path):
-    path = tmp_path / "reference.json"
-    path.write_text(reference_text({}))
-    assert path.read_text().startswith('{"kind": "calibration-monitor drift reference", "version"')
-    assert read_references(path) == {}
-    path.write_text("{}")
-    for bad, said in ((path, "has no 'kind'"), (tmp_path / "gone", "No such file")):
-        with pytest.raises(InvalidDocument, match=said) as refusal:
-            read_references(bad)
-        assert str(bad) in str(refusal.value)

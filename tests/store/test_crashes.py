@@ -443,25 +443,3 @@ def test_while_the_disk_takes_nothing_frames_go_on_and_afterwards_all_is_promise
         assert client.durable == AFTER
         watcher.close()
     assert_ends_undisturbed(tmp_path, disk.folder, config, client, calm)
-
-
-@pytest.mark.components
-def test_where_the_disk_takes_nothing_from_the_start_it_serves_and_keeps_when_it_can(tmp_path):
-    disk, client = faulty_disk(tmp_path), Client()
-    disk.fail(READ_ONLY)
-    sidecar = Sidecar(tmp_path, settings(disk.folder), environment=disk.environment)
-    with killed_after(sidecar, 60.0):
-        watcher = Watcher(sidecar)
-        assert warnings(sidecar, "pending: ") >= 1
-        assert client.send(sidecar, until=through(9))
-        assert client.fleeting > 0 == len(client.acknowledged)
-        disk.heal()
-        assert eventually(lambda: told(watcher, "are written again") == 1)
-        client.send(sidecar, until=through(9))
-        assert client.acknowledged
-        watcher.close()
-    sidecar = Sidecar(tmp_path, settings(disk.folder), environment=disk.environment)
-    try:
-        assert new_labels(sidecar, client.acknowledged.values()) == 0
-    finally:
-        sidecar.end()

@@ -346,9 +346,3 @@ def test_every_change_of_a_body_or_its_key_changes_the_checksum(seed, place, cha
     assert key.crc(body) == crc
     assert key.crc(bytes(data)) != crc
     assert key._replace(**other).crc(body) != crc
-
-
-def test_entries_of_a_kind_that_is_not_known_are_refused():
-    ((key, _, body),) = bodies_of(frame_entry(0))
-    with pytest.raises(NoEntry, match="kind: 9, where 1 to 3 are known"):
-        unkeyed(key._replace(kind=9), body)

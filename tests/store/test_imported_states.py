@@ -37,16 +37,7 @@ from monitor.wire.requests import WireLimits
 from tests.labelled import converse, exported, header, imported, labelled_frame
 from tests.laws import costly
 from tests.piped import SECOND, pipeline_of
-from tests.piped_classes import (
-    CLASSES,
-    GOOD_TRUTH,
-    HEADER,
-    HOUR,
-    counted,
-    opened,
-    sent,
-    state_of,
-)
+from tests.piped_classes import CLASSES, GOOD_TRUTH, HEADER, HOUR, counted, opened, sent, state_of
 from tests.received import frame
 from tests.served import running
 from tests.states import assert_same_state, bits, in_parts, joined
@@ -358,7 +349,6 @@ class OtherEdges(IncompatibleStatistics):
         (InvalidState("damaged"), grpc.StatusCode.INVALID_ARGUMENT),
         (TransferTimeout("too slow"), grpc.StatusCode.ABORTED),
         # What names and documents say is long is cut.
-        (InvalidState("x" * 501), grpc.StatusCode.INVALID_ARGUMENT),
         # One of ours that nobody caught is no fault of the client.
         (TimeoutError("elsewhere"), grpc.StatusCode.INTERNAL),
     ],

@@ -19,13 +19,7 @@ from monitor.store.entries import Entry, bodies_of
 from monitor.store.files import Claim
 from monitor.store.journal import MOST_LABEL_BYTES, Journal
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
-from tests.journalled import (
-    all_told,
-    frame,
-    labels,
-    labels_alone,
-    told,
-)
+from tests.journalled import all_told, frame, labels, labels_alone, told
 
 PATIENCE = 30.0  # s
 
@@ -292,37 +286,6 @@ async def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_c
     assert "not written" in failed
     assert "written again, after 3" in recovered
     assert await left(path) == [1, 2, 3]
-
-
-@on_a_loop
-async def test_nothing_that_others_make_of_it_ends_the_writing(path):
-    def fails(*_):
-        raise RuntimeError("nobody thought of that")
-
-    journal = Journal(Claim(path), PendingConfig(), fails)
-    journal.open(fails)
-    journal.note(frame(1, 1))
-    assert await journal.durable(NEVER)
-    shutil.rmtree(path)
-    journal.note(frame(2, 1))
-    assert await journal.durable(NEVER)
-    await journal.close()
-
-
-@on_a_loop
-async def test_an_entry_without_bytes_is_lost_alone(heard, path, caplog):
-    journal = begin(heard, path)
-    entries = [
-        *(frame(1), frame(2, stream="\ud800"), frame(3)),
-        *(labels(4, 1, stream="\ud800"), labels(5, 1)),
-    ]
-    assert [journal.note(entry) for entry in entries] == [True, False, True, False, True]
-    durable = [await journal.durable(n) for n in range(1, 6)]
-    assert durable == [True, False, True, False, True]
-    assert journal.failures == 2
-    await journal.close()
-    assert await left(path) == [1, 3, 5]
-    assert "entry 2 cannot be written" in caplog.text
 
 
 # ---- what goes while labels wait

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from google.protobuf.internal.encoder import TagBytes
 
-from monitor.statistics.state import StatisticsState
 from monitor.store import statistics_state
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, decode, parsed
 from monitor.v1 import statistics_state_pb2 as pb
-from tests.states import BINNING, WINDOWS, bits, counted, in_parts, joined, state_message
+from tests.states import bits, counted, in_parts, joined, state_message
 
 
 def field(number: int, value: bytes) -> bytes:
@@ -62,15 +61,6 @@ def test_a_merge_keeps_what_both_have_added():
     assert (added(data), added(data, other)) == (11, 11)
     plain = parsed(state_message().SerializeToString())
     assert bits(parsed(data).state) == bits(plain.state.merge(plain.state))
-
-
-def test_an_unknown_field_of_a_pane_does_not_count_as_a_pane():
-    state = StatisticsState(BINNING, WINDOWS, 0, counted([]).slices)
-    newer = pb.StatisticsState.FromString(joined(StoredState(state)))
-    newer.slices[0].panes.add(level=3).MergeFromString(ADDED)
-    stored = decode([newer])
-    assert bits(stored.state) == bits(state)
-    assert added(stored.unknown) == 1
 
 
 def test_what_is_added_is_bounded(monkeypatch):

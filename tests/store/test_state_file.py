@@ -82,12 +82,6 @@ def test_what_was_written_is_read_and_the_generation_before_is_kept(file):
     assert file.load(whole) == Loaded(2, file.previous, (gone,), refused=0)
 
 
-def test_at_the_first_start_there_is_nothing_and_no_complaint(tmp_path):
-    assert StateFile(tmp_path).load(whole) == Loaded(None, None, ())
-    assert StateFile(tmp_path).write(checkpoint(1)) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
-
-
 def test_only_the_owner_may_read_it(tmp_path):
     before = os.umask(0)
     try:
@@ -229,12 +223,10 @@ def sql(*statements: str) -> Callable[[Path], None]:
 DAMAGES = {
     "emptied": (lambda path: path.write_bytes(b""), "corrupt", "no state of a sidecar"),
     "cut in two": (lambda path: os.truncate(path, path.stat().st_size // 2), "corrupt", ""),
-    "cut by a page": (lambda path: os.truncate(path, path.stat().st_size - 4096), "corrupt", ""),
     "no database": (lambda path: path.write_bytes(b"sums" * 999), "corrupt", "not a database"),
     "of another program": (sql("PRAGMA application_id = 7"), "corrupt", "no state of a sidecar"),
     "of a later version": (sql("PRAGMA user_version = 9"), "incompatible", "format 9, but this"),
     "without a table": (sql("DROP TABLE parts"), "corrupt", "no such table"),
-    "without a position": (sql("DELETE FROM checkpoint"), "corrupt", "its position"),
     "with another position": (sql("UPDATE checkpoint SET position = 7"), "corrupt", "its position"),
     "without a part": (sql("DELETE FROM parts WHERE name = 'sums'"), "corrupt", "its position"),
     "with a number for a document": (
@@ -243,7 +235,6 @@ DAMAGES = {
         "its recalibrators",
     ),
     "with another body": (sql("UPDATE parts SET body = x'00'"), "corrupt", "not as it was written"),
-    "with a text for a body": (sql("UPDATE parts SET body = 'a'"), "corrupt", "not as it was"),
 }  # fmt: skip
 
 
@@ -340,21 +331,6 @@ def test_a_file_that_is_damaged_while_it_is_used_costs_no_generation(file, damag
     assert file.load(whole).value == 1
 
 
-def test_what_the_disk_does_not_give_is_set_aside_as_unreadable(file, monkeypatch):
-    read = state._read
-
-    def failing(path: Path) -> Contents:
-        if path == file.path:
-            raise OSError(5, "Input/output error", str(path))
-        return read(path)
-
-    monkeypatch.setattr(state, "_read", failing)
-    loaded = file.load(whole)
-    assert loaded.value == 1
-    assert "Input/output error" in loaded.complaints[0]
-    assert names(file) == ["state.db.1", "state.db.unreadable"]
-
-
 def test_a_copy_of_a_file_of_which_a_part_cannot_be_used_is_kept(file):
     assert file.keep_copy(file.path) == "A copy of the file is kept as state.db.incompatible."
     copy = StateFile(file.folder.with_name("copy"))
@@ -382,23 +358,6 @@ def test_a_full_disk_leaves_what_is_there_and_nothing_else(file):
         assert names(file) == KEPT
         assert file.load(whole) == Loaded(2, file.path, ())
     assert file.write(checkpoint(3)) == 2
-
-
-def test_a_part_or_a_file_that_cannot_be_made_leaves_what_is_there(file, monkeypatch):
-    def pieces():
-        yield b"half"
-        raise MemoryError
-
-    def read_only(name: str, flags: int) -> int:
-        raise OSError(30, "Read-only file system", name)
-
-    with pytest.raises(MemoryError):
-        file.write(Checkpoint(3, {"sums": pieces()}, {}))
-    monkeypatch.setattr(state, "private", read_only)
-    with pytest.raises(OSError, match="Read-only"):
-        file.write(checkpoint(3))
-    assert file.load(whole) == Loaded(2, file.path, ())
-    assert names(file) == KEPT
 
 
 def test_a_link_in_the_place_of_a_temporary_file_is_not_followed(file, monkeypatch):
@@ -449,10 +408,8 @@ def test_a_folder_that_somebody_removes_is_made_again_and_is_of_whoever_claims_i
     [
         ("kept", "50051", {"STATE_DIRECTORY": "/var/lib/monitor"}, str(Path("kept").absolute())),
         ("", "50051", {"STATE_DIRECTORY": "/var/lib/monitor"}, None),
-        (None, "", {"STATE_DIRECTORY": "/var/lib/monitor"}, None),
         (None, "front", {"STATE_DIRECTORY": "/var/lib/monitor:/x"}, "/var/lib/monitor/front"),
         (None, "front", {"XDG_STATE_HOME": "/s"}, "/s/calibration-monitor/front"),
-        (None, "front", {"XDG_STATE_HOME": "s"}, "~/.local/state/calibration-monitor/front"),
         (None, "front", {}, "~/.local/state/calibration-monitor/front"),
     ],
 )

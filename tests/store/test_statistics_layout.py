@@ -21,11 +21,7 @@ BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 QUANTILES = (0.0, 1.2815515655446004)  # of the standard normal distribution
 # The angle lies between the lengths, and takes no part in joint measures.
 SPACE = Space(
-    (
-        Dimension("x", "m"),
-        Dimension("yaw", "rad", DimensionKind.ANGLE),
-        Dimension("y", "m"),
-    )
+    (Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("y", "m"))
 )
 ERRORS = ((0.5, 0.125, -1.0), (2.0, -0.0625, 0.75))
 COVARIANCES = (
