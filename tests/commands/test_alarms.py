@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
@@ -112,13 +110,6 @@ def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sideca
     ]
 
 
-def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
-    bus = AlarmChange(AlarmReason.RAISED, alarm("bus"))
-    sidecar.say(bus, RAISED, None)
-    (line,) = heard("truck")
-    assert "raised: page: car" in line
-
-
 def test_watch_as_json_is_an_object_a_line(heard, sidecar):
     unknown = AlarmChange(AlarmReason.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
     sidecar.say(RAISED, unknown, None, time_ns=7)
@@ -126,17 +117,6 @@ def test_watch_as_json_is_an_object_a_line(heard, sidecar):
     assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
     assert found[1]["change"]["why"] == "calm"
     assert found[1]["change"]["alarm"]["scale"]["estimate"] is None
-
-
-def test_watch_that_is_interrupted_ends_as_programs_do_then(sidecar):
-    def interrupt():
-        if sidecar.service.events._watchers:
-            os.kill(os.getpid(), signal.SIGINT)
-        else:
-            sidecar.loop.call_later(0.01, interrupt)
-
-    sidecar.loop.call_soon_threadsafe(interrupt)
-    assert main(["alarms", "watch", "--address", sidecar.address]) == 130
 
 
 def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):

@@ -63,9 +63,6 @@ def drive(rows, tmp_path_factory):
     return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
 
 
-# ---- what is printed
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_object_has_the_keys_of_the_contract(drive, rows, engine):
     got = evaluate(drive, "--engine", engine)
@@ -116,9 +113,6 @@ def test_the_measures_are_those_of_the_formulas(drive, rows, engine):
         assert dimension["uce"] == pytest.approx(abs(mse - mv), rel=1e-8)
 
 
-# ---- bins
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_frozen_bins_are_those_of_the_reference(drive, engine):
     words = ("--binning", "frozen", "--bins", "5", "--engine", engine, "--edges-from", drive)
@@ -139,9 +133,6 @@ def test_frozen_bins_are_those_of_the_reference(drive, engine):
     # Both files are selected alike.
     parts = [evaluate(drive, *words, "--where", f"role={role}") for role in ("fit", "deploy")]
     assert lower_edges(parts[0]) != lower_edges(parts[1])
-
-
-# ---- rows, dimensions and faults
 
 
 @pytest.mark.parametrize(
@@ -200,9 +191,6 @@ def test_a_fault_divides_the_nees_by_its_factor_from_its_second_of_each_sequence
     assert got["joint"]["nees_mean"] == pytest.approx(2.5)
 
 
-# ---- rows that cannot be used
-
-
 @pytest.mark.parametrize("write", [csv_file, npz_file])
 def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_path, write):
     name = {csv_file: "drive.csv", npz_file: "drive.npz"}[write]
@@ -213,9 +201,6 @@ def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_pat
         without = evaluate(write(tmp_path / name, rows.of(~bad)), "--engine", engine)
         assert without.pop("rows_refused") == 0
         assert got == without
-
-
-# ---- class probabilities
 
 
 def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tmp_path):
@@ -245,9 +230,6 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     assert "classification" not in evaluate(both, "--class", "car")
     out = done("evaluate", both)
     assert "NEES/K" in out and "ECE" in out
-
-
-# ---- refusals
 
 
 @pytest.mark.parametrize(
@@ -280,21 +262,3 @@ def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named
 def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
     for text in texts:
         wrong_usage(option, text, "evaluate", drive)
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--binning", "frozen", "--edges-from", "/nowhere"), "--binning, --edges-from"),
-        (("--dimensions", "x", "--angles", "yaw,heading"), "--dimensions, --angles"),
-        (("--engine", "streaming", "--class-bins", "25"), "--class-bins 25: --engine streaming"),
-    ],
-)
-def test_options_that_mean_nothing_to_class_probabilities_are_refused(tmp_path, words, named):
-    path = tmp_path / "classes.npz"
-    np.savez(path, prob=np.full((9, 3), 1 / 3), label=np.zeros(9, int))
-    line = refusal(path, *words)
-    assert f"evaluate: {named}" in line
-    of_classes = "--class-bin" in named
-    remedy = "--engine exact" if of_classes else f"Gaussians, and {path} has class probabilities"
-    assert remedy in line

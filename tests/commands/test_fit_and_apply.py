@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from monitor.cli import main
 from monitor.frames.detections import Estimates
@@ -150,9 +149,6 @@ def test_bad_covariances_are_left_out_of_the_fit_and_left_as_they_are(
     assert np.array_equal(arrays["mean"], spoiled.mean)
 
 
-# ---- methods of another shape
-
-
 @pytest.mark.parametrize("method", SHAPED)
 def test_another_shape_is_measured_under_its_own_distribution(
     models, applied, evaluate, drive, rows, method
@@ -195,46 +191,6 @@ def test_another_shape_is_measured_under_its_own_distribution(
     assert set(joint["qce_by_tau"]) == {None}
 
 
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ("gp-normal", "the Gaussian that the method gives (output: gaussian)"),
-        ("gp-cauchy", "central interval of 0.6827 (output: surrogate)"),
-    ],
-)
-def test_people_are_told_what_the_gaussians_stand_for(
-    models, run, refused, drive, tmp_path, method, said
-):
-    words = (models[method], drive, *XY)
-    assert said in run("apply", *words, "--output", tmp_path / "out.npz")
-    table = run("evaluate", drive, *XY, "--model", models[method])
-    assert said in table
-    assert document(models[method])["version"] in table
-    assert ("of the method's own distribution" in table) == (method in SHAPED)
-    assert max(map(len, table.splitlines())) <= 100
-    # Micro-bins know no other shape, and say so.
-    (joint,) = [line for line in table.split("coverage")[-1].splitlines() if "joint" in line]
-    assert ("–" in joint) == (method in SHAPED)
-    if method in SHAPED:
-        line = refused("evaluate", drive, *XY, "--engine", "streaming", "--model", models[method])
-        assert f"(output: {SHAPED[method]})" in line
-        assert line.endswith("Use --engine exact.")
-
-
-@pytest.mark.parametrize(
-    ("words", "tau"), [(("--quantiles",), TAU), (("--tau", "0.9,0.1"), [0.1, 0.9])]
-)
-def test_quantiles_of_gaussians_are_written_on_request(models, applied, drive, words, tau):
-    _, arrays = applied(models["variance-scaling"], drive, *XY, *words)
-    assert arrays["tau"] == pytest.approx(tau)
-    deviation = np.sqrt(np.einsum("nii->ni", arrays["cov"]))
-    expected = arrays["mean"][:, :, None] + deviation[:, :, None] * scipy.stats.norm.ppf(tau)
-    assert arrays["quantiles"] == pytest.approx(expected)
-
-
-# ---- rejection
-
-
 def test_rejection_keeps_the_error_of_the_rest_within_the_target(
     run, applied, drive, rows, tmp_path
 ):
@@ -268,8 +224,6 @@ def test_rejection_keeps_the_error_of_the_rest_within_the_target(
     assert found[0] == found[1]
 
 
-# ---- adaptive scaling
-
 # A recording lasts three seconds.
 SHORT = ("--time-constant", "2s")
 
@@ -295,15 +249,12 @@ def test_labels_that_would_not_have_come_yet_are_not_fitted_on(run, rows, drive,
     assert model_of(again) == model_of(path)
 
 
-# ---- what is refused
-
 FIT = (*SCALING, "--output", "model.json")
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("gone.csv", *FIT), "gone.csv"),
         (("drive.csv.gz", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: of 97"),
         (("drive.csv.gz", *FIT[:-1], "no/m.json"), "--output no/m.json: cannot be written"),
         (
@@ -313,10 +264,6 @@ FIT = (*SCALING, "--output", "model.json")
         (
             ("drive.csv.gz", *XY, "--reject-above-error", "1e-6", *FIT),
             "no threshold on deviation keeps the error within 1e-06",
-        ),
-        (
-            ("drive.csv.gz", *ADAPTIVE, "--time-constant", "1", "--label-delay", "1.5", *FIT[2:]),
-            "labels come 1.5 s late, and the time constant is 1 s: what they say would be",
         ),
     ],
 )
@@ -334,11 +281,9 @@ def test_a_fit_that_cannot_be_says_why_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("gone.json", "drive.csv.gz", "--output", "o.npz"), "gone.json"),
         (("drive.csv.gz", "drive.csv.gz", "--output", "o.npz"), "cannot read the recalibrator"),
         (("model.json", "drive.csv.gz", *XYZ, "--output", "no/o.npz"), "--output no/o.npz: cannot"),
         (("model.json", "drive.csv.gz", "--output", "o.npz"), "give --dimensions x,y,z"),
-        (("changed.json", "drive.csv.gz", *XYZ, "--output", "o.npz"), "'version'"),
     ],
 )
 def test_an_apply_that_cannot_be_says_why_and_leaves_nothing(

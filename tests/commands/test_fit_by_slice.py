@@ -77,9 +77,6 @@ def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, dr
         assert "tracks count for" in said and "and 12 are needed" in said
 
 
-# ---- earlier models and clamps
-
-
 def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
     words = (*SCALING, "--by", "class", *EACH)
     earlier = fitted(drive, *words, "--fault", "variance=0.25")
@@ -122,20 +119,6 @@ def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp
     assert "--clamp" not in run("fit", drive, *wide, "--output", tmp_path / "model.json")
 
 
-@pytest.mark.parametrize(
-    "method", ["variance-scaling", "covariance-scaling", "histogram-binning", "isotonic-std"]
-)
-def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, tmp_path, method):
-    words = (*XYZ, "--method", method, "--output", tmp_path / "model.json")
-    said = run("fit", drive, *words, "--fault", "variance=1e-9")
-    line = "all rows: the factor on σ of x, y, z is at an end of 0.001:1000, and no further: are"
-    assert line in said
-    assert "at an end of" not in run("fit", drive, *words)
-
-
-# ---- what a fit rests on
-
-
 def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, drive, rows, tmp_path):
     path = tmp_path / "model.json"
     said = run("fit", drive, *SCALING, "--by", "class", *EACH, "--output", path)
@@ -153,16 +136,11 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, dri
         assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
 
 
-# ---- what is refused
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
-        (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
         (("--prior-strength", "5"), "--prior-strength: it is for variance-scaling, covariance-sca"),
-        (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused_by_name(

@@ -12,7 +12,6 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from tests.recalibration.rows import read_class_selection
 
 N, C, M = 900, 4, 3
 NAMES = np.array(["bus", "car", "cyclist", "pedestrian"])
@@ -58,9 +57,6 @@ def model(fitted, classes):
     return fitted(classes, *TEMPERATURE)
 
 
-# ---- there and back
-
-
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes, method):
     model = fitted(classes, "--rows", "0:500", "--method", method)
@@ -71,18 +67,6 @@ def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes
     found = evaluate(classes, "--rows", "500:", "--model", model)
     assert found.pop("model") == {"version": document(model)["version"], "method": method}
     assert found == evaluate(path)
-
-
-def test_temperature_undoes_a_factor_on_the_logits(fitted, evaluate, classes):
-    model = fitted(classes, "--rows", "0:500", *TEMPERATURE)
-    parameters = document(model)["recalibrator"]["parameters"]
-    assert parameters["temperature"] == pytest.approx(2, rel=0.2)
-    rest = ("--rows", "500:")
-    before = evaluate(classes, *rest)["classification"]
-    after = evaluate(classes, *rest, "--model", model)["classification"]
-    assert after["nll"] < before["nll"] - 0.05
-    assert after["ece"] < before["ece"] / 2
-    assert after["accuracy"] == before["accuracy"]
 
 
 def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, evaluate, save):
@@ -129,9 +113,6 @@ def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
     assert evaluate(file, "--model", model)["rows_refused"] == 3
 
 
-# ---- what a model says
-
-
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_of(
     run, applied, refused, save, tmp_path, method
@@ -157,44 +138,6 @@ def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_o
     assert "the recalibrator was fitted on 4 classes and the file has 3" in line
 
 
-def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
-    run, applied, classes, tmp_path
-):
-    path = tmp_path / "model.json"
-    words = (*TEMPERATURE, "--reject-above-error", "0.3", "--output", path)
-    said = run("fit", classes, *words)
-    rejection = read_class_selection(path.read_text()).rejection
-    assert rejection is not None
-    assert rejection.by == "entropy"
-    assert 0 < rejection.rejected_share < 1
-    assert rejection.error <= 0.3
-    assert f"{rejection.rejected_share:.1%} of the rows are rejected, entropy above" in said
-    temperature = document(path)["recalibrator"]["parameters"]["temperature"]
-    made = softmax(np.log(PROB) / temperature, axis=1)
-    entropy = -(made * np.log(made)).sum(axis=1) / np.log(C)
-    kept = entropy <= rejection.threshold * (1 + 1e-9)
-    wrong = made.argmax(axis=1) != LABEL
-    assert wrong[kept].mean() == pytest.approx(rejection.error)
-    _, arrays = applied(path, classes)
-    assert arrays["prob"].shape == (N, C)
-    assert arrays["rejected"].tolist() == (~kept).tolist()
-
-
-# ---- files with Gaussians, and what is written
-
-
-def test_of_a_file_with_both_the_model_says_which_is_recalibrated(evaluate, fitted, model, save):
-    both = save("both", prob=PROB, label=LABEL, **GAUSSIANS)
-    plain, by_classes = evaluate(both), evaluate(both, "--model", model)
-    scaling = fitted(both, *SCALING, "--fault", "variance=4")
-    by_gaussians = evaluate(both, "--model", scaling)
-    assert by_classes["dimensions"] == plain["dimensions"] != by_gaussians["dimensions"]
-    assert by_gaussians["classification"] == plain["classification"]
-    assert by_classes["classification"] != plain["classification"]
-    assert by_classes["model"]["method"] == "temperature"
-    assert by_gaussians["model"]["method"] == "variance-scaling"
-
-
 @pytest.mark.parametrize(
     ("words", "left_out"), [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")]
 )
@@ -214,26 +157,6 @@ def test_what_is_known_of_each_row_is_written_and_what_is_not_written_is_said(
     assert '"tracks": 210' in again.read_text()
 
 
-def test_without_labels_probabilities_are_recalibrated_and_nothing_is_fitted_or_evaluated(
-    applied, refused, classes, model, save, tmp_path
-):
-    file, output = save("unlabelled", prob=PROB), ("--output", tmp_path / "other.json")
-    (_, expected), (_, found) = applied(model, classes), applied(model, file)
-    assert np.array_equal(found["prob"], expected["prob"])
-    assert "label" in expected and "label" not in found
-    for words in (
-        ("fit", file, "--method", "vector-scaling", *output),
-        ("evaluate", file),
-        ("evaluate", file, "--model", model),
-    ):
-        line = refused(*words)
-        assert f"{file}: there are class probabilities, but no array 'label'. Save the" in line
-    assert not (tmp_path / "other.json").exists()
-
-
-# ---- what is refused
-
-
 def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, drive, tmp_path):
     output, gaussians = ("--output", tmp_path / "out.npz"), fitted(drive, *SCALING)
     for words in (("evaluate", drive, "--model", model), ("apply", model, drive, *output)):
@@ -251,36 +174,3 @@ def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, d
     assert "class probabilities (temperature), not Gaussians" in line
     line = refused("fit", drive, *TEMPERATURE, *output)
     assert "has no class probabilities, which temperature is fitted to" in line
-
-
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"prob": softmax(LOGITS / 2, axis=1)}, "prob[0] is not the softmax of logits[0]"),
-        ({"label": np.full(N, -1)}, f"0 detections with a true class: of {N} rows, {N} have none"),
-    ],
-)
-def test_a_file_that_cannot_be_fitted_on_is_refused_with_the_reason(
-    refused, save, tmp_path, arrays, said
-):
-    file = save("file", **{"logits": LOGITS, "label": LABEL, **arrays})
-    assert said in refused("fit", file, *TEMPERATURE, "--output", tmp_path / "model.json")
-    assert not (tmp_path / "model.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "named"),
-    [
-        ("fit", ("--by", "class"), "--by"),
-        ("fit", ("--class", "car", "--where", "role=fit"), "--class, --where"),
-        ("fit", ("--clamp", "1:2"), "--clamp: temperature has no use for it"),
-        ("apply", ("--tau", "0.5"), "--tau: for Gaussians"),
-        ("apply", ("--class", "car"), "--class: for Gaussians"),
-    ],
-)
-def test_options_of_gaussians_are_refused_by_name(
-    refused, model, classes, tmp_path, verb, words, named
-):
-    given = (classes, *TEMPERATURE) if verb == "fit" else (model, classes)
-    assert f"{verb}: {named}" in refused(verb, *given, *words, "--output", tmp_path / "out.npz")
-    assert not (tmp_path / "out.npz").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -76,32 +75,6 @@ def test_it_is_what_the_formulas_say_of_each_class(usual, rows):
             inside = (knot_levels() > 0.05) & (knot_levels() < 0.95)
             of_rows = np.quantile(values, knot_levels()[inside], method="weibull")
             np.testing.assert_allclose(reference.quantiles[inside], of_rows, rtol=0.005)
-
-
-def seconds_of_tracks(rows: Recorded) -> list[float]:
-    """Mean ln NEES of each, by loops; the last second of a sequence is never over."""
-    there = rows.of(rows.labelled)
-    last = {name: int(rows.time_s[rows.sequence == name].max()) for name in set(rows.sequence)}
-    blocks = defaultdict(list)
-    for i, value in enumerate(nees(rows)):
-        second, name = int(there.time_s[i]), str(there.sequence[i])
-        if second < last[name]:
-            blocks[name, int(there.track[i]), second].append(np.log(value))
-    return [float(np.mean(values)) for values in blocks.values() if len(values) >= FEWEST]
-
-
-def test_seconds_of_tracks_are_those_of_the_loop_and_end_when_the_configuration_says(
-    usual, drive, rows, tmp_path
-):
-    # Less than there is between two frames: no track lasts for several seconds.
-    short = learned(tmp_path / "short.json", drive, *CHOSEN, track_idle_seconds=0.05)
-    for name in CLASSES:
-        reference, other = usual[name][Stage.RAW], short[name][Stage.RAW]
-        seconds = seconds_of_tracks(rows.of_class(name))
-        levels = reference.levels
-        assert levels is not None and levels.blocks == len(seconds) > 10
-        assert levels.mean == pytest.approx(np.mean(seconds), abs=0.1)
-        assert (other.detections, other.levels) == (reference.detections, None)
 
 
 def test_sequences_are_streams_in_any_order_and_file_and_objects_may_be_named_anything(

@@ -64,14 +64,6 @@ def test_files_add_up_like_the_states_in_them(files, tmp_path):
     assert_same_state(read_state(output).state, merged)
 
 
-def test_one_file_alone_is_written_as_it_is_and_the_output_may_be_one_of_the_files(files, tmp_path):
-    paths, states = files
-    done("merge", paths[0], "-o", tmp_path / "same.state")
-    assert (tmp_path / "same.state").read_bytes() == paths[0].read_bytes()
-    done("merge", paths[0], paths[1], "-o", paths[0])
-    assert_same_state(read_state(paths[0]).state, states[0].merge(states[1]))
-
-
 def test_fields_of_newer_code_are_kept_and_retracted_detections_count_below_zero(files, tmp_path):
     paths, states = files
     for path, state in zip(paths, states, strict=True):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from monitor.commands.options import plain, this_person
+from monitor.commands.options import this_person
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
 from monitor.promotion.records import Happened
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
-from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
+from tests.administered import FITTED, TRIALS, administration, record, served
 from tests.piped import BY_SLICE, DOUBLE, pipeline_of
 from tests.piped_classes import WARM
 
@@ -69,22 +68,6 @@ def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_prom
     assert f"to put it in force: recalibrators promote {TRIALS[0].version}" in lines
     assert lines[-1] == "promotion: advise, not pinned"
     assert all(len(line) <= 120 for line in lines)
-
-
-def test_list_as_json_has_every_number(asked):
-    found = json.loads(asked("list", "--json"))
-    assert found["recalibrators"][0] == {
-        "version": IDENTITY.version,
-        "method": "identity",
-        "kind": "estimates",
-        "in_force": True,
-        "dimensions": [],
-        "slices": [],
-        "class_names": [],
-    }
-    assert found["trials"] == [plain(trial) for trial in TRIALS]
-    assert found["trials"][0]["evidence"]["log10_threshold"] == EVIDENCE.log10_threshold
-    assert (found["pinned"], found["promotion"]) == (False, "advise")
 
 
 def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told):
@@ -168,11 +151,3 @@ def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "nothing was in force before. Promote a version." in denied("rollback")
     told.failure = FitFailed("the fit was ended after 120 s.")
     assert "the fit was ended after 120 s." in denied("fit")
-
-
-def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tmp_path):
-    file = tmp_path / "broken.json"
-    file.write_text("{}", "utf-8")
-    assert f"{file}: " in denied("promote", "--file", file)
-    assert f"{tmp_path / 'nowhere'}" in denied("promote", "--file", tmp_path / "nowhere")
-    assert told.asked == []

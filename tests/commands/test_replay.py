@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from monitor.commands import replay
 from monitor.commands.sending import Addresses, running_sidecar
-from tests.commands.spoken import done, found, refused, spoken, wrong_usage
+from tests.commands.spoken import done, found, refused, spoken
 from tests.verbs.recordings import (
     DIMENSIONS,
     FRAMES,
@@ -70,9 +69,6 @@ def sidecar() -> Iterator[Addresses]:
         yield addresses
 
 
-# ---- a plain run
-
-
 def each_stage(run):
     return [stages[stage] for stages in (*run["slices"].values(), run["total"]) for stage in STAGES]
 
@@ -95,36 +91,6 @@ def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, 
             assert 15 <= len(bins) <= 20
             assert all(entry.keys() == BIN and len(entry["within"]) == 5 for entry in bins)
     assert plain["total"]["recalibrated"] == plain["total"]["raw"]
-
-
-def test_ence_uce_and_qce_follow_from_the_bins_and_the_slices_add_up(plain):
-    tau = np.array(plain["tau"])
-    for stage in each_stage(plain):
-        for name, bins in stage["bins"].items():
-            column = {key: np.array([b[key] for b in bins]) for key in BIN}
-            n = column["n"]
-            assert n.sum() == stage["n"]
-            gap = np.abs(column["within"] - n[:, None] * tau).sum(axis=0) / n.sum()
-            assert stage["qce_by_tau"][name] == pytest.approx(gap, abs=1e-9)
-            assert stage["qce"][name] == pytest.approx(gap.mean(), abs=1e-9)
-            if name == "joint":
-                mean = column["nees"].sum() / (stage["k"] * n.sum())
-                assert stage["nees_over_k"] == pytest.approx(mean, rel=1e-9)
-                continue
-            rmv, rmse = np.sqrt(column["variance"] / n), np.sqrt(column["squared_error"] / n)
-            assert stage["ence"][name] == pytest.approx(np.mean(np.abs(rmv - rmse) / rmv), rel=1e-9)
-            uce = np.abs(column["squared_error"] - column["variance"]).sum() / n.sum()
-            assert stage["uce"][name] == pytest.approx(uce, rel=1e-9)
-    for stage in STAGES:
-        parts = [stages[stage] for stages in plain["slices"].values()]
-        total = plain["total"][stage]
-        assert total["n"] == sum(part["n"] for part in parts) == plain["matched"]
-        for key in ("variance", "squared_error", "nees"):
-            sums = [sum(b[key] for b in part["bins"]["x"]) for part in (*parts, total)]
-            assert sums[-1] == pytest.approx(sum(sums[:-1]), rel=1e-9)
-
-
-# ---- recalibrators, faults and files
 
 
 def test_neither_delay_nor_pace_nor_mode_change_a_digit_and_a_recalibrator_only_its_stage(
@@ -169,9 +135,6 @@ def test_several_files_are_sliced_by_class_and_stream(drive, rows, folder):
         assert len(stages["raw"]["bins"]["x"]) <= 5
 
 
-# ---- a sidecar that runs already
-
-
 def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows, drive):
     to = ("--address", sidecar.grpc)
     first = replayed(*words, *to)
@@ -195,9 +158,6 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
     assert totals == [["total", "raw"], ["total", "recalibrated"]]
 
 
-# ---- what it does not do
-
-
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -209,29 +169,3 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
 def test_what_cannot_be_sent_is_told_before_a_sidecar_is_started(drive, monkeypatch, more, named):
     monkeypatch.setattr(replay, "running_sidecar", None)
     assert named in refusal(drive, *more)
-
-
-def test_a_frame_number_below_0_or_a_model_of_other_dimensions_is_named(
-    rows, drive, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(replay, "running_sidecar", None)
-    line = refusal(csv_file(tmp_path / "drive.csv", replace(rows, frame=rows.frame - 1)))
-    assert "sequence north has frame numbers from -1 to 28" in line
-    assert "Renumber the frames" in line
-    model = tmp_path / "model.json"
-    done("fit", drive, "--method", "variance-scaling", "--output", model)
-    assert "x,y,z,yaw" in refusal(drive, "--dimensions", "x,y", "--recalibrator", model)
-
-
-@pytest.mark.parametrize(
-    ("option", "texts"),
-    [
-        ("--ground-truth-delay", ("-1", "soon", "inf", "nan")),
-        ("--speed", ("0", "-1", "fast", "nan")),
-        ("--slice-by", ("colour",)),
-        ("--match-distance", ("0", "-1", "near", "inf", "car=", "car=2,x")),
-    ],
-)
-def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
-    for text in texts:
-        wrong_usage(option, text, "replay", drive)

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
-import tomllib
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from monitor.cli import main
 from monitor.commands import replay
-from monitor.commands.replay_drift import (
-    DriftFound,
-    drift_json,
-    drift_section,
-    listening_for_alarms,
-    moment,
-    reference_file,
-)
+from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
 from monitor.drift.bets import Severity
 from monitor.drift.evidence import Scale
 from monitor.frames.frame import Header
-from monitor.frames.slices import SliceBy
 from monitor.frames.space import plain_space
-from monitor.store.drift_documents import read_references
 from monitor.store.recordings import Recording
 from tests.alarmed import alarm
 from tests.verbs.recordings import csv_file, recorded
@@ -59,59 +48,6 @@ def said(capsys):
     return done
 
 
-# ---- objects of the labeller
-
-
-# ---- the sidecar that is started
-
-
-def options(**given):
-    usual: dict[str, Any] = {
-        "address": None,
-        "reference": None,
-        "reference_where": None,
-        "config": None,
-        "slice_by": (SliceBy.CLASS,),
-        "files": [],
-        "where": None,
-        "fault": None,
-        "dimensions": None,
-        "angles": None,
-        "classes": None,
-        "rows": None,
-    }
-    return argparse.Namespace(**{**usual, **given})
-
-
-def section(asked, reference=None):
-    return tomllib.loads(drift_section(asked, reference))["drift"]
-
-
-def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_without_their_fault(
-    drive, said, tmp_path
-):
-    enough, path = tmp_path / "sidecar.toml", tmp_path / "usual.json"
-    enough.write_text("[drift]\nreference_tracks = 10\nreference_detections = 100\n")
-    words = ("--class", "pedestrian", "--where", "class=pedestrian", "--config", enough)
-    said("reference", drive, *words, "--output", path)
-    with reference_file(options(reference=str(path)), None) as found:
-        assert found == path
-        assert section(options(), found)["reference"] == str(path)
-    asked = options(
-        files=[drive],
-        config=enough,
-        classes=("pedestrian",),
-        where=[("role", "deploy")],
-        reference_where=[("class", "pedestrian")],
-        fault=argparse.Namespace(variance=0.1, since=1.0),
-    )
-    with reference_file(asked, None) as found:
-        assert found is not None
-        assert found.read_text() == path.read_text()
-        assert tuple(read_references(found)) == ("pedestrian",)
-    assert not found.exists()
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -131,8 +67,6 @@ def test_what_makes_no_sense_is_told_before_a_sidecar_is_started(
     assert sentence in line
     assert ("leave --address out" in line) == ("--address" in words)
 
-
-# ---- what is heard
 
 ALARM = alarm(evidence=2000.0, event_ns=12_300_000_000, since_ns=10_100_000_000)
 
@@ -197,9 +131,6 @@ def test_an_alarm_from_before_the_replay_is_no_news():
     again = replace(ALARM, event_ns=ALARM.event_ns + 1)
     raised = Telling([AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
-
-
-# ---- where and when it was
 
 
 def sequence(name: str, times: list[float]) -> RecordedSequence:
@@ -268,7 +199,6 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
 
 
-# ---- through a sidecar
 DIMENSIONS = ("x", "y", "z")
 RATE = 10  # Hz
 CARS, SECONDS = 15, 20

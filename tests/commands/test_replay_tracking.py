@@ -95,9 +95,6 @@ def plain(words: tuple[object, ...]) -> Any:
     return tracking(*words)
 
 
-# ---- a plain run
-
-
 def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, rows):
     assert plain.keys() == {"raw", "recalibrated", "reason"}
     assert plain["reason"] is None
@@ -123,9 +120,6 @@ def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, row
         assert whole[key] == sum(part[key] for part in parts.values())
     squares = sum(part["matches"] * part["position_rmse"] ** 2 for part in parts.values())
     assert whole["position_rmse"] == pytest.approx(math.sqrt(squares / whole["matches"]))
-
-
-# ---- what changes the tracks
 
 
 def test_with_a_recalibrator_the_drive_is_played_once_with_and_once_without(
@@ -182,33 +176,6 @@ def test_the_tracker_of_the_configuration_is_taken_and_the_command_line_overrule
     assert unit["raw"]["nis_over_k"] < plain["raw"]["nis_over_k"] / 2
 
 
-def test_a_selection_needs_only_its_own_labels_and_people_get_a_line_for_each_stage_and_class(
-    chosen, plain, rows, folder
-):
-    path = labels_file(folder / "west.csv", rows.of(rows.sequence == "west"))
-    out = done(
-        "replay", *chosen, "--ground-truth", path, "--where", "role=deploy", "--class", "car"
-    )
-    assert [line.split()[:2] for line in out.splitlines()[-2:]] == [
-        ["raw", "car"],
-        ["recalibrated", "car"],
-    ]
-    lines = [line.split() for line in tracking_table(plain).splitlines()]
-    assert [line[:2] for line in lines[1:]] == [
-        [stage, name] for stage in ("raw", "recalibrated") for name in (*CLASSES, "all")
-    ]
-    whole = plain["raw"]
-    assert lines[3][2:] == [
-        *(f"{100 * whole['mota']:.1f}", "%", f"{100 * whole['idf1']:.1f}", "%"),
-        *(str(whole[key]) for key in ("id_switches", "false_positives", "misses")),
-        *(f"{whole[key]:.3f}" for key in ("position_rmse", "velocity_rmse")),
-        *(f"{whole[key]:.3f}" for key in ("nis_over_k", "state_nees_over_k")),
-    ]
-
-
-# ---- a sidecar that runs already
-
-
 def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(words, plain):
     with running_sidecar('[tracker]\nkind = "embedded"\n') as addresses:
         got = tracking(*words, "--address", addresses.grpc)
@@ -223,9 +190,6 @@ def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(
     )
     assert got == {"raw": None, "recalibrated": None, "reason": reason}
     assert tracking_table(got) == reason
-
-
-# ---- what it does not do
 
 
 @pytest.mark.parametrize(

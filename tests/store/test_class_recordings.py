@@ -79,13 +79,6 @@ def test_logits_of_other_probabilities_are_refused_with_the_first_row(save):
     assert read(path, slice(3, None))
 
 
-def test_logits_that_are_not_finite_make_no_probabilities(save):
-    logits = LOGITS.copy()
-    logits[0, 1], logits[2, 2] = np.inf, np.nan
-    found = read(save(logits=logits, label=LABEL))
-    assert np.isnan(found.probabilities).any(axis=1).tolist() == [True, False, True, False]
-
-
 def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save):
     path = save(prob=PROB)
     found = read(path, slice(1, None))
@@ -95,21 +88,6 @@ def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save)
     labelled = read(save(prob=PROB, label=np.array([0.0, np.nan, -1.0, 1.0])))
     assert labelled.labelled and labelled.label.tolist() == [0, -1, -1, 1]
     require_labels(path, labelled)
-
-
-def test_what_else_a_file_has_is_told_or_left_alone(save, tmp_path):
-    assert read_class_recording(save(mean=np.zeros((4, 2)), label=LABEL)) is None
-    assert read_class_recording(tmp_path / "not-even-there.csv.gz") is None
-    assert read(save(prob=PROB, mean=np.zeros((4, 2)))).gaussians
-    bare = read(save(prob=PROB))
-    assert (bare.gaussians, bare.class_names) == (False, ())
-    names = ("track", "time_s", "stamp_ns", "logits")
-    assert all(getattr(bare, name) is None for name in names)
-    # Arrays of objects, and those that are written again only with one value a row.
-    odd = {"notes": np.array([None, {}], object), "class": np.array([None] * 4), "frame": PROB}
-    found = read(save(prob=PROB, label=LABEL, **odd, score=np.ones(4)))
-    assert list(found.beside) == ["score"]
-    assert set(found.names) == {"prob", "label", *odd, "score"}
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,6 @@ def test_what_is_no_document_of_its_kind_is_refused(documents, kind):
             read(json.dumps(content).encode())
 
 
-# ---- what is said
-
-
 @dataclass(frozen=True)
 class Inner:
     name: Printable

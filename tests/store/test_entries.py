@@ -45,8 +45,6 @@ seeds = st.integers(0, 2**32 - 1)
 CLASSES = ("car", "bus", "person")
 KINDS = (DimensionKind.LENGTH, DimensionKind.ANGLE, DimensionKind.ANGLE_MODULO_PI)
 
-# ---- entries at random, with and without what may be absent
-
 
 class Draw:
     """Draws parts of entries; whole: nothing is absent."""
@@ -158,9 +156,6 @@ def read(entry: FrameEntry) -> FrameEntry:
     return decode_frame(encode_frame(entry), sequence=entry.sequence, partition=entry.partition)
 
 
-# ---- what is written is read
-
-
 @given(seeds, st.integers(0, 20), st.integers(1, 6), st.booleans())
 def test_an_entry_that_is_taken_apart_and_put_together_is_the_same_to_the_last_bit(
     seed, n, k, told
@@ -240,25 +235,6 @@ def test_arrays_are_little_endian_in_the_order_of_the_detections():
     assert slices == [("lidar/car", False), ("overflow", True)]
 
 
-def test_arrays_of_labels_are_little_endian_in_the_order_of_the_rows():
-    record = replace(
-        a_record(1, 2, whole=True),
-        settled=np.array([1, 2**31]),
-        outcome=np.array([Outcome.MATCHED, Outcome.UNMATCHED], np.uint8),
-        truth=np.array([[1.0, 2.0], [3.0, 4.0]]),
-        truth_covariance=np.array([[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 5.0]]]),
-        gate=np.array([2, 1], np.uint8),
-        account=TruthAccount(*range(9)),
-    )
-    found = pb.KeptLabels.FromString(encode_labels(record))
-    assert found.settled == struct.pack("<2I", 1, 2**31)
-    assert found.outcome == b"\x01\x03"
-    assert found.truth == struct.pack("<4d", 1, 2, 3, 4)
-    assert found.truth_covariance == struct.pack("<6d", 2, 0.5, 3, 4, -1, 5)
-    assert found.gate == b"\x02\x01"
-    assert list(found.account) == list(range(9))
-
-
 def test_counts_and_outcomes_keep_their_places():
     # A new one comes behind these, or old files say something else.
     names = [field.name for field in fields(TruthAccount)]
@@ -268,9 +244,6 @@ def test_counts_and_outcomes_keep_their_places():
     ]
     assert [outcome.name for outcome in Outcome] == ["WAITING", "MATCHED", "IGNORED", "UNMATCHED"]
     assert [outcome.value for outcome in Outcome] == [0, 1, 2, 3]
-
-
-# ---- what was written by other code, or by none
 
 
 def labels_message() -> pb.KeptLabels:

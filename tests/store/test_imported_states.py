@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
 from collections.abc import MutableSequence
 from dataclasses import replace
 from functools import cache
@@ -16,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.cli import main
 from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.frames.space import plain_space
 from monitor.pipeline.events import Events
@@ -34,15 +31,11 @@ from monitor.store.statistics_state import StoredState, decode, parsed
 from monitor.v1 import perception_monitor_pb2 as messages_pb
 from monitor.v1 import statistics_state_pb2 as pb
 from monitor.wire.requests import WireLimits
-from tests.labelled import converse, exported, header, imported, labelled_frame
 from tests.laws import costly
 from tests.piped import SECOND, pipeline_of
 from tests.piped_classes import CLASSES, GOOD_TRUTH, HEADER, HOUR, counted, opened, sent, state_of
 from tests.received import frame
-from tests.served import running
 from tests.states import assert_same_state, bits, in_parts, joined
-
-# ---- through a pipeline
 
 
 def driven(seed: int, frames: int = 30, **sections) -> Pipeline:
@@ -135,28 +128,6 @@ def test_a_state_of_which_one_slice_does_not_fit_is_refused_as_a_whole(spoil, sa
     with pytest.raises(IncompatibleStatistics, match=said):
         taken(ours, spoil(state_of(driven(2))))
     assert bits(state_of(ours)) == bits(before)
-
-
-def test_all_panes_of_a_state_are_of_its_clock_though_frames_pass_while_it_is_made():
-    pipeline = driven(1)
-    steps = pipeline.live.state_in_steps()
-    number = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            state: StatisticsState = end.value
-            break
-        number += 1
-        pipeline.process(opened(pipeline), frame([sent(1, 1)], 99 + number, (100 + number) * HOUR))
-    assert number > 1
-    keys = [key for entry in state.slices for key in entry.panes]
-    keys += [key for entry in state.class_slices for key in entry.panes]
-    assert len(keys) > 1
-    assert not any(state.windows.too_old(key, state.clock_ns) for key in keys)
-
-
-# ---- whatever is taken can be read
 
 
 class Caller:
@@ -252,8 +223,6 @@ def test_a_state_that_is_taken_can_be_read(data):
         return
     asyncio.run(read_all(pipeline))
 
-
-# ---- through the service
 
 # A field that only newer code knows: number 1000, five bytes.
 ADDED = b"\xc2\x3e\x05newer"
@@ -374,21 +343,3 @@ def test_errors_end_a_call_with_the_status_of_their_kind(error, code):
     said = INTERNAL_ERROR if code is grpc.StatusCode.INTERNAL else str(error)
     assert ended.value.args == (code, said if len(said) <= 500 else said[:499] + "…")
     assert service.calls_in_work == 0
-
-
-def test_the_command_line_exports_what_another_sidecar_imports(tmp_path, capsys):
-    """Over the wire, and as files."""
-    file, again, both = (str(tmp_path / f"{name}.state") for name in ("one", "again", "both"))
-    with running(tmp_path, "") as sidecar:
-        frames = [labelled_frame(1, number, classes=(0, 1)) for number in range(4)]
-        converse(sidecar, header("lidar", ("car", "bus")), *frames)
-        assert main(["export", "--address", sidecar.grpc, "-o", file]) == 0
-        assert capsys.readouterr().out.endswith(f" 80 detections, written to {file}\n")
-        stored = exported(sidecar)
-        assert imported(sidecar, stored) == (80, 0)
-        assert_same_state(exported(sidecar).state, stored.state.merge(stored.state))
-        assert sidecar.labelled("total") == 160
-    shutil.copy(file, again)
-    assert main(["merge", file, again, "-o", both, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["detections"], found["clock_ns"]) == (160, stored.state.clock_ns)

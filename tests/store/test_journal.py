@@ -73,9 +73,6 @@ async def left(path) -> list[int]:
     return found
 
 
-# ---- what is durable
-
-
 @on_a_loop
 async def test_what_was_noted_is_there_at_the_next_start(heard, path):
     entries: list[Entry] = [frame(1, 1), labels(2, 1, 1), frame(3, 2)]
@@ -111,16 +108,6 @@ async def test_closing_writes_what_waits(heard, path):
 
 
 @on_a_loop
-async def test_frames_reach_the_disk_though_nobody_waits(heard, path):
-    journal = begin(heard, path)
-    journal.note(frame(1))
-    while journal.waiting:
-        await asyncio.sleep(0.01)
-    assert journal.bytes > 0
-    await journal.close()
-
-
-@on_a_loop
 async def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -137,9 +124,6 @@ async def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
     assert journal.partitions == 0
     await journal.close()
     assert list(tmp_path.iterdir()) == []
-
-
-# ---- what is found again
 
 
 @on_a_loop
@@ -202,9 +186,6 @@ async def test_damage_of_the_file_that_is_found_later_costs_it_and_is_told(heard
     assert len(heard) == 4
 
 
-# ---- bounds
-
-
 @on_a_loop
 async def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path, monkeypatch):
     gate = threading.Event()
@@ -244,23 +225,6 @@ async def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
 
 
 @on_a_loop
-async def test_partitions_expire_by_event_time(heard, path):
-    journal = begin(heard, path, keep_hours=1, partition_minutes=30)
-    for n in range(1, 6):
-        journal.note(frame(n, n))
-    await journal.durable(NEVER)
-    assert heard == []
-    journal.covered(5, 5)
-    journal.note(frame(6, 5))
-    await journal.durable(NEVER)
-    await journal.close()
-    assert heard == [(1, "expired"), (2, "expired")]
-
-
-# ---- trouble
-
-
-@on_a_loop
 async def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_again(
     heard, path, monkeypatch
 ):
@@ -286,9 +250,6 @@ async def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_c
     assert "not written" in failed
     assert "written again, after 3" in recovered
     assert await left(path) == [1, 2, 3]
-
-
-# ---- what goes while labels wait
 
 
 @on_a_loop

@@ -50,9 +50,6 @@ def sequences(path: Path, after: int = 0) -> list[int]:
     return [entry.sequence for entry in replayed(path, after)]
 
 
-# ---- what is there again
-
-
 @given(
     st.lists(st.tuples(st.integers(-2, 3), st.booleans()), max_size=40),
     st.integers(0, 40),
@@ -117,9 +114,6 @@ def test_a_frame_that_labels_bring_is_written_where_it_is_not_there(path):
         assert [one and told(one) for one in frames] == [told(brought), told(brought), None]
 
 
-# ---- what is not written
-
-
 def test_labels_without_their_frame_are_not_written_and_the_caller_knows(path, caplog):
     with opened(path) as one:
         assert commit(one, [labels(3, 7), frame(4, frame_id=7), labels(5, 7)], True) == {3}
@@ -136,9 +130,6 @@ def test_what_was_promised_is_never_replaced_by_what_has_its_number(path):
         other: list[Entry] = [labels(2, 3, revision=9), labels(4, 1), frame(3, size=4)]
         assert commit(one, [frame(5), *other], durable=True) == {2, 3}
         assert all_told(replayed(path)) == all_told([*first, other[1], frame(5)])
-
-
-# ---- what goes
 
 
 def used(path: Path) -> int:
@@ -195,22 +186,6 @@ def test_what_is_older_than_it_is_kept_goes_once_a_checkpoint_has_it(path):
         assert gone(one) == [(2, "expired")]
 
 
-def test_the_file_shrinks_in_portions_between_which_entries_are_written(path):
-    with opened(path, keep=2) as one:
-        for n in range(1, 41):
-            commit(one, [frame(n, n // 10, size=12_000)], durable=False)
-        before = used(path)
-        one.covered, one.now = NEVER, 50
-        commit(one, [frame(300, 50)], durable=True)
-        portions = 0
-        while one.tidy():
-            portions += 1
-            commit(one, [frame(300 + portions, 50)], durable=False)
-        assert portions > 10
-        assert sequences(path) == list(range(300, 301 + portions))
-    assert used(path) < before // 10
-
-
 def test_what_no_checkpoint_has_stays_until_there_is_one_or_twice_the_budget_is_used(path):
     with opened(path, disk_bytes=1_000_000) as one:
         number = 0
@@ -257,8 +232,6 @@ def test_why_partitions_went_is_known_until_a_checkpoint_knows(path):
         assert list(LedgerWriter(path / FILE, 1 << 30).open().dropped) == known
     again.disconnect()
 
-
-# ---- damage
 
 ENTRIES: list[Entry] = [frame(n, n % 3, size=400) for n in range(1, 31)]
 
@@ -406,17 +379,6 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_another_begins(path, damage
     one.disconnect()
 
 
-@pytest.mark.parametrize("stale", [b"", b"of a file that is gone"])
-def test_a_file_that_is_empty_is_begun(path, stale):
-    path.mkdir()
-    if not stale:
-        (path / FILE).touch()
-    (path / f"{FILE}-wal").write_bytes(stale)
-    with opened(path) as one:
-        commit(one, [frame(1, 1)], durable=True)
-        assert (one.refused, sequences(path)) == (0, [1])
-
-
 def test_a_file_that_is_removed_while_it_runs_is_begun_again(path):
     with opened(path) as one:
         commit(one, [frame(31, 2)], durable=False)
@@ -432,9 +394,6 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path, path):
     with pytest.raises(LedgerFailed):
         LedgerWriter(path / FILE, 1 << 30).open()
     assert (tmp_path / "elsewhere").read_bytes() == b""
-
-
-# ---- a full disk
 
 
 @pytest.fixture
@@ -472,13 +431,3 @@ def test_on_a_full_disk_what_no_checkpoint_has_stays_and_the_rest_can_be_written
         full[0] = False
         commit(one, more, durable=True)
         assert sequences(path) == [1, 2, 3, 4]
-
-
-def test_where_what_went_makes_no_room_nothing_more_goes(path, full):
-    with opened(path) as one:
-        commit(one, [frame(n, n, size=1000) for n in range(1, 6)], durable=True)
-        one.covered, full[0] = 5, True
-        for _ in range(3):
-            with pytest.raises(LedgerFailed, match="full"):
-                commit(one, [frame(9, 9, size=40_000)], durable=True)
-        assert gone(one) == [(1, "budget")]

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import sqlite3
 import stat
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monitor.store import state
-from monitor.store.databases import UnusableFile
 from monitor.store.files import Claim
 from monitor.store.state import Checkpoint, Contents, Loaded, StateFile, state_folder
 
@@ -63,9 +60,6 @@ def file(tmp_path: Path) -> StateFile:
     for number in (1, 2):
         found.write(checkpoint(number))
     return found
-
-
-# ---- what is written is read
 
 
 def test_what_was_written_is_read_and_the_generation_before_is_kept(file):
@@ -124,9 +118,6 @@ def test_records_of_the_audit_log_are_bounded_and_the_latest_stay(file, monkeypa
     assert found == [b"14", b"15", b"16", b"17", b"18"]
 
 
-# ---- a writer that dies
-
-
 def killed_before(step: int, file: StateFile, number: int) -> bool:
     """Writes in a process that dies before its step of that number; False: it had fewer."""
     pid = os.fork()
@@ -162,53 +153,6 @@ def test_a_writer_that_dies_between_any_two_steps_leaves_the_one_before_or_its_o
         step, before = step + 1, found
     assert step > 50
     assert before > 2
-
-
-def half_written(file: StateFile) -> bytes:
-    """The journal of a writer that is killed once pages of its transaction are in the file."""
-    ready, held = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with state._opened(file.path) as run:
-                run("PRAGMA cache_size = 1")
-                run("BEGIN IMMEDIATE")
-                run("UPDATE parts SET body = randomblob(100000)")
-                os.write(held, b"1")
-                time.sleep(60)
-        finally:
-            os._exit(1)
-    assert os.read(ready, 1) == b"1"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    os.close(ready)
-    os.close(held)
-    return file.path.with_name("state.db-journal").read_bytes()
-
-
-def test_a_transaction_that_its_writer_did_not_end_is_rolled_back(file):
-    assert half_written(file)
-    assert file.load(whole) == Loaded(2, file.path, ())
-    half_written(file)
-    assert file.write(checkpoint(3)) == 2
-    assert names(file) == KEPT
-
-
-def test_a_journal_that_was_left_behind_never_meets_another_file(file):
-    journal = half_written(file)
-    stale = file.path.with_name("state.db-journal")
-    file.path.unlink()
-    assert file.load(whole).value == 1
-    assert file.write(checkpoint(3)) == 1
-    assert not stale.exists()
-    # One that belongs to a file which is set aside goes with it.
-    file.path.write_bytes(b"no database")
-    stale.write_bytes(journal)
-    assert file.load(whole).value == 1
-    assert "state.db.corrupt" in names(file) and not stale.exists()
-
-
-# ---- a file that cannot be used
 
 
 def sql(*statements: str) -> Callable[[Path], None]:
@@ -308,19 +252,6 @@ def test_a_folder_or_a_pipe_in_its_place_is_neither_read_nor_moved(file, make):
     assert names(file) == KEPT and not file.path.is_file()
 
 
-def test_what_cannot_be_set_aside_is_said_and_a_later_version_is_not_written_over(file):
-    file.path.with_name("state.db.incompatible").mkdir()
-    sql("PRAGMA user_version = 9")(file.path)
-    before = file.path.read_bytes()
-    loaded = file.load(whole)
-    assert loaded.value == 1
-    assert "It cannot be kept as state.db.incompatible (Is a directory)" in loaded.complaints[0]
-    with pytest.raises(UnusableFile):
-        file.write(checkpoint(3))
-    assert file.path.read_bytes() == before
-    assert file.load(whole).value == 1
-
-
 @pytest.mark.parametrize("damage", ["emptied", "cut in two", "no database"])
 def test_a_file_that_is_damaged_while_it_is_used_costs_no_generation(file, damage):
     DAMAGES[damage][0](file.path)
@@ -329,20 +260,6 @@ def test_a_file_that_is_damaged_while_it_is_used_costs_no_generation(file, damag
     assert file.load(whole).value == 3
     file.path.unlink()
     assert file.load(whole).value == 1
-
-
-def test_a_copy_of_a_file_of_which_a_part_cannot_be_used_is_kept(file):
-    assert file.keep_copy(file.path) == "A copy of the file is kept as state.db.incompatible."
-    copy = StateFile(file.folder.with_name("copy"))
-    copy.folder.mkdir()
-    shutil.copy(file.folder / "state.db.incompatible", copy.path)
-    assert copy.load(whole).value == file.load(whole).value == 2
-    said = file.keep_copy(file.folder / "nowhere")
-    assert said.startswith("A copy of the file cannot be kept as state.db.incompatible (")
-    assert names(file) == [*KEPT, "state.db.incompatible"]
-
-
-# ---- a disk that takes nothing
 
 
 def test_a_full_disk_leaves_what_is_there_and_nothing_else(file):
@@ -374,9 +291,6 @@ def test_files_of_writers_that_died_are_removed_and_no_others(file):
         (file.folder / name).write_bytes(b"half")
     file.load(whole)
     assert names(file) == ["my.tmp", *KEPT]
-
-
-# ---- the folder
 
 
 def test_a_folder_is_of_one_process_until_it_lets_go(tmp_path):

@@ -49,8 +49,6 @@ from tests.states import (
     state_message,
 )
 
-# ---- what is written is read
-
 
 @st.composite
 def states(draw: st.DrawFn) -> StatisticsState:
@@ -112,15 +110,6 @@ def test_equal_states_are_equal_bytes_however_they_came_about():
     one = canonical(a.merge(b))
     two = canonical(b.merge(replace(a, slices=apart)))
     assert joined(StoredState(one)) == joined(StoredState(two))
-
-
-def test_a_stage_that_was_not_changed_is_sent_once_and_read_as_one_object():
-    state = counted([replace(row, recalibrated=1.0) for row in random_rows(3, 20)])
-    for part in in_parts(StoredState(state)):
-        assert not any(pane.HasField("recalibrated") for s in part.slices for pane in s.panes)
-    read = decode(in_parts(StoredState(state))).state
-    for entry in read.slices:
-        assert all(held.raw is held.recalibrated for held in entry.panes.values())
 
 
 def test_no_part_is_much_larger_than_a_pane():
@@ -196,9 +185,6 @@ def test_the_state_of_the_largest_configuration_can_be_read_again():
     assert bits(parsed(joined(StoredState(state))).state) == bits(state)
 
 
-# ---- what no encoder of ours writes
-
-
 def spoilt(path: str, value: Any, message: pb.StatisticsState | None = None) -> pb.StatisticsState:
     """A sound state with one field changed.
 
@@ -244,40 +230,25 @@ PANE, CLASS_PANE = f"{BOX}.panes.0", f"{CLASS}.panes.0"
 RAW, CELLS = f"{PANE}.raw", f"{PANE}.raw.cells"
 INVALID: list[tuple[str, Any, str]] = [
     ("version", None, "version: absent"),
-    ("bins.lowest_deviation", 0.0, "bins.lowest_deviation: 0"),
-    ("bins.lowest_deviation", 2.0**201, "bins.lowest_deviation: 3.21"),
     ("bins.deviations_per_octave", 0, "bins.deviation: 8 octaves of 0 bins"),
-    ("bins.deviations_per_octave", 1025, "bins.deviation: 8 octaves of 1025 bins"),
     ("bins.nees_octaves", 0, "bins.nees: 0 octaves"),
-    ("bins.tau", [], "bins.tau: 0 levels"),
     ("bins.tau", [0.5, 0.5], "bins.tau"),
     ("windows.panes", 4, "windows: "),
-    (f"{BOX}.name", "", "slices[0].name: ''"),
     (f"{BOX}.name", "car\nbus", "slices[0].name: "),
     (f"{BOX}.dimensions", None, "slices[0].dimensions: 0"),
-    (f"{BOX}.dimensions.1.name", "u", "slices[0].dimensions: 2 with 1 names"),
-    (f"{BOX}.dimensions.0.kind", 9, "slices[0].dimensions: 'u' of kind 9"),
     (f"{BOX}.dimensions.0.unit", "\n", "slices[0].dimensions.unit: "),
     (f"{BOX}.dimensions", lambda d: d.add(name="w"), "slices[0].panes[0].raw.companions: "),
     # The clock of no state rules out five panes of an hour: there is none.
     (f"{BOX}.panes", copies(1, range(-5, 0)), "slices[0].panes["),
     (f"{RAW}.n", 2**53, "slices[0].panes[0].raw.n: "),
-    (f"{RAW}.n", -(2**53), "slices[0].panes[0].raw.n: "),
     (f"{CELLS}.values", without_last, "slices[0].panes[0].raw.cells.values: "),
-    (f"{CELLS}.values.0", 2**63 - 1, "slices[0].panes[0].raw.cells.values: "),
-    (f"{CELLS}.width", 5, "slices[0].panes[0].raw.cells.width: 5"),
-    (f"{CELLS}.key_steps.1", 95, "slices[0].panes[0].raw.cells.key_steps: "),
     (f"{CELLS}.key_steps", None, "slices[0].panes[0].raw.cells: values without keys"),
-    (f"{CELLS}.spill", [1], "slices[0].panes[0].raw.cells.spill: "),
     (f"{RAW}.companions.low.0", -1, "slices[0].panes[0].raw.companions: "),
     (f"{RAW}.companions.low.0", 2**40, "slices[0].panes[0].raw.companions: "),
-    (f"{RAW}.companions.high.0", 2**62, "slices[0].panes[0].raw.companions: "),
     (f"{PANE}.recalibrated.nees.key_steps.0", 10**6, "slices[0].panes[0].recalibrated.nees.key_"),
     ("slicing.by", ["stream", "class"], "slicing.by: 'stream', 'class'"),
     ("slicing.range_edges", [40, 20], "slicing.range_edges: 2 that are not"),
-    ("slicing.range_edges", [float("nan")], "slicing.range_edges: 1 that are not"),
     ("slicing.range_dimensions", [""], "slicing.range_dimensions: 1 that are not"),
-    (f"{CLASS}.class_names.0", "bus", "class_slices[0].class_names: 3"),
     (f"{CLASS}.class_names", ["car"], "class_slices[0].panes[0].tables["),
     (f"{CLASS_PANE}.tables", without_last, "class_slices[0].panes[0].tables: 2, not 3"),
     (f"{CLASS_PANE}.tables.1.key_steps.0", 10**6, "class_slices[0].panes[0].tables[1].key_steps: "),
