@@ -3,10 +3,7 @@ what is written and said of it, and nothing is left half done."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,8 @@ from monitor.frames.detections import Estimates
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.selection import METHODS
 from tests.recalibration.rows import read_selection
-from tests.verbs.recordings import csv_file, error, npz_file, with_bad_covariances
+from tests.verbs.documents import document
+from tests.verbs.recordings import csv_file, error, with_bad_covariances
 
 XY, XYZ = ("--dimensions", "x,y"), ("--dimensions", "x,y,z")
 SHAPED = {"isotonic-quantiles": "moments", "gp-beta": "moments", "gp-cauchy": "surrogate"}
@@ -28,18 +26,9 @@ TAU = np.arange(1, 20) / 20
 OF_EACH_ROW = ("class", "seq", "frame", "t", "score", "track", "ignore")
 
 
-WAYS = [
-    ("variance-scaling",),
-    ("covariance-scaling",),
-    ("covariance-scaling", "--full-input", "whiten"),
-]
-
+WAYS = [("variance-scaling",), ("covariance-scaling", "--full-input", "whiten")]
 SCALING = ("--method", "variance-scaling")
 ADAPTIVE = (*XY, "--method", "adaptive-scaling")
-
-
-def document(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +44,7 @@ def models(drive, tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_model_names_itself_and_a_tracker_sees_what_was_measured(
-    models, applied, evaluate, drive, rows, method
-):
+def test_a_tracker_sees_what_was_measured(models, applied, evaluate, drive, rows, method):
     model = document(models[method])
     assert (model["fallback"]["method"], model["slices"]) == (method, {})
     assert model["version"].startswith(f"{method}-")
@@ -83,10 +70,8 @@ def test_a_model_names_itself_and_a_tracker_sees_what_was_measured(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
-@pytest.mark.parametrize("fault", ["1", "0.04", "25"])
-def test_what_is_fitted_on_a_file_brings_its_nees_to_one(
-    evaluate, fitted, applied, drive, way, fault
-):
+@pytest.mark.parametrize("fault", ["0.04", "25"])
+def test_a_fit_brings_the_nees_of_its_file_to_one(evaluate, fitted, applied, drive, way, fault):
     words = (drive, *XYZ, "--fault", f"variance={fault}")
     path, _ = applied(fitted(*words, "--method", *way), *words)
     found = evaluate(path)
@@ -98,9 +83,7 @@ def test_what_is_fitted_on_a_file_brings_its_nees_to_one(
             assert dimension["std_scaling"] == pytest.approx(1.0, rel=1e-8)
 
 
-def test_the_identity_changes_no_bit_and_variances_stay_so_unless_correlations_are_learned(
-    fitted, applied, drive, rows, tmp_path
-):
+def test_the_identity_changes_no_bit_and_variances_stay_so(fitted, applied, drive, rows, tmp_path):
     _, arrays = applied(fitted(drive, "--method", "identity"), drive)
     assert np.array_equal(arrays["mean"], rows.mean)
     expected = np.zeros_like(rows.covariance)
@@ -128,20 +111,15 @@ def test_selected_rows_are_fitted_and_others_written(run, fitted, applied, drive
     assert np.einsum("nii->ni", arrays["cov"]) == pytest.approx(variance, rel=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "write"),
-    [("covariance-scaling", "drive.csv", csv_file), ("variance-scaling", "drive.npz", npz_file)],
-)
-def test_bad_covariances_are_left_out_of_the_fit_and_left_as_they_are(
-    fitted, applied, rows, tmp_path, method, name, write
-):
+def test_bad_covariances_stay_and_are_not_fitted(fitted, applied, rows, tmp_path):
+    file, method = tmp_path / "drive.csv", "covariance-scaling"
     spoiled, bad = with_bad_covariances(rows)
-    model = fitted(write(tmp_path / name, spoiled), "--method", method)
-    sound_model = fitted(write(tmp_path / name, rows.of(~bad)), "--method", method)
+    model = fitted(csv_file(file, spoiled), "--method", method)
+    sound_model = fitted(csv_file(file, rows.of(~bad)), "--method", method)
     assert document(model) == document(sound_model)
 
-    _, alone = applied(model, tmp_path / name)
-    _, arrays = applied(model, write(tmp_path / name, spoiled))
+    _, alone = applied(model, file)
+    _, arrays = applied(model, csv_file(file, spoiled))
     assert np.array_equal(arrays["cov"][~bad], alone["cov"])
     found, sent = arrays["cov"][bad], spoiled.covariance[bad]
     assert np.array_equal(found[:, range(4), range(4)], sent[:, range(4), range(4)], equal_nan=True)
@@ -150,9 +128,7 @@ def test_bad_covariances_are_left_out_of_the_fit_and_left_as_they_are(
 
 
 @pytest.mark.parametrize("method", SHAPED)
-def test_another_shape_is_measured_under_its_own_distribution(
-    models, applied, evaluate, drive, rows, method
-):
+def test_another_shape_is_measured_as_what_it_is(models, applied, evaluate, drive, rows, method):
     found = evaluate(drive, *XY, "--model", models[method])
     path, arrays = applied(models[method], drive, *XY)
     forwarded = evaluate(path)
@@ -175,15 +151,10 @@ def test_another_shape_is_measured_under_its_own_distribution(
             (quantiles[:, -1] - quantiles[:, 0]).mean()
         )
         assert dimension["nll"] != forwarded["dimensions"][name]["nll"]
-        for measure in ("nees_mean", "rmv", "bias", "std_scaling", "n_eff"):
+        for measure in (*("nees_mean", "rmv", "bias", "std_scaling", "n_eff"), *UNDEFINED):
             theirs = forwarded["dimensions"][name][measure]
-            assert dimension[measure] == pytest.approx(theirs), measure
-        for measure in UNDEFINED:
-            if SHAPED[method] == "surrogate":
-                assert dimension[measure] is None
-            else:
-                theirs = forwarded["dimensions"][name][measure]
-                assert dimension[measure] == pytest.approx(theirs), measure
+            undefined = SHAPED[method] == "surrogate" and measure in UNDEFINED
+            assert dimension[measure] == (None if undefined else pytest.approx(theirs)), measure
     joint = found["joint"]
     parts = [found["dimensions"][name]["nll"] for name in ("x", "y")]
     assert joint["nll"] == pytest.approx(sum(parts))
@@ -191,9 +162,7 @@ def test_another_shape_is_measured_under_its_own_distribution(
     assert set(joint["qce_by_tau"]) == {None}
 
 
-def test_rejection_keeps_the_error_of_the_rest_within_the_target(
-    run, applied, drive, rows, tmp_path
-):
+def test_rejection_keeps_the_error_of_the_rest_low(run, applied, drive, rows, tmp_path):
     path = tmp_path / "model.json"
     words = (*XY, "--method", "covariance-scaling", "--reject-above-error", "0.4")
     said = run("fit", drive, *words, "--output", path)
@@ -215,13 +184,6 @@ def test_rejection_keeps_the_error_of_the_rest_within_the_target(
     _, arrays = applied(path, drive, *XY)
     assert arrays["mean"].shape == (rows.n, 2)
     assert arrays["rejected"][rows.labelled].tolist() == (~kept).tolist()
-    # An angle has no part in the error that is bounded.
-    found = []
-    for dimensions in ("x,y", "x,y,yaw"):
-        words = ("--dimensions", dimensions, *SCALING, "--reject-above-error", "0.4")
-        run("fit", drive, *words, "--output", path)
-        found.append(document(path)["rejection"])
-    assert found[0] == found[1]
 
 
 # A recording lasts three seconds.
@@ -249,53 +211,23 @@ def test_labels_that_would_not_have_come_yet_are_not_fitted_on(run, rows, drive,
     assert model_of(again) == model_of(path)
 
 
-FIT = (*SCALING, "--output", "model.json")
+FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("drive.csv.gz", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: of 97"),
-        (("drive.csv.gz", *FIT[:-1], "no/m.json"), "--output no/m.json: cannot be written"),
-        (
-            ("drive.csv.gz", "--method", "covariance-scaling", "--rows", "0:2", *FIT[2:]),
-            "Use variance-scaling or more data",
-        ),
-        (
-            ("drive.csv.gz", *XY, "--reject-above-error", "1e-6", *FIT),
-            "no threshold on deviation keeps the error within 1e-06",
-        ),
+        (("fit", "DRIVE", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: of 97"),
+        (("fit", "DRIVE", *FIT[:-1], "no/m.json"), "--output no/m.json: cannot be written"),
+        (("fit", "DRIVE", *XY, "--reject-above-error", "1e-6", *FIT), "no threshold on deviation"),
+        (("apply", "DRIVE", "DRIVE", *OUT), "cannot read the recalibrator"),
+        (("apply", "model.json", "DRIVE", *XYZ, "--output", "no/o.npz"), "no/o.npz: cannot be"),
+        (("apply", "model.json", "DRIVE", *OUT), "give --dimensions x,y,z"),
     ],
 )
-def test_a_fit_that_cannot_be_says_why_and_leaves_nothing(
-    refused, drive, rows, tmp_path, monkeypatch, words, named
-):
+def test_what_cannot_be_leaves_nothing(refused, run, drive, tmp_path, monkeypatch, words, named):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    npz_file(tmp_path / "plain.npz", rows)
-    (tmp_path / "drive.csv.gz").write_bytes(drive.read_bytes())
-    assert named in refused("fit", *words)
-    assert {entry.name for entry in tmp_path.iterdir()} == {"folder", "plain.npz", "drive.csv.gz"}
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("drive.csv.gz", "drive.csv.gz", "--output", "o.npz"), "cannot read the recalibrator"),
-        (("model.json", "drive.csv.gz", *XYZ, "--output", "no/o.npz"), "--output no/o.npz: cannot"),
-        (("model.json", "drive.csv.gz", "--output", "o.npz"), "give --dimensions x,y,z"),
-    ],
-)
-def test_an_apply_that_cannot_be_says_why_and_leaves_nothing(
-    refused, run, drive, tmp_path, monkeypatch, words, named
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.npz").mkdir()
-    (tmp_path / "drive.csv.gz").write_bytes(drive.read_bytes())
-    run("fit", drive, *XYZ, *FIT)
-    changed = document(tmp_path / "model.json")
-    changed["fallback"]["parameters"]["scale"][0] *= 2
-    (tmp_path / "changed.json").write_text(json.dumps(changed))
-    before = {entry.name for entry in tmp_path.iterdir()}
-    assert named in refused("apply", *words)
-    assert {entry.name for entry in tmp_path.iterdir()} == before
+    run("fit", drive, *XYZ, *SCALING, "--output", "model.json")
+    line = refused(*[drive if word == "DRIVE" else word for word in words])
+    assert named in line
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.json"]

@@ -3,15 +3,12 @@ files that hold Gaussians too."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
+from tests.verbs.documents import document
 
 N, C, M = 900, 4, 3
 NAMES = np.array(["bus", "car", "cyclist", "pedestrian"])
@@ -31,10 +28,6 @@ BESIDE = {
 GAUSSIANS = {"mean": np.zeros((N, 2)), "var": np.ones((N, 2)), "gt": RANDOM.normal(size=(N, 2))}
 TEMPERATURE = ("--method", "temperature")
 SCALING = ("--method", "variance-scaling")
-
-
-def document(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 @pytest.fixture
@@ -98,9 +91,7 @@ def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, sav
     assert evaluate(path)["classification"] == found
 
 
-def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
-    fitted, applied, evaluate, save
-):
+def test_rows_that_are_no_probabilities_stay(fitted, applied, evaluate, save):
     spoiled, bad = PROB.copy(), [3, 50, 700]
     spoiled[3], spoiled[50, 0], spoiled[700] = [-0.5, 1.0, 0.25, 0.25], np.nan, 0.5
     rest = np.delete(np.arange(N), bad)
@@ -114,9 +105,7 @@ def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
 
 
 @pytest.mark.parametrize("method", CLASS_METHODS)
-def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_of(
-    run, applied, refused, save, tmp_path, method
-):
+def test_a_model_of_named_classes_serves_these(run, applied, refused, save, tmp_path, method):
     path, out = tmp_path / "model.json", ("--output", tmp_path / "out.npz")
     words = ("--method", method, "--output", path)
     unnamed = save("unnamed", logits=LOGITS, label=LABEL)
@@ -141,9 +130,7 @@ def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_o
 @pytest.mark.parametrize(
     ("words", "left_out"), [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")]
 )
-def test_what_is_known_of_each_row_is_written_and_what_is_not_written_is_said(
-    run, fitted, save, tmp_path, words, left_out
-):
+def test_what_is_known_of_each_row_is_written(run, fitted, save, tmp_path, words, left_out):
     notes = {"notes": np.array(["none"])}
     file = save("both", prob=PROB, label=LABEL, **GAUSSIANS, **BESIDE, **notes)
     path = tmp_path / "out.npz"

@@ -12,7 +12,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
 from tests.commands.spoken import done, refused, spoken
-from tests.verbs.recordings import Recorded, csv_file, nees, recorded
+from tests.verbs.recordings import csv_file, nees
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
@@ -20,16 +20,6 @@ CHOSEN = ("--class", ",".join(CLASSES))
 FEWEST = 5
 # What these small drives have of both classes, and not of cyclists.
 ENOUGH = {"reference_tracks": 13, "reference_detections": 280}
-
-
-@pytest.fixture(scope="module")
-def rows() -> Recorded:
-    return recorded()
-
-
-@pytest.fixture(scope="module")
-def drive(rows, tmp_path_factory) -> Path:
-    return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
 
 
 def configuration(path: Path, **keys) -> Path:
@@ -77,9 +67,7 @@ def test_it_is_what_the_formulas_say_of_each_class(usual, rows):
             np.testing.assert_allclose(reference.quantiles[inside], of_rows, rtol=0.005)
 
 
-def test_sequences_are_streams_in_any_order_and_file_and_objects_may_be_named_anything(
-    usual, rows, tmp_path
-):
+def test_sequences_are_streams_in_any_order_and_file(usual, rows, tmp_path):
     backwards = [np.flatnonzero(rows.sequence == s) for s in ("south", "west", "north")]
     other = csv_file(tmp_path / "other.csv", rows.of(np.concatenate(backwards)))
     lines = [line.split(",") for line in other.read_text().splitlines()]
@@ -132,9 +120,7 @@ def test_a_class_of_too_few_tracks_is_left_out_and_named(drive, tmp_path):
         (("FLAT",), "Give --dimensions that all have"),
     ],
 )
-def test_what_says_too_little_or_does_not_go_together_is_refused(
-    drive, rows, tmp_path, words, sentence
-):
+def test_what_says_too_little_is_refused(drive, rows, tmp_path, words, sentence):
     path, flat = tmp_path / "usual.json", tmp_path / "flat.npz"
     np.savez(flat, mean=rows.mean[:, :2], var=np.ones((rows.n, 2)), gt=rows.truth[:, :2])
     wrong = configuration(tmp_path / "sidecar.toml", open_track=1)
@@ -144,9 +130,7 @@ def test_what_says_too_little_or_does_not_go_together_is_refused(
     assert not path.exists()
 
 
-def test_a_reference_comes_out_of_its_file_as_it_went_in_also_of_the_release_before(
-    usual, tmp_path
-):
+def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
     path = tmp_path / "usual.json"
     path.write_text(reference_text(usual))
     again = read_references(path)

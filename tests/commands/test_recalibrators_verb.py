@@ -51,9 +51,7 @@ def denied(refused, told):
     return line
 
 
-def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_promotes(
-    pipeline, asked
-):
+def test_list_shows_what_is_known_in_force_and_on_trial(pipeline, asked):
     for selection in (DOUBLE, BY_SLICE, WARM):
         pipeline.recalibrators.learn(selection.to_json())
     pipeline.activate(BY_SLICE.version)

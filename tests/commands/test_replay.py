@@ -14,16 +14,7 @@ import pytest
 from monitor.commands import replay
 from monitor.commands.sending import Addresses, running_sidecar
 from tests.commands.spoken import done, found, refused, spoken
-from tests.verbs.recordings import (
-    DIMENSIONS,
-    FRAMES,
-    SEQUENCES,
-    Recorded,
-    csv_file,
-    nees,
-    npz_file,
-    recorded,
-)
+from tests.verbs.recordings import DIMENSIONS, FRAMES, SEQUENCES, nees, npz_file
 
 replayed = partial(found, "replay")
 refusal = partial(refused, "replay")
@@ -37,18 +28,8 @@ BIN = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
 
 @pytest.fixture(scope="module")
-def rows() -> Recorded:
-    return recorded()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replay")
-
-
-@pytest.fixture(scope="module")
-def drive(rows: Recorded, folder: Path) -> Path:
-    return csv_file(folder / "drive.csv.gz", rows)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +74,7 @@ def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, 
     assert plain["total"]["recalibrated"] == plain["total"]["raw"]
 
 
-def test_neither_delay_nor_pace_nor_mode_change_a_digit_and_a_recalibrator_only_its_stage(
-    plain, words, folder
-):
+def test_a_recalibrator_changes_its_stage_and_delay_and_pace_nothing(plain, words, folder):
     model = folder / "model.json"
     fit = ("--by-class", "--method", "covariance-scaling", "--output", model)
     done("fit", *words, *fit)

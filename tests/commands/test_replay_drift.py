@@ -11,7 +11,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from monitor.cli import main
 from monitor.commands import replay
 from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
 from monitor.commands.sending import RecordedSequence
@@ -23,29 +22,7 @@ from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.store.recordings import Recording
 from tests.alarmed import alarm
-from tests.verbs.recordings import csv_file, recorded
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return recorded()
-
-
-@pytest.fixture(scope="module")
-def drive(rows, tmp_path_factory):
-    return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
-
-
-@pytest.fixture
-def said(capsys):
-    """What a verb prints; its errors where it cannot do its work."""
-
-    def done(*words, code=0):
-        assert main([str(word) for word in words]) == code
-        found = capsys.readouterr()
-        return found.err if code else found.out
-
-    return done
+from tests.commands.spoken import done, refused
 
 
 @pytest.mark.parametrize(
@@ -59,11 +36,9 @@ def said(capsys):
         (("--reference-where", "class=cyclist"), "nothing is learned"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_a_sidecar_is_started(
-    said, drive, monkeypatch, words, sentence
-):
+def test_what_makes_no_sense_starts_no_sidecar(drive, monkeypatch, words, sentence):
     monkeypatch.setattr(replay, "running_sidecar", None)
-    line = said("replay", drive, *words, code=1)
+    line = refused("replay", drive, *words)
     assert sentence in line
     assert ("leave --address out" in line) == ("--address" in words)
 
@@ -118,11 +93,6 @@ def test_alarms_are_told_in_the_order_in_which_they_were_raised():
     ]
     found = heard_by_the_end(Telling(changes, pause=0.05), (standing(second, slice="van"),))
     assert found.alarms == (ALARM, second)
-
-
-def test_an_alarm_whose_event_comes_after_the_answer_is_waited_for_and_told_once():
-    late = Telling([AlarmChange(AlarmReason.RAISED, ALARM)], pause=0.3)
-    assert heard_by_the_end(late, (standing(ALARM),)).alarms == (ALARM,)
 
 
 def test_an_alarm_from_before_the_replay_is_no_news():
@@ -226,13 +196,11 @@ def simulated(path, seed=0):
     return path
 
 
-def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_raises_nothing(
-    said, tmp_path
-):
+def test_a_fault_is_told_and_a_healthy_drive_raises_nothing(tmp_path):
     path, config = simulated(tmp_path / "drive.csv"), tmp_path / "sidecar.toml"
     played = ("replay", path, "--where", "role=deploy", "--reference-where", "role=fit", "--json")
     config.write_text("[drift]\nhours_between_false_pages = 2000\n")
-    found = json.loads(said(*played, "--config", config))
+    found = json.loads(done(*played, "--config", config))
     assert found["matched"] == CARS * SECONDS * RATE
     assert found["alarms"] == []
     entries = {(entry["slice"], entry["severity"]): entry for entry in found["drift"]}
@@ -242,7 +210,7 @@ def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_rais
     assert entries["car", "page"]["log10_threshold"] == pytest.approx(np.log10(2000))
 
     fault = ("--fault", f"variance=0.1@t={FAULT_S}s")
-    text = said(*played, *fault)
+    text = done(*played, *fault)
     first = json.loads(text)["alarms"][0]
     assert (first["severity"], first["direction"]) == ("page", "over")
     assert (first["stage"], first["stream"]) == ("recalibrated", "west")
@@ -250,4 +218,4 @@ def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_rais
     assert first["frame"] == round(first["t"] * RATE)
     assert first["evidence_hours"] >= first["threshold_hours"] == 1000
     # To the byte, however the drive is played.
-    assert said(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text
+    assert done(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text

@@ -16,7 +16,7 @@ from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.spoken import done, found, refused
-from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, csv_file, labels_file, recorded
+from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, labels_file
 
 refusal = partial(refused, "replay")
 CLASSES = ("car", "pedestrian")
@@ -52,11 +52,6 @@ def nothing_starts(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def rows() -> Recorded:
-    return recorded()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking")
 
@@ -64,11 +59,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def truth(rows: Recorded, folder: Path) -> Path:
     return labels_file(folder / "labels.csv.gz", rows)
-
-
-@pytest.fixture(scope="module")
-def drive(rows: Recorded, folder: Path) -> Path:
-    return csv_file(folder / "drive.csv.gz", rows)
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +112,7 @@ def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, row
     assert whole["position_rmse"] == pytest.approx(math.sqrt(squares / whole["matches"]))
 
 
-def test_with_a_recalibrator_the_drive_is_played_once_with_and_once_without(
-    words, model, plain, started
-):
+def test_a_drive_is_played_with_a_recalibrator_and_without(words, model, plain, started):
     got = tracking(*words, *FAULT, "--recalibrator", model)
     assert len(started) == 2
     # Overconfident covariances cost identities, and the recalibrator gives them back.
@@ -137,9 +125,7 @@ def test_with_a_recalibrator_the_drive_is_played_once_with_and_once_without(
     assert got["recalibrated"]["idf1"] == pytest.approx(good["idf1"], abs=0.02)
 
 
-def test_without_motmetrics_what_needs_matches_is_null_and_an_observed_drive_is_played_once(
-    words, model, plain, started, monkeypatch
-):
+def test_what_needs_motmetrics_is_null_without(words, model, plain, started, monkeypatch):
     monkeypatch.setitem(sys.modules, "motmetrics", None)
     got = tracking(*words, "--recalibrator", model, "--mode", "observe")
     assert len(started) == 1
@@ -154,9 +140,7 @@ def test_without_motmetrics_what_needs_matches_is_null_and_an_observed_drive_is_
     assert tracking_table(got).splitlines()[-1] == HOW_TO_INSTALL
 
 
-def test_the_tracker_of_the_configuration_is_taken_and_the_command_line_overrules_it(
-    words, folder, plain, started
-):
+def test_the_command_line_overrules_the_configured_tracker(words, folder, plain, started):
     config = folder / "sidecar.toml"
     config.write_text(
         '[recalibration]\nmode = "observe"\nrecalibrator = "nowhere.json"\n'

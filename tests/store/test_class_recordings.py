@@ -52,9 +52,7 @@ def read(path: Path, rows: slice | None = None) -> ClassRecording:
         ({"prob": PROB.round(1), "logits": LOGITS}, PROB),
     ],
 )
-def test_probabilities_are_those_recorded_or_the_softmax_of_logits_or_the_mean_of_opinions(
-    save, arrays, expected
-):
+def test_probabilities_are_recorded_or_of_logits_or_opinions(save, arrays, expected):
     path = save(**arrays, label=LABEL)
     for rows in (slice(None), slice(1, 3)):
         found = read(path, rows)

@@ -119,9 +119,7 @@ WRONG: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_document_is_read_as_it_was_written_and_any_other_value_in_it_is_refused_or_kept(
-    documents, kind
-):
+def test_a_document_is_read_as_written_and_other_values_refused_or_kept(documents, kind):
     read, write = KINDS[kind]
     content = json.loads(documents[kind])
     assert bits(read(write(read(documents[kind])))) == bits(read(documents[kind]))

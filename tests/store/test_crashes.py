@@ -294,7 +294,7 @@ def assert_ends_undisturbed(
     ("seed", "every_seconds", "memory"),
     [(1, 0.3, 2**28), (2, 60.0, 100_000), (3, 0.3, 100_000), (4, 60.0, 2**28)],
 )
-def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
+def test_wherever_it_is_killed_the_end_is_the_same(
     tmp_path, undisturbed, seed, every_seconds, memory
 ):
     """Under load and as it starts; with little memory, most labels find frames on the disk."""
@@ -310,9 +310,7 @@ def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
 
 @pytest.mark.components
 @pytest.mark.parametrize(("seed", "every_seconds"), [(1, 0.3), (2, 60.0), (3, 0.3)])
-def test_what_was_acknowledged_outlives_the_power_and_the_rest_is_sent_again(
-    tmp_path, undisturbed, seed, every_seconds
-):
+def test_what_was_acknowledged_outlives_the_power(tmp_path, undisturbed, seed, every_seconds):
     disk, chance, client = faulty_disk(tmp_path), random.Random(seed), Client()
     config = settings(disk.folder, every_seconds)
     for number in range(2):

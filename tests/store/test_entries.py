@@ -157,9 +157,7 @@ def read(entry: FrameEntry) -> FrameEntry:
 
 
 @given(seeds, st.integers(0, 20), st.integers(1, 6), st.booleans())
-def test_an_entry_that_is_taken_apart_and_put_together_is_the_same_to_the_last_bit(
-    seed, n, k, told
-):
+def test_an_entry_that_is_written_and_read_is_the_same(seed, n, k, told):
     entry: Entry = label_entry(seed, n, k) if told else frame_entry(seed, n, k)
     parts = bodies_of(entry)
     found = [unkeyed(key, body) for key, _, body in parts]

@@ -225,9 +225,7 @@ async def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
 
 
 @on_a_loop
-async def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_again(
-    heard, path, monkeypatch
-):
+async def test_what_cannot_be_written_waits_and_is_told_once(heard, path, monkeypatch):
     journal = begin(heard, path)
     with monkeypatch.context() as patch:  # what no one thought of is a failure like others
         patch.setattr(LedgerWriter, "commit", lambda *_: 1 / 0)

@@ -55,9 +55,7 @@ def sequences(path: Path, after: int = 0) -> list[int]:
     st.integers(0, 40),
     st.integers(1, 7),
 )
-def test_any_mixture_comes_back_as_it_was_and_what_comes_twice_is_there_once(
-    tmp_path_factory, kinds, after, batch
-):
+def test_any_mixture_comes_back_once(tmp_path_factory, kinds, after, batch):
     path = tmp_path_factory.mktemp("ledger")
     entries: list[Entry] = [
         frame(n, number, size=n) if whole else labels_alone(n, n % 5 + 100, number)
