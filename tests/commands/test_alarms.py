@@ -10,7 +10,7 @@ from monitor.cli import main
 from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
 from monitor.drift.evidence import Scale
-from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
+from tests.alarmed import RAISED, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
 LISTED = """\
@@ -70,19 +70,6 @@ def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms
     heads = [line.split()[0] for line in some.splitlines() if line]
     assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
     assert "alarms acknowledge" not in some
-
-
-def test_list_as_json_has_every_number_and_null_for_what_is_none(said):
-    found = json.loads(said("list", "--json"))
-    assert found == {
-        "standings": [plain(entry) for entry in STANDINGS],
-        "stages": [plain(entry) for entry in STAGES],
-    }
-    states = ["alarm", "ok", "warning", "too_few", "warning"]
-    assert [entry["state"] for entry in found["standings"]] == states
-    page = found["standings"][0]["alarm"]
-    assert (page["stage"], page["detector"]) == ("recalibrated", "track")
-    assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
 
 
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):

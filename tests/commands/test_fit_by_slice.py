@@ -57,17 +57,6 @@ def test_each_bucket_has_a_fit_and_every_row_the_finest(evaluate, fitted, applie
     assert evaluate(written) == direct
 
 
-def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, drive, tmp_path):
-    words = ("--method", "isotonic-std", *XYZ, "--by", "class", "--fewest-tracks", "12")
-    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
-    model = document(tmp_path / "model.json")
-    left = {"car", "cyclist", "pedestrian"} - set(model["slices"])
-    assert left and model["slices"]
-    for name in left:
-        assert f"slice {name} is left to the fallback: " in said
-        assert "tracks count for" in said and "and 12 are needed" in said
-
-
 def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
     words = (*SCALING, "--by", "class", *EACH)
     earlier = fitted(drive, *words, "--fault", "variance=0.25")

@@ -62,19 +62,6 @@ def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes
     assert found == evaluate(path)
 
 
-def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, evaluate, save):
-    both = save("both", prob=PROB.round(2), logits=LOGITS, label=LABEL)
-    alone = save("alone", logits=LOGITS, label=LABEL)
-    models = [document(fitted(file, "--method", "vector-scaling")) for file in (both, alone)]
-    assert models[0]["version"] == models[1]["version"]
-    identity = fitted(both, "--method", "class-identity")
-    _, arrays = applied(identity, both)
-    assert arrays["prob"] == pytest.approx(PROB)
-    without, found = evaluate(both), evaluate(both, "--model", identity)
-    assert without == evaluate(alone)
-    assert found["classification"]["nll"] == pytest.approx(without["classification"]["nll"])
-
-
 def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, save):
     # Laves et al. 2019, eq. 25.
     opinions = LOGITS[:, None] + np.random.default_rng(5).normal(size=(N, M, C))

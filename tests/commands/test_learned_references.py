@@ -11,7 +11,7 @@ import pytest
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
-from tests.commands.spoken import done, refused, spoken
+from tests.commands.spoken import done, refused
 from tests.verbs.recordings import csv_file, nees
 
 CLASSES = ("car", "pedestrian")
@@ -95,20 +95,6 @@ def test_both_stages_are_known_where_a_recalibrator_will_be_active(usual, drive,
         assert made.nees_ratio == pytest.approx(raw.nees_ratio / 4, rel=0.2)
         scaled = made.quantiles * raw.nees_ratio / made.nees_ratio
         np.testing.assert_allclose(scaled, raw.quantiles, rtol=0.1)
-
-
-def test_a_class_of_too_few_tracks_is_left_out_and_named(drive, tmp_path):
-    path, enough = tmp_path / "usual.json", configuration(tmp_path / "sidecar.toml", **ENOUGH)
-    code, out, err = spoken("reference", drive, "--config", enough, "--output", path)
-    assert code == 0
-    assert tuple(read_references(path)) == CLASSES
-    (line,) = err.splitlines()
-    assert line.startswith("calibration-monitor reference: cyclist: 6 tracks and ")
-    heads, *lines = out.splitlines()
-    assert heads.split()[:3] == ["slice", "stage", "detections"]
-    assert [line.split()[:2] for line in lines] == [
-        [name, stage.label] for name in CLASSES for stage in Stage
-    ]
 
 
 @pytest.mark.parametrize(

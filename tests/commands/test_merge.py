@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from monitor.commands.states import read_state, write_state
 from monitor.statistics.state import Slicing, StatisticsState
 from monitor.store.files import write_body
-from monitor.store.statistics_state import StoredState, serialised
+from monitor.store.statistics_state import StoredState
 from tests.commands.spoken import done, found, refused
 from tests.states import BINNING, OTHER_BINNING, WINDOWS, assert_same_state, counted, random_rows
 
@@ -62,18 +60,6 @@ def test_files_add_up_like_the_states_in_them(files, tmp_path):
         "output": str(output),
     }
     assert_same_state(read_state(output).state, merged)
-
-
-def test_fields_of_newer_code_are_kept_and_retracted_detections_count_below_zero(files, tmp_path):
-    paths, states = files
-    for path, state in zip(paths, states, strict=True):
-        put(path, [*serialised(StoredState(state)), ADDED])
-    done("merge", *paths, "-o", tmp_path / "fleet.state")
-    assert read_state(tmp_path / "fleet.state").unknown == 3 * ADDED
-    taken = counted([replace(row, sign=-1) for row in random_rows(1, 30)])
-    write_state(tmp_path / "taken.state", StoredState(taken))
-    out = done("merge", tmp_path / "taken.state", "-o", tmp_path / "same.state")
-    assert "-30 detections" in out
 
 
 def test_files_that_do_not_fit_are_refused_with_both_definitions_named(files, tmp_path):

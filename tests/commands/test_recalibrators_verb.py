@@ -81,17 +81,6 @@ def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told)
     assert "pinned" not in said
 
 
-def test_show_writes_the_document_to_a_file_that_can_be_promoted(pipeline, asked, told, tmp_path):
-    pipeline.recalibrators.learn(DOUBLE.to_json())
-    file = tmp_path / "double.json"
-    said = asked("show", DOUBLE.version, "--output", file)
-    assert file.read_text("utf-8") == DOUBLE.to_json()
-    assert f"document written to {file}" in said
-    assert '"fallback"' not in said
-    asked("promote", "--file", file, "--actor", "anna")
-    assert told.asked == [("promote", DOUBLE.version, "anna")]
-
-
 def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("promote", DOUBLE.version)

@@ -84,17 +84,6 @@ def heard_by_the_end(client, standings, patience=5.0):
     return asyncio.run(asyncio.wait_for(listened(), 30))
 
 
-def test_alarms_are_told_in_the_order_in_which_they_were_raised():
-    second = replace(ALARM, slice="van", event_ns=ALARM.event_ns - 5)
-    changes = [
-        AlarmChange(AlarmReason.RAISED, ALARM),
-        AlarmChange(AlarmReason.CALM, ALARM),
-        AlarmChange(AlarmReason.RAISED, second),
-    ]
-    found = heard_by_the_end(Telling(changes, pause=0.05), (standing(second, slice="van"),))
-    assert found.alarms == (ALARM, second)
-
-
 def test_an_alarm_from_before_the_replay_is_no_news():
     old = Telling([], (standing(ALARM),))
     assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,16 +94,10 @@ def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save)
         ({"prob": PROB[:, :1]}, r"prob has shape \(4, 1\).*two columns"),
         ({"prob": PROB, "label": LABEL[:3]}, r"label has shape \(3,\).*\[4\]"),
         ({"prob": PROB.astype(str)}, "'prob' holds <U32, not numbers"),
-        ({"prob": PROB, "label": LABEL + 0.5}, r"label\[0\] is 0.5, not a whole number"),
-        ({"prob": PROB[:0], "label": LABEL[:0]}, "none of 0 rows of prob is left. Ask for less"),
         ({"prob": PROB.astype(object)}, "cannot be read"),
         (
             {"prob": PROB, "logits": LOGITS[:, :2]},
             r"logits has shape \(4, 2\), but prob has \(4, 3\).*for the same rows, opinions",
-        ),
-        (
-            {"prob": PROB, "class_names": np.array(["a", "b"])},
-            r"class_names is \['a', 'b'\], but there are 3 classes",
         ),
         ({"prob": PROB, "class_names": np.array(["a", "b", "a"])}, "Save as many different names"),
     ],
@@ -114,17 +107,6 @@ def test_arrays_that_make_no_sense_are_named_with_a_remedy(save, arrays, named):
     with pytest.raises(RecordingError, match=named) as caught:
         read(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_file_that_is_no_archive_cannot_be_read(tmp_path):
-    damaged, empty, torn = (tmp_path / f"{name}.npz" for name in ("damaged", "empty", "torn"))
-    with zipfile.ZipFile(damaged, "w") as archive:
-        archive.writestr("prob.npy", b"damaged")
-    empty.touch()
-    torn.write_bytes(b"PK\x03\x04 not really")
-    for path in (damaged, empty, torn, tmp_path / "absent.npz"):
-        with pytest.raises(RecordingError, match="cannot be read"):
-            read(path)
 
 
 @pytest.mark.parametrize("prob", [PROB, BOTH])

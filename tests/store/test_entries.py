@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import Header, TrackIds
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
 from monitor.frames.stored import (
     SliceKey,
     StoredEstimates,
@@ -202,35 +201,6 @@ def test_what_a_connection_asks_for_and_settings_of_the_sidecar_are_not_kept():
     assert one == Header("lidar", replace(space, angles_in_joint=False), CLASSES)
     assert (one.return_tracks, one.quantile_levels) == (False, ())
     assert one.space is other.space  # frames of one stream share it
-
-
-def test_arrays_are_little_endian_in_the_order_of_the_detections():
-    sent = Estimates(
-        np.array([[1.0, 2.0], [3.0, 4.0]]),
-        np.array([[[2.0, 0.5], [0.5, 3.0]], [[4.0, 0.0], [0.0, 5.0]]]),
-        np.array([False, True]),
-    )
-    frame = replace(
-        a_frame(1),
-        header=Header("lidar", plain_space(("x", "y"), "m"), ("car", "bus")),
-        id=np.array([5, 2**40], np.uint64),
-        class_index=np.array([1, 0]),
-        slice=np.array([1, 0], np.uint16),
-        sent=stored_estimates(sent),
-        unusable=np.array([7], np.uint64),
-        tracks=TrackIds(np.array([1, 0], np.uint64), np.array([True, False])),
-    )
-    found = pb.KeptFrame.FromString(encode_frame(FrameEntry(1, 1, frame)))
-    assert found.id == struct.pack("<2Q", 5, 2**40)
-    assert found.class_index == struct.pack("<2I", 1, 0)
-    assert found.slice == struct.pack("<2H", 1, 0)
-    assert found.sent.mean == struct.pack("<4d", 1, 2, 3, 4)
-    assert found.sent.packed == struct.pack("<6d", 2, 0.5, 3, 4, 0, 5)
-    assert found.sent.diagonal == b"\x00\x01"
-    assert (found.tracks.id, found.tracks.known) == (struct.pack("<2Q", 1, 0), b"\x01\x00")
-    assert found.unusable == struct.pack("<Q", 7)
-    slices = [(one.name, one.overflow) for one in found.slices]
-    assert slices == [("lidar/car", False), ("overflow", True)]
 
 
 def test_counts_and_outcomes_keep_their_places():

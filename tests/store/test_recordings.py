@@ -160,8 +160,6 @@ def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
         ("x,var_x,x\n1,2,3\n", "column 'x' appears twice. Rename one of them."),
         ("x,var_x\n1,2\n1\n", "line 3: 1 cells, but the header names 2 columns."),
         ("x,var_x\n\n1,2\n1,wide\n", "line 4: var_x is 'wide', not a number. Correct the cell"),
-        ("x,var_x,gt_x\n1,2,\n1,2,far\n", "line 3: gt_x is 'far', not a number."),
-        ("x,var_x,t\n1,2,\n", "line 2: t is '', not a number."),
         (
             "x,y,var_x,var_y,cov_xy,cov_y_x\n1,1,1,1,0,0\n",
             "columns 'cov_xy' and 'cov_y_x' give the same covariance. Keep one of them.",
@@ -184,9 +182,7 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
         ({"prob": np.ones((3, 2))}, "no array 'mean'. Arrays there are: prob."),
         ({"mean": np.ones((3, 2))}, "neither 'cov' nor 'var'. Arrays there are: mean."),
         (gaussians(var=np.ones((2, 2))), "var has shape (2, 2), but mean has (3, 2). Save var as"),
-        (gaussians(gt=np.ones((3, 1))), "gt has shape (3, 1), but mean has (3, 2)."),
         (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),
-        (gaussians(ignore=np.array([0, 1, 2])), "ignore[2] is 2, not 0 or 1."),
         (gaussians(extra=OBJECTS), "array 'extra' cannot be read (Object arrays cannot be"),
         (
             gaussians(cov=np.array([np.eye(2), [[1.0, 0.1], [0.2, 1.0]], np.eye(2)])),
@@ -242,11 +238,3 @@ def test_a_gt_id_may_be_a_number_or_any_name(tmp_path, ids, tracks):
     found = read_recording(archive(tmp_path, mean=np.ones((4, 1)), var=np.ones((4, 1)), gt_id=ids))
     names = sorted(set(ids) - {""})
     assert_holds(found, track=[names.index(id) if id else -1 for id in ids])
-
-
-def test_what_a_file_holds_besides_gaussians_is_told(table, tmp_path):
-    names = ("seq", "role", "frame", "t", "class", "score", "gt_id", "ignore")
-    assert read_recording(table, dimensions=("x",)).others == names
-    more = {"prob": np.ones((3, 4)), "label": np.zeros(3), "role": np.array(["a", "a", "b"])}
-    found = read_recording(archive(tmp_path, **gaussians(dimensions=np.array(["x", "y"])), **more))
-    assert found.others == ("prob", "label", "role")

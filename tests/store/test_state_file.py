@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monitor.store import state
-from monitor.store.files import Claim
+from monitor.store.files import Claim, private
 from monitor.store.state import Checkpoint, Contents, Loaded, StateFile, state_folder
 
 KEPT = ["state.db", "state.db.1"]
@@ -252,16 +252,6 @@ def test_a_folder_or_a_pipe_in_its_place_is_neither_read_nor_moved(file, make):
     assert names(file) == KEPT and not file.path.is_file()
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut in two", "no database"])
-def test_a_file_that_is_damaged_while_it_is_used_costs_no_generation(file, damage):
-    DAMAGES[damage][0](file.path)
-    assert file.write(checkpoint(3)) == 1
-    assert names(file) == [*KEPT, "state.db.corrupt"]
-    assert file.load(whole).value == 3
-    file.path.unlink()
-    assert file.load(whole).value == 1
-
-
 def test_a_full_disk_leaves_what_is_there_and_nothing_else(file):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # No file of this process may grow beyond that: each half of the write needs more.
@@ -330,3 +320,19 @@ def test_a_folder_that_somebody_removes_is_made_again_and_is_of_whoever_claims_i
 def test_the_folder_is_the_configured_one_or_one_of_its_name(folder, name, environment, expected):
     found = state_folder(folder, name, environment)
     assert found == (None if expected is None else Path(expected).expanduser())
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_file_that_was_open_to_others_is_closed_to_them_when_it_is_written(tmp_path, umask):
+    path, before = tmp_path / "file", os.umask(umask)
+    try:
+        for _ in range(2):
+            with open(path, "ab", opener=private) as file:
+                file.write(b"x")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            path.chmod(0o666)
+        (tmp_path / "link").symlink_to(path)
+        with pytest.raises(OSError, match="symbolic links"):
+            private(str(tmp_path / "link"), os.O_WRONLY)
+    finally:
+        os.umask(before)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.internal.encoder import TagBytes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.stage import SliceStatistics, observe
 from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
 from monitor.statistics.windows import Windows
+from monitor.store import statistics_state
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import (
     PART_BYTES,
@@ -41,7 +43,6 @@ from tests.states import (
     WINDOWS,
     assert_same_state,
     bits,
-    canonical,
     counted,
     in_parts,
     joined,
@@ -92,24 +93,6 @@ def test_states_merge_alike_before_and_after_they_were_written(one, two):
     # A pane that is sent twice is added, too.
     twice = [*in_parts(a), *in_parts(a)[1:]]
     assert bits(decode(twice).state) == bits(parts[0].merge(parts[0]))
-
-
-def test_equal_states_are_equal_bytes_however_they_came_about():
-    a, b = counted(random_rows(4, 20)), counted(random_rows(5, 20), clock=400)
-    apart = tuple(
-        replace(
-            entry,
-            panes={
-                # Equal stages in two objects, panes in another order.
-                key: SliceStatistics(held.raw, replace(held.recalibrated))
-                for key, held in reversed(entry.panes.items())
-            },
-        )
-        for entry in a.slices
-    )
-    one = canonical(a.merge(b))
-    two = canonical(b.merge(replace(a, slices=apart)))
-    assert joined(StoredState(one)) == joined(StoredState(two))
 
 
 def test_no_part_is_much_larger_than_a_pane():
@@ -325,3 +308,67 @@ def test_damaged_bytes_are_read_as_some_state_or_refused(changes):
     except (InvalidState, IncompatibleStatistics):
         return
     assert joined(parsed(joined(read))) == joined(read)
+
+
+def field(number: int, value: bytes) -> bytes:
+    """Writes a field of bytes, as newer code might."""
+    return TagBytes(number, 2) + bytes([len(value)]) + value
+
+
+ADDED = field(1000, b"newer")
+
+
+def with_unknown_fields(data: bytes = ADDED) -> bytes:
+    """Writes a state with one more field on every level."""
+    state = state_message()
+    levels = [*state.slices, *state.class_slices, state.slices[0].panes[0], state.bins]
+    levels += [state.slices[1].panes[0].raw.cells, state.class_slices[0].panes[0], state.windows]
+    for entry in levels:
+        entry.MergeFromString(data)
+    return state.SerializeToString() + data
+
+
+def added(data: bytes, value: bytes = ADDED) -> int:
+    return data.count(value)
+
+
+def test_unknown_fields_survive_a_rewrite_at_every_level():
+    newer = with_unknown_fields()
+    stored = parsed(newer)
+    assert bits(stored.state) == bits(parsed(state_message().SerializeToString()).state)
+    rewritten = joined(stored)
+    assert added(rewritten) == added(newer) == 11
+    # As newer code reads it: a field that was added to a slice is found under its name.
+    found = pb.StatisticsState.FromString(rewritten)
+    for wanted in pb.StatisticsState.FromString(newer).slices:
+        same = [
+            s for s in found.slices if (s.name, s.dimensions) == (wanted.name, wanted.dimensions)
+        ]
+        there = sum(added(entry.SerializeToString()) for entry in same)
+        assert there == added(wanted.SerializeToString())
+    assert added(found.bins.SerializeToString()) == 1
+    assert joined(parsed(rewritten)) == rewritten
+    assert parsed(rewritten).unknown == stored.unknown
+    assert added(decode(in_parts(stored)).unknown) == 11
+
+
+def test_a_merge_keeps_what_both_have_added():
+    other = field(1001, b"other")
+    merged = parsed(with_unknown_fields()).merge(parsed(with_unknown_fields(other)))
+    data = joined(merged)
+    assert (added(data), added(data, other)) == (11, 11)
+    plain = parsed(state_message().SerializeToString())
+    assert bits(parsed(data).state) == bits(plain.state.merge(plain.state))
+
+
+def test_what_is_added_is_bounded(monkeypatch):
+    half = StoredState(counted([]), bytes(statistics_state.MOST_UNKNOWN_BYTES // 2 + 1))
+    with pytest.raises(InvalidState, match=f"above {statistics_state.MOST_UNKNOWN_BYTES}"):
+        half.merge(half)
+    monkeypatch.setattr(statistics_state, "MOST_UNKNOWN_BYTES", 10 * len(ADDED))
+    part = state_message()
+    part.MergeFromString(ADDED)
+    assert added(decode([part]).unknown) == 1
+    parts = [pb.StatisticsState.FromString(ADDED) for _ in range(11)]
+    with pytest.raises(InvalidState, match="unknown fields: 88 bytes of them, above 80"):
+        decode([state_message(), *parts])
