@@ -9,7 +9,6 @@ import pytest
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
-from monitor.drift.evidence import Scale
 from tests.alarmed import RAISED, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
@@ -95,15 +94,6 @@ def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sideca
         f"2025-06-15 15:06:40.1  raised: {sentence}; slices that may be meant as well: truck",
         f"2025-06-15 15:06:40.1  over, acknowledged by anna: {sentence}",
     ]
-
-
-def test_watch_as_json_is_an_object_a_line(heard, sidecar):
-    unknown = AlarmChange(AlarmReason.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
-    sidecar.say(RAISED, unknown, None, time_ns=7)
-    found = [json.loads(line) for line in heard("--json")]
-    assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
-    assert found[1]["change"]["why"] == "calm"
-    assert found[1]["change"]["alarm"]["scale"]["estimate"] is None
 
 
 def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):

@@ -14,7 +14,7 @@ from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.selection import METHODS
 from tests.recalibration.rows import read_selection
 from tests.verbs.documents import document
-from tests.verbs.recordings import csv_file, error, with_bad_covariances
+from tests.verbs.recordings import csv_file, with_bad_covariances
 
 XY, XYZ = ("--dimensions", "x,y"), ("--dimensions", "x,y,z")
 SHAPED = {"isotonic-quantiles": "moments", "gp-beta": "moments", "gp-cauchy": "surrogate"}
@@ -96,19 +96,6 @@ def test_the_identity_changes_no_bit_and_variances_stay_so(fitted, applied, driv
         _, arrays = applied(fitted(plain, "--method", method), plain)
         assert arrays.keys() == {"mean", name, "gt", "dimensions", *OF_EACH_ROW}
     assert (arrays["cov"][:, 0, 1] != 0).all()
-
-
-def test_selected_rows_are_fitted_and_others_written(run, fitted, applied, drive, rows):
-    model = fitted(drive, "--method", "variance-scaling", "--where", "role=fit")
-    labelled = rows.labelled & (rows.role == "fit")
-    assert document(model)["fitted_on"]["rows"] == np.count_nonzero(labelled)
-    _, arrays = applied(model, drive, "--rows", "600:", "--class", "car")
-    chosen = rows.of(slice(600, None)).of_class("car")
-    assert np.array_equal(arrays["mean"], chosen.mean)
-    there = rows.of(labelled)
-    scale = np.mean(error(there) ** 2 / np.einsum("nii->ni", there.covariance), axis=0)
-    variance = np.einsum("nii->ni", chosen.covariance) * scale
-    assert np.einsum("nii->ni", arrays["cov"]) == pytest.approx(variance, rel=1e-8)
 
 
 def test_bad_covariances_stay_and_are_not_fitted(fitted, applied, rows, tmp_path):

@@ -17,15 +17,6 @@ RANDOM = np.random.default_rng(0)
 LOGITS = 3 * RANDOM.normal(size=(N, C))
 LABEL = (softmax(LOGITS / 2, axis=1).cumsum(axis=1) > RANDOM.random((N, 1))).argmax(axis=1)
 PROB = softmax(LOGITS, axis=1)
-# All that may stand in a file beside them.
-BESIDE = {
-    "track": np.arange(N) // 4,
-    "seq": np.where(np.arange(N) < 4, "a", "b"),
-    "frame": np.arange(N) // 5,
-    "t": np.arange(N) / 10,
-    "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
-}
-GAUSSIANS = {"mean": np.zeros((N, 2)), "var": np.ones((N, 2)), "gt": RANDOM.normal(size=(N, 2))}
 TEMPERATURE = ("--method", "temperature")
 SCALING = ("--method", "variance-scaling")
 
@@ -112,23 +103,6 @@ def test_a_model_of_named_classes_serves_these(run, applied, refused, save, tmp_
     fewer = save("fewer", logits=LOGITS[:, :3], label=np.minimum(LABEL, 2))
     line = refused("evaluate", fewer, "--model", path)
     assert "the recalibrator was fitted on 4 classes and the file has 3" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "left_out"), [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")]
-)
-def test_what_is_known_of_each_row_is_written(run, fitted, save, tmp_path, words, left_out):
-    notes = {"notes": np.array(["none"])}
-    file = save("both", prob=PROB, label=LABEL, **GAUSSIANS, **BESIDE, **notes)
-    path = tmp_path / "out.npz"
-    said = run("apply", fitted(file, *words), file, "--rows", "60:", "--output", path)
-    assert said.splitlines()[-1] == f"of the file not in it: {left_out}"
-    with np.load(path) as arrays:
-        for name, values in BESIDE.items():
-            assert arrays[name].tolist() == values[60:].tolist()
-    # What was written is fitted on again with the same tracks and times.
-    again = fitted(path, *words)
-    assert '"tracks": 210' in again.read_text()
 
 
 def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, drive, tmp_path):

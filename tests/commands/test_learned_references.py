@@ -16,8 +16,6 @@ from tests.verbs.recordings import csv_file, nees
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
-# Detections of a track in a second that say something of how tracks differ.
-FEWEST = 5
 # What these small drives have of both classes, and not of cyclists.
 ENOUGH = {"reference_tracks": 13, "reference_detections": 280}
 

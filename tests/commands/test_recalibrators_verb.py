@@ -33,8 +33,6 @@ def told(pipeline):
 
 @pytest.fixture
 def asked(run, told):
-    """The verb, done; what it prints."""
-
     def done(*words):
         return run("recalibrators", *words, "--address", told.address)
 
@@ -43,8 +41,6 @@ def asked(run, told):
 
 @pytest.fixture
 def denied(refused, told):
-    """The line of the verb, which could not do it."""
-
     def line(*words):
         return refused("recalibrators", *words, "--address", told.address)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.spoken import done, found, refused
 from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, labels_file
 
-refusal = partial(refused, "replay")
 CLASSES = ("car", "pedestrian")
 NAMES = ("x", "y", "z")
 MEASURES = {
@@ -44,11 +42,6 @@ def started(monkeypatch):
 
     monkeypatch.setattr(replay, "running_sidecar", noted)
     return configs
-
-
-@pytest.fixture
-def nothing_starts(monkeypatch):
-    monkeypatch.setattr(replay, "running_sidecar", None)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +178,8 @@ def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(
         (("LABELS", "--dimensions", "yaw"), "without a length among the dimensions no track has"),
     ],
 )
-def test_what_cannot_be_held_against_labels_is_refused(nothing_starts, chosen, truth, more, named):
+def test_what_cannot_be_held_against_labels_is_refused(monkeypatch, chosen, truth, more, named):
+    monkeypatch.setattr(replay, "running_sidecar", None)
     labels = {"LABELS": ("--ground-truth", truth)}
     words = (word for one in more for word in labels.get(one, (one,)))
-    assert named in refusal(*chosen, *words)
+    assert named in refused("replay", *chosen, *words)

@@ -137,10 +137,6 @@ def test_what_is_known_of_each_row_is_read_and_written_as_it_was(save, tmp_path,
     with np.load(path) as archive:
         arrays = dict(archive)
     assert names == arrays.keys() == {"prob", *more, *of_each_row}
-    bare = save(prob=prob)
-    assert write_classes(path, read(bare), np.array([True, False, False, True])) == {
-        *("prob", "rejected")
-    }
     for name, values in {**of_each_row, "prob": prob, "label": LABEL}.items():
         assert arrays[name].dtype == values.dtype
         np.testing.assert_array_equal(arrays[name], values[1:])

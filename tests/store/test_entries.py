@@ -193,16 +193,6 @@ def test_numbers_of_every_kind_come_back_as_they_were():
     assert (record.stamp_ns, record.clock_ns) == (0, 0)
 
 
-def test_what_a_connection_asks_for_and_settings_of_the_sidecar_are_not_kept():
-    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),), angles_in_joint=True)
-    header = Header("lidar", space, CLASSES, return_tracks=True, quantile_levels=(0.5,))
-    frames = [replace(a_frame(seed, 2, 1), header=header) for seed in (6, 7)]
-    one, other = (read(FrameEntry(1, 1, frame)).frame.header for frame in frames)
-    assert one == Header("lidar", replace(space, angles_in_joint=False), CLASSES)
-    assert (one.return_tracks, one.quantile_levels) == (False, ())
-    assert one.space is other.space  # frames of one stream share it
-
-
 def test_counts_and_outcomes_keep_their_places():
     # A new one comes behind these, or old files say something else.
     names = [field.name for field in fields(TruthAccount)]
@@ -234,12 +224,10 @@ def test_a_field_of_newer_code_is_passed_over_and_counts_of_older_code_are_zero(
     ("field", "value"),
     [
         ("settled", b"123"),
-        ("settled", bytes(4)),
         ("rows", bytes(12)),
         ("truth", bytes(9)),
         ("truth_covariance", bytes(8)),
         ("gate", bytes(4)),
-        ("class_rows", bytes(4)),
         ("account", range(10)),
     ],
 )

@@ -48,7 +48,6 @@ def path(tmp_path):
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test on a loop, within patience."""
 
     @functools.wraps(test)
     def run(*fixtures: Any, **named: Any) -> None:
@@ -58,7 +57,6 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 def begin(heard, path, **others):
-    """A journal that has been opened."""
     journal = heard.journal(path, **others)
     heard.opened(journal)
     return journal

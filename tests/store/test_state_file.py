@@ -240,18 +240,6 @@ def test_damaged_records_are_left_out_alone_and_said_in_one_sentence(file):
     assert "7 of 23 records" in said and "(3001, 3002, 3003, 3004, 3005 and 2 more)" in said
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_folder_or_a_pipe_in_its_place_is_neither_read_nor_moved(file, make):
-    file.path.unlink()
-    make(file.path)
-    loaded = file.load(whole)
-    assert loaded.value == 1
-    assert "no regular file" in loaded.complaints[0] and "left where it is" in loaded.complaints[0]
-    with pytest.raises(OSError, match="no regular file"):
-        file.write(checkpoint(3))
-    assert names(file) == KEPT and not file.path.is_file()
-
-
 def test_a_full_disk_leaves_what_is_there_and_nothing_else(file):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # No file of this process may grow beyond that: each half of the write needs more.

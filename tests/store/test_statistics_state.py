@@ -262,21 +262,14 @@ def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, s
         parsed(spoilt(path, value).SerializeToString())
 
 
-@pytest.mark.parametrize(
-    ("path", "one", "other", "said"),
-    [
-        ("bins.hash", None, "0123", "bins.hash: 0123 after "),
-        ("slicing.by", ["class"], ["stream"], "slicing: slices by stream after slices by class: "),
-    ],
-)
-def test_parts_of_two_states_are_refused(path, one, other, said):
-    first = state_message() if one is None else spoilt(path, one)
-    for message in (first, second := spoilt(path, other)):
+def test_parts_of_two_states_are_refused():
+    parts = state_message(), spoilt("bins.hash", "0123")
+    for message in parts:
         message.ClearField("slices")
         message.ClearField("class_slices")
-    with pytest.raises(IncompatibleStatistics, match="parts of two states") as refusal:
-        decode([first, second])
-    assert str(refusal.value).startswith(said)
+    said = "^bins.hash: 0123 after .*parts of two states"
+    with pytest.raises(IncompatibleStatistics, match=said):
+        decode(list(parts))
 
 
 def test_panes_of_a_slice_that_come_in_many_parts_are_bounded_together():
@@ -350,15 +343,6 @@ def test_unknown_fields_survive_a_rewrite_at_every_level():
     assert joined(parsed(rewritten)) == rewritten
     assert parsed(rewritten).unknown == stored.unknown
     assert added(decode(in_parts(stored)).unknown) == 11
-
-
-def test_a_merge_keeps_what_both_have_added():
-    other = field(1001, b"other")
-    merged = parsed(with_unknown_fields()).merge(parsed(with_unknown_fields(other)))
-    data = joined(merged)
-    assert (added(data), added(data, other)) == (11, 11)
-    plain = parsed(state_message().SerializeToString())
-    assert bits(parsed(data).state) == bits(plain.state.merge(plain.state))
 
 
 def test_what_is_added_is_bounded(monkeypatch):

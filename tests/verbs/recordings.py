@@ -10,7 +10,7 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -128,6 +128,14 @@ def with_bad_covariances(sound: Recorded) -> tuple[Recorded, BoolArray]:
 # ---- files
 
 
+def table_file(path: Path, names: Iterable[str], cells: Iterable[Iterable[str]]) -> Path:
+    text = io.StringIO()
+    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
 def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
     """A .csv or .csv.gz file of the rows; without cov_xy unless full."""
     names = ["seq", "role", "frame", "t", "class", "score", *DIMENSIONS]
@@ -144,19 +152,12 @@ def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
         ["" if cell == blank.get(name) else cell for cell in map(str, column.tolist())]
         for name, column in zip(names, columns, strict=True)
     ]
-    text = io.StringIO()
-    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
-    data = text.getvalue().encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
+    return table_file(path, names, cells)
 
 
-def npz_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
+def npz_file(path: Path, rows: Recorded) -> Path:
     """An archive without sequences and frames, with names of its dimensions."""
-    covariance = (
-        {"cov": rows.covariance} if full else {"var": np.einsum("nii->ni", rows.covariance)}
-    )
-    arrays = {"mean": rows.mean, "gt": rows.truth, "class": rows.class_name, **covariance}
+    arrays = {"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth, "class": rows.class_name}
     np.savez(path, dimensions=np.array(DIMENSIONS), **arrays)
     return path
 
@@ -167,11 +168,7 @@ def labels_file(path: Path, rows: Recorded) -> Path:
     names = ["seq", "frame", "t", "class", "gt_id", *DIMENSIONS]
     columns = [there.sequence, there.frame, there.time_s, there.class_name, there.track]
     cells = [map(str, column.tolist()) for column in [*columns, *there.truth.T]]
-    text = io.StringIO()
-    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
-    data = text.getvalue().encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
+    return table_file(path, names, cells)
 
 
 # ---- straight from the formulas
@@ -185,7 +182,6 @@ def error(rows: Recorded) -> FloatArray:
 
 
 def nees(rows: Recorded, dimensions: tuple[int, ...] = (0, 1, 2)) -> FloatArray:
-    """rᵀ Σ⁻¹ r of the labelled rows."""
     rows = rows.of(rows.labelled)
     r = error(rows)[:, dimensions]
     block = rows.covariance[np.ix_(range(rows.n), dimensions, dimensions)]
