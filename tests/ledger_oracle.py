@@ -171,8 +171,6 @@ class Drop:
 
 Move = Came | Message | Busy | Drop
 
-# ---- what may come
-
 any_frames = st.builds(
     Came,
     stream=st.sampled_from(STREAMS),
@@ -213,8 +211,6 @@ messages = st.builds(
     st.sampled_from([0, 0, 0, 1, 2]),
     st.booleans(),
 )
-
-# ---- what should become of it
 
 
 @dataclass
@@ -404,8 +400,6 @@ class Oracle:
                 name = CLASSES[at % len(CLASSES)]
                 book.near[f"gated {name}"] += 1
                 book.near[f"near_gate {name}"] += thing.near_gate
-
-    # ---- what it comes to
 
     def detections(self) -> dict[str, int]:
         found = Counter(self.settled)

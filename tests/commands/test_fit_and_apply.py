@@ -134,9 +134,8 @@ def test_another_shape_is_measured_as_what_it_is(models, applied, evaluate, driv
         # The central interval of 0.9 ends at the quantiles of 0.05 and 0.95.
         inside = (truth[:, i] >= quantiles[:, 0]) & (truth[:, i] <= quantiles[:, -1])
         assert dimension["picp_by_tau"][17] == pytest.approx(inside.mean(), abs=1e-12)
-        assert dimension["mpiw_by_tau"][17] == pytest.approx(
-            (quantiles[:, -1] - quantiles[:, 0]).mean()
-        )
+        width = (quantiles[:, -1] - quantiles[:, 0]).mean()
+        assert dimension["mpiw_by_tau"][17] == pytest.approx(width)
         assert dimension["nll"] != forwarded["dimensions"][name]["nll"]
         for measure in (*("nees_mean", "rmv", "bias", "std_scaling", "n_eff"), *UNDEFINED):
             theirs = forwarded["dimensions"][name][measure]

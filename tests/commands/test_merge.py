@@ -81,9 +81,7 @@ def test_a_file_that_is_none_or_named_twice_is_named(files, tmp_path):
     first, second, third = files[0]
     link, table, gone = (tmp_path / name for name in ("link.state", "drive.csv", "nowhere.state"))
     link.symlink_to(first)
-    assert refusal(first, link) == (
-        f"{link} is named twice: it would be counted twice. Name it once."
-    )
+    assert refusal(first, link).startswith(f"{link} is named twice: it would be counted")
     table.write_text("x,y\n1,2\n", encoding="utf-8")
     assert refusal(first, table).startswith(f"{table}: 8 bytes, and no file of statistics.")
     assert str(gone) in refusal(first, gone)

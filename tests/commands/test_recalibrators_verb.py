@@ -117,9 +117,7 @@ def test_history_tells_the_latest_records_with_their_evidence(asked, told):
     assert asked("history") == "nothing has happened yet\n"
     told.happened = tuple(record(what, sequence=i) for i, what in enumerate(Happened, 1))
     lines = asked("history", "-n", 2).splitlines()
-    assert lines[0] == (
-        "    9  2025-06-15 15:06:40  pinned       car variance-scaling-0123456789ab"
-    )
+    assert lines[0] == "    9  2025-06-15 15:06:40  pinned       car variance-scaling-0123456789ab"
     assert lines[1].strip() == "by anna@van: 31 tracks say so"
     assert "31 tracks, gain +0.25 nats; log10 evidence for 1.75, against -2.50" in lines[2]
     assert lines[3].strip() == "variance x ×4, y ×0.75 (0.5 to 1)"

@@ -47,14 +47,9 @@ ALARM = alarm(evidence=2000.0, event_ns=12_300_000_000, since_ns=10_100_000_000)
 
 
 def standing(alarm=None, **other):
-    values = {
-        "slice": "car",
-        "severity": Severity.PAGE,
-        "state": DriftState.OK if alarm is None else DriftState.ALARM,
-        "evidence": 0.001,
-        "peak": 2000.0,
-        "threshold": 1000.0,
-    }
+    state = DriftState.OK if alarm is None else DriftState.ALARM
+    values = {"slice": "car", "severity": Severity.PAGE, "state": state, "evidence": 0.001}
+    values |= {"peak": 2000.0, "threshold": 1000.0}
     return SliceStanding(**{**values, **other}, alarm=alarm)
 
 

@@ -112,6 +112,12 @@ def test_a_document_is_read_as_written_and_other_values_refused_or_kept(document
     content = json.loads(documents[kind])
     assert bits(read(write(read(documents[kind])))) == bits(read(documents[kind]))
     refused, deep = 0, b"[" * 40 + b"]" * 40
+    unknown = json.dumps({**content, "unheard": 1}).encode()
+    if kind == "record":  # one of a later version is read as far as it is understood
+        assert read(unknown)
+    else:
+        with pytest.raises((InvalidDocument, InvalidRecalibrator), match="unheard' is unknown"):
+            read(unknown)
     for text in (b"", b"{", b"\xff", b"null", b"[]", b"{}", b'"x"', deep, b"[" * 10**5):
         with pytest.raises((InvalidDocument, InvalidRecalibrator)):
             read(text)
@@ -127,16 +133,6 @@ def test_a_document_is_read_as_written_and_other_values_refused_or_kept(document
                 continue
             assert bits(read(write(found))) == bits(found), (way, value)
     assert refused > len(list(leaves(content)))
-
-
-def test_an_unknown_field_is_refused_but_in_a_record_of_a_later_version(documents):
-    for kind, (read, _) in KINDS.items():
-        text = json.dumps({**json.loads(documents[kind]), "unheard": 1}).encode()
-        if kind == "record":
-            assert read(text)
-            continue
-        with pytest.raises((InvalidDocument, InvalidRecalibrator), match="unheard' is unknown"):
-            read(text)
 
 
 @dataclass(frozen=True)
@@ -169,10 +165,7 @@ OUTER = Codec(
         ({}, "'outer' has no 'number'"),
         ({"number": 1, "more": 2}, "'outer.more' is unknown"),
         ({"number": 1, "inner": []}, "'outer.inner' has 0 entries: it must have at least 1"),
-        (
-            {"number": 1, "inner": [{"name": "a", "share": 1.5}]},
-            "'outer.inner[0].share' is 1.5: it",
-        ),
+        ({"number": 1, "inner": [{"name": "a", "share": 1.5}]}, "'outer.inner[0].share' is 1.5"),
         ({"number": 2, "odd": True}, "'outer': 2 is even"),
     ],
 )

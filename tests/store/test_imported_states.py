@@ -240,12 +240,6 @@ def requests_of(stored: StoredState) -> list[messages_pb.ImportStatisticsRequest
     return [messages_pb.ImportStatisticsRequest(part=part) for part in in_parts(stored)]
 
 
-def sent_to(service: StateService, requests) -> messages_pb.ImportStatisticsResponse:
-    parts = [request.SerializeToString() for request in requests]
-    answer = asyncio.run(service.import_statistics(arriving(parts), Caller()))
-    return messages_pb.ImportStatisticsResponse.FromString(answer)
-
-
 def got_from(service: StateService) -> StoredState:
     caller = Caller()
     asyncio.run(service.export_statistics(b"", caller))
@@ -259,7 +253,9 @@ def test_an_export_is_imported_and_what_newer_code_has_added_goes_out_again():
     requests = requests_of(other)
     requests[0].part.MergeFromString(ADDED)
     requests[1].part.slices[0].MergeFromString(ADDED)
-    answer = sent_to(ours, requests)
+    parts = [request.SerializeToString() for request in requests]
+    data = asyncio.run(ours.import_statistics(arriving(parts), Caller()))
+    answer = messages_pb.ImportStatisticsResponse.FromString(data)
     both = got_from(ours)
     assert_same_state(both.state, one.state.merge(other.state))
     known, now = (len(s.slices) + len(s.class_slices) for s in (one.state, both.state))

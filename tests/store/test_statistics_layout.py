@@ -35,9 +35,8 @@ def sent(state: StatisticsState) -> pb.StatisticsState:
 
 
 def values(sums: pb.ExactSums, exponent: int) -> list[float]:
-    return [
-        (low + high * 2**40) * 2.0**exponent for low, high in zip(sums.low, sums.high, strict=True)
-    ]
+    pairs = zip(sums.low, sums.high, strict=True)
+    return [(low + high * 2**40) * 2.0**exponent for low, high in pairs]
 
 
 def cholesky(matrix: list[list[float]]) -> list[list[float]]:

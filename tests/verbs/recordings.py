@@ -125,9 +125,6 @@ def with_bad_covariances(sound: Recorded) -> tuple[Recorded, BoolArray]:
     return replace(sound, covariance=covariance), bad
 
 
-# ---- files
-
-
 def table_file(path: Path, names: Iterable[str], cells: Iterable[Iterable[str]]) -> Path:
     text = io.StringIO()
     csv.writer(text).writerows([names, *zip(*cells, strict=True)])
@@ -169,9 +166,6 @@ def labels_file(path: Path, rows: Recorded) -> Path:
     columns = [there.sequence, there.frame, there.time_s, there.class_name, there.track]
     cells = [map(str, column.tolist()) for column in [*columns, *there.truth.T]]
     return table_file(path, names, cells)
-
-
-# ---- straight from the formulas
 
 
 def error(rows: Recorded) -> FloatArray:
