@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,8 +155,9 @@ def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
 
 def npz_file(path: Path, rows: Recorded) -> Path:
     """An archive without sequences and frames, with names of its dimensions."""
-    arrays = {"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth, "class": rows.class_name}
-    np.savez(path, dimensions=np.array(DIMENSIONS), **arrays)
+    arrays: dict[str, Any] = {"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth}
+    arrays |= {"class": rows.class_name, "dimensions": np.array(DIMENSIONS)}
+    np.savez(path, **arrays)
     return path
 
 
