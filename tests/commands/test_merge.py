@@ -11,9 +11,6 @@ from monitor.store.statistics_state import StoredState
 from tests.commands.spoken import done, found, refused
 from tests.states import BINNING, OTHER_BINNING, WINDOWS, assert_same_state, counted, random_rows
 
-# A field that only newer code knows: number 1000, five bytes.
-ADDED = b"\xc2\x3e\x05newer"
-
 
 def put(path, parts):
     with path.open("wb") as file:
