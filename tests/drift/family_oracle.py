@@ -213,6 +213,61 @@ class SlowClock:
         return min(step, 5.0) / self.active
 
 
+class SlowSeconds:
+    """Seconds of tracks, one row at a time."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.tracks: dict[int, dict[str, Any]] = {}
+        self.late = self.short = 0
+
+    def frame(self, frame: Frame) -> tuple[int, list[dict[str, Any]]]:
+        """Number and blocks of the second of its source that is over with a frame, if any."""
+        source, stamp, changed, rows = frame
+        before = self.now.get(source, stamp)
+        back, over = stamp < before - 10 * SECOND, []
+        now = stamp if back else max(stamp, before)
+        if back or now // SECOND > before // SECOND:
+            over = self._over(source, before // SECOND)
+        if back:
+            self.tracks = {t: one for t, one in self.tracks.items() if one["source"] != source}
+        self.now[source] = now
+        for track, g, *nees in rows:
+            if track == 0:
+                continue
+            if stamp // SECOND < now // SECOND:
+                self.late += 1
+                continue
+            block = self.open[source].setdefault(
+                track, {"slice": g, "opened": now, "changed": False, "logs": []}
+            )
+            block["last"] = now
+            block["changed"] |= changed
+            # ln NEES is kept on a grid of 2^-24.
+            block["logs"].append([round(math.log(max(e, 1e-6)) * 2**24) / 2**24 for e in nees])
+        return before // SECOND, over
+
+    def _over(self, source: int, second: int) -> list[dict[str, Any]]:
+        counted = []
+        for key, block in sorted(self.open.pop(source, {}).items()):
+            track = self.tracks.get(key)
+            if track is None or block["opened"] - track["last"] > 2 * SECOND:
+                track = {"source": source, "levels": [], "common": ([], [])}
+                self.tracks[key] = track
+            track["last"] = block["last"]
+            if len(block["logs"]) < 5:
+                self.short += len(block["logs"])
+                continue
+            track.setdefault("first", second)
+            level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
+            counted.append(
+                {**block, "level": level, "earlier": list(track["levels"]), "track": track}
+            )
+            track["levels"].append(level)
+        return counted
+
+
 @dataclass
 class SlowFamily:
     """Slices by index. `references` by slice and stage; T and tolerances by severity."""
@@ -227,12 +282,8 @@ class SlowFamily:
         self.R: dict[Any, float] = defaultdict(float)
         self.clean: dict[Any, int] = defaultdict(int)
         self.waiting: dict[int, float] = defaultdict(float)
-        self.now: dict[int, int] = {}
-        self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
-        self.tracks: dict[int, dict[str, Any]] = {}
-        self.given: dict[Any, float] = defaultdict(float)
+        self.seconds = SlowSeconds()
         self.chain: dict[Any, list[float]] = defaultdict(list)
-        self.weights: dict[Any, float] = {}
 
     def frame(self, frame: Frame) -> list[tuple[Any, ...]]:
         """Take in a frame; alarms as (slice, severity, M) and what has most of the evidence."""
@@ -246,7 +297,7 @@ class SlowFamily:
             part = hours * len(here) / len(rows)
             for stage in (1, 0) if changed else (1,):
                 self._detections(g, stage, part, here)
-        self._seconds(frame)
+        self._over(source, *self.seconds.frame(frame))
         return self._alarms()
 
     def _detections(self, g: int, stage: int, part: float, rows: Any) -> None:
@@ -268,47 +319,10 @@ class SlowFamily:
                     total += reference.frame_tempering * (top + math.log(mean))
                 key = (g, stage, direction, *bet)
                 self.R[key] = (self.R[key] + part) * math.exp(min(total, 50.0))
-                self.given[stage, direction, *bet] += part
 
     # ---- seconds of tracks
 
-    def _seconds(self, frame: Frame) -> None:
-        source, stamp, changed, rows = frame
-        before = self.now.get(source)
-        if before is not None and stamp < before - 10 * SECOND:
-            self._over(source, before // SECOND)
-            self.tracks = {t: one for t, one in self.tracks.items() if one["source"] != source}
-            before = None
-        now = stamp if before is None else max(stamp, before)
-        if before is not None and now // SECOND > before // SECOND:
-            self._over(source, before // SECOND)
-        self.now[source] = now
-        for track, g, *nees in rows:
-            if track == 0 or stamp // SECOND < now // SECOND:
-                continue
-            block = self.open[source].setdefault(
-                track, {"slice": g, "opened": now, "changed": False, "logs": []}
-            )
-            block["last"] = now
-            block["changed"] |= changed
-            # ln NEES is kept on a grid of 2^-24.
-            block["logs"].append([round(math.log(max(e, 1e-6)) * 2**24) / 2**24 for e in nees])
-
-    def _over(self, source: int, second: int) -> None:
-        counted = []
-        for key, block in self.open.pop(source, {}).items():
-            track = self.tracks.get(key)
-            if track is None or block["opened"] - track["last"] > 2 * SECOND:
-                track = {"source": source, "levels": [], "common": ([], []), "first": second}
-                self.tracks[key] = track
-            track["last"] = block["last"]
-            if len(block["logs"]) < 5:
-                continue
-            level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
-            if not track["levels"]:
-                track["first"] = second
-            counted.append((block, level, list(track["levels"]), track))
-            track["levels"].append(level)
+    def _over(self, source: int, second: int, counted: list[dict[str, Any]]) -> None:
         if not counted:
             return
         hours = self.waiting.pop(source, 0.0)
@@ -316,11 +330,11 @@ class SlowFamily:
             heeded = [
                 one
                 for one in counted
-                if self.references[one[0]["slice"]][stage].levels is not None
-                and (stage == 1 or one[0]["changed"])
+                if self.references[one["slice"]][stage].levels is not None
+                and (stage == 1 or one["changed"])
             ]
-            for g in {one[0]["slice"] for one in heeded}:
-                of_slice = [one for one in heeded if one[0]["slice"] == g]
+            for g in {one["slice"] for one in heeded}:
+                of_slice = [one for one in heeded if one["slice"] == g]
                 part = hours * len(of_slice) / len(heeded)
                 self._blocks(g, stage, part, of_slice, second)
 
@@ -337,7 +351,8 @@ class SlowFamily:
                 ends[direction] = math.log(anchor(reference, direction)) + band
         low, high = ends["under"], ends["over"]
         seconds = []
-        for block, level, earlier, track in of:
+        for block in of:
+            level, earlier, track = block["level"], block["earlier"], block["track"]
             n = len(earlier)
             known = omega2 + n * tau2
             v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
@@ -369,7 +384,6 @@ class SlowFamily:
             for factor in BLOCKS:
                 key = (*chart, "track", factor)
                 self.R[key] = (self.R[key] + part) * math.exp(min(found[factor], 50.0))
-                self.given[stage, direction, "track", factor] += part
             if part > 0 and sum(self.R[*chart, "track", f] for f in BLOCKS) / 4 <= part:
                 self.clean[chart] = second + 1
         for *_, track in seconds:
@@ -380,12 +394,9 @@ class SlowFamily:
     def weight(self, key: Any) -> float:
         """w of a bet in M of its severity."""
         g, stage, direction, detector, _ = key
-        if key[:4] in self.weights:
-            return self.weights[key[:4]]
         many = {"absolute": 12, "relative": 8 if direction == "over" else 6, "track": 4}
         share = shares(self.references[g][stage])[detector]
-        self.weights[key[:4]] = CHARTS[stage, direction][1] * share / many[detector]
-        return self.weights[key[:4]]
+        return float(CHARTS[stage, direction][1] * share / many[detector])
 
     def parts(self, g: int, severity: str) -> dict[tuple[int, str, str], float]:
         """M of a slice by stage, direction and detector."""

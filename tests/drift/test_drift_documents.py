@@ -197,33 +197,6 @@ def test_a_table_of_a_learner_that_cannot_be_is_refused(path, kind, name, new):
         LEARNER.read(changed(path, form.write(table), LEARNED))
 
 
-numbers = st.floats(-1e24, 1e24)
-SUMS = {
-    "along_tracks": ("totals", "products"),
-    "along_frames": ("waiting", "pairs"),
-    "seconds": ("means", "squares"),
-}
-
-
-@given(st.sampled_from([(one, name) for one, names in SUMS.items() for name in names]), st.data())
-def test_whatever_numbers_a_believed_learner_has_a_reference_of_it_makes_sense(path, data):
-    group, name = path
-    numbered = getattr(getattr(some_learner(1), group), name).ravel().tolist()
-    for _ in range(3):
-        numbered[data.draw(st.integers(0, len(numbered) - 1))] = data.draw(numbers)
-    try:
-        learner = LEARNER.read(changed(path, numbered, LEARNED))
-    except InvalidDocument:
-        return
-    with np.errstate(all="raise", under="ignore"):
-        reference = learner.learned(Origin.LEARNED, 10)
-    for found in (reference.tempering, reference.frame_tempering):
-        assert 0.02 <= found <= 1
-    assert reference.levels is not None
-    for found in (reference.levels.mean, reference.levels.between, reference.levels.within):
-        assert np.isfinite(found)
-
-
 # ---- families
 ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
 JUNK = ODD | st.integers() | st.floats() | st.text()
@@ -363,19 +336,3 @@ def test_a_family_drives_on_from_a_document_of_an_older_format(number):
     feed(grown(family), 4, 50)
     assert family.clock.driven > state.driven
     assert read_family(text_of(family)).slices[0].labelled > state.slices[0].labelled
-
-
-@given(st.sampled_from([1, 2]), st.data())
-def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(number, data):
-    older: Any = json.loads(OLDER[number])
-    path: list[Any] = []
-    inner = older
-    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
-        keys = list(inner) if isinstance(inner, dict) else range(min(len(inner), 2))
-        path.append(data.draw(st.sampled_from(keys)))
-        inner = inner[path[-1]]
-    new = data.draw(st.sampled_from([None, 5, "x", [], [[]], {}, [None, {}]]))
-    try:
-        read_family(changed(path, new, older))
-    except InvalidDocument as error:
-        assert "this monitor" in str(error)

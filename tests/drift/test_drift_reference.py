@@ -18,7 +18,6 @@ from monitor.drift.bets import Stage
 from monitor.drift.correlation import LEAST, OPEN, FrameSums, TrackSums
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import (
-    KNOTS,
     LONGEST,
     LevelSums,
     NeesHistogram,
@@ -26,7 +25,6 @@ from monitor.drift.reference import (
     Reference,
     chi_square_knots,
     knot_levels,
-    reference_map,
     shipped,
 )
 from monitor.drift.track_seconds import TrackSeconds
@@ -95,26 +93,6 @@ def test_tempering_is_that_of_whole_tracks_however_rows_are_cut_into_frames(seed
     assert (found is None) == (expected is None)
     if expected is not None:
         assert found == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("correlation", "bias", "frames", "least", "most"),
-    [
-        # (1 − ρ²)/(1 + ρ²), and not far below.
-        (0.6, 0.0, 500, 0.21, 0.52),
-        (0.9, 0.0, 500, 0.047, 0.116),
-        (0.0, 0.0, 1500, 0.7, 1.0),
-        # r is some 0.1 at every distance: by (1 − r)/(1 + r) alone it were 0.8.
-        (0.0, 0.5, 1500, 0.0, 0.45),
-    ],
-)
-def test_a_detection_is_worth_what_correlation_and_constant_bias_leave_of_it(
-    correlation, bias, frames, least, most
-):
-    nees, tracks = correlated(1, 4, correlation, frames, bias=bias)
-    found = along_tracks(nees.ravel() / 4, tracks.ravel()).tempering()
-    assert found is not None
-    assert least < found < most
 
 
 def test_rows_of_no_track_say_nothing_and_errors_that_never_vary_are_not_alike():
@@ -278,19 +256,6 @@ def test_tracks_that_are_all_alike_leave_room_for_others():
     assert (found.between, found.within) == pytest.approx((0.3, 0.01))
 
 
-def test_a_track_that_was_not_seen_from_its_first_second_on_leaves_numbers_that_make_sense():
-    sums = LevelSums()
-    sums.add(np.array([3.0]), np.array([10]), np.array([4]), np.array([2.0]))
-    assert (sums.tracks >= 0).all()
-    for y in some_tracks(2, 30):
-        for i, level in enumerate(y):
-            mean = y[:i].mean() if i else 0.0
-            sums.add(np.array([level]), np.array([10]), np.array([i]), np.array([mean]))
-    found = sums.levels(10)
-    assert found is not None
-    assert 0.3 < found.between < 1.2
-
-
 # ---- the map to χ²_K
 
 
@@ -305,32 +270,6 @@ def of_law(k: int, quantiles, detections=10**6, tempering=1.0) -> Reference:
         frame_tempering=1.0,
         levels=None,
     )
-
-
-def random_reference(seed: int) -> Reference:
-    random = np.random.default_rng(seed)
-    ln = np.cumsum(random.exponential(random.uniform(0.01, 0.5), KNOTS)) - 8
-    return of_law(
-        int(random.integers(1, 8)),
-        np.exp(ln),
-        int(random.integers(1, 10**6)),
-        random.uniform(0.02, 1),
-    )
-
-
-anything = st.lists(st.floats(0, 1e300), min_size=1, max_size=40)
-
-
-@given(seeds, st.integers(1, 9), anything)
-def test_rows_of_many_slices_at_once_are_mapped_as_those_of_one(seed, slices, nees):
-    random = np.random.default_rng(seed)
-    references = [random_reference(seed + i) for i in range(slices)]
-    references[random.integers(slices)] = shipped(3)
-    rows, of = np.array(nees), random.integers(0, slices, len(nees))
-    together = reference_map(references).mapped(rows, of)
-    for e, slice, value in zip(rows, of, together, strict=True):
-        alone = mapped(references[slice], np.array([e]))
-        np.testing.assert_allclose(value, alone[0], rtol=1e-10)
 
 
 @pytest.mark.parametrize("k", range(1, 8))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.alarms import AlarmReason
-from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
+from monitor.drift.bets import CHARTS, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin, Reference, calibrated_level
@@ -154,16 +154,6 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
     assert (of_seconds(unaware) > 100 * before)[0].all()
 
 
-def test_a_level_that_changes_after_a_restart_is_news():
-    family = empty(PATIENT)
-    fed(family, constant(0.0, range(5), range(10)))
-    restored, _ = gone_on(family)
-    fed(restored, constant(0.0, range(5), range(10, 13)))
-    before = of_seconds(restored)
-    fed(restored, constant(2.5, range(5), range(13, 17)))
-    assert (of_seconds(restored) > 100 * before)[0].all()
-
-
 def test_who_went_on_says_that_something_is_wrong_but_teaches_nothing_twice():
     family = empty(PATIENT)
     fed(family, constant(2.5, range(5), range(4)))
@@ -286,36 +276,6 @@ def test_no_more_slices_are_kept_than_can_be_read():
     assert state.slices[0].name == "car"
 
 
-def test_who_acknowledges_what_has_not_come_back_finds_its_peak_gone_when_it_does():
-    family = family_of(6, factor=8.0)
-    ((name, severity, _), _) = next(
-        one for one in family.alarms.latched.items() if one[0][0] != TOTAL
-    )
-    restored, _ = gone_on(family, names=())
-    restored.acknowledge([name], "me")
-    restored.grow(name, K)
-    number = SEVERITIES.index(severity)
-    assert family.evidence.peak[NAMES.index(name), number] > 0
-    assert restored.evidence.peak[0, number] == 0
-
-
-def test_an_epoch_of_slices_that_have_not_come_back_ends_their_forwarded_alarms_and_no_others():
-    family = family_of(4, factor=8.0, frames=250)
-    forwarded = {
-        key[0]
-        for key, one in family.alarms.latched.items()
-        if one.alarm.stage is Stage.RECALIBRATED and key[0] != TOTAL
-    }
-    assert len(forwarded) > 1
-    here = min(forwarded)
-    restored, _ = gone_on(family, names=(here,))
-    changes = restored.new_epoch([], left=True)
-    assert {one.alarm.slice for one in changes} == forwarded - {here}
-    assert {one.why for one in changes} == {AlarmReason.NEW_EPOCH}
-    assert here in restored.alarms.slices()
-    assert not restored.peak.any()
-
-
 def file_reference(seed: int) -> Reference:
     learner = ReferenceLearner(K)
     nees = np.random.default_rng(seed).chisquare(K, 500)
@@ -340,14 +300,3 @@ def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_an
         assert not changed.evidence.sums[0, FORWARDED].any()
         learning = changed.usual.learners[0][Stage.RECALIBRATED] is not None
         assert learning == (known == {})
-
-
-def test_bets_without_weight_never_stand_in_the_way():
-    family = family_of(2, LONG, frames=30)
-    weightless = family.evidence.weights == 0
-    assert weightless.any()
-    family.evidence.sums[weightless] = np.inf
-    family.evidence.sums[~weightless] = 1e300
-    restored, _ = gone_on(family)
-    assert np.isfinite(restored.evidence.sums).all()
-    assert restored.evidence.by_chart(restored.evidence.weights).max() > LONG.hours(Severity.PAGE)

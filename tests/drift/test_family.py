@@ -237,16 +237,6 @@ def test_every_hour_is_given_out_once_and_no_more(seed):
     assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
 
 
-def test_slices_that_never_came_have_no_time():
-    family = family_with(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
-    for at in range(100):
-        family.take(K, watched([(0, at * 10**8, True, [(1, 1, 3.0, 3.0)])]))
-    assert evidence_of(family)[[0, 2]].max() == 0
-    assert family.fed[[0, 2]].max() == 0
-    assert family.driven_with("van") == family.driven_with("total") == pytest.approx(9.9)
-    assert family.driven_with("nobody") == 0
-
-
 # ---- a common level that wanders
 K, RATE, HEALTHY, SECONDS = 4, 10, 120, 120
 TIME = np.arange(SECONDS * RATE) / RATE
