@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from monitor.promotion.records import Evidence, Factor, Happened, PromotionMode, Record
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Chain
-from monitor.store.codec import InvalidDocument, OtherDocument
+from monitor.store.codec import InvalidDocument
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
@@ -29,7 +29,7 @@ from tests.promotion.simulated_tracks import tracks
 
 WORDS = st.text(max_size=20)
 TIMES = st.integers(-(2**63), 2**63 - 1)
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=64)
+NUMBERS = st.floats(allow_infinity=False)
 EVIDENCE = st.builds(Evidence, st.integers(0, 2**63 - 1), *[NUMBERS] * 4)
 FACTORS = st.lists(st.builds(Factor, WORDS, *[NUMBERS] * 3), max_size=4).map(tuple)
 ANYTHING = st.recursive(
@@ -74,24 +74,13 @@ STATE = some_state()
 CONTENT: Any = json.loads(REGISTER_CODEC.write(STATE))
 
 
-def changed(content: Any, path: tuple[Any, ...], value: Any) -> str:
-    """The document with another value at one place."""
-    copy = inside = json.loads(json.dumps(content))
+def changed(path: tuple[Any, ...], value: Any) -> str:
+    """The state with another value at one place."""
+    copy = inside = json.loads(json.dumps(CONTENT))
     for key in path[:-1]:
         inside = inside[key]
     inside[path[-1]] = value
     return json.dumps(copy)
-
-
-def without_infinities(value: Any) -> Any:
-    """What is no finite number as one token, all else as it is."""
-    if isinstance(value, dict):
-        return {name: without_infinities(one) for name, one in value.items()}
-    if isinstance(value, tuple):
-        return [without_infinities(one) for one in value]
-    if isinstance(value, float):
-        return value.hex() if math.isfinite(value) else "none"
-    return value
 
 
 @given(
@@ -101,15 +90,16 @@ def without_infinities(value: Any) -> Any:
         *(st.none() | TIMES, st.none() | EVIDENCE, FACTORS),
     )
 )
-def test_a_record_is_a_line_of_json_that_comes_back_and_what_is_not_finite_as_nan(one):
-    def refused(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
+def test_a_record_is_a_line_of_json_that_comes_back(one):
     line = RECORD_CODEC.write(one)
-    assert line.isascii()
-    assert len(line.splitlines()) == 1
-    assert json.loads(line, parse_constant=refused)["what"] == one.what
-    assert without_infinities(asdict(RECORD_CODEC.read(line))) == without_infinities(asdict(one))
+    assert line.isascii() and len(line.splitlines()) == 1
+    assert repr(RECORD_CODEC.read(line)) == repr(one)
+
+
+def test_a_number_of_a_record_that_is_not_finite_comes_back_as_nan():
+    line = RECORD_CODEC.write(replace(RECORD, evidence=Evidence(40, math.inf, math.pi, -1.5, 2.0)))
+    found = RECORD_CODEC.read(line).evidence
+    assert found is not None and math.isnan(found.gain) and found.log10_better == math.pi
 
 
 def test_a_state_comes_back_to_the_last_bit():
@@ -120,22 +110,17 @@ def test_a_state_comes_back_to_the_last_bit():
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        (("previous",), [1], r"'register.previous\[0\]' is 1"),
         (("trials", 0, "trial", "recalibrator", "method"), "magic", "method' is 'magic'"),
-        (("trials", 0, "trial", "number"), 0, r"'register.trials\[0\].trial.number' is 0"),
         (("trials", 0, "trial", "clip", "loss"), 2.0, "trial.clip': 'loss' is 2.0"),
         (("trials", 0, "trial", "bets", "better"), [0.0], r"bets.better' has 1 entries"),
-        (("trials", 0, "trial", "bets", "total"), float("nan"), "bets.total' is nan"),
         (("guards", 0, "watch", "runs", 0, "cumulative"), -1.0, "cumulative' is -1.0"),
         (("followers", "bike", "scaling", "method"), "identity", "must be 'adaptive-scaling'"),
         (("followers", "bike", "approved"), [1.0], "have 3 and 1 factors"),
-        (("followers", "bike", "active"), [0.0, 1.0, 1.0], r"active\[0\]' is 0.0"),
-        (("more",), 1, "'register.more' is unknown"),
     ],
 )
 def test_a_wrong_value_of_a_state_is_refused_with_its_place(path, value, named):
     with pytest.raises(InvalidDocument, match=named):
-        REGISTER_CODEC.read(changed(CONTENT, path, value))
+        REGISTER_CODEC.read(changed(path, value))
 
 
 @given(st.data())
@@ -147,17 +132,14 @@ def test_whatever_stands_in_any_place_of_a_state_is_read_or_refused_with_words(d
         path = (*path, data.draw(st.sampled_from(keys)))
         inside = inside[path[-1]]
     try:
-        again = REGISTER_CODEC.read(changed(CONTENT, path, data.draw(ANYTHING)))
+        again = REGISTER_CODEC.read(changed(path, data.draw(ANYTHING)))
     except InvalidDocument as error:
         assert "'" in str(error)
     else:
         assert REGISTER_CODEC.read(REGISTER_CODEC.write(again)) is not None
 
 
-def test_a_state_of_another_format_says_who_can_read_it_and_older_ones_are_read():
-    text = REGISTER_CODEC.write(STATE).replace(b"register/3", b"register/4")
-    with pytest.raises(OtherDocument, match=r"register/4.*use the monitor that wrote it"):
-        REGISTER_CODEC.read(text)
+def test_states_of_older_formats_are_read():
     first, second = (
         (Path(__file__).parent / f"register_{number}.json").read_bytes() for number in (1, 2)
     )
