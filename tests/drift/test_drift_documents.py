@@ -25,7 +25,7 @@ from monitor.frames.marks import PLACED, ArrayForm
 from monitor.statistics.observations import finished
 from monitor.store.codec import Codec, InvalidDocument
 from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
-from tests.drift.drives import correlated, feed, text_of
+from tests.drift.drives import correlated, feed, seeds, text_of
 from tests.laws import assert_same, costly
 
 LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
@@ -39,7 +39,6 @@ SOON = DriftSettings(
     reference_seconds=0.0,
     calm_hours=0.0,
 )
-seeds = st.integers(0, 2**32 - 1)
 OLDER = {n: Path(__file__).with_name(f"drift_{n}.json").read_bytes() for n in (1, 2)}
 
 

@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.drift.bets import (
     ABSOLUTE,
@@ -30,6 +29,7 @@ from monitor.drift.evidence import (
     scale_of,
 )
 from monitor.frames.space import FloatArray
+from tests.drift.drives import seeds
 from tests.drift.family_oracle import SlowClock
 
 K = 4
@@ -64,7 +64,6 @@ def alarms_of(nees: FloatArray, budget: float) -> FloatArray:
 
 
 SECOND = 10**9
-seeds = st.integers(0, 2**32 - 1)
 
 
 # ---- the budget

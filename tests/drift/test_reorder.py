@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from monitor.drift.reorder import ReorderBuffer
 
 DISORDER = 20
-Put = tuple[int, int]  # stamp, source; the item is its position
-arrivals = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=60)
+Put = tuple[int, int, int]  # stamp, source, item
 
 
 def buffer_of() -> ReorderBuffer[int]:
@@ -24,25 +23,25 @@ def left(buffer: ReorderBuffer[int]) -> list[int]:
     return buffer.ready()
 
 
-def run(buffer: ReorderBuffer[int], puts: list[Put], asked: list[bool]) -> list[int]:
+def run(puts: list[Put], asked: list[bool]) -> list[int]:
     """All that comes out; `asked` tells after which puts somebody asks."""
-    out: list[int] = []
-    for number, (stamp, source) in enumerate(puts):
-        buffer.put(stamp, source, number)
-        if asked[number % len(asked)]:
+    buffer, out = buffer_of(), []
+    for place, (stamp, source, item) in enumerate(puts):
+        buffer.put(stamp, source, item)
+        if asked[place % len(asked)]:
             out += buffer.ready()
-    return out + left(buffer)
+    out += left(buffer)
+    assert buffer.rows == 0
+    return out
 
 
 asking = st.lists(st.booleans(), min_size=1, max_size=7)
 
 
-@given(arrivals, asking)
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=60), asking)
 def test_every_item_comes_out_once_in_the_order_of_its_source_but_for_those_too_late(puts, asked):
-    buffer = buffer_of()
-    out = run(buffer, puts, asked)
+    out = run([(*put, number) for number, put in enumerate(puts)], asked)
     assert sorted(out) == list(range(len(puts)))
-    assert buffer.rows == 0
     for source in range(3):
         given = [number for number in out if puts[number][1] == source]
         for place, number in enumerate(given):
@@ -50,24 +49,13 @@ def test_every_item_comes_out_once_in_the_order_of_its_source_but_for_those_too_
             assert all(puts[one][0] <= puts[number][0] or one < number for one in given[:place])
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 80), asking, asking)
-def test_another_order_of_arrival_within_the_disorder_gives_the_same_sequence(
-    seed, n, asked, asked_again
-):
+@given(st.integers(0, 2**32 - 1), st.integers(1, 80), asking)
+def test_another_order_of_arrival_within_the_disorder_gives_the_same_sequence(seed, n, asked):
     random = np.random.default_rng(seed)
     stamps = np.sort(random.choice(300, n, replace=False))
     # An item is put less than the disorder behind every newer one.
-    one, other = (np.argsort(stamps + random.uniform(0, DISORDER, n)) for _ in range(2))
-    sequences = []
-    for order, when in ((one, asked), (other, asked_again)):
-        buffer = buffer_of()
-        out = []
-        for place, number in enumerate(order.tolist()):
-            buffer.put(int(stamps[number]), 0, number)
-            if when[place % len(when)]:
-                out += buffer.ready()
-        sequences.append(out + left(buffer))
-    assert sequences[0] == sequences[1] == list(range(n))
+    order = np.argsort(stamps + random.uniform(0, DISORDER, n)).tolist()
+    assert run([(int(stamps[one]), 0, one) for one in order], asked) == list(range(n))
 
 
 def test_an_item_waits_until_none_of_its_source_can_overtake_it_and_late_ones_go_at_once():
@@ -105,21 +93,13 @@ def test_a_source_that_keeps_its_order_waits_for_nothing_and_another_as_far_as_i
     assert buffer.ready() == [115, 119, 120]
 
 
-def test_what_has_waited_for_as_long_as_any_is_waited_for_waits_no_longer():
+def test_what_has_waited_long_or_is_of_sources_that_begin_anew_waits_no_longer():
     buffer = buffer_of()
     buffer.put(100, 0, 1, now_ns=1000)
     assert buffer.ready(1000 + DISORDER - 1) == []
     assert buffer.ready(1000 + DISORDER) == [1]
-
-
-def test_sources_whose_time_begins_anew_wait_for_nothing_as_at_first():
-    buffer = buffer_of()
-    buffer.put(1000, 0, 1)
     buffer.put(1100, 0, 2)
     buffer.put(500, 1, 3)
-    assert buffer.ready() == [1]
     buffer.begin_anew()
     buffer.put(5, 0, 4)
     assert buffer.ready() == [2, 3, 4]
-    assert left(buffer) == []
-    assert buffer.rows == 0

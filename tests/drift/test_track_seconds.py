@@ -23,11 +23,8 @@ from monitor.drift.track_evidence import (
     residuals,
 )
 from monitor.drift.track_seconds import TrackSeconds
-from tests.drift.drives import Frame, cut, some_frames, watched
+from tests.drift.drives import Frame, cut, cuts, seeds, some_frames, watched
 from tests.drift.family_oracle import SECOND, SlowSeconds, moved
-
-seeds = st.integers(0, 2**32 - 1)
-cuts = st.lists(st.integers(0, 120), max_size=12)
 
 
 def listed(blocks):
