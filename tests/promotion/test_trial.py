@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.promotion.betting import Bets, Clip, Watch
 from monitor.promotion.records import TrialSettings, Verdict
 from monitor.promotion.tracks import WholeTrack, rows_of
@@ -39,24 +39,19 @@ def scaled(*factors: float) -> VarianceScaling:
     return VarianceScaling(tuple(np.sqrt(factors).tolist()))
 
 
-def clip_between(candidate: Recalibrator, champion: Recalibrator, track: WholeTrack) -> Clip:
-    return clip_of(candidate, champion, rows_of([track]), SETTINGS.clip)
+def clip_between(candidate: Recalibrator, champion: Recalibrator, *some: WholeTrack) -> Clip:
+    return clip_of(candidate, champion, rows_of(some), SETTINGS.clip)
 
 
-def begun(candidate, champion, track: WholeTrack, number=1) -> Trial:
-    clip = clip_between(candidate, champion, track)
-    return Trial("car", candidate, number, clip)
+def begun(candidate: Recalibrator, *some: WholeTrack, number=1) -> Trial:
+    """Beside what is sent; with a clip of some tracks."""
+    return Trial("car", candidate, number, clip_between(candidate, IDENTITY, *some))
 
 
-def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
+def ended(trial: Trial, some: list[WholeTrack]) -> tuple[Verdict, int]:
     """The first verdict that ends it, looking at every track, and after how many."""
-    return ended(begun(candidate, champion, some[0]), champion, some)
-
-
-def ended(trial: Trial, champion: Recalibrator, some: list[WholeTrack]) -> tuple[Verdict, int]:
-    """The same, of a trial that runs."""
     rows = rows_of(some)
-    differences = mean_differences(rows, trial.recalibrator, champion, LIMITS).value
+    differences = mean_differences(rows, trial.recalibrator, IDENTITY, LIMITS).value
     for i in range(len(some)):
         one = slice(i, i + 1)
         bets = trial.bets.taken(differences[one], rows.counts[one], trial.clip)
@@ -73,23 +68,15 @@ def alike(factor: float) -> VarianceScaling:
 # ---- scores
 
 
-WITH_YAW = Space(
-    (Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m"), Dimension("y", "m"))
-)
-
-
-def gaussians(seed, n, k):
-    random = np.random.default_rng(seed)
-    root = random.normal(size=(n, k, k)) + np.eye(k)
-    return random.normal(size=(n, k)), root @ root.transpose(0, 2, 1) + 0.1 * np.eye(k)
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_the_score_is_the_log_density_by_dimension_without_angles(k):
-    error, covariance = gaussians(k, 50, k)
+    random = np.random.default_rng(k)
+    root, error = random.normal(size=(50, k, k)) + np.eye(k), random.normal(size=(50, k))
+    covariance = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(k)
     space, joint = plain_space(tuple("abcdef"[:k]), "m"), slice(None)
     if k == 3:
-        space, joint = WITH_YAW, slice(1, None)
+        yaw = Dimension("yaw", "rad", DimensionKind.ANGLE)
+        space, joint = Space((yaw, Dimension("x", "m"), Dimension("y", "m"))), slice(1, None)
     expected = [
         multivariate_normal(cov=one[joint, joint]).logpdf(row[joint]) / len(row[joint])
         for row, one in zip(error, covariance, strict=True)
@@ -98,34 +85,18 @@ def test_the_score_is_the_log_density_by_dimension_without_angles(k):
 
 
 def test_differences_are_means_over_each_track_of_the_scores_of_what_is_forwarded():
-    some = [replace_length(track, n) for track, n in zip(tracks(1, 3), (5, 1, 40), strict=True)]
-    found = mean_differences(rows_of(some), scaled(2.0, 3.0, 0.5), scaled(1.0, 1.5, 1.0), LIMITS)
-    expected = [
-        np.mean(densities(track, [2.0, 3.0, 0.5]) - densities(track, [1.0, 1.5, 1.0]))
-        for track in some
-    ]
+    def score(track: WholeTrack, factors: list[float]) -> float:
+        pairs = zip(track.truth - track.sent.mean, track.sent.covariance, strict=True)
+        laws = [multivariate_normal(cov=one * factors).logpdf(row) for row, one in pairs]
+        return float(np.mean(laws)) / len(factors)
+
+    lengths = zip(tracks(1, 3), (5, 1, 40), strict=True)
+    some = [track.take(slice(0, n)) for track, n in lengths]
+    candidate, champion = [2.0, 3.0, 0.5], [1.0, 1.5, 1.0]
+    found = mean_differences(rows_of(some), scaled(*candidate), scaled(*champion), LIMITS)
+    expected = [score(track, candidate) - score(track, champion) for track in some]
     assert not found.unsound
     np.testing.assert_allclose(found.value, expected, rtol=1e-10)
-
-
-def densities(track: WholeTrack, factors: list[float]) -> FloatArray:
-    """(n,) log density by dimension with variances times these factors."""
-    error = track.truth - track.sent.mean
-    return np.array(
-        [
-            multivariate_normal(cov=one * factors).logpdf(row) / len(factors)
-            for row, one in zip(error, track.sent.covariance, strict=True)
-        ]
-    )
-
-
-def replace_length(track: WholeTrack, n: int) -> WholeTrack:
-    return replace(
-        track,
-        sent=track.sent.take(slice(0, n)),
-        truth=track.truth[:n],
-        stamp_ns=track.stamp_ns[:n],
-    )
 
 
 @pytest.mark.parametrize("keeps_definite", [True, False])
@@ -175,20 +146,9 @@ def test_factors_that_differ_by_row_are_told_by_quantiles_and_their_geometric_me
 # ---- what a trial counts
 
 
-def test_a_short_track_has_its_share_of_a_say():
-    some = tracks(0, 2, length=40)
-    trial = begun(scaled(2, 2, 2), IDENTITY, some[0])
-    assert trial.clip.rows == 40
-    short = some[1].since(int(some[1].stamp_ns[29]))
-    assert short is not None
-    assert short.n == 10
-    (difference,) = mean_differences(rows_of([short]), trial.recalibrator, IDENTITY, LIMITS).value
-    assert trial.taken([short], IDENTITY, LIMITS).bets.total == pytest.approx(difference / 4)
-
-
 def test_evidence_says_what_the_verdict_rests_on():
     some = tracks(2, 30, scale=3.0)
-    trial = begun(scaled(3, 3, 3), IDENTITY, some[0], number=2).taken(some, IDENTITY, LIMITS)
+    trial = begun(alike(3), some[0], number=2).taken(some, IDENTITY, LIMITS)
     evidence = trial.evidence(SETTINGS)
     differences = mean_differences(rows_of(some), trial.recalibrator, IDENTITY, LIMITS).value
     assert evidence.tracks == 30
@@ -285,19 +245,18 @@ def test_a_true_correction_is_proven_within_a_hundred_tracks_also_where_outliers
 ):
     for seed in range(4):
         some = tracks(seed, 150, scale=factor, degrees=degrees)
-        verdict, count = decided(alike(factor), IDENTITY, some)
+        verdict, count = ended(begun(alike(factor), some[0]), some)
         assert (verdict, count < 120) == (Verdict.BETTER, True)
         some = outliers_broken_off(tracks(seed, 300, scale=factor, degrees=5.0), gate=4.0)
-        clip = clip_of(alike(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        trial = Trial("car", alike(factor), 1, clip)
-        assert ended(trial, IDENTITY, some[20:])[0] is Verdict.BETTER
+        trial = begun(alike(factor), *some[:20])
+        assert ended(trial, some[20:])[0] is Verdict.BETTER
 
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("factor", [1 / 1.5, 1.15, 2])
 def test_under_heavy_tails_no_step_away_from_a_calibrated_champion_is_proven(factor, held):
     some = [tracks(seed, 400, degrees=3.0, held=held) for seed in range(12)]
-    verdicts = [decided(alike(factor), IDENTITY, one)[0] for one in some]
+    verdicts = [ended(begun(alike(factor), one[0]), one)[0] for one in some]
     # Variances of 3 degrees of freedom have none themselves: a rare track decides it.
     assert verdicts.count(Verdict.BETTER) <= 1
 
@@ -309,41 +268,38 @@ def test_outliers_broken_off_into_tracks_of_their_own_prove_no_step_of_a_healthy
     by_length, by_head = [], []
     for seed in range(8):
         some = outliers_broken_off(tracks(seed, 210, degrees=degrees))
-        clip = clip_of(alike(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        trial = Trial("car", alike(factor), 1, clip)
-        by_length.append(ended(trial, IDENTITY, some[20:])[0])
+        trial = begun(alike(factor), *some[:20])
+        by_length.append(ended(trial, some[20:])[0])
         # Where a single row has a full say, as the whole track has that it was broken from.
-        alone = replace(trial, clip=replace(clip, rows=1.0))
-        by_head.append(ended(alone, IDENTITY, some[20:])[0])
+        alone = replace(trial, clip=replace(trial.clip, rows=1.0))
+        by_head.append(ended(alone, some[20:])[0])
     assert by_length.count(Verdict.BETTER) <= (degrees == 3.0)
     assert factor < 1 or set(by_head) == {Verdict.BETTER}
 
 
 def test_a_wrong_correction_is_proven_worse():
     for factor in (0.3, 3.0):
-        verdict, after = decided(scaled(*(factor,) * 3), IDENTITY, tracks(9, 400))
+        some = tracks(9, 400)
+        verdict, after = ended(begun(alike(factor), some[0]), some)
         assert (verdict, after < 60) == (Verdict.WORSE, True)
 
 
 # ---- what served before
 
 
-def fault_then_none(seed, factor, degrees=np.inf):
-    """300 tracks of a fault and 300 of none."""
+def fault_then_none(seed, factor, degrees=np.inf) -> tuple[list[WholeTrack], Guard]:
+    """300 tracks of a fault and 300 of none, and a guard beside what corrects the fault."""
     scale = np.repeat([factor, 1.0], 300)[:, None] * np.ones(3)
-    return tracks(seed, 600, scale=scale, degrees=degrees)
-
-
-def guard_of(factor, track) -> Guard:
-    return Guard("car", IDENTITY, clip_between(IDENTITY, alike(factor), track))
+    some = tracks(seed, 600, scale=scale, degrees=degrees)
+    return some, Guard("car", IDENTITY, clip_between(IDENTITY, alike(factor), some[0]))
 
 
 @pytest.mark.parametrize("degrees", [np.inf, 5.0])
 @pytest.mark.parametrize(("factor", "within"), [(5.0, 80), (2.25, 220), (0.3, 80)])
 def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
     for seed in range(2):
-        some, champion = fault_then_none(seed, factor, degrees), alike(factor)
-        guard = guard_of(factor, some[0]).taken(some[:300], champion, LIMITS)
+        (some, guard), champion = fault_then_none(seed, factor, degrees), alike(factor)
+        guard = guard.taken(some[:300], champion, LIMITS)
         assert not guard.won(SETTINGS)
         guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
         assert guard.won(SETTINGS)
@@ -352,10 +308,9 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
 
 
 def test_its_evidence_is_of_the_tracks_since_it_is_better():
-    some = fault_then_none(2, 5.0)[:340]
-    guard = guard_of(5.0, some[0])
+    some, guard = fault_then_none(2, 5.0)
     assert guard.evidence(SETTINGS).tracks == 0
-    evidence = guard.taken(some, alike(5.0), LIMITS).evidence(SETTINGS)
+    evidence = guard.taken(some[:340], alike(5.0), LIMITS).evidence(SETTINGS)
     assert 35 <= evidence.tracks <= 45
     assert evidence.gain == pytest.approx((math.log(5) - 0.8) / 2, abs=0.1)
     assert evidence.log10_better > evidence.log10_threshold == 5

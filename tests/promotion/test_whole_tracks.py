@@ -5,11 +5,12 @@ tracks are kept and of one regime, and that to break a track changes nothing of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Limits
@@ -38,22 +39,19 @@ def frame(
     stamp_ns: int,
     tracks: Sequence[int | None],
     *,
-    slices: Sequence[int] | None = None,
     source: int = 0,
     delay_ns: int = 0,
-    names: str = "xy",
     number: float = 0.0,
 ) -> LabelledRows:
     """Rows of a frame by the track of each, None for none; truth is the number of the row, from
     `number` on, the mean its negative, the variance 1 more.
     """
-    n, k = len(tracks), len(names)
-    value = (number + np.arange(n))[:, None] * np.ones(k)
+    value = (number + np.arange(len(tracks)))[:, None] * np.ones(2)
     known = np.array([track is not None for track in tracks])
     return LabelledRows(
-        space=plain_space(tuple(names)),
-        slices=np.array([0] * n if slices is None else slices, np.int64),
-        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(k), known),
+        space=plain_space(("x", "y")),
+        slices=np.zeros(len(tracks), np.int64),
+        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(2), known),
         truth=value,
         stamp_ns=stamp_ns,
         delay_ns=delay_ns,
@@ -97,27 +95,16 @@ def test_of_each_interval_and_source_the_first_frame_is_taken_with_all_labels_of
     assert sampled(sample, [1000, 1050, 700, 750, 800, 1080]) == [1000, 700, 800]
 
 
-@pytest.mark.parametrize("rate", [3, 10, 25, 60])
-def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together(rate):
+def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together():
     settings = TrackSettings()
-    stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
-    some = sampled(FrameSample(settings.sample_ns), stamps)
-    for first in some:
-        whole = [stamp for stamp in some if first <= stamp < first + settings.longest_ns]
-        assert len(whole) <= settings.rows_per_track
+    for rate in (3, 10, 25, 60):
+        stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
+        some = np.array(sampled(FrameSample(settings.sample_ns), stamps))
+        ends = np.searchsorted(some, some + settings.longest_ns)
+        assert (ends - np.arange(some.size)).max() <= settings.rows_per_track
     short = TrackSettings(idle_ns=SECOND, rows_per_track=2)
     near = sampled(FrameSample(short.sample_ns), range(0, 30 * SECOND, SECOND // 10))
     assert np.diff(near).max() <= SECOND // 2
-
-
-# ---- whole
-
-
-def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
-    opened = OpenTracks(SETTINGS)
-    assert fed(opened, seen(1, 0, 3)) == []
-    assert fed(opened, seen(2, 3, 3.95)) == []
-    assert spans(fed(opened, seen(2, 4, 4.1))) == [(0.0, 2.9)]
 
 
 def test_rows_of_no_known_track_are_a_unit_a_block():
@@ -128,22 +115,8 @@ def test_rows_of_no_known_track_are_a_unit_a_block():
     assert spans(blocks) == [(-14.0, -12.0), (-10.0, -2.0), (0.0, 8.0)]
     assert [track.n for track in blocks] == [4, 10, 10]
     # Where nobody tracks, it is the same.
-    untracked = OpenTracks(SETTINGS)
-    for rows in frames:
-        n = slice(0, 2)
-        untracked.add(
-            LabelledRows(
-                rows.space,
-                rows.slices[n],
-                rows.sent.take(n),
-                rows.truth[n],
-                rows.stamp_ns,
-                0,
-                None,
-                0,
-            )
-        )
-    assert spans(finished(untracked.closed())) == spans(blocks)
+    untracked = [replace(rows.take(slice(0, 2)), tracks=None) for rows in frames]
+    assert spans(fed(OpenTracks(SETTINGS), untracked)) == spans(blocks)
 
 
 def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
@@ -164,21 +137,14 @@ def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
     assert track.delay_ns == 100
 
 
-@given(
-    gaps=st.lists(
-        st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
-        min_size=1,
-        max_size=60,
-    ),
-    cut=st.integers(1, 60),
-)
+FRAMES = st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=60), st.integers(1, 60))
+@example([(25, [1])] * 30, 1)
 def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cut):
-    """In the order of time, a loop over single rows: whole is what was last seen too long ago, or
-    began too long ago, and what comes later is left out.
-    """
     number = count()
-    settings = TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024)
-    opened = OpenTracks(settings)
+    opened = OpenTracks(TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024))
     expected: list[list[float]] = []
     # By track: when its unit began and its rows, when something last came of it, what is over.
     units: dict[int, tuple[int, list[float]]] = {}
@@ -208,13 +174,6 @@ def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cu
             found += finished(opened.closed())
     found += fed(opened, [frame(now + 1000, [99])])
     assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected)
-
-
-def test_an_object_that_stays_counts_again_after_ten_times_its_longest():
-    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
-    frames = [frame(second * SECOND // 2, [1]) for second in range(2 * 350)]
-    found = fed(opened, [*frames, frame(1000 * SECOND, [2])])
-    assert [int(track.stamp_ns[0]) // SECOND for track in found] == [0, 100, 200, 300]
 
 
 def test_long_tracks_are_thinned_evenly():
@@ -314,16 +273,6 @@ def test_to_break_a_track_changes_nothing_of_what_it_says(seed, length, factor):
     clip = Clip(1e3, 1e3, 1e3, rows=32.0)
     pieces = broken(np.random.default_rng(seed), track, 32)
     assert said(pieces, candidate, clip) == pytest.approx(said([track], candidate, clip), abs=1e-9)
-
-
-# ---- which are kept
-
-
-steps = st.one_of(
-    st.tuples(st.just("add"), st.integers(0, 2), st.integers(0, 20), st.integers(1, 3)),
-    st.tuples(st.just("taken"), st.integers(0, 2), st.just(0), st.just(0)),
-    st.tuples(st.just("drop"), st.integers(0, 2), st.integers(0, 5), st.just(0)),
-)
 
 
 # ---- of one regime
