@@ -160,15 +160,12 @@ def served(pipeline: Pipeline, watch: FixedWatch) -> Iterator[Served]:
 
 async def _started(service: Service) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server()
-    methods = {
-        "GetCalibration": service.get_calibration,
-        "AcknowledgeDrift": service.acknowledge_drift,
-    }
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(guarded(service, method))
-        for name, method in methods.items()
+        "GetCalibration": unary(guarded(service, service.get_calibration)),
+        "AcknowledgeDrift": unary(guarded(service, service.acknowledge_drift)),
+        "WatchEvents": stream(service.watch_events),
     }
-    handlers["WatchEvents"] = grpc.unary_stream_rpc_method_handler(service.watch_events)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(MONITOR, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -234,14 +234,6 @@ def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
     assert [(one.stage, one.direction) for one in more] == [(Stage.RAW, Direction.OVER)]
 
 
-def test_a_ticket_of_raw_estimates_hides_none_of_what_is_forwarded_and_stops_no_learning():
-    family = family_of(STAYS)
-    assert raised(fed(family, compensated(90, 0), 32))
-    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.LEARNED
-    later = raised(fed(family, compensated(40, 1, 90.0, made=lambda _: 0.1), 32))
-    assert [(one.stage, one.direction) for one in later] == [(Stage.RECALIBRATED, Direction.UNDER)]
-
-
 # ---- in words
 SENTENCE = (
     "page: car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6) "

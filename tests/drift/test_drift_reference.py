@@ -34,7 +34,6 @@ from tests.drift.drives import (
     Frame,
     K,
     both,
-    correlated,
     drive,
     exact_reference,
     mapped,
@@ -312,25 +311,6 @@ def test_rows_of_the_law_that_was_learned_are_chi_square():
     assert kstest(found, chi2(4).cdf).pvalue > 1e-3
     assert reference.nees_ratio == pytest.approx(1.7**2, rel=0.05)
     assert reference.detections == 20_000
-
-
-def test_a_stream_without_tracks_knows_frames_and_assumes_the_rest():
-    nees, tracks = correlated(3, 4, 0.6, 600)
-    reference = learned(taught(nees, np.zeros_like(tracks)))
-    assert reference.levels is None
-    assert reference.tempering == shipped(4).tempering
-    assert 0.2 < reference.frame_tempering < 0.5
-
-
-@given(seeds, st.integers(1, 90), st.integers(1, 90))
-def test_the_cut_of_a_stream_into_calls_does_not_matter_beyond_rounding(seed, cut, other):
-    nees, tracks = correlated(seed, 3, 0.5, 90)
-    learners = [taught(nees, tracks, 3, size) for size in (cut, other)]
-    assert [one.tracks for one in learners] == [np.unique(tracks).size] * 2
-    one, again = map(learned, learners)
-    assert np.array_equal(one.quantiles, again.quantiles)
-    for name in ("nees_ratio", "tempering", "frame_tempering"):
-        assert getattr(one, name) == pytest.approx(getattr(again, name), rel=1e-6)
 
 
 def test_an_outlier_counts_as_one_error():

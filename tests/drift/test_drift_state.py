@@ -158,13 +158,6 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
 # ---- alarms and terms
 
 
-def test_other_hours_between_false_alarms_change_nothing_that_is_kept():
-    family = family_of(3, LONG, factor=3.0)
-    restored, _ = gone_on(family, replace(LONG, hours_between_false_pages=7.0))
-    assert_same(kept_of(restored), kept_of(family))
-    assert restored.thresholds[0] == 7.0
-
-
 @pytest.mark.parametrize(
     "change", [{"page_tolerance": 2.0}, {"ticket_tolerance": 1.1}, {"unit": Unit.DETECTION}]
 )
@@ -217,16 +210,6 @@ def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts
         was = NAMES.index(name)
         assert again.labelled[slice] == family.labelled[was] > 0
         assert_same(again.evidence.peak[slice], family.evidence.peak[was])
-
-
-def test_a_slice_of_the_same_name_and_another_k_begins_anew():
-    family = family_of(5, LONG, factor=2.0)
-    restored, _ = gone_on(family, names=())
-    restored.grow("car", K + 1)
-    assert restored.labelled.tolist() == [0]
-    assert set(restored.left) == {(name, K) for name in NAMES}
-    restored.grow("car", K)
-    assert restored.labelled[1] == family.labelled[0]
 
 
 def test_no_more_slices_are_kept_than_can_be_read():

@@ -81,15 +81,6 @@ def test_the_full_say_is_of_the_length_that_nine_in_ten_detections_do_not_exceed
     assert full_say(np.array(counts)) == oracle_full_say(counts)
 
 
-@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.integers(1, 80)), max_size=20))
-def test_gains_are_clipped_by_the_piece_and_losses_are_not(some):
-    values, counts = (np.array([one[i] for one in some]) for i in range(2))
-    clip = Clip(0.5, 0.2, 0.3, rows=32.0)
-    found = clip.said(values, clip.shares(counts))
-    for said, value, count in zip(found, values, counts, strict=True):
-        assert said == pytest.approx(min(1.0, count / 32) * min(0.5, value))
-
-
 # ---- bets
 
 
@@ -149,11 +140,6 @@ def test_a_premium_is_the_largest_mean_that_a_wrong_shrinking_step_has(stake, pr
         lambda log: -mean_multiple(stake, math.exp(log), 3, 3.0), bounds=(0.02, 3), method="bounded"
     )
     assert premium - 2e-4 < -largest.fun <= premium
-
-
-def test_no_single_track_ruins_who_has_no_bound():
-    bets = taken(taken(Bets(), [-1e18], Clip()), np.full(100, 0.3), Clip())
-    assert bets.log10_better > 2
 
 
 def test_short_tracks_and_one_dimension_are_insured_only_by_a_known_bound():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from monitor.frames.slices import RangeBuckets
 from monitor.promotion import fits
-from monitor.promotion.fits import FitJob, fit_rows, fit_slices
+from monitor.promotion.fits import FitJob, fit_slices
 from monitor.promotion.records import FitSettings, PolicySettings, stepped
 from monitor.promotion.register import judge
 from monitor.promotion.reservoir import looks_healthy
@@ -28,21 +25,6 @@ TODAY = 1_770_000_000_000_000_001
 
 
 # ---- rows
-
-
-def test_every_row_of_every_track_is_there_in_order():
-    drawn = [tracks(i, 1, length=n, begin_ns=TODAY)[0] for i, n in enumerate((3, 1, 7))]
-    some = [replace(track, delay_ns=7 + i) for i, track in enumerate(drawn)]
-    rows = fit_rows(some)
-    assert (rows.n, rows.tracks, rows.space) == (11, 3, some[0].space)
-    assert rows.time_s is not None and rows.delay_s is not None
-    assert rows.track.tolist() == [0] * 3 + [1] + [2] * 7
-    for number, track in enumerate(some):
-        ours = rows.track == number
-        assert np.array_equal(rows.error[ours], track.truth - track.sent.mean)
-        assert np.array_equal(rows.estimates.covariance[ours], track.sent.covariance)
-        assert rows.time_s[ours].tolist() == [stamp / 1e9 for stamp in track.stamp_ns.tolist()]
-        assert set(rows.delay_s[ours].tolist()) == {track.delay_ns / 1e9}
 
 
 # ---- fits
@@ -183,9 +165,3 @@ def test_the_way_back_leads_to_the_very_version_that_was_left():
     second = stepped(first, XY, ("van",), THRICE)
     assert stepped(second, XY, ("van",), Identity()).version == first.version
     assert stepped(first, XY, ("car",), Identity()) == NOTHING
-
-
-def test_slices_by_range_bring_the_buckets_they_are_named_after():
-    ranges = RangeBuckets((20.0,), XY)
-    assert stepped(NOTHING, XY, ("car/<20", "car"), TWICE, ranges).ranges == ranges
-    assert stepped(NOTHING, XY, ("car",), TWICE).ranges is None

@@ -111,16 +111,6 @@ def test_an_adaptive_champion_follows_a_detector_that_becomes_worse(mode, allow_
     assert (np.abs(np.log(steps[1:] / steps[:-1])).max(axis=1) > math.log(1.1)).all()
 
 
-@pytest.mark.parametrize(("mode", "pinned"), [(MANUAL, False), (ADVISE, True), (AUTOMATIC, True)])
-def test_it_learns_but_never_acts_where_people_decide(mode, pinned):
-    owner = owner_of(adaptive(1.0), mode)
-    owner.register.pinned = pinned
-    assert owner.take_one_by_one(tracks(3, 60, scale=6.0)) == []
-    assert owner.champion() == adaptive(1.0)
-    remembered = owner.register.followers["car"].scaling
-    assert variance(remembered) == pytest.approx([6.0] * 3, rel=0.35)
-
-
 def test_it_goes_home_when_the_fault_ends_where_it_may_shrink():
     owner = owner_of(adaptive(6.0), AUTOMATIC, allow_shrinking=True)
     owner.take_one_by_one(tracks(4, 80))
@@ -151,14 +141,6 @@ def test_a_champion_that_was_on_trial_counts_votes_as_on_trial_and_stays_where_i
         full.scaling.tracks
         < follower.taken(tracks(23, 1, length=12, begin_ns=2 * 10**13)).scaling.tracks
     )
-
-
-def test_that_labels_come_too_late_is_said_once():
-    owner = owner_of(adaptive(1.0, time_constant_s=5.0))
-    decisions = owner.take_one_by_one(late(tracks(5, 20, scale=9.0), 6.0))
-    assert whats(decisions) == [Happened.HELD]
-    assert "up to 6 s" in decisions[0].reason
-    assert owner.champion() == adaptive(1.0, time_constant_s=5.0)
 
 
 # ---- on trial

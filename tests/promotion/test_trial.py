@@ -120,16 +120,6 @@ def test_a_candidate_that_raises_or_makes_implausible_sizes_is_not_sound():
     assert "beyond [limits] largest_deviation = 100000" in found.unsound
 
 
-def test_rows_on_which_the_champion_fails_count_as_sent():
-    some = tracks(6, 2)
-    rows, candidate = rows_of(some), scaled(1.3, 1.3, 1.3)
-    champion = Spoiling(np.nan, last=some[0].n, keeps_definite=False)
-    found = mean_differences(rows, candidate, champion, LIMITS).value
-    as_sent = mean_differences(rows, candidate, Identity(), LIMITS).value
-    doubled = mean_differences(rows, candidate, scaled(2, 2, 2), LIMITS).value
-    np.testing.assert_allclose(found, [as_sent[0], doubled[1]], rtol=1e-12)
-
-
 # ---- factors on the variance
 
 
@@ -275,13 +265,6 @@ def test_outliers_broken_off_into_tracks_of_their_own_prove_no_step_of_a_healthy
         by_head.append(ended(alone, some[20:])[0])
     assert by_length.count(Verdict.BETTER) <= (degrees == 3.0)
     assert factor < 1 or set(by_head) == {Verdict.BETTER}
-
-
-def test_a_wrong_correction_is_proven_worse():
-    for factor in (0.3, 3.0):
-        some = tracks(9, 400)
-        verdict, after = ended(begun(alike(factor), some[0]), some)
-        assert (verdict, after < 60) == (Verdict.WORSE, True)
 
 
 # ---- what served before

@@ -190,16 +190,6 @@ def test_long_tracks_are_thinned_evenly():
         assert track.ended_ns > 0.93 * stamps[-1]
 
 
-def test_a_source_that_is_labelled_hours_late_has_its_own_time():
-    opened = OpenTracks(SETTINGS)
-    found = []
-    for second in range(20):
-        late = seen(1, second, second + 1, source=1)
-        live = seen(2, 7200 + second, 7201 + second, source=2)
-        found += fed(opened, [row for pair in zip(late, live, strict=True) for row in pair])
-    assert spans(found) == [(0.0, 9.9), (7200.0, 7209.9)]
-
-
 def test_tracks_of_a_source_that_fell_silent_are_whole_when_others_have_gone_on():
     opened = OpenTracks(SETTINGS)
     assert fed(opened, seen(1, 0, 2, source=1)) == []
@@ -235,18 +225,6 @@ def test_further_tracks_are_left_out_for_good_and_counted():
     (only,) = fed(opened, [frame(40 * SECOND, [7])])
     assert only.n == 1
     assert opened.left_out == 2
-
-
-def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile():
-    opened = OpenTracks(SETTINGS)
-    for i in range(20):
-        opened.add(frame(i * SECOND // 10, range(1, 301)))
-    opened.add(frame(10 * SECOND, [None] * 2000))
-    steps = opened.closed()
-    for _ in range(8000 // 256 + 300 // 16):
-        next(steps)
-        opened.add(frame(11 * SECOND, [1]))
-    assert len(finished(steps)) == 300
 
 
 def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
