@@ -53,9 +53,6 @@ def whys(changes):
     return [one.why for one in changes]
 
 
-# ---- what an alarm says
-
-
 @pytest.mark.parametrize("tracked", [True, False])
 def test_covariances_that_shrink_to_a_fifth_are_a_page_that_says_since_when(tracked):
     family = family_of(STAYS, reference=exact_reference(tracks=tracked))
@@ -100,9 +97,6 @@ def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_unwatched_w
         assert one.scale.lower <= math.sqrt(5) <= one.scale.upper
 
 
-# ---- how long it stays
-
-
 def test_an_alarm_that_stays_is_told_once_and_raised_again_after_it_was_acknowledged():
     family = known()
     assert whys(fed(family, drive(60, made=FAULT))) == [AlarmReason.RAISED]
@@ -116,23 +110,6 @@ def test_an_alarm_that_stays_is_told_once_and_raised_again_after_it_was_acknowle
     assert whys(again) == [AlarmReason.RAISED]
 
 
-@pytest.mark.parametrize("end", ["acknowledgement", "epoch", "calm"])
-def test_the_peak_of_all_together_begins_anew_with_that_of_any_slice(end):
-    calm = 30 / 3600 if end == "calm" else 0.0
-    family = family_of(replace(STAYS, calm_hours=calm), NAMES, exact_reference())
-    fed(family, drive(16, made=FAULT))
-    assert family.peak[0] >= 1000
-    if end == "acknowledgement":
-        family.acknowledge(["car"], "anna")
-    elif end == "epoch":
-        family.new_epoch([0])
-    else:
-        fed(family, drive(40, 1, begin=16.0))
-    assert family.evidence.peak[0, 0] < 100
-    assert family.peak[0] < 100
-    assert (family.peak[1] == 0) == (end == "epoch")
-
-
 def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
     wanted = replace(STAYS, calm_hours=30 / 3600)
     family = family_of(wanted, reference=exact_reference())
@@ -142,9 +119,6 @@ def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
     (over,) = fed(family, drive(4, 2, begin=last + 29))
     assert (over.why, over.alarm) == (AlarmReason.CALM, page)
     assert family.evidence.peak[0, 0] == pytest.approx(0, abs=1)
-
-
-# ---- epochs
 
 
 def test_a_new_epoch_ends_what_is_known_of_forwarded_estimates_and_keeps_that_of_raw_ones():
@@ -164,7 +138,6 @@ def test_a_new_epoch_ends_what_is_known_of_forwarded_estimates_and_keeps_that_of
     assert family.evidence.sums[1, 2:].tolist() == before[1, 2:].tolist()
 
 
-# ---- learning
 LEARNS = replace(STAYS, reference_tracks=12, reference_detections=600, reference_seconds=0.0)
 
 
@@ -193,9 +166,6 @@ def test_nothing_is_learned_of_a_slice_with_an_alarm():
     assert family.usual.references[0][Stage.RECALIBRATED].nees_ratio == pytest.approx(1, abs=0.2)
 
 
-# ---- who says so
-
-
 def parked(odd: int, seconds: int = 40) -> list[Frame]:
     """Twelve objects that stay; of so many errors are thirty times too large."""
     random = np.random.default_rng(3)
@@ -211,9 +181,6 @@ def test_one_odd_object_raises_no_alarm_and_two_do():
     assert raised(fed(family_of(alone, reference=exact_reference()), parked(1)), Severity.PAGE)
     assert fed(known(), parked(1)) == []
     assert raised(fed(known(), parked(2)), Severity.PAGE)
-
-
-# ---- what a recalibrator compensates
 
 
 def compensated(seconds: float, seed: int, begin: float = 0.0, **factors) -> list[Frame]:
@@ -234,7 +201,6 @@ def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
     assert [(one.stage, one.direction) for one in more] == [(Stage.RAW, Direction.OVER)]
 
 
-# ---- in words
 SENTENCE = (
     "page: car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6) "
     "since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track"

@@ -1,10 +1,13 @@
 """A family that goes on where another one ended, through its document: every bit of what is known
-comes back, what was open is lost without being taken for news, and nothing unsound is believed.
+comes back, what was open is lost without being taken for news, nothing unsound is believed.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +18,17 @@ from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import CHARTS, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import Family
-from monitor.drift.reference import Origin, Reference, calibrated_level
+from monitor.drift.reference import Origin, Reference, calibrated_level, shipped
 from monitor.drift.state import MOST_KEPT, family_state, restored_family
-from monitor.drift.usual import ReferenceLearner
+from monitor.drift.usual import WAITING, ReferenceLearner
+from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
-from monitor.store.codec import Codec
-from monitor.store.drift_documents import read_family
+from monitor.statistics.observations import finished
+from monitor.store.codec import Codec, InvalidDocument
+from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
 from tests.drift import drives
-from tests.drift.drives import Frame, K, fed, feed, text_of, watched
+from tests.drift.drives import Frame, K, correlated, fed, feed, seeds, text_of, watched
 from tests.laws import assert_same, costly
 
 LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
@@ -49,14 +54,17 @@ def family_of(seed: int, wanted: DriftSettings = SHORT, frames: int = 100, facto
     return feed(drives.family_of(wanted, NAMES), seed, frames, factor)
 
 
-def gone_on(family: Family, wanted: DriftSettings | None = None, names=NAMES, **other):
+def revived(state, wanted: DriftSettings, names=NAMES, **other):
     """A family that goes on, all of whose slices have come; and the changes of its alarms."""
     arguments = {"given": {}, "selection": "identity", **other}
-    state = read_family(text_of(family))
-    restored, changes = restored_family(state, wanted or family.settings, **arguments)
+    restored, changes = restored_family(state, wanted, **arguments)
     for name in names:
         restored.grow(name, K)
     return restored, changes
+
+
+def gone_on(family: Family, wanted: DriftSettings | None = None, **other):
+    return revived(read_family(text_of(family)), wanted or family.settings, **other)
 
 
 def kept_of(family: Family):
@@ -89,9 +97,6 @@ def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
     assert changes == []
     assert_same(kept_of(restored), kept_of(family))
     assert text_of(restored) == text_of(family)
-
-
-# ---- tracks that go on
 
 
 # Neither does anything become usual, nor evidence an alarm.
@@ -129,9 +134,7 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
         assert now.seconds.tracks.sum() == was.seconds.tracks.sum() == 5
         assert now.detections > was.detections
     nothing = replace(read_family(text_of(family)), latest_ns={})
-    unaware, _ = restored_family(nothing, PATIENT, {}, "identity")
-    for name in NAMES:
-        unaware.grow(name, K)
+    unaware, _ = revived(nothing, PATIENT)
     fed(unaware, frames[100:], 1)
     assert (of_seconds(unaware) > 100 * before)[0].all()
 
@@ -153,9 +156,6 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     assert older(constant(0.0, range(3), range(112, 114))) == [False] * 4
     assert older(constant(0.0, range(10, 12), range(104, 106), source=1)) == [False] * 2
     assert older(constant(0.0, range(3), range(50, 52))) == [False] * 6
-
-
-# ---- alarms and terms
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,6 @@ def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_b
     raw, forwarded = restored.usual.learners[0]
     assert raw is not None and raw.detections > 0
     assert forwarded is not None and forwarded.detections == 0
-
-
-# ---- slices that come later, or never
 
 
 def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts():
@@ -247,3 +244,165 @@ def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_an
         assert not changed.evidence.sums[0, FORWARDED].any()
         learning = changed.usual.learners[0][Stage.RECALIBRATED] is not None
         assert learning == (known == {})
+
+
+OLDER = {n: Path(__file__).with_name(f"drift_{n}.json").read_bytes() for n in (1, 2)}
+
+
+def changed(path, new, whole) -> str:
+    """The document with another value at one place."""
+    copy = place = json.loads(json.dumps(whole))
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = new
+    return json.dumps(copy)
+
+
+def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
+    random = np.random.default_rng(seed)
+    k = int(random.integers(1, 8))
+    learner = ReferenceLearner(k)
+    if not frames:
+        return learner
+    nees, tracks = correlated(seed, k, 0.7, frames, life=12)
+    tracks[random.random(tracks.shape) < 0.1] = 0
+    learner.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(frames), 8))
+    for before in range(4):
+        level, mean = random.standard_normal((2, 20))
+        learner.seconds.add(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+    if seed % 2:
+        learner.take_in()
+    return learner
+
+
+def some_reference(seed: int, frames: int = 40) -> Reference:
+    return some_learner(seed, frames).learned(Origin.LEARNED, 10)
+
+
+def through_file(path: Path, text: str):
+    path.write_text(text)
+    return read_references(path)
+
+
+def test_references_come_back_with_every_bit_whatever_their_origin(tmp_path):
+    references = {
+        "Car": {Stage.RAW: some_reference(1, 0), Stage.RECALIBRATED: some_reference(2, 300)},
+        "Pedestrian|0-20m": {Stage.RECALIBRATED: shipped(3)},
+        "Bus": {Stage.RAW: replace(some_reference(5), origin=Origin.FILE)},
+    }
+    found = through_file(tmp_path / "usual.json", reference_text(references))
+    assert found.keys() == references.keys()
+    for name, by_stage in references.items():
+        assert found[name].keys() == by_stage.keys()
+        for stage, reference in by_stage.items():
+            assert_same(found[name][stage], reference)
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "named"),
+    [
+        (("origin",), "guessed", "learned"),
+        (("quantiles",), [1.0], "64 numbers"),
+        (("quantiles", 3), 1e20, "never fall"),
+        (("tempering",), 1.5, "raw.tempering"),
+        (("levels", "within"), 0.0, "raw.levels.within"),
+    ],
+)
+def test_what_is_no_reference_is_refused_by_the_name_of_the_field(tmp_path, path, new, named):
+    whole = json.loads(reference_text({"Car": {Stage.RAW: some_reference(1)}}))
+    with pytest.raises(InvalidDocument, match="learn the reference again") as error:
+        through_file(tmp_path / "usual.json", changed(("slices", "Car", "raw", *path), new, whole))
+    assert named in str(error.value)
+
+
+@given(seeds, st.integers(0, 300))
+def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, frames):
+    learner = some_learner(seed, frames)
+    back = LEARNER.read(LEARNER.write(learner))
+    assert_same(back, learner)
+    nees, tracks = correlated(seed + 1, learner.k, 0.7, 20, life=12)
+    for one in (learner, back):
+        one.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(1000, 1020), 8))
+    assert_same(back.learned(Origin.LEARNED, 10), learner.learned(Origin.LEARNED, 10))
+
+
+LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("detections", 3),
+        ("along_tracks.rows", 5),
+        ("along_tracks.tracks", 10**9),
+        ("along_frames.waiting", [1.0] * 256),
+        ("along_frames.batches", [100.0] * 27),
+        ("along_frames.pairs", [0.0] * 5),
+        ("seconds.tracks", [1.0] + [0.0] * 64),
+        ("seconds.tracks", [0.0, 0.5] + [0.0] * 63),
+        ("seconds.rows", 0),
+        ("histogram.counts", ""),
+        ("waiting", ArrayForm(WAITING, (None,)).write(np.zeros(1, WAITING))),
+    ],
+)
+def test_a_learner_that_cannot_be_is_refused(path, new):
+    with pytest.raises(InvalidDocument):
+        LEARNER.read(changed(path.split("."), new, LEARNED))
+
+
+WHOLE: Any = json.loads(text_of(family_of(1, SHORT, 300, 8.0)))
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "said"),
+    [
+        (("peak",), [0.0], "drift.peak"),
+        (("latched", 0, "alarm", "event_ns"), 2**63, "drift.latched[0].alarm.event_ns"),
+        (("slices",), [{}] * (MOST_KEPT + 1), "drift.slices"),
+        (("slices", 0, "k"), 4, "of 'k' 4"),
+        (("slices", 0, "evidence", "sums"), [], "'evidence' must be of one slice"),
+        (("slices", 0, "evidence", "shares"), [1.0] * 12, "'shares' at most 1 in sum"),
+        (("slices", 0, "learners"), [None, None], "a reference or a learner"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
+    with pytest.raises(InvalidDocument, match="remove it") as refused:
+        read_family(changed(path, new, WHOLE))
+    assert said in str(refused.value)
+
+
+def test_a_document_of_the_format_before_loses_nothing_that_is_known():
+    older = json.loads(OLDER[2])
+    again = json.loads(b"".join(finished(family_text(read_family(OLDER[2])))))
+    open = ("entry", "beyond", "waits", "order", "goes_on")
+    assert again == {
+        **{name: value for name, value in older.items() if name not in open},
+        "format": "calibration-monitor/drift/3",
+        "frames": 40,
+        "latest_ns": {"1": 146679612719, "0": 952663696325},
+        "slices": [
+            {
+                **{name: value for name, value in one.items() if name != "open"},
+                "learners": [
+                    learner and {**learner, "began": began}
+                    for learner, began in zip(one["learners"], one["open"]["began"], strict=True)
+                ],
+            }
+            for one in older["slices"]
+        ],
+    }
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_family_drives_on_from_an_older_format_and_tracks_count_as_detections(
+    number,
+):
+    state = read_family(OLDER[number])
+    family, changes = revived(state, LONG)
+    assert changes == []
+    feed(family, 4, 50)
+    assert family.clock.driven > state.driven
+    assert read_family(text_of(family)).slices[0].labelled > state.slices[0].labelled
+    text = OLDER[number].replace(b'"unit":"track-second"', b'"unit":"track"')
+    assert text != OLDER[number]
+    assert read_family(text).gathered.unit is Unit.DETECTION

@@ -216,7 +216,6 @@ def test_every_hour_is_given_out_once_and_no_more(seed):
     assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
 
 
-# ---- a common level that wanders
 RATE, HEALTHY, SECONDS = 10, 120, 120
 TIME = np.arange(SECONDS * RATE) / RATE
 SPREAD = math.log(1.67)
@@ -268,8 +267,6 @@ def test_a_common_level_that_leaves_the_band_is_found_in_seconds():
     assert severity == Severity.PAGE
     assert 60 < seconds <= 63
 
-
-# ---- how slices stand
 
 STAYS = DriftSettings(calm_hours=0.0)
 
