@@ -35,17 +35,16 @@ DETECTORS = ("absolute", "relative", "track")
 Frame = tuple[int, int, bool, list[tuple[int, int, float, float]]]
 
 
-# ---- single bets
+def _ends(direction: str, tolerance: float, s: float) -> tuple[float, float]:
+    """The edge of the band, and a scale that lies further out."""
+    return (tolerance, tolerance * s) if direction == "over" else (1 / tolerance, 1 / tolerance / s)
 
 
 @cache
-def coverage_ratio(
-    k: int, direction: str, tolerance: float, tau: float, s: float
-) -> tuple[float, float, float]:
+def coverage_ratio(k: int, direction: str, tolerance: float, tau: float, s: float) -> Any:
     """ln L below the threshold and above it, and the threshold."""
     a, law = stats.chi2(k).ppf(tau), stats.chi2(k)
-    edge = tolerance if direction == "over" else 1 / tolerance
-    far = edge * s if direction == "over" else edge / s
+    edge, far = _ends(direction, tolerance, s)
     below = law.logcdf(a / far**2) - law.logcdf(a / edge**2)
     above = law.logsf(a / far**2) - law.logsf(a / edge**2)
     return float(below), float(above), float(a)
@@ -53,8 +52,7 @@ def coverage_ratio(
 
 def scale_ratio(k: int, direction: str, tolerance: float, s: float, e: float) -> float:
     """ln of Gaussian densities, further out over the edge of the band."""
-    edge = tolerance if direction == "over" else 1 / tolerance
-    far = edge * s if direction == "over" else edge / s
+    edge, far = _ends(direction, tolerance, s)
     return k * (math.log(edge) - math.log(far)) + e / 2 * (edge**-2 - far**-2)
 
 
@@ -93,11 +91,6 @@ def _quantile(k: int, level: float) -> float:
     return float(stats.chi2.ppf(level, k))
 
 
-@cache
-def _upper_quantile(k: int, level: float) -> float:
-    return float(stats.chi2.isf(level, k))
-
-
 def _between(xs: list[float], ys: list[float], x: float) -> float:
     """Straight between knots."""
     i = max((i for i in range(len(xs) - 1) if xs[i] <= x), default=0)
@@ -123,7 +116,7 @@ def mapped(reference: Reference, e: float) -> float:
         left, right = (_between(xs, ys, xs[0] + i * width) for i in (cell, cell + 1))
         y = left + (x - xs[0] - cell * width) / width * (right - left)
     worth = max(1.0, reference.detections * reference.tempering)
-    low, high = _quantile(k, 1 / (2 * worth)), _upper_quantile(k, 1 / (2 * worth))
+    low, high = _quantile(k, 1 / (2 * worth)), float(stats.chi2.isf(1 / (2 * worth), k))
     return min(max(math.exp(y), low), high)
 
 
@@ -162,9 +155,6 @@ def shares(reference: Reference) -> dict[str, float]:
     return dict(zip(DETECTORS, found, strict=True))
 
 
-# ---- the common level
-
-
 def moved(chain: Sequence[float]) -> list[float]:
     """Probabilities of the states a second later."""
     usual = [math.exp(-((3 * place) ** 2) / 2) for place in PLACES]
@@ -178,9 +168,6 @@ def moved(chain: Sequence[float]) -> list[float]:
             # Beyond an end there is nowhere to go.
             found[min(max(state + step, 0), len(PLACES) - 1)] += MOVES * probability
     return found
-
-
-# ---- all of it
 
 
 @dataclass
@@ -320,8 +307,6 @@ class SlowFamily:
                 key = (g, stage, direction, *bet)
                 self.R[key] = (self.R[key] + part) * math.exp(min(total, 50.0))
 
-    # ---- seconds of tracks
-
     def _over(self, source: int, second: int, counted: list[dict[str, Any]]) -> None:
         if not counted:
             return
@@ -388,8 +373,6 @@ class SlowFamily:
                 self.clean[chart] = second + 1
         for *_, track in seconds:
             track["common"][stage].append(common)
-
-    # ---- M and alarms
 
     def weight(self, key: Any) -> float:
         """w of a bet in M of its severity."""

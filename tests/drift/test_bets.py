@@ -35,7 +35,7 @@ from monitor.drift.track_evidence import (
 )
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.frames.space import FloatArray
-from tests.drift.drives import Frame, cut, cuts, seeds, some_frames, watched
+from tests.drift.drives import cut, cuts, seeds, some_frames, watched
 from tests.drift.family_oracle import SECOND, SlowSeconds, detection_ratios, moved
 
 OVER, UNDER = Direction.OVER, Direction.UNDER
@@ -207,36 +207,11 @@ def test_blocks_are_those_of_the_slow_account(seed, cuts, wild):
     assert (seconds.late, seconds.short, seconds.left_out) == (slow.late, slow.short, 0)
 
 
-@given(seeds, cuts, st.booleans())
-def test_how_rows_are_cut_into_calls_changes_not_a_bit(seed, cuts, wild):
-    frames = some_frames(seed, wild=wild)
-    whole, one = taken([watched(frames)])
-    pieces, many = taken(cut(frames, cuts))
-    for source in range(3):
-        assert of_source(whole, source) == of_source(pieces, source)
-    assert (one.late, one.short, one.tracks) == (many.late, many.short, many.tracks)
-
-
 @pytest.mark.parametrize(("pause", "before"), [(0, 1), (1, 1), (2, 0), (9, 0)])
 def test_a_track_id_that_comes_again_after_idle_is_a_new_track(pause, before):
     frames = [*second_of(1, 3), *second_of(1, 4 + pause), (0, 99 * SECOND, False, [])]
     blocks, _ = taken([watched(frames)])
     assert [block[7] for block in blocks] == [0, before]
-
-
-def test_an_error_of_nothing_does_not_outweigh_its_second():
-    frames = [*second_of(1, 3, rows=10), (0, 3 * SECOND + 1, False, [(1, 0, 0.0, 0.0)])]
-    blocks, _ = taken([watched([*frames, (0, 4 * SECOND, False, [])])])
-    np.testing.assert_allclose(blocks[0][3], math.log(1e-6) / 11, rtol=1e-6)
-
-
-def test_what_a_silent_source_left_open_is_told_once_the_others_have_moved_on():
-    seconds = TrackSeconds(DriftSettings())
-    taken([watched(second_of(1, 3))], seconds)
-    others: list[Frame] = [(1, second * SECOND, False, []) for second in range(2000)]
-    blocks, _ = taken([watched(others)], seconds)
-    assert [block[:2] for block in blocks] == [(0, 3)]
-    assert seconds.tracks == 0
 
 
 def test_forgotten_slices_begin_anew_and_the_others_go_on():
@@ -303,13 +278,6 @@ def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, 
     assert found.r[0] == pytest.approx(min(max(level - expected, LOW[0] - 4), HIGH[0] + 4))
     # What each second at another level adds to what is expected.
     assert found.learning[0] * before == pytest.approx(solved.sum())
-
-
-def test_one_second_is_cut_where_it_says_too_much():
-    far, further = (left(y, 0.0, 0).r[0] for y in (10.0, 1000.0))
-    assert far == further
-    said = log_ratios(residuals_of([far]), 1, HIGH, alone(1))
-    assert said.max() == 4.0
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -135,14 +135,6 @@ def came(times: SourceTimes, *frames: tuple[int, float]):
     )
 
 
-def test_time_is_the_latest_stamp_of_a_source_and_a_late_one_changes_nothing():
-    arrivals = came(SourceTimes(9), (0, 5.2), (1, 100.0), (0, 5.9), (0, 4.0), (0, 6.1))
-    assert (arrivals.time_ns / SECOND).tolist() == [5.2, 100.0, 5.9, 5.9, 6.1]
-    assert arrivals.life.tolist() == [1, 2, 1, 1, 1]
-    assert arrivals.turn.tolist() == [1, 2, 1, 1, 3]
-    assert arrivals.ended == (1,)
-
-
 def test_a_source_begins_anew_only_when_it_is_set_back_by_more_than_the_limit():
     back = SET_BACK_NS / SECOND
     arrivals = came(SourceTimes(9), (0, 50.0), (0, 50.0 - back), (0, 49.9 - back))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from monitor.drift.bets import Stage
 from monitor.drift.correlation import LEAST, OPEN, FrameSums, TrackSums
@@ -25,7 +24,6 @@ from monitor.drift.reference import (
     Reference,
     chi_square_knots,
     knot_levels,
-    shipped,
 )
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.drift.usual import ReferenceLearner, Usual
@@ -171,12 +169,6 @@ def test_a_knot_is_off_by_less_than_half_a_percent(k, n):
     assert np.abs(np.log(found[known] / exact[known])).max() < 0.005
 
 
-def test_levels_beyond_all_rows_go_on_as_chi_square_does():
-    found = quantiles([2.0], 3)
-    usual = chi2.ppf(knot_levels(), 3)
-    np.testing.assert_allclose(found / usual, 2.0 / chi2.ppf(0.5, 3), rtol=0.004)
-
-
 def some_tracks(seed, number, longest=12):
     random = np.random.default_rng(seed)
     lengths = random.integers(1, longest + 1, number)
@@ -253,20 +245,6 @@ def test_a_factor_on_the_law_of_the_reference_is_a_factor_on_chi_square(k):
     e = np.random.default_rng(k).chisquare(k, 1000)
     np.testing.assert_allclose(mapped(reference, 3.7 * e), e, rtol=1e-9)
     np.testing.assert_allclose(mapped(reference, 7.4 * e[e < 10]), 2 * e[e < 10], rtol=1e-9)
-
-
-@pytest.mark.parametrize(("k", "detections", "tempering"), [(1, 50, 1.0), (4, 2000, 0.25)])
-def test_nothing_is_mapped_beyond_what_so_many_independent_rows_can_know(k, detections, tempering):
-    reference = of_law(k, chi_square_knots(k), detections, tempering)
-    worth = detections * tempering
-    lowest, highest = mapped(reference, np.array([0.0, 1e300]))
-    assert lowest == pytest.approx(chi2.ppf(1 / (2 * worth), k))
-    assert highest == pytest.approx(chi2.isf(1 / (2 * worth), k))
-
-
-def test_where_no_quantiles_are_known_nees_stay_what_they_are():
-    e = np.array([1e-6, 0.3, 5.0, 1e4])
-    np.testing.assert_allclose(mapped(shipped(3), e), e, rtol=1e-12)
 
 
 def taught(nees, tracks, k=4, frames_a_call=16) -> ReferenceLearner:

@@ -4,25 +4,22 @@ slices stand.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState
-from monitor.drift.bets import BETS, SEVERITIES, Severity, Stage
-from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity, scale_of
+from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.evidence import DriftSettings, by_severity, scale_of
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
 from monitor.frames.slices import TOTAL
 from tests.drift.drives import (
     Frame,
     K,
-    correlated,
     cut,
     cuts,
     drive,
@@ -167,105 +164,6 @@ def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(
             if alarm.stage is Stage.RECALIBRATED:
                 assert alarm.tracks == len(tracks)
             assert alarm.tracks >= len(tracks)
-
-
-@costly
-@given(seeds, cuts, st.sampled_from([SHORT, LONG]))
-def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
-    frames = faulty_frames(seed)
-    references = some_references(seed)
-    one_by_one, in_pieces = family_with(wanted, references), family_with(wanted, references)
-    for frame in frames:
-        one_by_one.take(K, watched([frame]))
-    for piece in cut(frames, cuts):
-        if piece.n:
-            in_pieces.take(K, piece)
-    for name in ("sums", "clean", "shares"):
-        ours, theirs = getattr(in_pieces.evidence, name), getattr(one_by_one.evidence, name)
-        assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
-    raised = [
-        {key: one.alarm.event_ns for key, one in family.alarms.latched.items()}
-        for family in (in_pieces, one_by_one)
-    ]
-    assert raised[0] == raised[1]
-    assert_allclose(in_pieces.peak, one_by_one.peak, rtol=1e-9)
-    assert_allclose(in_pieces.evidence.peak, one_by_one.evidence.peak, rtol=1e-9)
-    assert in_pieces.labelled.tolist() == one_by_one.labelled.tolist()
-    assert in_pieces.fed == pytest.approx(one_by_one.fed)
-    assert in_pieces.clock.driven == pytest.approx(one_by_one.clock.driven)
-
-
-@costly
-@given(seeds)
-def test_every_hour_is_given_out_once_and_no_more(seed):
-    # Every bet is 1: a detection is worth nothing, and seconds vary beyond all measure.
-    levels, nothing = Levels(0.0, 0.0, 1e9, 10.0, 100, 1000), {"tempering": 0, "frame_tempering": 0}
-    silent = replace(shipped(K), origin=Origin.FILE, levels=levels, **nothing)
-    family = family_with(LONG, [dict.fromkeys(Stage, silent)] * len(NAMES))
-    frames = [(source, stamp, True, rows) for source, stamp, _, rows in faulty_frames(seed)]
-    for piece in cut(frames, [30, 60, 90]):
-        if piece.n:
-            family.take(K, piece)
-    hours = family.clock.driven / 3600
-    given = family.evidence.sums.sum(axis=0)
-    assert_allclose(given[:, :BETS][given[:, :BETS] > 0], hours, rtol=1e-9)
-    # Tails are bets on overconfidence alone.
-    assert (given[:, : BETS - 2] > 0).all()
-    # What was driven since the last second of a source that was over waits.
-    waiting = sum(one.waiting for one in family.clock._sources.values()) / 3600
-    assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
-
-
-RATE, HEALTHY, SECONDS = 10, 120, 120
-TIME = np.arange(SECONDS * RATE) / RATE
-SPREAD = math.log(1.67)
-
-
-def wandering(deviation: float, seconds: float) -> np.ndarray:
-    """An Ornstein-Uhlenbeck process, cut at the ends of the band."""
-    random, keeps = np.random.default_rng(7), math.exp(-1 / RATE / seconds)
-    found = np.empty(TIME.size)
-    found[0] = deviation * random.standard_normal()
-    for i in range(1, TIME.size):
-        drawn = math.sqrt(1 - keeps**2) * deviation * random.standard_normal()
-        found[i] = keeps * found[i - 1] + drawn
-    return np.clip(found, -0.69, 0.69)
-
-
-PATHS = {
-    "steps": np.where(TIME // 10 % 2 == 0, -SPREAD, SPREAD),
-    "ramps": SPREAD * np.interp(TIME % 24, [0, 10, 12, 22, 24], [-1, -1, 1, 1, -1]),
-    "OU": wandering(0.35, 60.0),
-}
-
-
-def alarms_along(path: np.ndarray, *, tracks: int, correlation: float) -> list[tuple[str, float]]:
-    """Severities, and seconds since the reference was learned, at the default settings."""
-    nees, track = correlated(3, 4, correlation, HEALTHY * RATE + path.size, tracks, life=200)
-    nees[HEALTHY * RATE :] *= np.exp(path)[:, None]
-    frames: list[Frame] = [
-        (0, at * 10**9 // RATE, False, [(t, 0, e, e) for t, e in zip(ids, of, strict=True)])
-        for at, (ids, of) in enumerate(zip(track.tolist(), nees.tolist(), strict=True))
-    ]
-    family = Family(DriftSettings())
-    family.grow("car", 4)
-    alarms = [one.alarm for one in fed(family, frames, RATE) if one.why is AlarmReason.RAISED]
-    return [(alarm.severity.value, alarm.event_ns / 1e9 - HEALTHY) for alarm in alarms]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_common_level_that_wanders_within_the_band_raises_no_alarm(path):
-    # Few tracks whose errors are alike, or many: by turns.
-    many = path == "ramps"
-    found = alarms_along(PATHS[path], tracks=8 if many else 3, correlation=0.0 if many else 0.6)
-    assert found == []
-
-
-def test_a_common_level_that_leaves_the_band_is_found_in_seconds():
-    level = PATHS["OU"] + np.where(TIME < 60, 0.0, 2.0)
-    severity, seconds = alarms_along(level, tracks=8, correlation=0.6)[0]
-    assert severity == Severity.PAGE
-    assert 60 < seconds <= 63
 
 
 STAYS = DriftSettings(calm_hours=0.0)

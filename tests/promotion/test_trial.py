@@ -35,23 +35,18 @@ from monitor.promotion.trial import (
     Guard,
     Trial,
     clip_of,
-    factors,
     joint_log_score,
     mean_differences,
 )
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.scaling import VarianceScaling
-from tests.promotion.odd_recalibrators import ByRow, Moving, Odd, Spoiling
+from tests.promotion.odd_recalibrators import Moving, Odd, Spoiling
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
 XYZ = plain_space(("x", "y", "z"), "m")
 NAN = float("nan")
-
-
-def scaled(*factors: float) -> VarianceScaling:
-    return VarianceScaling(tuple(np.sqrt(factors).tolist()))
 
 
 def clip_between(candidate: Recalibrator, champion: Recalibrator, *some: WholeTrack) -> Clip:
@@ -74,10 +69,6 @@ def ended(trial: Trial, some: list[WholeTrack]) -> tuple[Verdict, int]:
         if trial.verdict(SETTINGS) is not Verdict.RUNNING:
             return trial.verdict(SETTINGS), i + 1
     return Verdict.RUNNING, len(some)
-
-
-def alike(factor: float) -> VarianceScaling:
-    return scaled(*(factor,) * 3)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
@@ -132,19 +123,9 @@ def test_a_candidate_that_raises_or_makes_implausible_sizes_is_not_sound():
     assert "beyond [limits] largest_deviation = 100000" in found.unsound
 
 
-def test_factors_that_differ_by_row_are_told_by_quantiles_and_their_geometric_mean():
-    factor = np.exp(np.random.default_rng(3).normal(size=(400, 3)))
-    found = factors(ByRow(factor), rows_of(tracks(3, 10)).sent, ("x", "y", "z"))
-    for one, column in zip(found, factor.T, strict=True):
-        ordered = np.sort(column)
-        assert ordered[19] <= one.lowest <= ordered[20]
-        assert one.typical == pytest.approx(np.prod(column ** (1 / 400)))
-        assert ordered[379] <= one.highest <= ordered[380]
-
-
 def test_evidence_says_what_the_verdict_rests_on():
     some = tracks(2, 30, scale=3.0)
-    trial = begun(alike(3), some[0], number=2).taken(some, IDENTITY, LIMITS)
+    trial = begun(scaled(3), some[0], number=2).taken(some, IDENTITY, LIMITS)
     evidence = trial.evidence(SETTINGS)
     differences = mean_differences(rows_of(some), trial.recalibrator, IDENTITY, LIMITS).value
     assert evidence.tracks == 30
@@ -223,7 +204,7 @@ def test_who_does_neither_alone_stakes_all_and_no_stake_is_nothing_or_more_than_
     for candidate in (scaled(2, 2, 0.5), Moving(1.0), Moving(1e-9)):
         assert clip_between(candidate, IDENTITY, track) == Clip(1.0, 1.0, 1.0, 40.0)
     for factor in (1.0, 1 + 1e-9, 1e30, 1e-30):
-        clip = clip_between(alike(factor), IDENTITY, track)
+        clip = clip_between(scaled(factor), IDENTITY, track)
         assert 1e-3 <= clip.loss <= 1.0
         assert 1e-3 <= clip.gain <= 1.0
 
@@ -233,7 +214,7 @@ def test_who_does_neither_alone_stakes_all_and_no_stake_is_nothing_or_more_than_
 def test_a_true_correction_is_proven_within_a_hundred_tracks(factor, degrees):
     for seed in range(4):
         some = tracks(seed, 150, scale=factor, degrees=degrees)
-        verdict, count = ended(begun(alike(factor), some[0]), some)
+        verdict, count = ended(begun(scaled(factor), some[0]), some)
         assert (verdict, count < 120) == (Verdict.BETTER, True)
 
 
@@ -241,7 +222,7 @@ def test_a_true_correction_is_proven_within_a_hundred_tracks(factor, degrees):
 @pytest.mark.parametrize("factor", [1 / 1.5, 1.15, 2])
 def test_under_heavy_tails_no_step_away_from_a_calibrated_champion_is_proven(factor, held):
     some = [tracks(seed, 400, degrees=3.0, held=held) for seed in range(12)]
-    verdicts = [ended(begun(alike(factor), one[0]), one)[0] for one in some]
+    verdicts = [ended(begun(scaled(factor), one[0]), one)[0] for one in some]
     # Variances of 3 degrees of freedom have none themselves: a rare track decides it.
     assert verdicts.count(Verdict.BETTER) <= 1
 
@@ -250,14 +231,14 @@ def fault_then_none(seed, factor, degrees=np.inf) -> tuple[list[WholeTrack], Gua
     """300 tracks of a fault and 300 of none, and a guard beside what corrects the fault."""
     scale = np.repeat([factor, 1.0], 300)[:, None] * np.ones(3)
     some = tracks(seed, 600, scale=scale, degrees=degrees)
-    return some, Guard("car", IDENTITY, clip_between(IDENTITY, alike(factor), some[0]))
+    return some, Guard("car", IDENTITY, clip_between(IDENTITY, scaled(factor), some[0]))
 
 
 @pytest.mark.parametrize("degrees", [np.inf, 5.0])
 @pytest.mark.parametrize(("factor", "within"), [(5.0, 80), (2.25, 220), (0.3, 80)])
 def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
     for seed in range(2):
-        (some, guard), champion = fault_then_none(seed, factor, degrees), alike(factor)
+        (some, guard), champion = fault_then_none(seed, factor, degrees), scaled(factor)
         guard = guard.taken(some[:300], champion, LIMITS)
         assert not guard.won(SETTINGS)
         guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
@@ -269,21 +250,11 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
 def test_its_evidence_is_of_the_tracks_since_it_is_better():
     some, guard = fault_then_none(2, 5.0)
     assert guard.evidence(SETTINGS).tracks == 0
-    evidence = guard.taken(some[:340], alike(5.0), LIMITS).evidence(SETTINGS)
+    evidence = guard.taken(some[:340], scaled(5.0), LIMITS).evidence(SETTINGS)
     assert 35 <= evidence.tracks <= 45
     assert evidence.gain == pytest.approx((math.log(5) - 0.8) / 2, abs=0.1)
     assert evidence.log10_better > evidence.log10_threshold == 5
     assert evidence.log10_worse == 0
-
-
-def test_who_fails_begins_anew_and_does_not_come_back_for_what_it_was():
-    some = tracks(4, 60)
-    broken = Guard("car", Spoiling(NAN, first=2000), Clip())
-    proven = broken.taken(some[:50], alike(50.0), LIMITS)
-    assert proven.won(SETTINGS)
-    failed = proven.taken(some, alike(50.0), LIMITS)
-    assert not failed.won(SETTINGS)
-    assert failed.watch == Watch()
 
 
 differences = st.lists(st.floats(-1, 1), max_size=40)
@@ -433,10 +404,3 @@ def test_the_change_is_where_the_best_bet_began(values):
         assert run.cumulative == pytest.approx(max(products), rel=1e-9)
         later = values[len(values) - run.tracks :]
         assert run.total == pytest.approx(sum(later), abs=1e-9)
-
-
-def test_an_alarm_comes_soon_after_a_change_and_knows_the_tracks_since():
-    watch = watched([-0.3] * 3000 + [0.5] * 30)
-    assert watch.log10_better > 5
-    assert watch.leading.tracks == 30
-    assert watch.leading.total == pytest.approx(15.0)

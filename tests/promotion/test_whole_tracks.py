@@ -19,7 +19,7 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.promotion import fits
 from monitor.promotion import tracks as tracks_module
 from monitor.promotion.betting import Clip
-from monitor.promotion.fits import FitJob, fit_slices
+from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
 from monitor.promotion.register import judge
 from monitor.promotion.reservoir import FrameSample, latest_alike, looks_healthy
@@ -31,6 +31,7 @@ from monitor.recalibration.scaling import Objective, VarianceScaling
 from monitor.recalibration.selection import IDENTITY as NOTHING
 from monitor.statistics.observations import finished
 from tests.promotion.fit_jobs import job_of, rows_of
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import broken
 from tests.promotion.simulated_tracks import tracks as simulated
 
@@ -288,14 +289,6 @@ POLICY, BAND = PolicySettings(), (0.5, 2.0)
 SENT = simulated(0, 1)[0].sent
 NAMES = ("x", "y", "z")
 # As of a clock that counts from 1970: as a float it would be known to 256 ns.
-TODAY = 1_770_000_000_000_000_001
-
-
-def test_a_scaling_of_many_tracks_finds_the_factor_and_the_same_one_again():
-    job = job_of("variance-scaling", {"car": rows_of(3, tracks=400, factor=1.5)})
-    first, second = (fit_slices(job).fitted["car"].parameters() for _ in range(2))
-    np.testing.assert_allclose(first["scale"], 1.5, rtol=0.08)
-    assert first == second
 
 
 @pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
@@ -313,20 +306,6 @@ def test_few_tracks_are_drawn_towards_nothing_wrong_and_towards_one_factor(metho
     )
     free = np.log(FITTINGS[method].fit(rows, FitOptions(), None).parameters()["scale"])
     np.testing.assert_allclose(drawn_log - drawn_log.mean(), own * (free - free.mean()), atol=0.01)
-
-
-@pytest.mark.parametrize(
-    ("settings", "field", "value"),
-    [
-        (FitSettings(objective=Objective.QUANTILE), "objective", "quantile"),
-        (FitSettings("adaptive-scaling", time_constant_s=17.0), "time_constant_s", 17.0),
-    ],
-)
-def test_the_objective_and_time_constant_of_the_settings_are_those_of_the_fit(
-    settings, field, value
-):
-    fitted = fit_slices(FitJob(settings, {"car": rows_of(1)})).fitted["car"]
-    assert fitted.parameters()[field] == value
 
 
 def test_a_slice_whose_rows_determine_nothing_is_refused_in_the_words_of_the_method():
@@ -350,9 +329,8 @@ def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, 
     monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
     assert list(outcome.fitted) == ["van"]
-    assert outcome.refused == {
-        "car": f"variance-scaling failed: {type(error).__name__}: no room",
-    }
+    said = f"variance-scaling failed: {type(error).__name__}: no room"
+    assert outcome.refused == {"car": said}
 
 
 @pytest.mark.parametrize(
@@ -368,14 +346,6 @@ def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, 
 )
 def test_health_is_told_by_the_mean_square_of_every_dimension(factor, settings, healthy):
     assert looks_healthy(rows_of(1, tracks=100, factor=factor), settings, BAND) == healthy
-
-
-def scaled(*factors: float) -> VarianceScaling:
-    return VarianceScaling(tuple(np.sqrt(factors).tolist()))
-
-
-def judged(fitted, champion=IDENTITY):
-    return judge(fitted, champion, SENT, NAMES, POLICY)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +366,8 @@ def judged(fitted, champion=IDENTITY):
 def test_a_fault_is_corrected_and_a_healthy_detector_is_left_alone(
     factors, champion, candidate, words
 ):
-    judgement = judged(scaled(*factors), scaled(*champion) if champion else IDENTITY)
+    serving = scaled(*champion) if champion else IDENTITY
+    judgement = judge(scaled(*factors), serving, SENT, NAMES, POLICY)
     expected = scaled(*candidate) if candidate else IDENTITY
     assert judgement.candidate == (None if candidate is None else expected)
     assert words in judgement.reason
@@ -413,9 +384,6 @@ def test_a_step_gives_one_slice_a_recalibrator_and_leaves_the_others_theirs():
     second = stepped(first, XY, ("van",), THRICE)
     assert (second.of(("car",)), second.of(("van",))) == (TWICE, THRICE)
 
-
-def test_the_way_back_leads_to_the_very_version_that_was_left():
-    first = stepped(NOTHING, XY, ("car",), TWICE)
-    second = stepped(first, XY, ("van",), THRICE)
+    # The way back leads to the very version that was left.
     assert stepped(second, XY, ("van",), Identity()).version == first.version
     assert stepped(first, XY, ("car",), Identity()) == NOTHING
