@@ -1,6 +1,4 @@
-"""A sidecar's handlers of drift with a watch that gives fixed answers, and alarms to tell; no
-tests.
-"""
+"""A sidecar's handlers of drift over a watch that gives fixed answers, and alarms to tell."""
 
 import asyncio
 import contextlib
@@ -114,10 +112,7 @@ def service_of(pipeline: Pipeline, watch: FixedWatch) -> Service:
 
 @dataclass
 class Served:
-    """A server in a thread of its own.
-
-    say  tells those who watch, once there is one; of None, that the sidecar ends
-    """
+    """A server in a thread of its own; say(None) tells those who watch that the sidecar ends."""
 
     service: Service
     watch: FixedWatch

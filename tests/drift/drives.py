@@ -1,6 +1,4 @@
-"""Simulated detections of tracks that come and go, as a watch is given them, and families that take
-them in; no tests.
-"""
+"""Simulated detections of tracks that come and go, and families that take them in; no tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a family of slices should have gathered, number by number in dictionaries, from the
-equations of the bets and of the sums; no tests.
-"""
+"""A slow account of all that a family of slices gathers, from the equations; no tests."""
 
 from __future__ import annotations
 

@@ -117,8 +117,7 @@ def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
 
 def test_a_new_epoch_ends_what_is_known_of_forwarded_estimates_and_keeps_that_of_raw_ones():
     family = family_of(STAYS, NAMES, exact_reference())
-    fault = {"made": FAULT, "raw": SMALL, "changed": True}
-    changes = fed(family, drive(40, slices=(0, 1), **fault))
+    changes = fed(family, drive(40, slices=(0, 1), made=FAULT, raw=SMALL, changed=True))
     assert {one.stage for one in raised(changes)} == set(Stage)
     before = family.evidence.sums.copy()
     over = family.new_epoch([1])

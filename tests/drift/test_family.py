@@ -53,8 +53,9 @@ def some_reference(random: np.random.Generator) -> Reference:
         return replace(shipped(K), levels=shipped(K).levels if known else None)
     quantiles = np.quantile(random.chisquare(K, 400) * random.uniform(0.5, 2.0), knot_levels())
     quantiles = np.maximum.accumulate(quantiles + 1e-9 * np.arange(quantiles.size))
-    worth = random.uniform(0.05, 1.0, 2)
-    return Reference(K, Origin.FILE, quantiles, 400, 1.0, *worth, levels if known else None)
+    worth, frames = random.uniform(0.05, 1.0, 2)
+    found = Reference(K, Origin.FILE, quantiles, 400, 1.0, worth, frames, levels)
+    return found if known else replace(found, levels=None)
 
 
 def some_references(seed: int):

@@ -310,6 +310,16 @@ def test_the_full_say_is_of_the_length_that_nine_in_ten_detections_do_not_exceed
     assert full_say(np.array(counts)) == oracle_full_say(counts)
 
 
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.integers(1, 80)), max_size=20))
+def test_gains_are_clipped_by_the_piece_and_losses_are_not(some):
+    values, counts = (np.array([one[i] for one in some]) for i in range(2))
+    clip = Clip(0.5, 0.2, 0.3, rows=32.0)
+    for said, value, count in zip(
+        clip.said(values, clip.shares(counts)), values, counts, strict=True
+    ):
+        assert said == pytest.approx(min(1.0, count / 32) * min(0.5, value))
+
+
 @given(st.lists(st.floats(-1, 1), max_size=30), bounds, bounds)
 def test_wealth_is_the_mean_of_products(values, loss, gain):
     clip = clip_from(loss, gain)
