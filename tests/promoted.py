@@ -1,6 +1,4 @@
-"""A detector whose errors are as correlated as real ones and whose variances can be made wrong,
-sent to a real sidecar; and what that says of its recalibrators meanwhile. No tests.
-"""
+"""A detector of correlated errors, sent to a real sidecar, and what that says of it; no tests."""
 
 from __future__ import annotations
 
@@ -136,14 +134,17 @@ class Traffic:
         self.frames += 1
         frame = frame_pb2.Frame(frame_id=number, stamp_ns=round(number * _PERIOD * 1e9))
         seen = self._alive()
+        factor = np.array([self.variance.get(self.classes[s.class_index], 1.0) for s in seen])
+        deviation = np.array([s.deviation for s in seen])
         position = self._random.uniform(-50, 50, (self.objects, 2))
-        for one, label in zip(seen, position, strict=True):
-            factor = self.variance.get(self.classes[one.class_index], 1.0)
+        mean = position + deviation * np.array([s.error for s in seen])
+        columns = (one.tolist() for one in (mean, factor[:, None] * deviation**2, position))
+        for one, estimate, covariance, label in zip(seen, *columns, strict=True):
             frame.detections.add(
                 id=one.track,
                 class_index=one.class_index,
-                mean=label + one.deviation * one.error,
-                covariance=factor * one.deviation**2,
+                mean=estimate,
+                covariance=covariance,
                 upstream_track_id=one.track,
                 ground_truth=label,
             )
