@@ -1,6 +1,4 @@
-"""A sidecar's handlers of drift with a watch that gives fixed answers, and alarms to tell; no
-tests.
-"""
+"""A sidecar's handlers of drift over a watch that gives fixed answers, and alarms to tell."""
 
 import asyncio
 import contextlib
@@ -114,10 +112,7 @@ def service_of(pipeline: Pipeline, watch: FixedWatch) -> Service:
 
 @dataclass
 class Served:
-    """A server in a thread of its own.
-
-    say  tells those who watch, once there is one; of None, that the sidecar ends
-    """
+    """A server in a thread of its own; say(None) tells those who watch that the sidecar ends."""
 
     service: Service
     watch: FixedWatch
@@ -160,15 +155,12 @@ def served(pipeline: Pipeline, watch: FixedWatch) -> Iterator[Served]:
 
 async def _started(service: Service) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server()
-    methods = {
-        "GetCalibration": service.get_calibration,
-        "AcknowledgeDrift": service.acknowledge_drift,
-    }
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(guarded(service, method))
-        for name, method in methods.items()
+        "GetCalibration": unary(guarded(service, service.get_calibration)),
+        "AcknowledgeDrift": unary(guarded(service, service.acknowledge_drift)),
+        "WatchEvents": stream(service.watch_events),
     }
-    handlers["WatchEvents"] = grpc.unary_stream_rpc_method_handler(service.watch_events)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(MONITOR, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,6 +1,4 @@
-"""Minutes of driving sent to a real sidecar, whose covariances go wrong at some moment; and what it
-says of drift meanwhile. No tests.
-"""
+"""Minutes of driving sent to a real sidecar, and what it says of drift meanwhile. No tests."""
 
 from __future__ import annotations
 

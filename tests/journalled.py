@@ -43,7 +43,6 @@ def frame(
 
 
 def record(revision: int = 0) -> LabelRecord:
-    """Labels of nothing."""
     return LabelRecord(revision=revision, truth=np.zeros((0, 1)))
 
 
@@ -55,12 +54,10 @@ def labels(
     brought: FrameEntry | None = None,
     revision: int = 0,
 ) -> LabelEntry:
-    """Labels of a frame."""
     return LabelEntry(sequence, partition, stream, frame_id, record(revision), brought)
 
 
 def labels_alone(sequence: int, frame_id: int, partition: int = 0) -> LabelEntry:
-    """Labels that bring their frame."""
     brought = frame(1 - sequence, partition, frame_id)
     return labels(sequence, frame_id, partition, brought=brought)
 
@@ -70,7 +67,6 @@ Told = tuple[str, int, int, str, int, float]
 
 
 def told(entry: Entry) -> Told:
-    """All that is in an entry, to be compared."""
     if isinstance(entry, FrameEntry):
         mean = float(entry.frame.sent.mean.sum())
         kept = entry.frame
@@ -83,12 +79,10 @@ def told(entry: Entry) -> Told:
 
 
 def all_told(entries: Iterable[Entry]) -> list[Told]:
-    """Of many."""
     return [told(entry) for entry in entries]
 
 
 def writer(folder: Path, disk_bytes: int = 1 << 30, keep: int = 1000) -> LedgerWriter:
-    """A ledger that was opened."""
     folder.mkdir(mode=0o700, exist_ok=True)
     made = LedgerWriter(folder / FILE, disk_bytes, keep)
     made.open()
@@ -110,7 +104,6 @@ def replayed(folder: Path, after: int = 0) -> list[Entry]:
 
 
 def found(folder: Path, stream: str, frame_id: int, before: int = NEVER) -> Kept | None:
-    """A frame, as a reader finds it."""
     reader = LedgerReader(folder / FILE)
     kept = reader.find(stream, frame_id, None, before)
     reader.close()
@@ -126,7 +119,6 @@ def tidied(made: LedgerWriter) -> int:
 
 
 def gone(made: LedgerWriter) -> list[tuple[int, str]]:
-    """Partitions that went, and why."""
     taken = [(one.number, one.reason) for one in made.dropped]
     made.dropped.clear()
     return taken

@@ -48,7 +48,7 @@ def labelled_frame(
 
 
 def drawn(seed, n=300):
-    """Mean, covariance and truth of n detections in the plane."""
+    """Mean, covariance and truth in the plane."""
     random = np.random.default_rng(seed)
     root = np.tril(random.normal(size=(n, 2, 2)))
     root[:, [0, 1], [0, 1]] = np.exp(0.3 * random.normal(size=(n, 2)))
@@ -58,7 +58,6 @@ def drawn(seed, n=300):
 
 
 def converse(sidecar: Sidecar, *messages: pb.ProcessRequest) -> list[pb.ProcessResponse]:
-    """A stream of its own: each message waits for its answer; the answers."""
     stream = Conversation(sidecar.monitor.Process)
     answers = [stream.ask(message) for message in messages]
     stream.close()
@@ -87,37 +86,30 @@ def assert_numbers(stage, mean, covariance, truth, tau):
         nees = np.mean(squared / variance)
         rmv, rmse = np.sqrt(np.mean(variance)), np.sqrt(np.mean(squared))
         within = (squared / variance)[:, None] <= chi2.ppf(tau, 1)
-        assert (found.name, found.unit) == ("xy"[i], "m")
-        assert found.nees_mean == pytest.approx(nees)
-        assert found.bias == pytest.approx(np.mean(error[:, i]))
-        assert found.ence == pytest.approx(abs(rmv - rmse) / rmv)
-        assert found.ence_noise_floor_gaussian == pytest.approx(np.sqrt(1 / (np.pi * n)))
-        assert found.uce == pytest.approx(abs(np.mean(squared) - np.mean(variance)))
-        nll = 0.5 * np.mean(np.log(2 * np.pi * variance) + squared / variance)
-        assert found.nll == pytest.approx(nll)
-        assert list(found.qce_by_tau) == pytest.approx(list(abs(within.mean(axis=0) - tau)))
-        assert found.qce == pytest.approx(np.mean(found.qce_by_tau))
         (only,) = found.bins
-        assert only.n == n
-        assert only.variance == pytest.approx(np.sum(variance))
-        assert only.squared_error == pytest.approx(np.sum(squared))
-        assert only.nees == pytest.approx(n * nees)
+        assert (found.name, found.unit, only.n) == ("xy"[i], "m", n)
+        expected = {
+            **{"nees_mean": nees, "bias": np.mean(error[:, i]), "ence": abs(rmv - rmse) / rmv},
+            "ence_noise_floor_gaussian": np.sqrt(1 / (np.pi * n)),
+            "uce": abs(np.mean(squared) - np.mean(variance)),
+            "nll": 0.5 * np.mean(np.log(2 * np.pi * variance) + squared / variance),
+            "qce": np.mean(found.qce_by_tau),
+        }
+        assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
+        assert list(found.qce_by_tau) == pytest.approx(list(abs(within.mean(axis=0) - tau)))
+        sums = only.variance, only.squared_error, only.nees
+        assert sums == pytest.approx((np.sum(variance), np.sum(squared), n * nees))
         assert list(only.within) == within.sum(axis=0).tolist()
-        assert only.lower <= np.sqrt(variance.min())
-        assert only.upper >= np.sqrt(variance.max())
+        assert only.lower <= np.sqrt(variance.min()) <= np.sqrt(variance.max()) <= only.upper
     distance = np.einsum("ni,nij,nj->n", error, np.linalg.inv(covariance), error)
     coverage = (distance[:, None] <= chi2.ppf(tau, k)).mean(axis=0)
-    joint = stage.joint
-    assert joint.k == k
-    assert joint.nees_over_k == pytest.approx(np.mean(distance) / k)
-    assert joint.nees_median_ratio == pytest.approx(
-        np.median(distance) / chi2.ppf(0.5, k), rel=0.05
-    )
+    joint, median = stage.joint, np.median(distance) / chi2.ppf(0.5, k)
+    assert (joint.k, joint.nees_over_k) == pytest.approx((k, np.mean(distance) / k))
+    assert joint.nees_median_ratio == pytest.approx(median, rel=0.05)
     assert list(joint.coverage_by_tau) == pytest.approx(list(coverage))
     assert list(joint.qce_by_tau) == pytest.approx(list(abs(coverage - tau)))
-    log_determinant = np.log(np.linalg.det(covariance))
-    nll = 0.5 * np.mean(k * np.log(2 * np.pi) + log_determinant + distance)
-    assert joint.nll == pytest.approx(nll)
+    terms = k * np.log(2 * np.pi) + np.log(np.linalg.det(covariance)) + distance
+    assert joint.nll == pytest.approx(0.5 * np.mean(terms))
 
 
 def exported(sidecar: Sidecar) -> StoredState:

@@ -43,6 +43,9 @@ class Came:
     def key(self) -> tuple[str, int | None]:
         return self.stream, self.number
 
+    def left_out(self, id: int) -> bool:
+        return 100 <= id < 100 + self.refused or 200 <= id < 200 + self.bare
+
     def received(self, *, inline: bool = True) -> ReceivedFrame:
         told = self.inline if inline else 0
         rows = [detection(self, i, truth=i < told) for i in range(self.n)]
@@ -168,8 +171,6 @@ class Drop:
 
 Move = Came | Message | Busy | Drop
 
-# ---- what may come
-
 any_frames = st.builds(
     Came,
     stream=st.sampled_from(STREAMS),
@@ -210,8 +211,6 @@ messages = st.builds(
     st.sampled_from([0, 0, 0, 1, 2]),
     st.booleans(),
 )
-
-# ---- what should become of it
 
 
 @dataclass
@@ -350,9 +349,7 @@ class Oracle:
             return {}
         account: Counter[str] = Counter()
         for one in message.named:
-            beside = 100 <= one.id < 100 + book.came.refused
-            beside |= 200 <= one.id < 200 + book.came.bare
-            if one.how != "wrong" and (one.id in book.fate or beside):
+            if one.how != "wrong" and (one.id in book.fate or book.came.left_out(one.id)):
                 return {}
             account["refused" if one.how == "wrong" else "orphan"] += 1
         return dict(account)
@@ -367,9 +364,7 @@ class Oracle:
                 account["refused"] += 1
                 stands_open.add(one.id)
             elif not known:
-                bad = 100 <= one.id < 100 + book.came.refused
-                bad |= 200 <= one.id < 200 + book.came.bare
-                account["unusable" if bad else "orphan"] += 1
+                account["unusable" if book.came.left_out(one.id) else "orphan"] += 1
             elif book.fate[one.id] != "waiting":
                 account["duplicate"] += 1
             else:
@@ -405,8 +400,6 @@ class Oracle:
                 name = CLASSES[at % len(CLASSES)]
                 book.near[f"gated {name}"] += 1
                 book.near[f"near_gate {name}"] += thing.near_gate
-
-    # ---- what it comes to
 
     def detections(self) -> dict[str, int]:
         found = Counter(self.settled)

@@ -1,9 +1,9 @@
-"""A detector whose errors are as correlated as real ones and whose variances can be made wrong,
-sent to a real sidecar; and what that says of its recalibrators meanwhile. No tests.
-"""
+"""A detector of correlated errors, sent to a real sidecar, and what that says of it; no tests."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import re
 import threading
@@ -29,8 +29,7 @@ PROMOTED, ROLLED_BACK = records_pb.HAPPENED_PROMOTED, records_pb.HAPPENED_ROLLED
 PINNED = records_pb.HAPPENED_PINNED
 SWAPS = (PROMOTED, ROLLED_BACK, records_pb.HAPPENED_ADAPTED)
 
-# s of event time between two frames.
-_PERIOD = 0.1
+_PERIOD = 0.1  # s of event time between two frames
 # Frames that each object lives, and how errors resemble those of the frame before.
 _SHORTEST_LIFE, _LONGEST_LIFE, _CORRELATION = 10, 40, 0.65
 # Frames that are sent in one go, and s of rest after them: the sidecar learns every 0.25 s, so that
@@ -44,14 +43,10 @@ _LIFETIME = 12 * PATIENCE
 
 def settings(folder: Path | str = "", **promotion: object) -> str:
     """A sidecar that fits as soon as it can and keeps what it learns at once."""
-    chosen = {
-        "fit_every_seconds": 0.2,
-        "fit_tracks": 30,
-        # No longer than an object is seen: what is seen shorter has less to say.
-        "track_seconds": 4.0,
-        **promotion,
-    }
-    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in chosen.items())
+    # Tracks are no longer than an object is seen: what is seen shorter has less to say.
+    chosen = {"fit_every_seconds": 0.2, "fit_tracks": 30, "track_seconds": 4.0, **promotion}
+    # JSON and TOML write these values alike.
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in chosen.items())
     return f"""
 [metrics]
 refresh_seconds = 0.2
@@ -61,12 +56,6 @@ every_seconds = 0.2
 [promotion]
 {lines}
 """
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 @dataclass(slots=True)
@@ -149,22 +138,16 @@ class Traffic:
         deviation = np.array([s.deviation for s in seen])
         position = self._random.uniform(-50, 50, (self.objects, 2))
         mean = position + deviation * np.array([s.error for s in seen])
-        rows = zip(
-            seen,
-            mean.tolist(),
-            (factor[:, None] * deviation**2).tolist(),
-            position.tolist(),
-            strict=True,
-        )
-        for one, estimate, covariance, label in rows:
-            detection = frame.detections.add(
+        columns = (one.tolist() for one in (mean, factor[:, None] * deviation**2, position))
+        for one, estimate, covariance, label in zip(seen, *columns, strict=True):
+            frame.detections.add(
                 id=one.track,
                 class_index=one.class_index,
                 mean=estimate,
                 covariance=covariance,
                 upstream_track_id=one.track,
+                ground_truth=label,
             )
-            detection.ground_truth.extend(label)
         return frame
 
     def _alive(self) -> list[_Seen]:
@@ -229,21 +212,17 @@ class Watcher:
         self._thread.start()
 
     def _listen(self) -> None:
-        try:
+        # Until the sidecar is gone, or we are.
+        with contextlib.suppress(grpc.RpcError):
             for response in self._call:
                 event = response.event
                 self.events.append(response)
                 if event.WhichOneof("event") == "version":
-                    record = event.version.record
-                    assert (event.version.before, event.version.after) == (
-                        record.before,
-                        record.after,
-                    )
+                    version, record = event.version, event.version.record
+                    assert (version.before, version.after) == (record.before, record.after)
                     self.records.append(record)
                 elif event.WhichOneof("event") == "recalibration":
                     self.records.append(event.recalibration)
-        except grpc.RpcError:
-            pass  # the sidecar is gone, or we are
 
     def of(self, *what: int, slice: str | None = None) -> list[Record]:
         """Records of what happened, in order."""
@@ -256,19 +235,16 @@ class Watcher:
 
 
 def listed(sidecar: Sidecar, records: int = 0) -> admin_pb.ListResponse:
-    found: admin_pb.ListResponse = sidecar.admin.List(
-        admin_pb.ListRequest(records=records), timeout=PATIENCE
-    )
+    request = admin_pb.ListRequest(records=records)
+    found: admin_pb.ListResponse = sidecar.admin.List(request, timeout=PATIENCE)
     return found
 
 
 def active_version(sidecar: Sidecar) -> str:
     """Version of the recalibrator of estimates."""
-    (version,) = (
-        entry.version
-        for entry in listed(sidecar).recalibrators
-        if entry.promoted and entry.kind == admin_pb.RECALIBRATOR_KIND_ESTIMATES
-    )
+    of_estimates = admin_pb.RECALIBRATOR_KIND_ESTIMATES
+    known = listed(sidecar).recalibrators
+    (version,) = (one.version for one in known if one.promoted and one.kind == of_estimates)
     return version
 
 
@@ -279,9 +255,8 @@ def trials(sidecar: Sidecar) -> dict[tuple[str, int], admin_pb.Trial]:
 
 def series(sidecar: Sidecar, name: str) -> dict[str, float]:
     """A family of metrics: values by their labels as they are written."""
-    rows = re.findall(
-        rf"^calibration_{name}(?:{{(.*)}})? (\S+)$", sidecar.get("/metrics"), re.MULTILINE
-    )
+    line = rf"^calibration_{name}(?:{{(.*)}})? (\S+)$"
+    rows = re.findall(line, sidecar.get("/metrics"), re.MULTILINE)
     return {labels: float(value) for labels, value in rows}
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -37,22 +38,16 @@ SLICES = (("car", IMAGE, False), ("bus", IMAGE, False), ("car", BOX, False), (OV
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One labelled detection.
-
-    slice          index into SLICES
-    recalibrated   variance made over variance sent; 1 where nothing was changed
-    probabilities  (C,), and its true class
-    sign           −1 takes back what was counted
-    """
+    """One labelled detection."""
 
     stamp: int | None
-    slice: int
+    slice: int  # index into SLICES
     error: np.ndarray
     variance: np.ndarray
-    recalibrated: float
+    recalibrated: float  # variance made over variance sent; 1 where nothing was changed
     probabilities: np.ndarray
     label: int
-    sign: int = 1
+    sign: int = 1  # −1 takes back what was counted
 
 
 def random_rows(seed: int, n: int) -> list[Row]:
@@ -79,25 +74,16 @@ def random_rows(seed: int, n: int) -> list[Row]:
 
 
 def clock_of(rows: Iterable[Row]) -> int | None:
-    """How far event time has come."""
     return max((row.stamp for row in rows if row.stamp is not None), default=None)
 
 
 def counted(rows: Sequence[Row], clock: int | None = None, order: Sequence[int] = ()) -> Any:
-    """The state of a sidecar that saw these rows.
-
-    clock  None: that of the rows
-    order  in which the slices were first seen
-    """
+    """The state of a sidecar that saw these rows, and the slices first in this order."""
     clock = clock_of(rows) if clock is None else clock
     order = order or range(len(SLICES))
-    return StatisticsState(
-        BINNING,
-        WINDOWS,
-        clock,
-        tuple(_slice(index, [row for row in rows if row.slice == index], clock) for index in order),
-        (_class_slice(rows, clock),),
-    )
+    of_slices = ([row for row in rows if row.slice == index] for index in order)
+    slices = tuple(map(_slice, order, of_slices, repeat(clock)))
+    return StatisticsState(BINNING, WINDOWS, clock, slices, (_class_slice(rows, clock),))
 
 
 def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
@@ -105,13 +91,11 @@ def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
     panes: dict[PaneKey, SliceStatistics] = {}
     for key, sign, held in _by_pane(rows, clock):
         error = np.array([row.error for row in held])
-        variance = np.array([row.variance for row in held])
-        factor = np.array([row.recalibrated for row in held])[:, None]
-        raw = observe(space, BINNING, error, variance[:, :, None] * np.eye(space.k))
-        made = raw
+        variance = np.array([row.variance for row in held])[:, :, None] * np.eye(space.k)
+        factor = np.array([row.recalibrated for row in held])[:, None, None]
+        raw = made = observe(space, BINNING, error, variance)
         if (factor != 1).any():
-            wide = (factor * variance)[:, :, None] * np.eye(space.k)
-            made = observe(space, BINNING, error, wide)
+            made = observe(space, BINNING, error, factor * variance)
         more = SliceStatistics(raw, made)
         put(panes, key, more if sign > 0 else no_statistics(space, BINNING).merge(more.negated()))
     return SliceState(name, space, overflow, panes)
@@ -120,10 +104,8 @@ def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
 def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
     panes: dict[PaneKey, ClassStatistics] = {}
     for key, sign, held in _by_pane(rows, clock):
-        more = observe_classes(
-            np.array([row.probabilities for row in held]),
-            np.array([row.label for row in held]),
-        )
+        probabilities, label = ([row.probabilities for row in held], [row.label for row in held])
+        more = observe_classes(np.array(probabilities), np.array(label))
         zero = no_class_statistics(len(CLASSES))
         put(panes, key, more if sign > 0 else zero.merge(more.negated()))
     return ClassSliceState("lidar", CLASSES, panes)
@@ -150,10 +132,7 @@ def bits(value: Any) -> Any:
 
 
 def canonical(state: StatisticsState) -> StatisticsState:
-    """Sorts slices and panes into an order that does not depend on who came first."""
-
-    def in_order(entry: Any) -> Any:
-        return replace(entry, panes=dict(sorted(entry.panes.items())))
+    """Sorts slices into an order that does not depend on who came first; bits sorts panes."""
 
     def rank(entry: SliceState) -> tuple[Any, ...]:
         dimensions = tuple((d.name, d.unit, int(d.kind)) for d in entry.space.dimensions)
@@ -161,8 +140,8 @@ def canonical(state: StatisticsState) -> StatisticsState:
 
     return replace(
         state,
-        slices=tuple(sorted(map(in_order, state.slices), key=rank)),
-        class_slices=tuple(sorted(map(in_order, state.class_slices), key=lambda s: s.key)),
+        slices=tuple(sorted(state.slices, key=rank)),
+        class_slices=tuple(sorted(state.class_slices, key=lambda s: s.key)),
     )
 
 
@@ -183,16 +162,11 @@ def merged_in_any_order(
     return waiting[0]
 
 
-# ---- on the wire
-
-
 def joined(stored: StoredState) -> bytes:
-    """All parts as one message."""
     return b"".join(serialised(stored))
 
 
 def in_parts(stored: StoredState) -> list[pb.StatisticsState]:
-    """Each part as a message."""
     return [pb.StatisticsState.FromString(part) for part in serialised(stored)]
 
 

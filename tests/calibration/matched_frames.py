@@ -5,7 +5,7 @@ The panes are filled row by row, from the meaning of slices, stages and tracks.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
 from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.windows import PaneAccumulator, PaneChanges, PaneKey, Windows, put
+from monitor.statistics.windows import PaneAccumulator, PaneKey, Windows, put
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
@@ -45,10 +45,7 @@ def matched(
     tracks: int = 0,
     source: int = 0,
 ) -> MatchedRows:
-    """A frame of n rows, one in ten of them a gross outlier.
-
-    tracks  how many there are, each seen at most once; some rows are on none. 0: nobody tracks
-    """
+    """A frame of n rows, one in ten of them a gross outlier, of tracks if there are any."""
     random = np.random.default_rng(seed)
     k = space.k
     root = random.normal(size=(n, k, k)) + 2 * np.eye(k)
@@ -56,10 +53,9 @@ def matched(
     covariance[random.random(n) < 0.3] = 2.0 * np.eye(k)
     error = random.normal(size=(n, k)) * 2.0
     error[random.random(n) < 0.1] *= 1e5
-    of_rows = None
-    if tracks:
-        of_rows = TrackIds(np.zeros(n, np.uint64), np.zeros(n, bool))
-        chosen = random.permutation(n)[: min(n, tracks)]
+    of_rows = TrackIds(np.zeros(n, np.uint64), np.zeros(n, bool)) if tracks else None
+    if of_rows is not None:
+        chosen = random.permutation(n)[:tracks]
         of_rows.id[chosen] = random.permutation(tracks)[: chosen.size]
         of_rows.known[chosen] = random.random(chosen.size) < 0.9
     of_slices = random.choice(np.array(slices, np.int64), n)
@@ -68,13 +64,7 @@ def matched(
 
 
 def drive(
-    seed: int,
-    frames: int,
-    *,
-    tracks: int = 0,
-    changed: bool | None = None,
-    late: float = 0.2,
-    longest: int = 12,
+    seed: int, frames: int, *, tracks: int = 0, changed: bool | None = None, late: float = 0.2
 ) -> list[MatchedRows]:
     """Frames of all spaces, 2 ns apart; some come with old stamps, or with none."""
     random = np.random.default_rng(seed)
@@ -85,9 +75,9 @@ def drive(
         live = random.random() >= late
         if not live:
             stamp = None if random.random() < 0.2 else 2 * number - int(random.integers(600))
+        n = int(random.integers(13))
         rows = matched(
-            [seed, number],
-            int(random.integers(longest + 1)),
+            *([seed, number], n),
             changed=bool(random.random() < 0.6) if changed is None else changed,
             slices=SLICES[space],
             space=space,
@@ -105,7 +95,6 @@ def clock_of(frames: Sequence[MatchedRows]) -> int:
 
 
 def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None) -> Panes:
-    """What a sidecar has counted whose event time has come to clock_ns."""
     where: dict[tuple[int, PaneKey], list[tuple[MatchedRows, int]]] = defaultdict(list)
     for rows in frames:
         for row, index in enumerate(rows.slices.tolist()):
@@ -135,20 +124,15 @@ def _cluster(names: dict[tuple[int, ...], int], rows: MatchedRows, row: int) -> 
     return names.setdefault(name, len(names) + 1)
 
 
-# ---- an accumulator, fed
-
-
 def empty(fold_rows=100) -> SliceAccumulator:
     return SliceAccumulator(BINNING, WINDOWS, EDGES, fold_rows)
 
 
 def unfinished(accumulator: PaneAccumulator[Any, Any]) -> bool:
-    """Tells that something is not yet in the panes."""
     return accumulator.busy or accumulator.waiting > 0
 
 
 def fold(accumulator: PaneAccumulator[Any, Any]) -> None:
-    """Brings all waiting rows into the statistics."""
     while unfinished(accumulator):
         accumulator.step()
 
@@ -172,15 +156,6 @@ def accumulated(frames: Sequence[MatchedRows], fold_rows=100, clock_ns=None) -> 
         accumulator.add(rows)
         fold_some(accumulator)
     return finished(accumulator, clock_ns)
-
-
-def add_panes(
-    accumulator: SliceAccumulator, index: int, panes: Mapping[PaneKey, SliceStatistics]
-) -> None:
-    """Adds what was counted elsewhere to a slice, as an import does."""
-    changes = PaneChanges(accumulator)
-    list(changes.put_all(index, panes, timely=True))
-    accumulator.take(changes)
 
 
 def assert_same_panes(one: Panes, other: Panes) -> None:

@@ -1,12 +1,3 @@
 """A recorded drive as arrays and as a file, and verbs as functions that a test may call."""
 
-from tests.verbs.conftest import (  # noqa: F401
-    applied,
-    drive,
-    evaluate,
-    fitted,
-    refusal,
-    refused,
-    rows,
-    run,
-)
+from tests.verbs.conftest import applied, drive, evaluate, fitted, refused, rows, run  # noqa: F401

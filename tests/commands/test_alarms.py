@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
-from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
-from monitor.drift.evidence import Scale
-from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
+from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
+from tests.alarmed import RAISED, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
 LISTED = """\
@@ -74,25 +71,6 @@ def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms
     assert "alarms acknowledge" not in some
 
 
-def test_list_as_json_has_every_number_and_null_for_what_is_none(said):
-    found = json.loads(said("list", "--json"))
-    assert found == {
-        "standings": [plain(entry) for entry in STANDINGS],
-        "stages": [plain(entry) for entry in STAGES],
-    }
-    states = ["alarm", "ok", "warning", "too_few", "warning"]
-    assert [entry["state"] for entry in found["standings"]] == states
-    page = found["standings"][0]["alarm"]
-    assert (page["stage"], page["detector"]) == ("recalibrated", "track")
-    assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
-
-
-def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
-    sidecar.watch.answer = DriftReading()
-    assert "no slice is watched: no truth has come yet, or" in said("list")
-    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}
-
-
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
     assert said("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
     assert said("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
@@ -118,50 +96,7 @@ def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sideca
     ]
 
 
-def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
-    bus = AlarmChange(AlarmReason.RAISED, alarm("bus"))
-    sidecar.say(bus, RAISED, None)
-    (line,) = heard("truck")
-    assert "raised: page: car" in line
-
-
-def test_watch_as_json_is_an_object_a_line(heard, sidecar):
-    unknown = AlarmChange(AlarmReason.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
-    sidecar.say(RAISED, unknown, None, time_ns=7)
-    found = [json.loads(line) for line in heard("--json")]
-    assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
-    assert found[1]["change"]["why"] == "calm"
-    assert found[1]["change"]["alarm"]["scale"]["estimate"] is None
-
-
-def test_watch_that_is_interrupted_ends_as_programs_do_then(sidecar):
-    def interrupt():
-        if sidecar.service.events._watchers:
-            os.kill(os.getpid(), signal.SIGINT)
-        else:
-            sidecar.loop.call_later(0.01, interrupt)
-
-    sidecar.loop.call_soon_threadsafe(interrupt)
-    assert main(["alarms", "watch", "--address", sidecar.address]) == 130
-
-
 def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
     sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
     (line,) = heard()
     assert "acknowledged by an�[2Jna: page: c�ar" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [((), 2), (("end",), 2), (("list", "--actor", "a"), 2), (("watch", "--slice"), 2)]
-    + [((action, "--help"), 0) for action in ("list", "acknowledge", "watch")],
-)
-def test_a_command_that_makes_no_sense_is_wrong_usage_and_every_action_explains_itself(
-    capsys, words, code
-):
-    with pytest.raises(SystemExit) as end:
-        main(["alarms", *words])
-    assert end.value.code == code
-    said = capsys.readouterr()
-    assert "usage: calibration-monitor" in said.err + said.out
-    assert code or ("--address H:P" in said.out and "SLICE" in said.out)

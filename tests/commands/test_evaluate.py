@@ -3,7 +3,6 @@ engines; what it cannot do it says in one line, with the field, the value and th
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -12,20 +11,11 @@ import numpy as np
 import pytest
 
 from tests.commands.spoken import done, found, refused, wrong_usage
-from tests.verbs.recordings import (
-    DIMENSIONS,
-    csv_file,
-    error,
-    nees,
-    npz_file,
-    recorded,
-    with_bad_covariances,
-)
+from tests.verbs.recordings import DIMENSIONS, csv_file, error, nees, npz_file, with_bad_covariances
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")
 ENGINES = ("exact", "streaming")
-XYZ = ("--dimensions", "x,y,z")
 
 
 def names(text: str) -> set[str]:
@@ -54,25 +44,6 @@ def warnings_are_errors():
         yield
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return recorded()
-
-
-@pytest.fixture(scope="module")
-def drive(rows, tmp_path_factory):
-    return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
-
-
-def fitted(path, file, *words, method="variance-scaling"):
-    """The model of a file."""
-    done("fit", file, *words, "--method", method, "--output", path)
-    return path
-
-
-# ---- what is printed
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_object_has_the_keys_of_the_contract(drive, rows, engine):
     got = evaluate(drive, "--engine", engine)
@@ -89,16 +60,9 @@ def test_the_object_has_the_keys_of_the_contract(drive, rows, engine):
     assert got["tracks"] == len(set(zip(there.sequence, there.track, strict=True)))
     assert got["tau"] == pytest.approx(np.linspace(0.05, 0.95, 19))
     unlabelled = np.count_nonzero(~rows.labelled)
-    assert (got["rows"], got["rows_without_truth"], got["rows_refused"]) == (
-        *(there.n, unlabelled, 0),
-    )
+    assert (got["rows"], got["rows_without_truth"]) == (there.n, unlabelled)
     lines = done("evaluate", drive, "--engine", engine).splitlines()
     assert lines[0] == "663 rows with ground truth of 33 tracks, 97 without, 0 refused"
-    assert max(map(len, lines)) <= 100
-    for name in DIMENSIONS:
-        assert sum(line.split()[:1] == [name] for line in lines) == 4
-    for head in ("ENCE", "UCE", "NEES", "n_eff", "NLL", "QCE", "at 0.95", "c_v", "sharpness"):
-        assert any(head in line for line in lines)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -123,9 +87,6 @@ def test_the_measures_are_those_of_the_formulas(drive, rows, engine):
         assert dimension["uce"] == pytest.approx(abs(mse - mv), rel=1e-8)
 
 
-# ---- bins
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_frozen_bins_are_those_of_the_reference(drive, engine):
     words = ("--binning", "frozen", "--bins", "5", "--engine", engine, "--edges-from", drive)
@@ -143,30 +104,16 @@ def test_frozen_bins_are_those_of_the_reference(drive, engine):
     assert lower_edges(faulty) == edges
     assert faulty["dimensions"]["x"]["bins"][-1]["n"] > 0.8 * faulty["rows"]
     assert faulty["dimensions"]["x"]["out_of_range"]["std"] == {"below": 0, "above": 0}
-    # Both files are selected alike.
-    parts = [evaluate(drive, *words, "--where", f"role={role}") for role in ("fit", "deploy")]
-    assert lower_edges(parts[0]) != lower_edges(parts[1])
-
-
-# ---- rows, dimensions and faults
 
 
 @pytest.mark.parametrize(
     ("words", "keep"),
     [
         (("--rows", "100:300"), lambda r: np.arange(r.n)[100:300]),
-        (("--rows", ":50"), lambda r: np.arange(r.n)[:50]),
-        (("--rows", "700:"), lambda r: np.arange(r.n)[700:]),
         (("--class", "car,cyclist"), lambda r: r.class_name != "pedestrian"),
-        (("--where", "role=fit", "--where", "seq=south"), lambda r: r.sequence == "south"),
         (
-            ("--rows", "100:600", "--class", "car", "--where", "role=fit"),
-            lambda r: np.flatnonzero(
-                (np.arange(r.n) >= 100)
-                & (np.arange(r.n) < 600)
-                & (r.class_name == "car")
-                & (r.role == "fit")
-            ),
+            ("--rows", "100:", "--class", "car", "--where", "role=fit"),
+            lambda r: (np.arange(r.n) >= 100) & (r.class_name == "car") & (r.role == "fit"),
         ),
     ],
 )
@@ -189,17 +136,14 @@ def test_dimensions_are_taken_in_the_order_asked_for_and_only_named_angles_wrap(
     assert got["dimensions"]["yaw"]["nees_mean"] > 10 * wrapped
 
 
-def test_a_fault_divides_the_nees_by_its_factor_from_its_second_of_each_sequence(
-    drive, rows, tmp_path
-):
+def test_a_fault_divides_the_nees_from_its_second_of_each_sequence(drive, rows, tmp_path):
     sound, faulty = evaluate(drive), evaluate(drive, "--fault", "variance=0.2")
     assert faulty["joint"]["nees_mean"] == pytest.approx(5 * sound["joint"]["nees_mean"])
     assert faulty["rows"] == sound["rows"]
     factor = np.where(rows.time_s >= 1.5, 0.2, 1.0)
     expected = nees(replace(rows, covariance=rows.covariance * factor[:, None, None])).mean()
-    for text in ("variance=0.2@t=1.5", "variance=2e-1@t=1.5s"):
-        got = evaluate(drive, "--fault", text)
-        assert got["joint"]["nees_mean"] == pytest.approx(expected)
+    got = evaluate(drive, "--fault", "variance=2e-1@t=1.5s")
+    assert got["joint"]["nees_mean"] == pytest.approx(expected)
     lines = ["seq,frame,t,x,var_x,gt_x"]
     for sequence, start in (("a", 1000.0), ("b", 5000.0)):
         lines += [f"{sequence},{i},{start + i},0,1,1" for i in range(4)]
@@ -210,73 +154,20 @@ def test_a_fault_divides_the_nees_by_its_factor_from_its_second_of_each_sequence
     assert got["joint"]["nees_mean"] == pytest.approx(2.5)
 
 
-# ---- rows that cannot be used
-
-WHY = (
-    "refused (a covariance that is not positive definite, or a mean or truth that is not finite "
-    "or beyond 1e+08)"
-)
-
-
-@pytest.fixture(scope="module")
-def spoiled(rows):
-    """Rows that no one can use, all with truth, and how many they are."""
-    spoiled, bad = with_bad_covariances(rows)
-    mean, truth = spoiled.mean.copy(), spoiled.truth.copy()
-    first, second, third, fourth = np.flatnonzero(rows.labelled & ~bad)[3:7]
-    mean[first, 0], mean[second, 1], truth[third, 0], mean[fourth, 3] = 1e9, np.inf, 1e200, np.nan
-    return replace(spoiled, mean=mean, truth=truth), np.count_nonzero(bad) + 4
-
-
-@pytest.mark.parametrize("write", [csv_file, npz_file])
-def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_path, write):
-    name = {csv_file: "drive.csv", npz_file: "drive.npz"}[write]
+def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_path):
+    path = tmp_path / "drive.npz"
     bad_rows, bad = with_bad_covariances(rows)
     for engine in ENGINES:
-        got = evaluate(write(tmp_path / name, bad_rows), "--engine", engine)
+        got = evaluate(npz_file(path, bad_rows), "--engine", engine)
         assert got.pop("rows_refused") == np.count_nonzero(bad) == 4
-        without = evaluate(write(tmp_path / name, rows.of(~bad)), "--engine", engine)
+        without = evaluate(npz_file(path, rows.of(~bad)), "--engine", engine)
         assert without.pop("rows_refused") == 0
         assert got == without
 
 
-def test_fit_and_both_engines_use_the_same_rows_and_say_which_they_left_out(
-    rows, spoiled, tmp_path
-):
-    changed, unusable = spoiled
-    file, path = npz_file(tmp_path / "drive.npz", changed), tmp_path / "model.json"
-    words = ("--method", "variance-scaling", "--output", path)
-    without = rows.n - np.count_nonzero(rows.labelled)
-    said = done("fit", file, *words)
-    assert f"not fitted on: of {rows.n} rows, {without} have no truth and {unusable} are" in said
-    assert WHY in said
-    usable = rows.n - without - unusable
-    assert json.loads(path.read_text())["fitted_on"]["rows"] == usable
-    for engine in ENGINES:
-        for more in ((), ("--model", path)):
-            got = evaluate(file, "--engine", engine, *more)
-            told = got["rows"], got["rows_refused"], got["rows_without_truth"]
-            assert told == (usable, unusable, without)
-    assert "not fitted on" not in done("fit", npz_file(tmp_path / "sound.npz", rows), *words)
-    far = replace(rows, mean=rows.mean + 1e9).of(rows.labelled)
-    file = npz_file(tmp_path / "far.npz", far)
-    counts = f"of {far.n} rows, 0 have no truth and {far.n} are {WHY}. "
-    line = refused("fit", file, *words)
-    assert f"cannot fit on 0 detections with ground truth: {counts}Widen the selection" in line
-    for engine in ENGINES:
-        line = refusal(file, "--engine", engine)
-        assert f"nothing to evaluate: {counts}Select rows with ground truth." in line
-
-
-# ---- class probabilities
-
-
 def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tmp_path):
     random, path = np.random.default_rng(0), npz_file(tmp_path / "drive.npz", rows)
-    arrays = {
-        "prob": random.dirichlet(np.ones(3), rows.n),
-        "label": random.integers(0, 3, rows.n),
-    }
+    arrays = {"prob": random.dirichlet(np.ones(3), rows.n), "label": random.integers(0, 3, rows.n)}
     alone, both = tmp_path / "classes.npz", tmp_path / "both.npz"
     np.savez(alone, **arrays)
     accuracy = np.mean(arrays["prob"][50:].argmax(axis=1) == arrays["label"][50:])
@@ -292,36 +183,18 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     got, plain = evaluate(both), evaluate(path)
     assert got.pop("classification")["n"] == rows.n
     assert got == plain
-    # The bins of one say nothing of those of the other.
-    got = evaluate(both, "--engine", "streaming", "--bins", "25", "--class-bins", "10")
-    assert len(got["classification"]["counts_confidence"]) == 10
-    plain = evaluate(path, "--engine", "streaming", "--bins", "25")
-    assert got["dimensions"] == plain["dimensions"]
     # Columns choose detections, and nobody says which probabilities are theirs.
     assert "classification" not in evaluate(both, "--class", "car")
-    out = done("evaluate", both)
-    assert "NEES/K" in out and "ECE" in out
-
-
-# ---- refusals
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (("--dimensions", "x,q"), ("'q'", "x, y, z, yaw")),
-        (("--dimensions", "x,x"), ("twice", "x, x")),
-        (("--class", "tram"), ("'tram'", "car, cyclist, pedestrian")),
         (("--where", "colour=red"), ("'colour'", "seq, role")),
-        (("--where", "role=test"), ("role=test", "Ask for less")),
         (("--rows", "900:"), ("rows 900:", "760 rows", "Ask for less")),
-        (("--rows", "5:5"), ("rows 5:5", "Ask for less")),
         (("--range", "0:10"), ("--range", "--binning equal-width")),
-        (("--model", "nowhere.json"), ("nowhere.json",)),
         (("--binning", "frozen"), ("--binning frozen", "--edges-from FILE")),
-        (("--edges-from", "a.csv"), ("--edges-from", "--binning frozen")),
-        (("--binning", "frozen", "--edges-from", "gone.csv"), ("gone.csv",)),
-        (("--micro-bins", "64"), ("--micro-bins", "--engine streaming")),
         (("--class-bins", "20"), ("--class-bins: no class probabilities of", "prob and label")),
     ],
 )
@@ -331,86 +204,14 @@ def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "named"),
-    [
-        ("drive.csv", b"x,y\n1,2\n", "var_<dimension>"),
-        ("drive.csv", b"x,var_x\n1,one\n", "line 2: var_x is 'one'"),
-        ("drive.csv", b"var_x\n1\n", "no column 'x'"),
-        ("drive.csv", b"", "var_<dimension>"),
-        ("drive.csv.gz", b"x,var_x\n1,1\n", "cannot be read"),
-        ("drive.npz", b"PK", "cannot be read"),
-        ("drive.txt", b"", "must end in .csv, .csv.gz or .npz"),
-        ("gone.csv", None, "Give a readable file"),
-    ],
-)
-def test_a_file_of_something_else_is_named(tmp_path, name, data, named):
-    path = tmp_path / name
-    if data is not None:
-        path.write_bytes(data)
-    line = refusal(path)
-    assert str(path) in line and named in line
-
-
-def test_a_reference_fault_or_model_that_does_not_fit_the_file_is_refused(rows, drive, tmp_path):
-    unlabelled = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
-    assert "nothing to evaluate: of 97 rows, 97 have no truth" in refusal(unlabelled)
-    plain = tmp_path / "plain.npz"
-    np.savez(plain, mean=rows.mean, var=np.ones((rows.n, 4)), gt=rows.truth)
-    line = refusal(drive, "--binning", "frozen", "--edges-from", plain)
-    assert "has dimensions 0, 1, 2, 3 and not x, y, z, yaw" in line
-    line = refusal(npz_file(tmp_path / "drive.npz", rows), "--fault", "variance=2@t=1")
-    assert "@t=1" in line and "no column t" in line
-    line = refusal(drive, "--model", fitted(tmp_path / "model.json", drive, *XYZ))
-    assert "x,y,z but the file is read with x,y,z,yaw" in line
-    assert "--dimensions x,y,z" in line
-
-
-@pytest.mark.parametrize(
     ("option", "texts"),
     [
-        ("--rows", ("5", "a:b", "1:2:3", "-3:", "1.5:2")),
-        ("--where", ("role", "=deploy")),
-        ("--fault", ("0.2", "variance=0", "variance=-1", "variance=x", "variance=1e400")),
-        ("--fault", ("mean=2", "variance=2@t=", "variance=2@t=-1")),
-        ("--range", ("5", "5:1", "2:2", "a:b", "0:inf", "0:1e155", "nan:1")),
-        ("--bins", ("0", "-2", "ten", "2.5", "²")),
-        ("--class-bins", ("0", "ten")),
-        ("--min-bin-rows", ("0", "-2", "ten")),
-        ("--micro-bins", ("0", "5000", "ten")),
-        ("--tau", ("0", "1", "0.5,1.5", "a", "0.5,", "nan")),
-        ("--engine", ("fast",)),
-        ("--binning", ("log",)),
-        ("--class-binning", ("frozen",)),
+        ("--rows", ("5", "a:b", "1:2:3", "-3:")),
+        ("--fault", ("0.2", "variance=0", "variance=x", "variance=1e400")),
+        ("--range", ("5", "2:2", "0:inf", "nan:1")),
+        ("--tau", ("0", "1", "0.5,", "nan")),
     ],
 )
 def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
     for text in texts:
         wrong_usage(option, text, "evaluate", drive)
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--binning", "frozen", "--edges-from", "/nowhere"), "--binning, --edges-from"),
-        (("--binning", "equal-width", "--range", "0:1"), "--binning, --range"),
-        (("--bins", "20"), "--bins"),
-        (("--min-bin-rows", "1", "--tau", "0.5"), "--min-bin-rows, --tau"),
-        (("--fault", "variance=2"), "--fault"),
-        (("--micro-bins", "32", "--engine", "streaming"), "--micro-bins"),
-        (("--dimensions", "x", "--angles", "yaw,heading"), "--dimensions, --angles"),
-        (("--class", "car", "--where", "role=fit"), "--class, --where"),
-        (("--engine", "streaming", "--class-bins", "25"), "--class-bins 25: --engine streaming"),
-        (
-            ("--engine", "streaming", "--class-binning", "equal-count"),
-            "--class-binning equal-count sorts the rows",
-        ),
-    ],
-)
-def test_options_that_mean_nothing_to_class_probabilities_are_refused(tmp_path, words, named):
-    path = tmp_path / "classes.npz"
-    np.savez(path, prob=np.full((9, 3), 1 / 3), label=np.zeros(9, int))
-    line = refusal(path, *words)
-    assert f"evaluate: {named}" in line
-    of_classes = "--class-bin" in named
-    remedy = "--engine exact" if of_classes else f"Gaussians, and {path} has class probabilities"
-    assert remedy in line

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from monitor.cli import main
+from tests.commands.spoken import wrong_usage
 from tests.recalibration.rows import read_selection
-from tests.verbs.recordings import csv_file, error, npz_file
+from tests.verbs.documents import document
+from tests.verbs.recordings import csv_file, error
 
 XYZ = ("--dimensions", "x,y,z")
 SCALING = (*XYZ, "--method", "variance-scaling")
-# All slices stand on their own.
 EACH = ("--fewest-tracks", "1")
 
 
 EDGES = (8.0, 16.0)
 
 BY_RANGE = ("--by", "class,range", "--range-edges", "8,16")
-
-
-def document(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def scale_of(rows):
@@ -41,9 +34,7 @@ def buckets(rows):
     return np.array(["<8", "8-16", ">=16"])[np.searchsorted(EDGES, distance, side="right")]
 
 
-def test_by_class_and_range_each_bucket_of_a_class_has_a_fit_and_every_row_the_finest(
-    evaluate, fitted, applied, drive, rows
-):
+def test_each_bucket_has_a_fit_and_every_row_the_finest(evaluate, fitted, applied, drive, rows):
     path = fitted(drive, *SCALING, *BY_RANGE, *EACH)
     model = document(path)
     there = rows.of(rows.labelled)
@@ -66,31 +57,6 @@ def test_by_class_and_range_each_bucket_of_a_class_has_a_fit_and_every_row_the_f
     assert evaluate(written) == direct
 
 
-def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, drive, tmp_path):
-    words = ("--method", "isotonic-std", *XYZ, "--by", "class", "--fewest-tracks", "12")
-    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
-    model = document(tmp_path / "model.json")
-    left = {"car", "cyclist", "pedestrian"} - set(model["slices"])
-    assert left and model["slices"]
-    for name in left:
-        assert f"slice {name} is left to the fallback: " in said
-        assert "tracks count for" in said and "and 12 are needed" in said
-
-
-def test_a_slice_without_truth_is_said_to_be_left(run, drive, tmp_path, rows):
-    gone = rows.track.copy()
-    far = (rows.class_name == "car") & (buckets(rows) == ">=16")
-    gone[far] = -1
-    truth = rows.truth.copy()
-    truth[far] = np.nan
-    file = csv_file(tmp_path / "drive.csv", replace(rows, track=gone, truth=truth))
-    said = run("fit", file, *SCALING, *BY_RANGE, "--output", tmp_path / "model.json")
-    assert "slice car/>=16 is left to car: cannot fit on 0 detections" in said
-
-
-# ---- earlier models and clamps
-
-
 def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
     words = (*SCALING, "--by", "class", *EACH)
     earlier = fitted(drive, *words, "--fault", "variance=0.25")
@@ -104,7 +70,7 @@ def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
         assert parts[1]["basis"]["borrows_from"] == before["version"]
 
 
-def test_a_slice_without_truth_stays_as_it_was_and_one_that_is_gone_is_said_to_be(
+def test_a_slice_without_truth_stays_and_one_that_is_gone_is_told(
     run, fitted, drive, rows, tmp_path
 ):
     words = (*SCALING, "--by", "class", *EACH)
@@ -129,22 +95,6 @@ def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp
     said = run("fit", drive, *words, "--output", tmp_path / "model.json")
     assert document(tmp_path / "model.json")["fallback"]["parameters"]["scale"] == [4.0] * 3
     assert "all rows: the factor on σ of x, y, z is at an end of --clamp" in said
-    wide = (*SCALING, "--clamp", "0.001:1000")
-    assert "--clamp" not in run("fit", drive, *wide, "--output", tmp_path / "model.json")
-
-
-@pytest.mark.parametrize(
-    "method", ["variance-scaling", "covariance-scaling", "histogram-binning", "isotonic-std"]
-)
-def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, tmp_path, method):
-    words = (*XYZ, "--method", method, "--output", tmp_path / "model.json")
-    said = run("fit", drive, *words, "--fault", "variance=1e-9")
-    line = "all rows: the factor on σ of x, y, z is at an end of 0.001:1000, and no further: are"
-    assert line in said
-    assert "at an end of" not in run("fit", drive, *words)
-
-
-# ---- what a fit rests on
 
 
 def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, drive, rows, tmp_path):
@@ -164,65 +114,12 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, dri
         assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
 
 
-def test_nanoseconds_stay_what_they_are_and_a_file_without_times_and_tracks_has_rows_alone(
-    fitted, rows, tmp_path
-):
-    path = npz_file(tmp_path / "plain.npz", rows)
-    n = int(np.count_nonzero(rows.labelled))
-    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
-    assert basis == {"rows": n, "tracks": n, "effective_rows": float(n)}
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    start = 1_318_000_000_000_000_001
-    np.savez(path, **arrays, stamp_ns=start + np.arange(rows.n))
-    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
-    labelled = np.flatnonzero(rows.labelled)
-    assert basis["first"] == start + labelled.min()
-    assert basis["last"] == start + labelled.max()
-    assert basis["clock"] == "stamp_ns"
-
-
-def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
-    file = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
-    said = run("fit", file, "--method", "identity", "--output", tmp_path / "model.json")
-    assert "fitted on no rows" in said
-    assert "basis" not in document(tmp_path / "model.json")["fallback"]
-
-
-# ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--range-edges", "20,40"), "--range-edges: it is for --by range"),
-        (("--by", "class", "--range-edges", "20"), "--range-edges: it is for --by range"),
-        (("--fewest-tracks", "5"), "--fewest-tracks: it is for --by"),
-        (("--prior-strength", "5"), "--prior-strength: it is for variance-scaling, covariance-sca"),
-        (
-            ("--inducing", "9"),
-            "--inducing: variance-scaling has no use for it; it is for gp-normal",
-        ),
-        (("--time-constant", "3s"), "--time-constant: variance-scaling has no use for it; it is f"),
-        (("--label-delay", "3s"), "--label-delay: variance-scaling has no use for it; it is for "),
-        (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
-        (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
-        (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
-    ],
-)
-def test_an_option_that_would_change_nothing_is_refused_by_name(
-    refused, drive, tmp_path, words, named
-):
-    assert named in refused("fit", drive, *SCALING, *words, "--output", tmp_path / "model.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_earlier_model_that_does_not_fit_and_a_range_without_a_position_are_refused(
-    fitted, refused, drive, tmp_path
-):
+def test_what_does_not_fit_the_file_is_refused(fitted, refused, drive, tmp_path):
     other = fitted(drive, *XYZ, "--method", "covariance-scaling")
     wide = fitted(drive, "--method", "variance-scaling")
     output = ("--output", tmp_path / "model.json")
+    line = refused("fit", drive, *SCALING, "--range-edges", "20,40", *output)
+    assert "--range-edges: it is for --by range" in line
     line = refused("fit", drive, *SCALING, "--previous", other, *output)
     assert f"--previous {other}: it was fitted by covariance-scaling" in line
     line = refused("fit", drive, *SCALING, "--previous", wide, *output)
@@ -235,45 +132,18 @@ def test_an_earlier_model_that_does_not_fit_and_a_range_without_a_position_are_r
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"dimensions": np.array(["x\n", "y", "z", "yaw"])}, {"class": None}],
-)
-def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
-    refused, rows, tmp_path, changes
-):
-    with np.load(npz_file(tmp_path / "drive.npz", rows)) as archive:
-        arrays = dict(archive)
-    if "class" in changes:
-        changes = {"class": np.where(rows.class_name == "car", "bus\n", rows.class_name)}
-    file = tmp_path / "names.npz"
-    np.savez(file, **arrays | changes)
-    words = ("--method", "variance-scaling", "--by-class", "--output", tmp_path / "model.json")
-    assert "what was fitted makes no model that can be read again: '" in refused(
-        "fit", file, *words
-    )
-    assert not (tmp_path / "model.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "text"),
+    ("option", "texts"),
     [
-        *[("--by", text) for text in ("", "colour", "class,class", "class,")],
-        *[("--range-edges", text) for text in ("", "40,20", "0,20", "a", "20,20", "inf")],
-        *[("--clamp", text) for text in ("1", "2:1", "0:1", "a:b", "1:inf", "nan:2")],
-        *[("--fewest-tracks", text) for text in ("0", "-1", "few", "inf", "nan")],
-        ("--prior-strength", "0"),
-        *[("--surrogate-level", text) for text in ("0", "0.0005", "0.99995", "1", "a")],
-        *[("--inducing", text) for text in ("0", "300", "2.5")],
-        ("--reject-above-error", "0"),
-        *[("--time-constant", text) for text in ("0", "-1", "inf", "nan", "soon")],
-        *[("--label-delay", text) for text in ("-1", "inf", "nan", "late")],
-        *[("--method", "magic"), ("--objective", "median"), ("--full-input", "rotate")],
-        *[("--rows", "5"), ("--fault", "0.2"), ("--where", "role")],
+        ("--by", ("", "colour", "class,class")),
+        ("--range-edges", ("", "40,20", "0,20", "20,20", "inf")),
+        ("--clamp", ("1", "2:1", "0:1", "nan:2")),
+        ("--fewest-tracks", ("0", "few", "inf")),
+        ("--surrogate-level", ("0.0005", "0.99995")),
+        ("--inducing", ("0", "300")),
+        ("--time-constant", ("0", "inf", "soon")),
     ],
 )
-def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, option, text):
-    words = ["--method", "variance-scaling", "--output", str(tmp_path / "model.json")]
-    with pytest.raises(SystemExit) as end:
-        main(["fit", str(drive), *words, f"{option}={text}"])
-    assert end.value.code == 2
-    assert f"argument {option}: " in capsys.readouterr().err
+def test_an_option_that_makes_no_sense_is_wrong_usage(drive, tmp_path, option, texts):
+    words = ("--method", "variance-scaling", "--output", tmp_path / "model.json")
+    for text in texts:
+        wrong_usage(option, text, "fit", drive, *words)

@@ -3,16 +3,12 @@ files that hold Gaussians too."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from tests.recalibration.rows import read_class_selection
+from tests.verbs.documents import document
 
 N, C, M = 900, 4, 3
 NAMES = np.array(["bus", "car", "cyclist", "pedestrian"])
@@ -21,25 +17,8 @@ RANDOM = np.random.default_rng(0)
 LOGITS = 3 * RANDOM.normal(size=(N, C))
 LABEL = (softmax(LOGITS / 2, axis=1).cumsum(axis=1) > RANDOM.random((N, 1))).argmax(axis=1)
 PROB = softmax(LOGITS, axis=1)
-# All that may stand in a file beside them.
-BESIDE = {
-    "track": np.arange(N) // 4,
-    "seq": np.where(np.arange(N) < 4, "a", "b"),
-    "frame": np.arange(N) // 5,
-    "t": np.arange(N) / 10,
-    "stamp_ns": np.arange(N) * 100_000_000 + 2**60,
-}
-GAUSSIANS = {
-    "mean": np.zeros((N, 2)),
-    "var": np.ones((N, 2)),
-    "gt": RANDOM.normal(size=(N, 2)),
-}
 TEMPERATURE = ("--method", "temperature")
 SCALING = ("--method", "variance-scaling")
-
-
-def document(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 @pytest.fixture
@@ -62,9 +41,6 @@ def model(fitted, classes):
     return fitted(classes, *TEMPERATURE)
 
 
-# ---- there and back
-
-
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes, method):
     model = fitted(classes, "--rows", "0:500", "--method", method)
@@ -75,31 +51,6 @@ def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes
     found = evaluate(classes, "--rows", "500:", "--model", model)
     assert found.pop("model") == {"version": document(model)["version"], "method": method}
     assert found == evaluate(path)
-
-
-def test_temperature_undoes_a_factor_on_the_logits(fitted, evaluate, classes):
-    model = fitted(classes, "--rows", "0:500", *TEMPERATURE)
-    parameters = document(model)["recalibrator"]["parameters"]
-    assert parameters["temperature"] == pytest.approx(2, rel=0.2)
-    rest = ("--rows", "500:")
-    before = evaluate(classes, *rest)["classification"]
-    after = evaluate(classes, *rest, "--model", model)["classification"]
-    assert after["nll"] < before["nll"] - 0.05
-    assert after["ece"] < before["ece"] / 2
-    assert after["accuracy"] == before["accuracy"]
-
-
-def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, evaluate, save):
-    both = save("both", prob=PROB.round(2), logits=LOGITS, label=LABEL)
-    alone = save("alone", logits=LOGITS, label=LABEL)
-    models = [document(fitted(file, "--method", "vector-scaling")) for file in (both, alone)]
-    assert models[0]["version"] == models[1]["version"]
-    identity = fitted(both, "--method", "class-identity")
-    _, arrays = applied(identity, both)
-    assert arrays["prob"] == pytest.approx(PROB)
-    without, found = evaluate(both), evaluate(both, "--model", identity)
-    assert without == evaluate(alone)
-    assert found["classification"]["nll"] == pytest.approx(without["classification"]["nll"])
 
 
 def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, save):
@@ -118,9 +69,7 @@ def test_each_opinion_is_scaled_before_their_mean(fitted, applied, evaluate, sav
     assert evaluate(path)["classification"] == found
 
 
-def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
-    fitted, applied, evaluate, save
-):
+def test_rows_that_are_no_probabilities_stay(fitted, applied, evaluate, save):
     spoiled, bad = PROB.copy(), [3, 50, 700]
     spoiled[3], spoiled[50, 0], spoiled[700] = [-0.5, 1.0, 0.25, 0.25], np.nan, 0.5
     rest = np.delete(np.arange(N), bad)
@@ -133,54 +82,8 @@ def test_rows_that_are_no_probabilities_are_left_out_and_left_as_they_are(
     assert evaluate(file, "--model", model)["rows_refused"] == 3
 
 
-def test_rows_without_a_true_class_are_recalibrated_but_not_fitted_on(fitted, applied, save):
-    some = np.where(np.arange(N) % 3 == 0, -1, LABEL)
-    kept = some >= 0
-    file = save("some", logits=LOGITS, label=some)
-    model = fitted(file, *TEMPERATURE)
-    other = fitted(save("alone", logits=LOGITS[kept], label=LABEL[kept]), *TEMPERATURE)
-    assert document(model)["version"] == document(other)["version"]
-    assert document(model)["fitted_on"]["rows"] == np.count_nonzero(kept)
-    _, arrays = applied(model, file)
-    assert arrays["prob"].shape == (N, C)
-    assert arrays["label"].tolist() == some.tolist()
-
-
-def test_a_logit_of_minus_infinity_is_a_probability_of_none(fitted, applied, evaluate, save):
-    logits, never = LOGITS.copy(), (LABEL[:40] + 1) % C
-    logits[np.arange(40), never] = -np.inf
-    sound = save("sound", logits=logits, label=LABEL)
-    model = fitted(sound, *TEMPERATURE)
-    assert document(model)["fitted_on"]["rows"] == N
-    _, arrays = applied(model, sound)
-    assert (arrays["prob"][np.arange(40), never] < 1e-5).all()
-    logits[50], logits[51, 2], logits[52, 0] = -np.inf, np.nan, np.inf
-    spoiled = save("spoiled", logits=logits, label=LABEL)
-    assert evaluate(spoiled, "--model", model)["rows_refused"] == 3
-    _, arrays = applied(model, spoiled)
-    assert np.isnan(arrays["prob"]).any(axis=1).nonzero()[0].tolist() == [50, 51, 52]
-
-
-# ---- what a model says
-
-
-def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, save, tmp_path):
-    known = {name: BESIDE[name] for name in ("track", "seq", "t")}
-    file, path = save("classes", logits=LOGITS, label=LABEL, **known), tmp_path / "model.json"
-    said = run("fit", file, *TEMPERATURE, "--rows", "0:400", "--output", path)
-    fitted_on = document(path)["fitted_on"]
-    basis = fitted_on["basis"]
-    assert (fitted_on["file"], fitted_on["rows"]) == ("classes.npz", 400)
-    assert (basis["rows"], basis["tracks"]) == (400, 100)
-    assert (basis["first"], basis["last"], basis["clock"]) == (0.0, 39.9, "t")
-    assert 0 < basis["effective_rows"] <= 400
-    assert "fitted on 400 rows of 100 tracks, worth " in said
-
-
 @pytest.mark.parametrize("method", CLASS_METHODS)
-def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_of(
-    run, applied, refused, save, tmp_path, method
-):
+def test_a_model_of_named_classes_serves_these(run, applied, refused, save, tmp_path, method):
     path, out = tmp_path / "model.json", ("--output", tmp_path / "out.npz")
     words = ("--method", method, "--output", path)
     unnamed = save("unnamed", logits=LOGITS, label=LABEL)
@@ -202,84 +105,6 @@ def test_a_model_of_named_classes_serves_these_alone_and_unnamed_ones_are_told_o
     assert "the recalibrator was fitted on 4 classes and the file has 3" in line
 
 
-def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
-    run, applied, classes, tmp_path
-):
-    path = tmp_path / "model.json"
-    words = (*TEMPERATURE, "--reject-above-error", "0.3", "--output", path)
-    said = run("fit", classes, *words)
-    rejection = read_class_selection(path.read_text()).rejection
-    assert rejection is not None
-    assert rejection.by == "entropy"
-    assert 0 < rejection.rejected_share < 1
-    assert rejection.error <= 0.3
-    assert f"{rejection.rejected_share:.1%} of the rows are rejected, entropy above" in said
-    temperature = document(path)["recalibrator"]["parameters"]["temperature"]
-    made = softmax(np.log(PROB) / temperature, axis=1)
-    entropy = -(made * np.log(made)).sum(axis=1) / np.log(C)
-    kept = entropy <= rejection.threshold * (1 + 1e-9)
-    wrong = made.argmax(axis=1) != LABEL
-    assert wrong[kept].mean() == pytest.approx(rejection.error)
-    _, arrays = applied(path, classes)
-    assert arrays["prob"].shape == (N, C)
-    assert arrays["rejected"].tolist() == (~kept).tolist()
-
-
-# ---- files with Gaussians, and what is written
-
-
-def test_of_a_file_with_both_the_model_says_which_is_recalibrated(evaluate, fitted, model, save):
-    both = save("both", prob=PROB, label=LABEL, **GAUSSIANS)
-    plain, by_classes = evaluate(both), evaluate(both, "--model", model)
-    scaling = fitted(both, *SCALING, "--fault", "variance=4")
-    by_gaussians = evaluate(both, "--model", scaling)
-    assert by_classes["dimensions"] == plain["dimensions"] != by_gaussians["dimensions"]
-    assert by_gaussians["classification"] == plain["classification"]
-    assert by_classes["classification"] != plain["classification"]
-    assert by_classes["model"]["method"] == "temperature"
-    assert by_gaussians["model"]["method"] == "variance-scaling"
-
-
-@pytest.mark.parametrize(
-    ("words", "left_out"),
-    [(SCALING, "prob, label, notes"), (TEMPERATURE, "mean, var, gt, notes")],
-)
-def test_what_is_known_of_each_row_is_written_and_what_is_not_written_is_said(
-    run, fitted, save, tmp_path, words, left_out
-):
-    notes = {"notes": np.array(["none"])}
-    file = save("both", prob=PROB, label=LABEL, **GAUSSIANS, **BESIDE, **notes)
-    path = tmp_path / "out.npz"
-    said = run("apply", fitted(file, *words), file, "--rows", "60:", "--output", path)
-    assert said.splitlines()[-1] == f"of the file not in it: {left_out}"
-    with np.load(path) as arrays:
-        for name, values in BESIDE.items():
-            assert arrays[name].tolist() == values[60:].tolist()
-    # What was written is fitted on again with the same tracks and times.
-    again = fitted(path, *words)
-    assert '"tracks": 210' in again.read_text()
-
-
-def test_without_labels_probabilities_are_recalibrated_and_nothing_is_fitted_or_evaluated(
-    applied, refused, classes, model, save, tmp_path
-):
-    file, output = save("unlabelled", prob=PROB), ("--output", tmp_path / "other.json")
-    (_, expected), (_, found) = applied(model, classes), applied(model, file)
-    assert np.array_equal(found["prob"], expected["prob"])
-    assert "label" in expected and "label" not in found
-    for words in (
-        ("fit", file, "--method", "vector-scaling", *output),
-        ("evaluate", file),
-        ("evaluate", file, "--model", model),
-    ):
-        line = refused(*words)
-        assert f"{file}: there are class probabilities, but no array 'label'. Save the" in line
-    assert not (tmp_path / "other.json").exists()
-
-
-# ---- what is refused
-
-
 def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, drive, tmp_path):
     output, gaussians = ("--output", tmp_path / "out.npz"), fitted(drive, *SCALING)
     for words in (("evaluate", drive, "--model", model), ("apply", model, drive, *output)):
@@ -297,51 +122,3 @@ def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, d
     assert "class probabilities (temperature), not Gaussians" in line
     line = refused("fit", drive, *TEMPERATURE, *output)
     assert "has no class probabilities, which temperature is fitted to" in line
-
-
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"prob": softmax(LOGITS / 2, axis=1)}, "prob[0] is not the softmax of logits[0]"),
-        (
-            {"prob": np.stack([PROB] * 7, axis=1)},
-            "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same",
-        ),
-        ({"label": np.full(N, -1)}, f"0 detections with a true class: of {N} rows, {N} have none"),
-        (
-            {"class_names": np.array(["a\n", "b", "c", "d"])},
-            "makes no model that can be read again: 'document.classes[0]': 'a\\n' holds",
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_fitted_on_is_refused_with_the_reason(
-    refused, save, tmp_path, arrays, said
-):
-    file = save("file", **{"logits": LOGITS, "label": LABEL, **arrays})
-    assert said in refused("fit", file, *TEMPERATURE, "--output", tmp_path / "model.json")
-    assert not (tmp_path / "model.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "named"),
-    [
-        ("fit", ("--by", "class"), "--by"),
-        ("fit", ("--class", "car", "--where", "role=fit"), "--class, --where"),
-        ("fit", ("--dimensions", "x"), "--dimensions"),
-        ("fit", ("--fault", "variance=2"), "--fault"),
-        ("fit", ("--angles", "yaw"), "--angles: for Gaussians, and temperature is fitted to class"),
-        ("fit", ("--clamp", "1:2"), "--clamp: temperature has no use for it"),
-        ("fit", ("--objective", "mean"), "--objective: temperature has no use for it"),
-        ("fit", ("--time-constant", "3s"), "--time-constant: temperature has no use for it"),
-        ("apply", ("--tau", "0.5"), "--tau: for Gaussians"),
-        ("apply", ("--quantiles",), "--quantiles: for Gaussians"),
-        ("apply", ("--class", "car"), "--class: for Gaussians"),
-        ("apply", ("--angles", "yaw"), "--angles: for Gaussians"),
-    ],
-)
-def test_options_of_gaussians_are_refused_by_name(
-    refused, model, classes, tmp_path, verb, words, named
-):
-    given = (classes, *TEMPERATURE) if verb == "fit" else (model, classes)
-    assert f"{verb}: {named}" in refused(verb, *given, *words, "--output", tmp_path / "out.npz")
-    assert not (tmp_path / "out.npz").exists()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands.options import plain, this_person
-from monitor.pipeline.promotions import REMEMBERED
+from monitor.commands.options import this_person
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
-from monitor.promotion.records import Evidence, Happened
+from monitor.promotion.records import Happened
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
-from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
+from tests.administered import FITTED, TRIALS, administration, record, served
 from tests.piped import BY_SLICE, DOUBLE, pipeline_of
 from tests.piped_classes import WARM
 
@@ -36,8 +33,6 @@ def told(pipeline):
 
 @pytest.fixture
 def asked(run, told):
-    """The verb, done; what it prints."""
-
     def done(*words):
         return run("recalibrators", *words, "--address", told.address)
 
@@ -46,17 +41,13 @@ def asked(run, told):
 
 @pytest.fixture
 def denied(refused, told):
-    """The line of the verb, which could not do it."""
-
     def line(*words):
         return refused("recalibrators", *words, "--address", told.address)
 
     return line
 
 
-def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_promotes(
-    pipeline, asked
-):
+def test_list_shows_what_is_known_in_force_and_on_trial(pipeline, asked):
     for selection in (DOUBLE, BY_SLICE, WARM):
         pipeline.recalibrators.learn(selection.to_json())
     pipeline.activate(BY_SLICE.version)
@@ -73,22 +64,6 @@ def test_list_shows_what_is_known_what_is_in_force_what_is_on_trial_and_who_prom
     assert all(len(line) <= 120 for line in lines)
 
 
-def test_list_as_json_has_every_number(asked):
-    found = json.loads(asked("list", "--json"))
-    assert found["recalibrators"][0] == {
-        "version": IDENTITY.version,
-        "method": "identity",
-        "kind": "estimates",
-        "in_force": True,
-        "dimensions": [],
-        "slices": [],
-        "class_names": [],
-    }
-    assert found["trials"] == [plain(trial) for trial in TRIALS]
-    assert found["trials"][0]["evidence"]["log10_threshold"] == EVIDENCE.log10_threshold
-    assert (found["pinned"], found["promotion"]) == (False, "advise")
-
-
 def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     told.happened = (
@@ -100,17 +75,6 @@ def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told)
     assert f"{IDENTITY.version} → {DOUBLE.version}" in said
     assert "by anna@van: they said so" in said
     assert "pinned" not in said
-
-
-def test_show_writes_the_document_to_a_file_that_can_be_promoted(pipeline, asked, told, tmp_path):
-    pipeline.recalibrators.learn(DOUBLE.to_json())
-    file = tmp_path / "double.json"
-    said = asked("show", DOUBLE.version, "--output", file)
-    assert file.read_text("utf-8") == DOUBLE.to_json()
-    assert f"document written to {file}" in said
-    assert '"fallback"' not in said
-    asked("promote", "--file", file, "--actor", "anna")
-    assert told.asked == [("promote", DOUBLE.version, "anna")]
 
 
 def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
@@ -153,32 +117,12 @@ def test_history_tells_the_latest_records_with_their_evidence(asked, told):
     assert asked("history") == "nothing has happened yet\n"
     told.happened = tuple(record(what, sequence=i) for i, what in enumerate(Happened, 1))
     lines = asked("history", "-n", 2).splitlines()
-    assert lines[0] == (
-        "    9  2025-06-15 15:06:40  pinned       car variance-scaling-0123456789ab"
-    )
+    assert lines[0] == "    9  2025-06-15 15:06:40  pinned       car variance-scaling-0123456789ab"
     assert lines[1].strip() == "by anna@van: 31 tracks say so"
     assert "31 tracks, gain +0.25 nats; log10 evidence for 1.75, against -2.50" in lines[2]
     assert lines[3].strip() == "variance x ×4, y ×0.75 (0.5 to 1)"
     assert sum("2025-06-15" in line for line in lines) == 2
     assert sum("2025-06-15" in line for line in asked("history").splitlines()) == len(Happened)
-
-
-def test_history_as_json_has_null_for_what_is_no_number(asked, told):
-    nothing = Evidence(0, float("nan"), 0.0, float("-inf"), 2.0)
-    told.happened = (record(Happened.BEGAN, evidence=nothing, event_ns=None),)
-    (found,) = json.loads(asked("history", "--json"))["records"]
-    assert found["evidence"]["gain"] is None
-    assert found["evidence"]["log10_worse"] is None
-    assert found["event_ns"] is None
-    assert found["what"] == "began"
-
-
-def test_words_of_others_cannot_move_the_cursor_of_a_terminal(asked, told):
-    told.happened = (record(Happened.HELD, reason="see\x1b[2J\nthere", slice="c\rar"),)
-    said = asked("history")
-    assert "\x1b" not in said
-    assert "\r" not in said
-    assert "see�[2J�there" in said
 
 
 def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
@@ -188,59 +132,3 @@ def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "nothing was in force before. Promote a version." in denied("rollback")
     told.failure = FitFailed("the fit was ended after 120 s.")
     assert "the fit was ended after 120 s." in denied("fit")
-
-
-def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tmp_path):
-    file = tmp_path / "broken.json"
-    file.write_text("{}", "utf-8")
-    assert f"{file}: " in denied("promote", "--file", file)
-    assert f"{tmp_path / 'nowhere'}" in denied("promote", "--file", tmp_path / "nowhere")
-    assert told.asked == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("watch",),
-        ("promote",),
-        ("promote", "v", "--file", "f"),
-        ("rollback", "--slice", "car", "--classes"),
-        ("history", "-n", "0"),
-        ("history", "-n", str(REMEMBERED + 1)),
-        ("show",),
-    ],
-)
-def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
-    with pytest.raises(SystemExit) as end:
-        main(["recalibrators", *words])
-    assert end.value.code == 2
-    assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
-
-
-def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
-    def nameless():
-        raise KeyError("getpwuid(): uid not found: 1000")
-
-    monkeypatch.setattr("getpass.getuser", nameless)
-    assert this_person() == "command line"
-
-
-def test_a_running_sidecar_does_what_it_is_asked_and_keeps_an_account_of_it(start, run, tmp_path):
-    file = tmp_path / "double.json"
-    file.write_text(DOUBLE.to_json(), "utf-8")
-    address = ("--address", start().grpc)
-    run("recalibrators", "promote", "--file", file, "--actor", "anna", *address)
-    listed = json.loads(run("recalibrators", "list", "--json", *address))
-    promoted = [one["version"] for one in listed["recalibrators"] if one["in_force"]]
-    assert promoted == [CLASS_IDENTITY.version, DOUBLE.version]
-    said = run("recalibrators", "rollback", *address)
-    assert said == f"{IDENTITY.version} is in force, in place of {DOUBLE.version}\n"
-    run("recalibrators", "pin", *address)
-    happened = json.loads(run("recalibrators", "history", "--json", *address))["records"]
-    assert [one["what"] for one in happened] == ["promoted", "rolled_back", "pinned"]
-    assert [one["sequence"] for one in happened] == [1, 2, 3]
-    assert (happened[0]["actor"], happened[0]["after"]) == ("anna", DOUBLE.version)
-    shown = json.loads(run("recalibrators", "show", DOUBLE.version, "--json", *address))
-    assert shown["records"] == happened[:2]
-    assert shown["document"] == json.loads(DOUBLE.to_json())

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,20 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.commands import replay, sending
-from monitor.commands.sending import Addresses, SidecarFailed, running_sidecar
-from monitor.wire.client_messages import encode_frame
-from tests.commands.spoken import done, found, refused, spoken, wrong_usage
-from tests.verbs.recordings import (
-    DIMENSIONS,
-    FRAMES,
-    SEQUENCES,
-    Recorded,
-    csv_file,
-    nees,
-    npz_file,
-    recorded,
-)
+from monitor.commands import replay
+from monitor.commands.sending import running_sidecar
+from tests.commands.spoken import done, found, refused, spoken
+from tests.verbs.recordings import DIMENSIONS, FRAMES, SEQUENCES, nees, npz_file
 
 replayed = partial(found, "replay")
 refusal = partial(refused, "replay")
@@ -41,18 +27,8 @@ BIN = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
 
 @pytest.fixture(scope="module")
-def rows() -> Recorded:
-    return recorded()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replay")
-
-
-@pytest.fixture(scope="module")
-def drive(rows: Recorded, folder: Path) -> Path:
-    return csv_file(folder / "drive.csv.gz", rows)
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +42,6 @@ def plain(words: tuple[object, ...]) -> Any:
     return replayed(*words)
 
 
-@pytest.fixture(scope="module")
-def sidecar() -> Iterator[Addresses]:
-    """For runs that only count."""
-    with running_sidecar("") as addresses:
-        yield addresses
-
-
-# ---- a plain run
-
-
-def each_stage(run):
-    return [stages[stage] for stages in (*run["slices"].values(), run["total"]) for stage in STAGES]
-
-
 def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, rows):
     there = rows.of_class(*CLASSES)
     assert there.frame.max() < FRAMES - 1
@@ -90,7 +52,8 @@ def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, 
     assert plain.keys() == keys
     assert plain["tau"] == [0.5, 0.68, 0.9, 0.95, 0.99]
     assert tuple(plain["slices"]) == CLASSES
-    for stage in each_stage(plain):
+    both = [stages[stage] for stages in plain["slices"].values() for stage in STAGES]
+    for stage in both:
         assert stage.keys() == MEASURES
         assert tuple(stage["ence"]) == tuple(stage["uce"]) == DIMENSIONS
         assert tuple(stage["qce"]) == tuple(stage["bins"]) == (*DIMENSIONS, "joint")
@@ -100,39 +63,7 @@ def test_every_frame_is_sent_and_the_object_has_the_keys_of_the_contract(plain, 
     assert plain["total"]["recalibrated"] == plain["total"]["raw"]
 
 
-def test_ence_uce_and_qce_follow_from_the_bins_and_the_slices_add_up(plain):
-    tau = np.array(plain["tau"])
-    for stage in each_stage(plain):
-        for name, bins in stage["bins"].items():
-            column = {key: np.array([b[key] for b in bins]) for key in BIN}
-            n = column["n"]
-            assert n.sum() == stage["n"]
-            gap = np.abs(column["within"] - n[:, None] * tau).sum(axis=0) / n.sum()
-            assert stage["qce_by_tau"][name] == pytest.approx(gap, abs=1e-9)
-            assert stage["qce"][name] == pytest.approx(gap.mean(), abs=1e-9)
-            if name == "joint":
-                mean = column["nees"].sum() / (stage["k"] * n.sum())
-                assert stage["nees_over_k"] == pytest.approx(mean, rel=1e-9)
-                continue
-            rmv, rmse = np.sqrt(column["variance"] / n), np.sqrt(column["squared_error"] / n)
-            assert stage["ence"][name] == pytest.approx(np.mean(np.abs(rmv - rmse) / rmv), rel=1e-9)
-            uce = np.abs(column["squared_error"] - column["variance"]).sum() / n.sum()
-            assert stage["uce"][name] == pytest.approx(uce, rel=1e-9)
-    for stage in STAGES:
-        parts = [stages[stage] for stages in plain["slices"].values()]
-        total = plain["total"][stage]
-        assert total["n"] == sum(part["n"] for part in parts) == plain["matched"]
-        for key in ("variance", "squared_error", "nees"):
-            sums = [sum(b[key] for b in part["bins"]["x"]) for part in (*parts, total)]
-            assert sums[-1] == pytest.approx(sum(sums[:-1]), rel=1e-9)
-
-
-# ---- recalibrators, faults and files
-
-
-def test_neither_delay_nor_pace_nor_mode_change_a_digit_and_a_recalibrator_only_its_stage(
-    plain, words, folder
-):
+def test_a_recalibrator_changes_its_stage_and_delay_and_pace_nothing(plain, words, folder):
     model = folder / "model.json"
     fit = ("--by-class", "--method", "covariance-scaling", "--output", model)
     done("fit", *words, *fit)
@@ -172,99 +103,31 @@ def test_several_files_are_sliced_by_class_and_stream(drive, rows, folder):
         assert len(stages["raw"]["bins"]["x"]) <= 5
 
 
-# ---- a sidecar that runs already
-
-
-def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows, drive):
-    to = ("--address", sidecar.grpc)
-    first = replayed(*words, *to)
+def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows):
+    with running_sidecar("") as addresses:
+        to = ("--address", addresses.grpc)
+        first = replayed(*words, *to)
+        # Once more: the labels of these frames are already there, and it says so.
+        code, out, err = spoken("replay", *words, *to, "--json")
     for name in CLASSES:
         expected = nees(rows.of_class(name)).mean() / 3
         ratio = first["slices"][name]["raw"]["nees_over_k"]
         assert ratio == pytest.approx(expected, rel=1e-9)
-    # Once more: the labels of these frames are already there, and it says so.
-    code, out, err = spoken("replay", *words, *to, "--json")
     (line,) = err.splitlines()
     assert f"0 of {first['matched']} labels matched" in line
     assert f"{first['matched']} duplicate" in line
     again = json.loads(out)
     assert (code, again["matched"], again["slices"]) == (0, 0, first["slices"])
-    (row, *_) = np.flatnonzero((rows.sequence == "west") & ~rows.labelled)
-    out = done("replay", drive, *to, "--rows", f"{row}:{row + 1}")
-    lines = [line.split()[:2] for line in out.splitlines()]
-    assert "30 frames, 1 detections" in out
-    assert lines[1] == ["slice", "stage"]
-    totals = [line for line in lines if line[0] == "total" and line[1] in STAGES]
-    assert totals == [["total", "raw"], ["total", "recalibrated"]]
-
-
-# ---- what it does not do
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_a_sidecar_that_is_killed_on_the_way_is_told(words, monkeypatch, own):
-    killed: list[int] = []
-
-    def encode_and_kill(frame):
-        """Kills the youngest child of this process when frame 10 is first about to be sent."""
-        if frame.frame_id == 10 and not killed:
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-            killed.append(int(children.split()[-1]))
-            os.kill(killed[0], signal.SIGKILL)
-        return encode_frame(frame)
-
-    monkeypatch.setattr(sending, "encode_frame", encode_and_kill)
-    if own:
-        code, _, err = spoken("replay", *words, "--speed", "20")
-        said = "the sidecar was killed by signal 9 while it was needed"
-        assert code == 1 and said in err.splitlines()[0]
-        return
-    with pytest.raises(SidecarFailed), running_sidecar("") as addresses:
-        line = refusal(*words, "--speed", "20", "--address", addresses.grpc)
-        assert f"the sidecar at {addresses.grpc} ended a stream" in line
 
 
 @pytest.mark.parametrize(
     ("more", "named"),
     [
         (("--class", "tram"), "'tram'"),
-        (("--rows", "9:9"), "rows 9:9. Ask for less"),
-        (("--dimensions", "x,q"), "'q'"),
         (("--recalibrator", "gone.json"), "gone.json"),
-        (("--address", "127.0.0.1:1", "--mode", "observe"), "--mode and --slice-by are settings"),
         (("--address", "127.0.0.1:1", "--slice-by", "stream"), "--mode and --slice-by"),
     ],
 )
 def test_what_cannot_be_sent_is_told_before_a_sidecar_is_started(drive, monkeypatch, more, named):
     monkeypatch.setattr(replay, "running_sidecar", None)
     assert named in refusal(drive, *more)
-
-
-def test_a_frame_number_below_0_or_a_model_of_other_dimensions_is_named(
-    rows, drive, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(replay, "running_sidecar", None)
-    line = refusal(csv_file(tmp_path / "drive.csv", replace(rows, frame=rows.frame - 1)))
-    assert "sequence north has frame numbers from -1 to 28" in line
-    assert "Renumber the frames" in line
-    model = tmp_path / "model.json"
-    done("fit", drive, "--method", "variance-scaling", "--output", model)
-    assert "x,y,z,yaw" in refusal(drive, "--dimensions", "x,y", "--recalibrator", model)
-
-
-@pytest.mark.parametrize(
-    ("option", "texts"),
-    [
-        ("--ground-truth-delay", ("-1", "soon", "inf", "nan")),
-        ("--speed", ("0", "-1", "fast", "nan")),
-        ("--bins", ("0", "-1", "513", "2.5", "many")),
-        ("--slice-by", ("colour",)),
-        ("--mode", ("watch",)),
-        ("--match-distance", ("0", "-1", "near", "inf", "car=", "car=2,x")),
-        ("--birth-score", ("high", "nan", "inf")),
-        ("--measurement-noise", ("none",)),
-    ],
-)
-def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
-    for text in texts:
-        wrong_usage(option, text, "replay", drive)

@@ -2,239 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from monitor.cli import main
 from monitor.commands import replay
-from monitor.commands.replay_drift import (
-    DriftFound,
-    drift_json,
-    drift_section,
-    drift_table,
-    listening_for_alarms,
-    moment,
-    reference_file,
-)
-from monitor.commands.sending import (
-    PlayCounts,
-    PlaySettings,
-    RecordedSequence,
-    interleaved_frames,
-    play,
-    sequences,
-)
+from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
+from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
 from monitor.drift.bets import Severity
 from monitor.drift.evidence import Scale
-from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth
-from monitor.frames.slices import SliceBy
+from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
-from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.streams import Stream
-from monitor.store.drift_documents import read_references
-from monitor.store.recordings import Recording, read_recording
-from monitor.wire.answers import encode_process_response, encode_truth_response
-from monitor.wire.requests import (
-    WireLimits,
-    decode_process_request,
-    decode_truth_request,
-    detection_tail,
-)
+from monitor.store.recordings import Recording
 from tests.alarmed import alarm
-from tests.piped import pipeline_of, reported
-from tests.verbs.recordings import SEQUENCES, csv_file, recorded
-
-LIMITS = WireLimits(2**20, 1000)
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return recorded()
-
-
-@pytest.fixture(scope="module")
-def drive(rows, tmp_path_factory):
-    return csv_file(tmp_path_factory.mktemp("drive") / "drive.csv.gz", rows)
-
-
-@pytest.fixture
-def said(capsys):
-    """What a verb prints; its errors where it cannot do its work."""
-
-    def done(*words, code=0):
-        assert main([str(word) for word in words]) == code
-        found = capsys.readouterr()
-        return found.err if code else found.out
-
-    return done
-
-
-# ---- objects of the labeller
-
-
-@dataclass
-class AnswersAtOnce:
-    """A stream to a pipeline in this process."""
-
-    answer: Callable[[bytes], bytes]
-    waiting: list[bytes] = field(default_factory=list)
-    track_dimensions: tuple[str, ...] = ()
-
-    async def send(self, data):
-        self.waiting.append(self.answer(data))
-
-    async def receive(self):
-        return self.waiting.pop(0)
-
-    async def close(self):
-        pass
-
-
-@dataclass
-class InProcess:
-    """A client of a pipeline in this process, and the labels that it got."""
-
-    pipeline: Pipeline = field(default_factory=pipeline_of)
-    labels: list[ReceivedTruth] = field(default_factory=list)
-
-    async def open(self, header: Header):
-        stream = self.pipeline.register(header)
-        assert isinstance(stream, Stream)
-
-        def answer(data):
-            frame = decode_process_request(data, LIMITS, detection_tail())
-            assert isinstance(frame, ReceivedFrame)
-            return encode_process_response(self.pipeline.process(stream, frame), 0)
-
-        return AnswersAtOnce(answer)
-
-    def truth(self):
-        def answer(data):
-            truth = decode_truth_request(data, LIMITS)
-            assert isinstance(truth, ReceivedTruth)
-            self.labels.append(truth)
-            found = reported(self.pipeline, truth)
-            return encode_truth_response(truth.stream, truth.frame_id, found)
-
-        return AnswersAtOnce(answer)
-
-
-def labels_of(path):
-    """All labels that replay sends of a file, and whether each of them was matched."""
-    client, tally = InProcess(), PlayCounts()
-    asyncio.run(play(client, sequences(read_recording(path), ""), PlaySettings(), tally))  # type: ignore[arg-type]  # it is asked for no more
-    assert tally.account.matched == tally.labels > 0
-    return client.labels
-
-
-def test_labels_come_in_the_order_of_their_frames_and_the_next_sequence_begins_where_one_ends(
-    drive,
-):
-    sent = [(one.frame_id, one.stream) for one in labels_of(drive)]
-    assert sent == sorted(sent)
-    assert {stream for _, stream in sent} == set(SEQUENCES)
-    played = sequences(read_recording(drive), "")
-    order = [(number, one.frame.frame_id) for _, number, one in interleaved_frames(played, 2)]
-    first, second, third = (one.frames for one in played)
-    assert first == second
-    assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
-    assert order[2 * first :] == [(2, f) for f in range(third)]
-    times = [at_s for at_s, *_ in interleaved_frames(played, 2)]
-    assert times == sorted(times)
-
-
-def objects_by_place(labels):
-    """(stream, x and y of the truth) → the object's id, of all labels."""
-    found = {}
-    for frame in labels:
-        for i in range(frame.n):
-            known = frame.objects is not None and bool(frame.objects.known[i])
-            id = int(frame.objects.id[i]) if known else None
-            found[frame.stream, *frame.truth[i, :2].tolist()] = id
-    return found
-
-
-def places(rows):
-    there = rows.of(rows.labelled)
-    return list(zip(there.sequence.tolist(), *there.truth[:, :2].T.tolist(), strict=True)), there
-
-
-def test_each_label_names_the_object_of_its_row(drive, rows):
-    found = objects_by_place(labels_of(drive))
-    keys, there = places(rows)
-    assert found == dict(zip(keys, there.track.tolist(), strict=True))
-
-
-# ---- the sidecar that is started
-
-
-def options(**given):
-    usual: dict[str, Any] = {
-        "address": None,
-        "reference": None,
-        "reference_where": None,
-        "config": None,
-        "slice_by": (SliceBy.CLASS,),
-        "files": [],
-        "where": None,
-        "fault": None,
-        "dimensions": None,
-        "angles": None,
-        "classes": None,
-        "rows": None,
-    }
-    return argparse.Namespace(**{**usual, **given})
-
-
-def section(asked, reference=None):
-    return tomllib.loads(drift_section(asked, reference))["drift"]
-
-
-def test_the_started_sidecar_keeps_nothing_of_drift_and_learns_its_own_reference(tmp_path):
-    config = tmp_path / "sidecar.toml"
-    config.write_text('[drift]\npath = "somewhere"\nhours_between_false_pages = 50\n')
-    assert "path" not in section(options())
-    with reference_file(options(), None) as reference:
-        assert reference is None
-    found = section(options(config=config))
-    assert "path" not in found
-    assert (found["hours_between_false_pages"], found["reference"]) == (50, "")
-
-
-def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_without_their_fault(
-    drive, said, tmp_path
-):
-    enough, path = tmp_path / "sidecar.toml", tmp_path / "usual.json"
-    enough.write_text("[drift]\nreference_tracks = 10\nreference_detections = 100\n")
-    words = ("--class", "pedestrian", "--where", "class=pedestrian", "--config", enough)
-    said("reference", drive, *words, "--output", path)
-    with reference_file(options(reference=str(path)), None) as found:
-        assert found == path
-        assert section(options(), found)["reference"] == str(path)
-    asked = options(
-        files=[drive],
-        config=enough,
-        classes=("pedestrian",),
-        where=[("role", "deploy")],
-        reference_where=[("class", "pedestrian")],
-        fault=argparse.Namespace(variance=0.1, since=1.0),
-    )
-    with reference_file(asked, None) as found:
-        assert found is not None
-        assert found.read_text() == path.read_text()
-        assert tuple(read_references(found)) == ("pedestrian",)
-    assert not found.exists()
+from tests.commands.spoken import done, refused
 
 
 @pytest.mark.parametrize(
@@ -242,39 +30,26 @@ def test_a_reference_is_given_or_learned_of_other_rows_than_are_played_and_witho
     [
         # A sidecar of somebody else takes no settings.
         (("--address", "h:1", "--reference", "u.json"), "--reference: it would be a setting"),
-        (("--address", "h:1", "--reference-where", "role=fit"), "--reference-where: it would be"),
         (("--address", "h:1", "--config", "s.toml"), "--config: it is for a sidecar that is"),
         # What cannot be usual is told before a sidecar is started.
         (("--reference", "gone.json"), "cannot read the reference gone.json"),
-        (("--reference-where", "role=test"), "none of"),
         (("--reference-where", "class=cyclist"), "nothing is learned"),
-        (("--reference-where", "role=fit", "--slice-by", "stream"), "usual of classes"),
-        (("--config", "gone.toml"), "gone.toml"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_a_sidecar_is_started(
-    said, drive, monkeypatch, words, sentence
-):
+def test_what_makes_no_sense_starts_no_sidecar(drive, monkeypatch, words, sentence):
     monkeypatch.setattr(replay, "running_sidecar", None)
-    line = said("replay", drive, *words, code=1)
+    line = refused("replay", drive, *words)
     assert sentence in line
     assert ("leave --address out" in line) == ("--address" in words)
 
-
-# ---- what is heard
 
 ALARM = alarm(evidence=2000.0, event_ns=12_300_000_000, since_ns=10_100_000_000)
 
 
 def standing(alarm=None, **other):
-    values = {
-        "slice": "car",
-        "severity": Severity.PAGE,
-        "state": DriftState.OK if alarm is None else DriftState.ALARM,
-        "evidence": 0.001,
-        "peak": 2000.0,
-        "threshold": 1000.0,
-    }
+    state = DriftState.OK if alarm is None else DriftState.ALARM
+    values = {"slice": "car", "severity": Severity.PAGE, "state": state, "evidence": 0.001}
+    values |= {"peak": 2000.0, "threshold": 1000.0}
     return SliceStanding(**{**values, **other}, alarm=alarm)
 
 
@@ -304,31 +79,12 @@ def heard_by_the_end(client, standings, patience=5.0):
     return asyncio.run(asyncio.wait_for(listened(), 30))
 
 
-def test_alarms_are_told_in_the_order_in_which_they_were_raised():
-    second = replace(ALARM, slice="van", event_ns=ALARM.event_ns - 5)
-    changes = [
-        AlarmChange(AlarmReason.RAISED, ALARM),
-        AlarmChange(AlarmReason.CALM, ALARM),
-        AlarmChange(AlarmReason.RAISED, second),
-    ]
-    found = heard_by_the_end(Telling(changes, pause=0.05), (standing(second, slice="van"),))
-    assert found.alarms == (ALARM, second)
-
-
-def test_an_alarm_whose_event_comes_after_the_answer_is_waited_for_and_told_once():
-    late = Telling([AlarmChange(AlarmReason.RAISED, ALARM)], pause=0.3)
-    assert heard_by_the_end(late, (standing(ALARM),)).alarms == (ALARM,)
-
-
 def test_an_alarm_from_before_the_replay_is_no_news():
     old = Telling([], (standing(ALARM),))
     assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()
     again = replace(ALARM, event_ns=ALARM.event_ns + 1)
     raised = Telling([AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
-
-
-# ---- where and when it was
 
 
 def sequence(name: str, times: list[float]) -> RecordedSequence:
@@ -363,10 +119,7 @@ def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_ve
 def test_json_holds_what_a_program_needs_to_know_of_alarms():
     played = [sequence("north", [t + 100 for t in TENTHS])]
     alarm = replace(
-        ALARM,
-        event_ns=112_300_000_000,
-        since_ns=110_100_000_000,
-        scale=Scale(2.2, 1.9, math.inf),
+        ALARM, event_ns=112_300_000_000, since_ns=110_100_000_000, scale=Scale(2.2, 1.9, math.inf)
     )
     standings = (standing(alarm), standing(None, slice="total", evidence=0.0))
     found = drift_json(DriftFound((alarm,), standings), played)
@@ -400,18 +153,6 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
 
 
-def test_the_table_shows_every_standing_and_every_alarm():
-    played = [sequence("north", TENTHS)]
-    standings = (standing(ALARM), standing(None, slice="total", state=DriftState.TOO_FEW))
-    heads, car, total, alarm = drift_table(DriftFound((ALARM,), standings), played).splitlines()
-    assert heads.split() == ["drift", "severity", "state", "evidence", "peak", "threshold"]
-    assert car.split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
-    assert "too few" in total
-    assert alarm.startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
-    assert drift_table(DriftFound(), played) == ""
-
-
-# ---- through a sidecar
 DIMENSIONS = ("x", "y", "z")
 RATE = 10  # Hz
 CARS, SECONDS = 15, 20
@@ -439,13 +180,11 @@ def simulated(path, seed=0):
     return path
 
 
-def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_raises_nothing(
-    said, tmp_path
-):
+def test_a_fault_is_told_and_a_healthy_drive_raises_nothing(tmp_path):
     path, config = simulated(tmp_path / "drive.csv"), tmp_path / "sidecar.toml"
     played = ("replay", path, "--where", "role=deploy", "--reference-where", "role=fit", "--json")
     config.write_text("[drift]\nhours_between_false_pages = 2000\n")
-    found = json.loads(said(*played, "--config", config))
+    found = json.loads(done(*played, "--config", config))
     assert found["matched"] == CARS * SECONDS * RATE
     assert found["alarms"] == []
     entries = {(entry["slice"], entry["severity"]): entry for entry in found["drift"]}
@@ -455,7 +194,7 @@ def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_rais
     assert entries["car", "page"]["log10_threshold"] == pytest.approx(np.log10(2000))
 
     fault = ("--fault", f"variance=0.1@t={FAULT_S}s")
-    text = said(*played, *fault)
+    text = done(*played, *fault)
     first = json.loads(text)["alarms"][0]
     assert (first["severity"], first["direction"]) == ("page", "over")
     assert (first["stage"], first["stream"]) == ("recalibrated", "west")
@@ -463,4 +202,4 @@ def test_a_fault_is_told_with_when_it_was_and_how_large_and_a_healthy_drive_rais
     assert first["frame"] == round(first["t"] * RATE)
     assert first["evidence_hours"] >= first["threshold_hours"] == 1000
     # To the byte, however the drive is played.
-    assert said(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text
+    assert done(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,8 @@ from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.spoken import done, found, refused
-from tests.verbs.recordings import (
-    FRAMES,
-    SEQUENCES,
-    Recorded,
-    csv_file,
-    labels_file,
-    npz_file,
-    recorded,
-)
+from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, labels_file
 
-refusal = partial(refused, "replay")
 CLASSES = ("car", "pedestrian")
 NAMES = ("x", "y", "z")
 MEASURES = {
@@ -54,16 +44,6 @@ def started(monkeypatch):
     return configs
 
 
-@pytest.fixture
-def nothing_starts(monkeypatch):
-    monkeypatch.setattr(replay, "running_sidecar", None)
-
-
-@pytest.fixture(scope="module")
-def rows() -> Recorded:
-    return recorded()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking")
@@ -72,11 +52,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def truth(rows: Recorded, folder: Path) -> Path:
     return labels_file(folder / "labels.csv.gz", rows)
-
-
-@pytest.fixture(scope="module")
-def drive(rows: Recorded, folder: Path) -> Path:
-    return csv_file(folder / "drive.csv.gz", rows)
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +76,6 @@ def model(chosen: tuple[object, ...], folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def plain(words: tuple[object, ...]) -> Any:
     return tracking(*words)
-
-
-# ---- a plain run
 
 
 def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, rows):
@@ -133,12 +105,7 @@ def test_the_object_has_the_keys_of_the_contract_and_the_parts_add_up(plain, row
     assert whole["position_rmse"] == pytest.approx(math.sqrt(squares / whole["matches"]))
 
 
-# ---- what changes the tracks
-
-
-def test_with_a_recalibrator_the_drive_is_played_once_with_and_once_without(
-    words, model, plain, started
-):
+def test_a_drive_is_played_with_a_recalibrator_and_without(words, model, plain, started):
     got = tracking(*words, *FAULT, "--recalibrator", model)
     assert len(started) == 2
     # Overconfident covariances cost identities, and the recalibrator gives them back.
@@ -151,9 +118,7 @@ def test_with_a_recalibrator_the_drive_is_played_once_with_and_once_without(
     assert got["recalibrated"]["idf1"] == pytest.approx(good["idf1"], abs=0.02)
 
 
-def test_without_motmetrics_what_needs_matches_is_null_and_an_observed_drive_is_played_once(
-    words, model, plain, started, monkeypatch
-):
+def test_what_needs_motmetrics_is_null_without(words, model, plain, started, monkeypatch):
     monkeypatch.setitem(sys.modules, "motmetrics", None)
     got = tracking(*words, "--recalibrator", model, "--mode", "observe")
     assert len(started) == 1
@@ -168,9 +133,7 @@ def test_without_motmetrics_what_needs_matches_is_null_and_an_observed_drive_is_
     assert tracking_table(got).splitlines()[-1] == HOW_TO_INSTALL
 
 
-def test_the_tracker_of_the_configuration_is_taken_and_the_command_line_overrules_it(
-    words, folder, plain, started
-):
+def test_the_command_line_overrules_the_configured_tracker(words, folder, plain, started):
     config = folder / "sidecar.toml"
     config.write_text(
         '[recalibration]\nmode = "observe"\nrecalibrator = "nowhere.json"\n'
@@ -190,33 +153,6 @@ def test_the_tracker_of_the_configuration_is_taken_and_the_command_line_overrule
     assert unit["raw"]["nis_over_k"] < plain["raw"]["nis_over_k"] / 2
 
 
-def test_a_selection_needs_only_its_own_labels_and_people_get_a_line_for_each_stage_and_class(
-    chosen, plain, rows, folder
-):
-    path = labels_file(folder / "west.csv", rows.of(rows.sequence == "west"))
-    out = done(
-        "replay", *chosen, "--ground-truth", path, "--where", "role=deploy", "--class", "car"
-    )
-    assert [line.split()[:2] for line in out.splitlines()[-2:]] == [
-        ["raw", "car"],
-        ["recalibrated", "car"],
-    ]
-    lines = [line.split() for line in tracking_table(plain).splitlines()]
-    assert [line[:2] for line in lines[1:]] == [
-        [stage, name] for stage in ("raw", "recalibrated") for name in (*CLASSES, "all")
-    ]
-    whole = plain["raw"]
-    assert lines[3][2:] == [
-        *(f"{100 * whole['mota']:.1f}", "%", f"{100 * whole['idf1']:.1f}", "%"),
-        *(str(whole[key]) for key in ("id_switches", "false_positives", "misses")),
-        *(f"{whole[key]:.3f}" for key in ("position_rmse", "velocity_rmse")),
-        *(f"{whole[key]:.3f}" for key in ("nis_over_k", "state_nees_over_k")),
-    ]
-
-
-# ---- a sidecar that runs already
-
-
 def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(words, plain):
     with running_sidecar('[tracker]\nkind = "embedded"\n') as addresses:
         got = tracking(*words, "--address", addresses.grpc)
@@ -225,50 +161,22 @@ def test_a_running_sidecar_gives_what_it_forwards_and_without_a_tracker_says_so(
     assert addresses.grpc in got["reason"]
     with running_sidecar("") as addresses:
         got = tracking(*words, "--address", addresses.grpc)
-    reason = (
-        f"[tracker] kind = none on the sidecar at {addresses.grpc}: "
-        'start it with [tracker] kind = "embedded".'
-    )
-    assert got == {"raw": None, "recalibrated": None, "reason": reason}
-    assert tracking_table(got) == reason
-
-
-# ---- what it does not do
+    assert got["raw"] is got["recalibrated"] is None
+    assert f"[tracker] kind = none on the sidecar at {addresses.grpc}: start it" in got["reason"]
+    assert tracking_table(got) == got["reason"]
 
 
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (("--measurement-noise", "unit"), "--measurement-noise: there is nothing to hold"),
         (("--birth-score", "2", "--match-distance", "2"), "--birth-score, --match-distance:"),
         (("--address", "127.0.0.1:1", "--birth-score", "2"), "would be a setting of the tracker"),
-        (("--ground-truth", "gone.csv"), "gone.csv: cannot be read"),
         (("LABELS", "--match-distance", "tram=2"), "no class 'tram'. Classes there are: car, "),
-        (("LABELS", "--config", "gone.toml"), "gone.toml"),
         (("LABELS", "--dimensions", "yaw"), "without a length among the dimensions no track has"),
     ],
 )
-def test_what_cannot_be_held_against_labels_is_refused(nothing_starts, chosen, truth, more, named):
+def test_what_cannot_be_held_against_labels_is_refused(monkeypatch, chosen, truth, more, named):
+    monkeypatch.setattr(replay, "running_sidecar", None)
     labels = {"LABELS": ("--ground-truth", truth)}
     words = (word for one in more for word in labels.get(one, (one,)))
-    assert named in refusal(*chosen, *words)
-
-
-def test_a_file_that_does_not_go_with_the_labels_is_named(
-    nothing_starts, words, rows, truth, folder
-):
-    config = folder / "wrong.toml"
-    config.write_text("[tracker]\nbirthscore = 2\n")
-    assert "tracker.birthscore" in refusal(*words, "--config", config)
-    north = labels_file(folder / "north.csv", rows.of(rows.sequence == "north"))
-    line = refusal(*words, "--ground-truth", north)
-    assert "no label of sequence 'south'. Sequences there are: north." in line
-    cars = labels_file(folder / "cars.csv", rows.of_class("car"))
-    line = refusal(*words, "--ground-truth", cars)
-    assert "no label of class 'pedestrian'. Classes there are: car." in line
-    archive = npz_file(folder / "frameless.npz", rows)
-    assert "no column frame" in refusal(archive, "--ground-truth", truth)
-    flat = folder / "flat.csv"
-    flat.write_text("frame,t,class,x,var_x\n0,0,car,1,1\n")
-    line = refusal(words[0], flat, "--ground-truth", truth)
-    assert "the files have dimensions x and x,y,z,yaw." in line
+    assert named in refused("replay", *chosen, *words)

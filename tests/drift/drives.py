@@ -1,6 +1,4 @@
-"""Simulated detections of tracks that come and go, as a watch is given them, and families that take
-them in; no tests.
-"""
+"""Simulated detections of tracks that come and go, and families that take them in; no tests."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from hypothesis import strategies as st
 from scipy.special import digamma
 
 from monitor.drift.alarms import AlarmChange
@@ -25,6 +24,10 @@ from monitor.store.drift_documents import family_text
 Row = tuple[int, int, float, float]
 # Source, stamp, whether a recalibrator changed them, and the detections.
 Frame = tuple[int, int, bool, list[Row]]
+
+
+seeds = st.integers(0, 2**32 - 1)
+cuts = st.lists(st.integers(0, 120), max_size=12)
 
 
 def watched(frames: Iterable[Frame]) -> WatchedRows:
@@ -104,11 +107,6 @@ SECOND = 10**9
 Factor = Callable[[float], float]
 
 
-def usual(_: float) -> float:
-    """No fault."""
-    return 1.0
-
-
 def from_ten(factor: float) -> Factor:
     """NEES times so much from the tenth second on."""
     return lambda seconds: factor if seconds >= 10.0 else 1.0
@@ -118,7 +116,7 @@ def drive(
     seconds: float,
     seed: int = 0,
     *,
-    made: Factor = usual,
+    made: Factor = lambda _: 1.0,
     raw: Factor | None = None,
     slices: Sequence[int] = (0,),
     tracks: int = 8,
@@ -181,7 +179,9 @@ def fed(family: Family, frames: Iterable[Frame], at_once: int = 8) -> list[Alarm
     """Have a family take in frames and learn from them; what became of alarms."""
     frames, changes = list(frames), []
     for begin in range(0, len(frames), at_once):
-        taken = family.take(K, watched(frames[begin : begin + at_once]))
+        taken = family.take(
+            int(family.usual.references[0][0].k), watched(frames[begin : begin + at_once])
+        )
         changes += taken.changes
         finished(family.learn(taken))
     return changes

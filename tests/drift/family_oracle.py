@@ -1,6 +1,4 @@
-"""What a family of slices should have gathered, number by number in dictionaries, from the
-equations of the bets and of the sums; no tests.
-"""
+"""A slow account of all that a family of slices gathers, from the equations; no tests."""
 
 from __future__ import annotations
 
@@ -35,17 +33,16 @@ DETECTORS = ("absolute", "relative", "track")
 Frame = tuple[int, int, bool, list[tuple[int, int, float, float]]]
 
 
-# ---- single bets
+def _ends(direction: str, tolerance: float, s: float) -> tuple[float, float]:
+    """The edge of the band, and a scale that lies further out."""
+    return (tolerance, tolerance * s) if direction == "over" else (1 / tolerance, 1 / tolerance / s)
 
 
 @cache
-def coverage_ratio(
-    k: int, direction: str, tolerance: float, tau: float, s: float
-) -> tuple[float, float, float]:
+def coverage_ratio(k: int, direction: str, tolerance: float, tau: float, s: float) -> Any:
     """ln L below the threshold and above it, and the threshold."""
     a, law = stats.chi2(k).ppf(tau), stats.chi2(k)
-    edge = tolerance if direction == "over" else 1 / tolerance
-    far = edge * s if direction == "over" else edge / s
+    edge, far = _ends(direction, tolerance, s)
     below = law.logcdf(a / far**2) - law.logcdf(a / edge**2)
     above = law.logsf(a / far**2) - law.logsf(a / edge**2)
     return float(below), float(above), float(a)
@@ -53,8 +50,7 @@ def coverage_ratio(
 
 def scale_ratio(k: int, direction: str, tolerance: float, s: float, e: float) -> float:
     """ln of Gaussian densities, further out over the edge of the band."""
-    edge = tolerance if direction == "over" else 1 / tolerance
-    far = edge * s if direction == "over" else edge / s
+    edge, far = _ends(direction, tolerance, s)
     return k * (math.log(edge) - math.log(far)) + e / 2 * (edge**-2 - far**-2)
 
 
@@ -93,11 +89,6 @@ def _quantile(k: int, level: float) -> float:
     return float(stats.chi2.ppf(level, k))
 
 
-@cache
-def _upper_quantile(k: int, level: float) -> float:
-    return float(stats.chi2.isf(level, k))
-
-
 def _between(xs: list[float], ys: list[float], x: float) -> float:
     """Straight between knots."""
     i = max((i for i in range(len(xs) - 1) if xs[i] <= x), default=0)
@@ -123,7 +114,7 @@ def mapped(reference: Reference, e: float) -> float:
         left, right = (_between(xs, ys, xs[0] + i * width) for i in (cell, cell + 1))
         y = left + (x - xs[0] - cell * width) / width * (right - left)
     worth = max(1.0, reference.detections * reference.tempering)
-    low, high = _quantile(k, 1 / (2 * worth)), _upper_quantile(k, 1 / (2 * worth))
+    low, high = _quantile(k, 1 / (2 * worth)), float(stats.chi2.isf(1 / (2 * worth), k))
     return min(max(math.exp(y), low), high)
 
 
@@ -162,9 +153,6 @@ def shares(reference: Reference) -> dict[str, float]:
     return dict(zip(DETECTORS, found, strict=True))
 
 
-# ---- the common level
-
-
 def moved(chain: Sequence[float]) -> list[float]:
     """Probabilities of the states a second later."""
     usual = [math.exp(-((3 * place) ** 2) / 2) for place in PLACES]
@@ -178,9 +166,6 @@ def moved(chain: Sequence[float]) -> list[float]:
             # Beyond an end there is nowhere to go.
             found[min(max(state + step, 0), len(PLACES) - 1)] += MOVES * probability
     return found
-
-
-# ---- all of it
 
 
 @dataclass
@@ -213,6 +198,61 @@ class SlowClock:
         return min(step, 5.0) / self.active
 
 
+class SlowSeconds:
+    """Seconds of tracks, one row at a time."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.tracks: dict[int, dict[str, Any]] = {}
+        self.late = self.short = 0
+
+    def frame(self, frame: Frame) -> tuple[int, list[dict[str, Any]]]:
+        """Number and blocks of the second of its source that is over with a frame, if any."""
+        source, stamp, changed, rows = frame
+        before = self.now.get(source, stamp)
+        back, over = stamp < before - 10 * SECOND, []
+        now = stamp if back else max(stamp, before)
+        if back or now // SECOND > before // SECOND:
+            over = self._over(source, before // SECOND)
+        if back:
+            self.tracks = {t: one for t, one in self.tracks.items() if one["source"] != source}
+        self.now[source] = now
+        for track, g, *nees in rows:
+            if track == 0:
+                continue
+            if stamp // SECOND < now // SECOND:
+                self.late += 1
+                continue
+            block = self.open[source].setdefault(
+                track, {"slice": g, "opened": now, "changed": False, "logs": []}
+            )
+            block["last"] = now
+            block["changed"] |= changed
+            # ln NEES is kept on a grid of 2^-24.
+            block["logs"].append([round(math.log(max(e, 1e-6)) * 2**24) / 2**24 for e in nees])
+        return before // SECOND, over
+
+    def _over(self, source: int, second: int) -> list[dict[str, Any]]:
+        counted = []
+        for key, block in sorted(self.open.pop(source, {}).items()):
+            track = self.tracks.get(key)
+            if track is None or block["opened"] - track["last"] > 2 * SECOND:
+                track = {"source": source, "levels": [], "common": ([], [])}
+                self.tracks[key] = track
+            track["last"] = block["last"]
+            if len(block["logs"]) < 5:
+                self.short += len(block["logs"])
+                continue
+            track.setdefault("first", second)
+            level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
+            counted.append(
+                {**block, "level": level, "earlier": list(track["levels"]), "track": track}
+            )
+            track["levels"].append(level)
+        return counted
+
+
 @dataclass
 class SlowFamily:
     """Slices by index. `references` by slice and stage; T and tolerances by severity."""
@@ -227,12 +267,8 @@ class SlowFamily:
         self.R: dict[Any, float] = defaultdict(float)
         self.clean: dict[Any, int] = defaultdict(int)
         self.waiting: dict[int, float] = defaultdict(float)
-        self.now: dict[int, int] = {}
-        self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
-        self.tracks: dict[int, dict[str, Any]] = {}
-        self.given: dict[Any, float] = defaultdict(float)
+        self.seconds = SlowSeconds()
         self.chain: dict[Any, list[float]] = defaultdict(list)
-        self.weights: dict[Any, float] = {}
 
     def frame(self, frame: Frame) -> list[tuple[Any, ...]]:
         """Take in a frame; alarms as (slice, severity, M) and what has most of the evidence."""
@@ -246,7 +282,7 @@ class SlowFamily:
             part = hours * len(here) / len(rows)
             for stage in (1, 0) if changed else (1,):
                 self._detections(g, stage, part, here)
-        self._seconds(frame)
+        self._over(source, *self.seconds.frame(frame))
         return self._alarms()
 
     def _detections(self, g: int, stage: int, part: float, rows: Any) -> None:
@@ -268,47 +304,8 @@ class SlowFamily:
                     total += reference.frame_tempering * (top + math.log(mean))
                 key = (g, stage, direction, *bet)
                 self.R[key] = (self.R[key] + part) * math.exp(min(total, 50.0))
-                self.given[stage, direction, *bet] += part
 
-    # ---- seconds of tracks
-
-    def _seconds(self, frame: Frame) -> None:
-        source, stamp, changed, rows = frame
-        before = self.now.get(source)
-        if before is not None and stamp < before - 10 * SECOND:
-            self._over(source, before // SECOND)
-            self.tracks = {t: one for t, one in self.tracks.items() if one["source"] != source}
-            before = None
-        now = stamp if before is None else max(stamp, before)
-        if before is not None and now // SECOND > before // SECOND:
-            self._over(source, before // SECOND)
-        self.now[source] = now
-        for track, g, *nees in rows:
-            if track == 0 or stamp // SECOND < now // SECOND:
-                continue
-            block = self.open[source].setdefault(
-                track, {"slice": g, "opened": now, "changed": False, "logs": []}
-            )
-            block["last"] = now
-            block["changed"] |= changed
-            # ln NEES is kept on a grid of 2^-24.
-            block["logs"].append([round(math.log(max(e, 1e-6)) * 2**24) / 2**24 for e in nees])
-
-    def _over(self, source: int, second: int) -> None:
-        counted = []
-        for key, block in self.open.pop(source, {}).items():
-            track = self.tracks.get(key)
-            if track is None or block["opened"] - track["last"] > 2 * SECOND:
-                track = {"source": source, "levels": [], "common": ([], []), "first": second}
-                self.tracks[key] = track
-            track["last"] = block["last"]
-            if len(block["logs"]) < 5:
-                continue
-            level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
-            if not track["levels"]:
-                track["first"] = second
-            counted.append((block, level, list(track["levels"]), track))
-            track["levels"].append(level)
+    def _over(self, source: int, second: int, counted: list[dict[str, Any]]) -> None:
         if not counted:
             return
         hours = self.waiting.pop(source, 0.0)
@@ -316,11 +313,11 @@ class SlowFamily:
             heeded = [
                 one
                 for one in counted
-                if self.references[one[0]["slice"]][stage].levels is not None
-                and (stage == 1 or one[0]["changed"])
+                if self.references[one["slice"]][stage].levels is not None
+                and (stage == 1 or one["changed"])
             ]
-            for g in {one[0]["slice"] for one in heeded}:
-                of_slice = [one for one in heeded if one[0]["slice"] == g]
+            for g in {one["slice"] for one in heeded}:
+                of_slice = [one for one in heeded if one["slice"] == g]
                 part = hours * len(of_slice) / len(heeded)
                 self._blocks(g, stage, part, of_slice, second)
 
@@ -337,7 +334,8 @@ class SlowFamily:
                 ends[direction] = math.log(anchor(reference, direction)) + band
         low, high = ends["under"], ends["over"]
         seconds = []
-        for block, level, earlier, track in of:
+        for block in of:
+            level, earlier, track = block["level"], block["earlier"], block["track"]
             n = len(earlier)
             known = omega2 + n * tau2
             v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
@@ -369,23 +367,17 @@ class SlowFamily:
             for factor in BLOCKS:
                 key = (*chart, "track", factor)
                 self.R[key] = (self.R[key] + part) * math.exp(min(found[factor], 50.0))
-                self.given[stage, direction, "track", factor] += part
             if part > 0 and sum(self.R[*chart, "track", f] for f in BLOCKS) / 4 <= part:
                 self.clean[chart] = second + 1
         for *_, track in seconds:
             track["common"][stage].append(common)
 
-    # ---- M and alarms
-
     def weight(self, key: Any) -> float:
         """w of a bet in M of its severity."""
         g, stage, direction, detector, _ = key
-        if key[:4] in self.weights:
-            return self.weights[key[:4]]
         many = {"absolute": 12, "relative": 8 if direction == "over" else 6, "track": 4}
         share = shares(self.references[g][stage])[detector]
-        self.weights[key[:4]] = CHARTS[stage, direction][1] * share / many[detector]
-        return self.weights[key[:4]]
+        return float(CHARTS[stage, direction][1] * share / many[detector])
 
     def parts(self, g: int, severity: str) -> dict[tuple[int, str, str], float]:
         """M of a slice by stage, direction and detector."""

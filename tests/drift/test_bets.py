@@ -1,14 +1,16 @@
-"""Bets against calibration keep their promise: a mean of at most 1 for as long as nothing is wrong.
-
-Means are integrals over the law of the NEES, with the densities of scipy.stats.
+"""Bets against calibration, on detections and on seconds of tracks, are those of a slow account and
+keep their promise: a mean of at most 1 for as long as nothing is wrong.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from monitor.drift.bets import (
@@ -21,9 +23,20 @@ from monitor.drift.bets import (
     scale_bets,
     student_bets,
 )
+from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import shipped
+from monitor.drift.track_evidence import (
+    FACTORS,
+    STATES,
+    Residuals,
+    common_level,
+    log_ratios,
+    residuals,
+)
+from monitor.drift.track_seconds import TrackSeconds
 from monitor.frames.space import FloatArray
-from tests.drift.family_oracle import detection_ratios
+from tests.drift.drives import cut, cuts, seeds, some_frames, watched
+from tests.drift.family_oracle import SECOND, SlowSeconds, detection_ratios, moved
 
 OVER, UNDER = Direction.OVER, Direction.UNDER
 BOTH = (OVER, UNDER)
@@ -50,9 +63,6 @@ def mean_likelihood(bets, k: int, scale: float, kinks: list[float]) -> FloatArra
     said = bets(scale**2 * np.exp(y)) + density[:, None]
     mean: FloatArray = (half * weights).ravel() @ np.exp(said)
     return mean
-
-
-# ---- one detection
 
 
 @given(st.floats(0, 200), st.integers(1, 6), st.sampled_from([1.0, 1.2, 2**0.5]))
@@ -90,9 +100,6 @@ def test_chances_too_small_for_a_double_keep_their_logarithm():
     # P(χ²_4 > 2z) = (1 + z) e^−z
     near, far = np.log1p(x) - x
     assert bets.log_likelihood[3, -1] == pytest.approx(far - near, rel=1e-6)
-
-
-# ---- their promise
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -137,24 +144,6 @@ def test_bets_on_scale_and_tails_pay_nobody_inside_any_band(k, direction, tolera
         assert (mean_likelihood(tails, k, scale, [cut]) <= 1 + 1e-9).all()
 
 
-@given(dimensions, tolerances, st.lists(st.floats(0, 1e4), min_size=2, max_size=30))
-def test_more_error_never_speaks_less_for_overconfidence_nor_more_for_underconfidence(
-    k, tolerance, nees
-):
-    ordered = np.sort(np.array(nees))
-    for direction in Direction:
-        coverage = coverage_bets(k, direction, tolerance)
-        said = [coverage.log_likelihood[coverage.exceeded(ordered)]]
-        said.append(scale_bets(k, direction, tolerance).log_likelihood(ordered))
-        if direction is OVER and tolerance > 1:
-            said.append(student_bets(k, tolerance).log_likelihood(ordered))
-        for one in said:
-            assert (direction.sign * np.diff(one, axis=0) >= -1e-9).all()
-
-
-# ---- cells: the detections of a slice in a frame
-
-
 def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> DetectionCells:
     each = np.full(count, gamma), np.full(count, of_frames)
     e, anchors = np.array(nees, np.float64), [np.full(count, one) for one in ANCHORS]
@@ -179,6 +168,148 @@ def test_a_cell_is_what_its_detections_say_tempered(seed, n):
         np.testing.assert_allclose(found[number], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_untracked_detections_that_are_far_off_overflow_nothing():
-    found = log_likelihoods(cells_of([1e6, 3.0], [0, 0], [False] * 2, 1), AIMS)
-    assert np.isfinite(found).all()
+def listed(blocks):
+    columns = (blocks.source, blocks.second, blocks.slices, *blocks.level, blocks.count)
+    columns += (blocks.changed, blocks.before, *blocks.mean, blocks.first)
+    return list(zip(*columns, strict=True))
+
+
+def of_source(blocks, source):
+    return [block for block in blocks if block[0] == source]
+
+
+def taken(pieces, seconds=None):
+    seconds = seconds or TrackSeconds(DriftSettings())
+    return [block for piece in pieces for block in listed(seconds.take(piece))], seconds
+
+
+def second_of(track, second, rows=6):
+    """Frames of one track in one second, with a NEES of 1."""
+    stamps = (second * SECOND + at * (SECOND // rows) for at in range(rows))
+    return [(0, stamp, False, [(track, 0, 1.0, 1.0)]) for stamp in stamps]
+
+
+@given(seeds, cuts, st.booleans())
+def test_blocks_are_those_of_the_slow_account(seed, cuts, wild):
+    frames, slow, told = some_frames(seed, wild=wild), SlowSeconds(), []
+    blocks, seconds = taken(cut(frames, cuts))
+    for frame in frames:
+        second, over = slow.frame(frame)
+        for one in over:
+            n, mean = len(one["earlier"]), np.mean(one["earlier"] or [[0, 0]], axis=0)
+            row = (frame[0], second, one["slice"], *one["level"], len(one["logs"]))
+            told.append((*row, one["changed"], n, *mean, one["track"]["first"] if n else second))
+    for source in range(3):
+        fast, expected = (
+            np.array(of_source(all, source), float).reshape(-1, 11) for all in (blocks, told)
+        )
+        assert_allclose(fast, expected, rtol=1e-9, atol=1e-6)
+    assert (seconds.late, seconds.short, seconds.left_out) == (slow.late, slow.short, 0)
+
+
+@pytest.mark.parametrize(("pause", "before"), [(0, 1), (1, 1), (2, 0), (9, 0)])
+def test_a_track_id_that_comes_again_after_idle_is_a_new_track(pause, before):
+    frames = [*second_of(1, 3), *second_of(1, 4 + pause), (0, 99 * SECOND, False, [])]
+    blocks, _ = taken([watched(frames)])
+    assert [block[7] for block in blocks] == [0, before]
+
+
+def test_forgotten_slices_begin_anew_and_the_others_go_on():
+    seconds = TrackSeconds(DriftSettings())
+    frames = [one for second in (3, 4, 5) for one in second_of(1, second)]
+    both = [(*of, [(1, 1, e, e), (2, 2, e, e)]) for *of, [(*_, e)] in frames]
+    taken([watched(both[:12])], seconds)
+    seconds.forget(np.array([2]))
+    blocks, _ = taken([watched([*both[12:], (0, 6 * SECOND, False, [])])], seconds)
+    assert [(block[2], block[1], block[7]) for block in blocks] == [(1, 4, 1), (1, 5, 2), (2, 5, 0)]
+    seconds.forget(np.zeros(0, np.int64))
+    assert seconds.tracks == 2
+
+
+def test_the_longest_unseen_track_makes_room():
+    seconds = TrackSeconds(DriftSettings(most_open=2))
+    frames = [*second_of(1, 3), *second_of(2, 3), *second_of(3, 3)]
+    # One after the other within the second.
+    frames = [(0, 3 * SECOND + at, False, frame[3]) for at, frame in enumerate(frames)]
+    blocks, _ = taken([watched([frame]) for frame in frames], seconds)
+    assert (blocks, seconds.tracks, seconds.left_out) == ([], 2, 6)
+
+
+TAU, OMEGA, USUAL = 0.5, 0.6, 0.7
+LOW, HIGH = np.array([-0.7]), np.array([0.5])
+NOTHING = np.zeros((1, STATES))
+
+
+def left(level, mean, before, common=0.0) -> Residuals:
+    """What is left of one level of ten detections."""
+    row = (np.array([one]) for one in (level, 10, before, mean, common))
+    names = ("usual", "between", "within", "length", "low", "high")
+    law = (USUAL, TAU**2, OMEGA**2, 10.0, LOW[0], HIGH[0])
+    return residuals(*row, **{name: np.array([one]) for name, one in zip(names, law, strict=True)})
+
+
+def residuals_of(r, v=0.09) -> Residuals:
+    """Tracks of which nothing was known before."""
+    r = np.array(r, np.float64)
+    return Residuals(r, np.full(r.size, v), np.zeros(r.size))
+
+
+def alone(m: int):
+    return np.zeros(m, np.int64)
+
+
+def after(*seconds) -> np.ndarray:
+    """The chain after seconds, each of some residuals."""
+    chain = NOTHING
+    for r in seconds:
+        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH).chain
+    return chain
+
+
+@given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-0.5, 0.5), st.integers(0, 20))
+def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, common, before):
+    size = before + 1
+    spread = OMEGA**2 * np.eye(size) + TAU**2
+    cross, known = spread[-1, :-1], spread[:-1, :-1]
+    solved = np.linalg.solve(known, cross) if before else np.zeros(0)
+    expected = USUAL + solved.sum() * (mean - USUAL - common)
+    found = left(level, mean, before, common)
+    assert found.v[0] == pytest.approx(spread[-1, -1] - cross @ solved)
+    assert found.r[0] == pytest.approx(min(max(level - expected, LOW[0] - 4), HIGH[0] + 4))
+    # What each second at another level adds to what is expected.
+    assert found.learning[0] * before == pytest.approx(solved.sum())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("past", [(), ([0.1, 0.0],), ([-0.6] * 5, [-0.6] * 5)])
+def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, past):
+    # Of a chain that goes on as it is thought to, and tracks that know something of themselves.
+    random, runs, tracks = np.random.default_rng(1), 100_000, 3
+    before = after(*past)
+    states = random.choice(STATES, runs, p=moved(before[0].tolist() if past else []))
+    levels = np.linspace(LOW[0], HIGH[0], STATES)[states]
+    r = levels[:, None] + random.normal(0, 0.5, (runs, tracks))
+    found = Residuals(r.ravel(), np.full(r.size, 0.25), np.full(r.size, 0.05))
+    at = np.repeat(np.arange(runs), tracks)
+    low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
+    level = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
+    edge, of_edge = (high, level.high_edge) if sign > 0 else (low, level.low_edge)
+    said = log_ratios(found, sign, edge[at], np.full(r.size, 4))
+    ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
+    error = ratio.std(axis=0) / math.sqrt(runs)
+    assert (ratio.mean(axis=0) < 1 + 4 * error).all()
+    if not past:
+        # No bet wins more than e⁴ a track, which the largest ones would now and then.
+        assert (ratio.mean(axis=0)[:2] > 1 - 4 * error[:2] - 0.02).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
+    edge = (HIGH if sign > 0 else LOW)[0]
+    for r, since, learning in ((0.9, 0, 0.1), (-1.0, 3, 0.1), (0.2, 5, 0.15)):
+        found = Residuals(np.array([r]), np.array([0.4]), np.array([learning]))
+        said = log_ratios(found, sign, np.array([edge]), np.array([since]))[0]
+        for factor, one in zip(FACTORS, said, strict=True):
+            beyond = edge + sign * math.log(factor) * (1 - since * learning)
+            here, there = (stats.norm(mean, math.sqrt(0.4)).logpdf(r) for mean in (edge, beyond))
+            assert one == pytest.approx(min(there - here, 4.0))

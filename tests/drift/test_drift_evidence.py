@@ -1,5 +1,5 @@
-"""Evidence in hours keeps its budget: by simulation, many streams side by side; and the clocks by
-which the hours are counted.
+"""Evidence in hours keeps its budget: by simulation, many streams side by side; and the clocks and
+the order by which the hours are counted.
 """
 
 from __future__ import annotations
@@ -24,22 +24,18 @@ from monitor.drift.evidence import (
     ONLY_COVERAGE,
     WITH_TRACKS,
     WITHOUT_TRACKS,
-    DriftSettings,
     Evidence,
     Shares,
     by_severity,
     scale_of,
 )
-from monitor.drift.observed import seconds_over
-from monitor.drift.reference import Reference
-from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.reorder import ReorderBuffer
 from monitor.frames.space import FloatArray
-from tests.drift.drives import Frame, mapped, watched
+from tests.drift.drives import seeds
 from tests.drift.family_oracle import SlowClock
 
 K = 4
 FORWARDED = slice(0, 2)
-AIMS = (Aim(Direction.OVER, 1.0), Aim(Direction.UNDER, 1.0))
 
 
 def streams(many: int, shares: Shares) -> Evidence:
@@ -50,25 +46,19 @@ def streams(many: int, shares: Shares) -> Evidence:
     return found
 
 
-def alarms_of(
-    nees: FloatArray,
-    budget: float,
-    shares: Shares,
-    aims: tuple[Aim, Aim] = AIMS,
-    usual: Reference | None = None,
-) -> FloatArray:
-    """(2,) alarms by severity, of (steps, streams) NEES; one hour a detection.
+def add(board: Evidence, nees: FloatArray, aims: tuple[Aim, Aim]) -> None:
+    """A detection of each stream, an hour each."""
+    ones = np.ones(nees.size)
+    said = row_log_likelihoods(K, nees, nees, aims, [ones] * len(aims))
+    board.add_detections(FORWARDED, ones, np.exp(said))
 
-    usual  None: χ², exactly
-    """
-    many = nees.shape[1]
-    board, found = streams(many, shares), np.zeros(2)
-    weights, hours = board.weights, np.ones(many)
+
+def alarms_of(nees: FloatArray, budget: float) -> FloatArray:
+    """(2,) alarms by severity, of (steps, streams) NEES; one hour a detection."""
+    board, found = streams(nees.shape[1], WITHOUT_TRACKS), np.zeros(2)
     for e in nees:
-        like = e if usual is None else mapped(usual, e)
-        said = row_log_likelihoods(K, e, like, aims, [np.ones(many)] * len(aims))
-        board.add_detections(FORWARDED, hours, np.exp(said))
-        over = by_severity(board.by_chart(weights)) >= budget
+        add(board, e, (Aim(Direction.OVER, 1.0), Aim(Direction.UNDER, 1.0)))
+        over = by_severity(board.by_chart(board.weights)) >= budget
         found += over.sum(axis=0)
         for stream, severity in np.argwhere(over).tolist():
             board.begin_anew(stream, np.array([severity == 0, severity == 1, False, False]))
@@ -76,37 +66,16 @@ def alarms_of(
 
 
 SECOND = 10**9
-seeds = st.integers(0, 2**32 - 1)
-
-
-# ---- the budget
 
 
 def test_run_lengths_keep_the_budget_and_a_fault_is_found_in_a_few_detections():
     nees = np.random.default_rng(0).chisquare(K, (2000, 80))
-    alarms = alarms_of(nees, 200.0, WITHOUT_TRACKS)
+    alarms = alarms_of(nees, 200.0)
     assert (alarms >= 200).all()
     assert (nees.size / alarms >= 200).all()
     few = nees[:400]
-    assert few.size / alarms_of(4.0 * few, 200.0, WITHOUT_TRACKS)[0] < 10
-    assert few.size / alarms_of(0.25 * few, 200.0, WITHOUT_TRACKS)[1] < 20
-
-
-@pytest.mark.parametrize("direction", list(Direction))
-@pytest.mark.parametrize("tolerance", [1.0, math.sqrt(2)])
-def test_at_the_edge_of_the_band_evidence_of_coverage_is_what_was_driven(direction, tolerance):
-    many, steps = 4000, 12
-    edge = tolerance ** (2 * direction.sign)
-    random = np.random.default_rng(3)
-    aims = (Aim(direction, tolerance),) * 2
-    board = streams(many, ONLY_COVERAGE)
-    for _ in range(steps):
-        e = edge * random.chisquare(K, many)
-        said = row_log_likelihoods(K, e, e, aims, [np.ones(e.size)] * len(aims))
-        board.add_detections(FORWARDED, np.ones(many), np.exp(said))
-    sums = board.sums[:, 0, :ABSOLUTE].mean(axis=1)
-    error = sums.std() / math.sqrt(many)
-    assert abs(sums.mean() - steps) < 4 * error
+    assert few.size / alarms_of(4.0 * few, 200.0)[0] < 10
+    assert few.size / alarms_of(0.25 * few, 200.0)[1] < 20
 
 
 def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
@@ -118,33 +87,16 @@ def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
     assert (board.sums[0, FORWARDED, OF_TRACKS] == 0).all()
 
 
-# ---- by how much standard deviations are wrong
-
-
-def run_of(x: np.ndarray) -> np.ndarray:
-    return np.array([x.size, x.sum(), (x * x).sum()])
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_nothing_is_known_of_fewer_than_two(n):
-    found = scale_of(run_of(np.ones(n)), 0.5)
-    assert all(math.isnan(one) for one in (found.estimate, found.lower, found.upper))
-
-
-def test_the_scale_is_the_root_of_the_mean_with_its_interval():
+def test_the_scale_is_the_root_of_the_mean_with_its_interval_and_unknown_of_fewer_than_two():
     found = scale_of(np.array([4.0, 16.0, 80.0]), 0.5)
     half = 1.96 * math.sqrt(4 / 2)  # variance 80/4 − 4², of 4 detections worth 2
     assert (found.estimate, found.lower) == pytest.approx((2.0, math.sqrt(4 - half)))
     assert found.upper == pytest.approx(math.sqrt(4 + half))
-    alike = scale_of(run_of(np.full(10, 4.0)), 0.5)
+    alike = scale_of(np.array([10.0, 40.0, 160.0]), 0.5)
     assert (alike.estimate, alike.lower, alike.upper) == pytest.approx((2, 2, 2))
-
-
-# ---- hours of driving
-
-
-def driven(clock: DrivingClock, source: int, *seconds: float) -> list[float]:
-    return [clock.drive(source, round(at * SECOND)) for at in seconds]
+    for n in (0.0, 1.0):
+        found = scale_of(np.full(3, n), 0.5)
+        assert np.isnan([found.estimate, found.lower, found.upper]).all()
 
 
 @given(seeds)
@@ -161,58 +113,18 @@ def test_a_clock_goes_as_the_slow_one_does(seed):
     assert clock.driven == pytest.approx(slow.driven)
 
 
-@pytest.mark.parametrize(
-    ("stamps", "added"),
-    [
-        # The first frame adds nothing, the next one its step; of a long pause five seconds count.
-        ([7.0, 7.5, 7.6], [0, 0.5, 0.1]),
-        ([0.0, 4.9, 3600.0, 3601.0], [0, 4.9, 5, 1]),
-        # Ground truth of an earlier frame adds nothing, and gives nothing twice.
-        ([0.0, 1.0, 0.5, 1.0, 1.5], [0, 1, 0, 0, 0.5]),
-        # A clock that was set back by more than ten seconds goes on from there.
-        ([100.0, 90.0, 100.5], [0, 0, 0.5]),
-        ([100.0, 89.9, 90.9], [0, 0, 1]),
-    ],
-)
-def test_a_frame_adds_the_step_of_its_source(stamps, added):
-    assert driven(DrivingClock(), 0, *stamps) == pytest.approx(added)
-
-
-def test_a_source_that_waits_for_its_truth_does_not_hold_the_others_up():
-    clock = DrivingClock()
-    driven(clock, 0, *np.arange(0, 100, 0.1))
-    driven(clock, 1, *np.arange(0, 100, 0.1))
-    assert clock.driven == pytest.approx(197, abs=2)
-
-
-def test_what_a_source_drove_waits_for_its_tracks_and_is_given_once():
+def test_what_a_source_drove_waits_for_its_tracks_is_given_once_and_forgotten_with_it():
     clock = DrivingClock()
     for source, seconds in ((0, 0.5), (0, 0.25), (1, 1.0)):
         clock.drive(source, SECOND)
         clock.wait(source, seconds)
     assert [clock.waited(source) for source in (0, 0, 1, 2)] == [0.75, 0, 1, 0]
-
-
-def test_what_a_source_waited_for_is_forgotten_with_it():
-    clock = DrivingClock()
-    driven(clock, 1, 0.0)
     clock.wait(1, 3.0)
-    driven(clock, 0, *np.arange(0, 420, 0.1))
-    driven(clock, 2, 0.0)
+    for _ in range(4200):
+        clock.drive(0, SECOND)
+    clock.drive(2, 0)
     clock.wait(1, 3.0)
     assert clock.waited(1) == 0
-
-
-def test_a_source_that_is_gone_leaves_the_whole_time_to_the_others():
-    clock = DrivingClock()
-    driven(clock, 1, 0.0)
-    before = driven(clock, 0, *np.arange(0, 20, 1.0))
-    driven(clock, 0, *np.arange(20, 100, 1.0))
-    assert before[1:] == pytest.approx([0.5] * 19)
-    assert clock.drive(0, 100 * SECOND) == pytest.approx(1.0)
-
-
-# ---- times of sources
 
 
 def came(times: SourceTimes, *frames: tuple[int, float]):
@@ -221,14 +133,6 @@ def came(times: SourceTimes, *frames: tuple[int, float]):
     return times.take(
         np.array(source, np.int64), (np.array(seconds) * SECOND).round().astype(np.int64)
     )
-
-
-def test_time_is_the_latest_stamp_of_a_source_and_a_late_one_changes_nothing():
-    arrivals = came(SourceTimes(9), (0, 5.2), (1, 100.0), (0, 5.9), (0, 4.0), (0, 6.1))
-    assert (arrivals.time_ns / SECOND).tolist() == [5.2, 100.0, 5.9, 5.9, 6.1]
-    assert arrivals.life.tolist() == [1, 2, 1, 1, 1]
-    assert arrivals.turn.tolist() == [1, 2, 1, 1, 3]
-    assert arrivals.ended == (1,)
 
 
 def test_a_source_begins_anew_only_when_it_is_set_back_by_more_than_the_limit():
@@ -253,29 +157,100 @@ def test_a_source_that_waits_for_labels_while_another_has_minutes_of_them_is_not
     assert came(times, (0, 1.1)).life.tolist() == [1]
 
 
-# ---- which seconds of tracks are over after which frame
-PERIOD_NS = 100_000_000
+DISORDER = 20
+Put = tuple[int, int, int]  # stamp, source, item
 
 
-def second_of(begin: int, source: int = 0, frames: int = 10) -> list[Frame]:
-    rows = [(source + 1, 0, 3.0, 3.0)]
-    return [(source, begin * 10 * PERIOD_NS + at * PERIOD_NS, False, rows) for at in range(frames)]
+def buffer_of() -> ReorderBuffer[int]:
+    """One whose sources have come DISORDER behind before: it waits for that."""
+    buffer = ReorderBuffer[int](DISORDER)
+    buffer._seen = dict.fromkeys(range(3), DISORDER)
+    return buffer
 
 
-def over_after(frames: list[Frame]) -> list[tuple[int, int, int]]:
-    """Frame, source and second."""
-    rows = watched(frames)
-    blocks = TrackSeconds(DriftSettings()).take(rows)
-    columns = blocks.frame.tolist(), blocks.source.tolist(), blocks.second.tolist()
-    of_each = list(zip(*columns, strict=True))
-    groups = [{of_each[block] for block in group.tolist()} for group in seconds_over(blocks)]
-    return [alike for (alike,) in groups]
+def left(buffer: ReorderBuffer[int]) -> list[int]:
+    """All that it holds, source by source."""
+    buffer.begin_anew()
+    return buffer.ready()
 
 
-def test_a_second_is_over_with_the_first_frame_of_a_later_one_of_its_source():
-    frames = second_of(7) + second_of(8) + second_of(20, frames=1)
-    assert over_after(frames) == [(10, 0, 7), (20, 0, 8)]
-    turns = zip(second_of(7, 0), second_of(7000, 1), strict=True)
-    frames = [frame for pair in turns for frame in pair]
-    frames += second_of(7001, 1, 1) + second_of(8, 0, 1)
-    assert over_after(frames) == [(20, 1, 7000), (21, 0, 7)]
+def run(puts: list[Put], asked: list[bool]) -> list[int]:
+    """All that comes out; `asked` tells after which puts somebody asks."""
+    buffer, out = buffer_of(), []
+    for place, (stamp, source, item) in enumerate(puts):
+        buffer.put(stamp, source, item)
+        if asked[place % len(asked)]:
+            out += buffer.ready()
+    out += left(buffer)
+    assert buffer.rows == 0
+    return out
+
+
+asking = st.lists(st.booleans(), min_size=1, max_size=7)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=60), asking)
+def test_every_item_comes_out_once_in_the_order_of_its_source_but_for_those_too_late(puts, asked):
+    out = run([(*put, number) for number, put in enumerate(puts)], asked)
+    assert sorted(out) == list(range(len(puts)))
+    for source in range(3):
+        given = [number for number in out if puts[number][1] == source]
+        for place, number in enumerate(given):
+            # Who is behind one that was given out came after it.
+            assert all(puts[one][0] <= puts[number][0] or one < number for one in given[:place])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 80), asking)
+def test_another_order_of_arrival_within_the_disorder_gives_the_same_sequence(seed, n, asked):
+    random = np.random.default_rng(seed)
+    stamps = np.sort(random.choice(300, n, replace=False))
+    # An item is put less than the disorder behind every newer one.
+    order = np.argsort(stamps + random.uniform(0, DISORDER, n)).tolist()
+    assert run([(int(stamps[one]), 0, one) for one in order], asked) == list(range(n))
+
+
+def test_an_item_waits_until_none_of_its_source_can_overtake_it_and_late_ones_go_at_once():
+    buffer = buffer_of()
+    buffer.put(100, 0, 1, rows=6)
+    buffer.put(119, 0, 2, rows=4)
+    assert (buffer.ready(), buffer.rows) == ([], 10)
+    buffer.put(90, 0, 3)
+    buffer.put(120, 0, 4)
+    assert (buffer.ready(), buffer.rows) == ([3, 1], 5)
+    buffer.put(99, 0, 5)
+    buffer.put(100, 0, 6)
+    assert buffer.ready() == [5, 6]
+    # Another source that goes on holds up none, nor is it held up.
+    buffer.put(900, 1, 7)
+    buffer.put(1000, 1, 8)
+    assert buffer.ready() == [7]
+    assert left(buffer) == [2, 4, 8]
+
+
+def test_a_source_that_keeps_its_order_waits_for_nothing_and_another_as_far_as_it_has_come_behind():
+    buffer = ReorderBuffer[int](DISORDER)
+    for stamp in (100, 110):
+        buffer.put(stamp, 0, stamp)
+        assert buffer.ready() == [stamp]
+    buffer.put(105, 0, 105)
+    buffer.put(114, 0, 114)
+    assert buffer.ready() == [105]
+    buffer.put(115, 0, 115)
+    buffer.put(119, 0, 119)
+    assert buffer.ready() == [114]
+    buffer.put(200, 0, 200)
+    buffer.put(120, 0, 120)  # so far behind that nothing waits for the like of it
+    buffer.put(219, 0, 219)
+    assert buffer.ready() == [115, 119, 120]
+
+
+def test_what_has_waited_long_or_is_of_sources_that_begin_anew_waits_no_longer():
+    buffer = buffer_of()
+    buffer.put(100, 0, 1, now_ns=1000)
+    assert buffer.ready(1000 + DISORDER - 1) == []
+    assert buffer.ready(1000 + DISORDER) == [1]
+    buffer.put(1100, 0, 2)
+    buffer.put(500, 1, 3)
+    buffer.begin_anew()
+    buffer.put(5, 0, 4)
+    assert buffer.ready() == [2, 3, 4]

@@ -4,42 +4,36 @@ slices stand.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState
-from monitor.drift.bets import BETS, SEVERITIES, Severity, Stage
-from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity, scale_of
+from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.evidence import DriftSettings, by_severity, scale_of
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
-from monitor.drift.usual import WatchedRows
 from monitor.frames.slices import TOTAL
-from monitor.statistics.observations import finished
 from tests.drift.drives import (
     Frame,
-    correlated,
+    K,
     cut,
+    cuts,
     drive,
     exact_reference,
     family_of,
     fed,
-    from_ten,
+    seeds,
     some_frames,
     watched,
 )
 from tests.drift.family_oracle import SlowFamily
 from tests.laws import costly
 
-K = 3
 NAMES = ("car", "van", "bus")
-seeds = st.integers(0, 2**32 - 1)
-cuts = st.lists(st.integers(0, 120), max_size=12)
 SHORT = DriftSettings(
     # The slow account asks for no second track, and for no time of learning.
     fewest_tracks=1,
@@ -53,20 +47,15 @@ LONG = replace(SHORT, hours_between_false_pages=1e300, hours_between_false_ticke
 
 def some_reference(random: np.random.Generator) -> Reference:
     """Of any kind: shipped, with tracks and without."""
-    if random.random() < 0.3:
-        return replace(shipped(K), levels=shipped(K).levels if random.random() < 0.7 else None)
-    quantiles = np.quantile(random.chisquare(K, 400) * random.uniform(0.5, 2.0), knot_levels())
     levels = Levels(random.normal(0.5, 0.4), random.uniform(0.1, 0.8), 0.6, 12.0, 40, 200)
-    return Reference(
-        k=K,
-        origin=Origin.FILE,
-        quantiles=np.maximum.accumulate(quantiles + 1e-9 * np.arange(quantiles.size)),
-        detections=400,
-        nees_ratio=1.0,
-        tempering=random.uniform(0.05, 1.0),
-        frame_tempering=random.uniform(0.05, 1.0),
-        levels=levels if random.random() < 0.7 else None,
-    )
+    known = random.random() < 0.7
+    if random.random() < 0.3:
+        return replace(shipped(K), levels=shipped(K).levels if known else None)
+    quantiles = np.quantile(random.chisquare(K, 400) * random.uniform(0.5, 2.0), knot_levels())
+    quantiles = np.maximum.accumulate(quantiles + 1e-9 * np.arange(quantiles.size))
+    worth, frames = random.uniform(0.05, 1.0, 2)
+    found = Reference(K, Origin.FILE, quantiles, 400, 1.0, worth, frames, levels)
+    return found if known else replace(found, levels=None)
 
 
 def some_references(seed: int):
@@ -95,15 +84,10 @@ def faulty_frames(seed: int, frames: int = 120, *, wild: bool = False) -> list[F
     """Frames with detections; every slice errs by a factor of its own, or all by much the same."""
     random = np.random.default_rng(seed)
     factors = 10 ** random.uniform(-0.6, 0.6, (2, 1 if seed % 2 else len(NAMES)))
-    factors = np.broadcast_to(factors, (2, len(NAMES)))
+    raw, made = np.broadcast_to(factors, (2, len(NAMES)))
     return [
-        (
-            source,
-            stamp,
-            changed,
-            [(t, g, a * factors[0, g], b * factors[1, g]) for t, g, a, b in of],
-        )
-        for source, stamp, changed, of in some_frames(seed, frames, wild=wild)
+        (*frame, [(t, g, a * raw[g], b * made[g]) for t, g, a, b in of])
+        for *frame, of in some_frames(seed, frames, wild=wild)
         if of
     ]
 
@@ -116,13 +100,9 @@ def assert_takes_as(family: Family, slow: SlowFamily, frame: Frame) -> list[Alar
     """The alarms of a frame are those of the slow account, which has ended those before."""
     changes = family.take(K, watched([frame])).changes
     family.alarms.latched.clear()
-    expected = slow.frame(frame)
-    assert [(one.alarm.slice, one.alarm.severity) for one in changes] == [
-        one[:2] for one in expected
-    ]
-    for change, (_, _, evidence, concerned, most) in zip(changes, expected, strict=True):
+    for change, (*who, evidence, concerned, most) in zip(changes, slow.frame(frame), strict=True):
         alarm = change.alarm
-        assert change.why is AlarmReason.RAISED
+        assert (change.why, [alarm.slice, alarm.severity]) == (AlarmReason.RAISED, who)
         assert alarm.evidence == pytest.approx(evidence, rel=1e-9)
         assert set(change.concerned) == set(concerned)
         assert not most or (alarm.stage, alarm.direction, alarm.detector) == most
@@ -187,138 +167,6 @@ def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(
             assert alarm.tracks >= len(tracks)
 
 
-@costly
-@given(seeds, cuts, st.sampled_from([SHORT, LONG]))
-def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
-    frames = faulty_frames(seed)
-    references = some_references(seed)
-    one_by_one, in_pieces = family_with(wanted, references), family_with(wanted, references)
-    for frame in frames:
-        one_by_one.take(K, watched([frame]))
-    for piece in cut(frames, cuts):
-        if piece.n:
-            in_pieces.take(K, piece)
-    for name in ("sums", "clean", "shares"):
-        ours, theirs = getattr(in_pieces.evidence, name), getattr(one_by_one.evidence, name)
-        assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
-    assert in_pieces.alarms.latched.keys() == one_by_one.alarms.latched.keys()
-    for key, latched in in_pieces.alarms.latched.items():
-        assert latched.alarm.event_ns == one_by_one.alarms.latched[key].alarm.event_ns
-    assert_allclose(in_pieces.peak, one_by_one.peak, rtol=1e-9)
-    assert_allclose(in_pieces.evidence.peak, one_by_one.evidence.peak, rtol=1e-9)
-    assert in_pieces.labelled.tolist() == one_by_one.labelled.tolist()
-    assert in_pieces.fed == pytest.approx(one_by_one.fed)
-    assert in_pieces.clock.driven == pytest.approx(one_by_one.clock.driven)
-
-
-def silent_reference(tracks: bool = True) -> Reference:
-    """Every bet is 1: a detection is worth nothing, and seconds vary beyond all measure."""
-    levels = Levels(0.0, 0.0, 1e9, 10.0, 100, 1000) if tracks else None
-    return replace(
-        shipped(K), origin=Origin.FILE, tempering=0.0, frame_tempering=0.0, levels=levels
-    )
-
-
-@costly
-@given(seeds)
-def test_every_hour_is_given_out_once_and_no_more(seed):
-    family = family_with(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
-    frames = [(source, stamp, True, rows) for source, stamp, _, rows in faulty_frames(seed)]
-    for piece in cut(frames, [30, 60, 90]):
-        if piece.n:
-            family.take(K, piece)
-    hours = family.clock.driven / 3600
-    given = family.evidence.sums.sum(axis=0)
-    assert_allclose(given[:, :BETS][given[:, :BETS] > 0], hours, rtol=1e-9)
-    # Tails are bets on overconfidence alone.
-    assert (given[:, : BETS - 2] > 0).all()
-    # What was driven since the last second of a source that was over waits.
-    waiting = sum(one.waiting for one in family.clock._sources.values()) / 3600
-    assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
-
-
-def test_slices_that_never_came_have_no_time():
-    family = family_with(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
-    for at in range(100):
-        family.take(K, watched([(0, at * 10**8, True, [(1, 1, 3.0, 3.0)])]))
-    assert evidence_of(family)[[0, 2]].max() == 0
-    assert family.fed[[0, 2]].max() == 0
-    assert family.driven_with("van") == family.driven_with("total") == pytest.approx(9.9)
-    assert family.driven_with("nobody") == 0
-
-
-# ---- a common level that wanders
-K, RATE, HEALTHY, SECONDS = 4, 10, 120, 120
-TIME = np.arange(SECONDS * RATE) / RATE
-SPREAD = math.log(1.67)
-
-
-def wandering(deviation: float, seconds: float) -> np.ndarray:
-    """An Ornstein-Uhlenbeck process, cut at the ends of the band."""
-    random, keeps = np.random.default_rng(7), math.exp(-1 / RATE / seconds)
-    found = np.empty(TIME.size)
-    found[0] = deviation * random.standard_normal()
-    for i in range(1, TIME.size):
-        drawn = math.sqrt(1 - keeps**2) * deviation * random.standard_normal()
-        found[i] = keeps * found[i - 1] + drawn
-    return np.clip(found, -0.69, 0.69)
-
-
-PATHS = {
-    "steps": np.where(TIME // 10 % 2 == 0, -SPREAD, SPREAD),
-    "steps upwards": np.where(TIME // 10 % 2 == 0, 0.0, math.log(1.7)),
-    "ramps": SPREAD * np.interp(TIME % 24, [0, 10, 12, 22, 24], [-1, -1, 1, 1, -1]),
-    "waves": SPREAD * np.sin(2 * math.pi * TIME / 20),
-    "OU": wandering(0.35, 60.0),
-}
-
-
-def alarms_along(path: np.ndarray, *, tracks: int, correlation: float) -> list[tuple[str, float]]:
-    """Severities, and seconds since the reference was learned, at the default settings."""
-    frames = HEALTHY * RATE + path.size
-    nees, track = correlated(3, K, correlation, frames, tracks, life=200)
-    nees[HEALTHY * RATE :] *= np.exp(path)[:, None]
-    family, found = Family(DriftSettings()), []
-    family.grow("car", K)
-    for begin in range(0, frames, RATE):
-        rows = nees[begin : begin + RATE].ravel()
-        taken = family.take(
-            K,
-            WatchedRows(
-                slices=np.zeros(rows.size, np.int64),
-                nees=np.stack([rows, rows]),
-                track=track[begin : begin + RATE].ravel(),
-                frame=np.repeat(np.arange(RATE), tracks),
-                stamp_ns=(begin + np.arange(RATE)) * (10**9 // RATE),
-                source=np.zeros(RATE, np.int64),
-                changed=np.zeros(RATE, bool),
-            ),
-        )
-        finished(family.learn(taken))
-        for change in taken.changes:
-            if change.why is AlarmReason.RAISED:
-                found.append((change.alarm.severity.value, change.alarm.event_ns / 1e9 - HEALTHY))
-    return found
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_common_level_that_wanders_within_the_band_raises_no_alarm(path):
-    # Few tracks whose errors are alike, or many: by turns.
-    few = path in ("steps", "OU")
-    found = alarms_along(PATHS[path], tracks=3 if few else 8, correlation=0.6 if few else 0.0)
-    assert found == []
-
-
-@pytest.mark.parametrize("path", [0.0, "OU"])
-def test_a_common_level_that_leaves_the_band_is_found_in_seconds(path):
-    level = (PATHS[path] if isinstance(path, str) else path) + np.where(TIME < 60, 0.0, 2.0)
-    severity, seconds = alarms_along(level, tracks=8, correlation=0.6)[0]
-    assert severity == Severity.PAGE
-    assert 60 < seconds <= 63
-
-
-# ---- how slices stand
-
 STAYS = DriftSettings(calm_hours=0.0)
 
 
@@ -352,58 +200,48 @@ def test_every_slice_and_all_together_stand_under_both_severities():
     ]
 
 
-def test_a_slice_with_few_detections_has_too_few_and_then_is_ok():
+def test_a_slice_has_too_few_detections_and_then_is_ok_until_an_alarm_and_after_it():
     family = family_of(STAYS, reference=exact_reference())
     fed(family, drive(1))
     assert standing(family).state is DriftState.TOO_FEW
     fed(family, drive(1, 1, begin=1.0))
     assert standing(family).state is DriftState.OK
     assert standing(family, "total").state is DriftState.OK
-
-
-def test_a_tenth_of_what_an_alarm_needs_is_a_warning():
-    family = family_of(replace(STAYS, hours_between_false_pages=1e-9), reference=exact_reference())
-    family.thresholds = np.full(2, 1e9)
-    fed(family, drive(3))
-    assert standing(family).state is DriftState.WARNING
-
-
-def test_an_alarm_stays_in_the_reading_until_it_is_over():
-    family = family_of(STAYS, reference=exact_reference())
-    fed(family, drive(15, made=from_ten(5.0)))
+    fed(family, drive(15, 2, made=lambda _: 5.0, begin=2.0))
     found = standing(family)
     assert found.state is DriftState.ALARM
     assert found.alarm is not None
     assert found.peak >= found.alarm.evidence >= 1000
     family.acknowledge((), "anna")
-    assert standing(family).alarm is None
-    assert standing(family).peak == 0
+    assert (standing(family).alarm, standing(family).peak) == (None, 0)
     assert sum(one.alarms for one in read(family).counts) == 1
 
 
-def test_a_stage_says_what_it_rests_on():
-    family = family_of(STAYS, ("car",), exact_reference(tracks=False, tempering=0.25))
-    told = read(family).stages[0]
-    assert (told.reference, told.unit) == ("file", "detection")
-    assert told.effective_ratio == 0.25
-    assert told.reference_detections == 10**9
-    family = family_of(STAYS)
-    assert read(family).stages[1].reference == "shipped"
-    assert read(family).stages[1].unit == "track-second"
+def test_a_tenth_of_what_an_alarm_needs_is_a_warning():
+    family = family_of(STAYS, reference=exact_reference())
+    fed(family, drive(3))
+    for factor, state in ((9.99, DriftState.WARNING), (10.01, DriftState.OK)):
+        hours = factor * standing(family).evidence
+        family.settings = replace(STAYS, hours_between_false_pages=hours)
+        assert standing(family).state is state
 
 
-def test_where_no_track_is_known_lately_a_frame_counts_by_its_own_ratio():
+def test_a_stage_says_what_it_rests_on_and_where_no_track_is_known_lately_a_frame_is_one():
+    def told(family):
+        one = read(family).stages[1]
+        return one.reference, one.unit, one.effective_ratio
+
+    assert told(family_of(STAYS))[:2] == ("shipped", "track-second")
+    untracked = family_of(STAYS, reference=exact_reference(tracks=False, tempering=0.25))
+    assert told(untracked) == ("file", "detection", 0.25)
+    assert read(untracked).stages[1].reference_detections == 10**9
     reference = replace(exact_reference(tempering=0.25), frame_tempering=0.5)
     family = family_of(STAYS, reference=reference)
     fed(family, drive(5))
-    assert (read(family).stages[1].unit, read(family).stages[1].effective_ratio) == (
-        "track-second",
-        0.25,
-    )
+    assert told(family) == ("file", "track-second", 0.25)
     fed(family, drive(5, 1, begin=5.0, tracked=False))
-    told = read(family).stages[1]
-    assert (told.unit, told.effective_ratio) == ("frame", 0.5)
+    assert told(family) == ("file", "frame", 0.5)
     # Eight detections in a frame count as one.
     assert family.usual.worth(0, Stage.RECALIBRATED) == pytest.approx(0.5 / 8)
     number = int(np.argmax(family.evidence.by_chart(family.evidence.weights)[0, :2]))
-    assert told.scale == scale_of(family.evidence.run[0, number], 0.5 / 8)
+    assert read(family).stages[1].scale == scale_of(family.evidence.run[0, number], 0.5 / 8)

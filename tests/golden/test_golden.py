@@ -48,12 +48,7 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.client_messages import (
-    OutgoingFrame,
-    encode_frame,
-    encode_header,
-    encode_truth,
-)
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header, encode_truth
 from monitor.wire.requests import (
     WireLimits,
     decode_process_request,
@@ -166,21 +161,18 @@ def object_labels() -> bytes:
 
 
 def object_labels_answer() -> bytes:
-    """A different number in each count."""
     account = TruthAccount(*range(1, 10))
     answer = TruthAnswer(account, retracted=10, durable=True)
     return encode_truth_response("lidar", 2**63 + 1, answer)
 
 
 def logits_frame() -> OutgoingFrame:
-    """A small frame with the logits of one opinion on the classes of each."""
     frame, _ = small_frame(4)
     logits = np.array([[3, -3], [0, 0], [1, 2], [-700, 0], [5, 5]])
     return replace(frame, class_logits=logits.astype(np.float64))
 
 
 def answer_to(data: bytes) -> FrameAnswer:
-    """What a new pipeline answers."""
     pipeline, stream = fixed_pipeline()
     frame = decode_process_request(data, LIMITS, TAIL)
     assert isinstance(frame, ReceivedFrame)
@@ -223,7 +215,6 @@ def tracks() -> ReportedTracks:
 
 
 def messages() -> dict[str, bytes]:
-    """Every message of a short conversation."""
     pipeline, stream = fixed_pipeline()
     frame, truth = small_frame(1)
     malformed = decode_process_request(b"\xff", LIMITS, TAIL)

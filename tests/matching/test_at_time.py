@@ -73,14 +73,13 @@ def slowly(rows: list[Sample], stamp: int | None):
     return told, standing, duplicate, untimely
 
 
+ends = st.sampled_from([-(2**63), 2**63 - 1])
+stamps = st.none() | st.integers(880, 1120) | st.integers(994, 1006) | ends
 rows_of_samples = st.lists(
     st.builds(
         Sample,
         id=st.none() | st.integers(0, 3),
-        stamp=st.none()
-        | st.integers(880, 1120)
-        | st.integers(994, 1006)
-        | st.sampled_from([-(2**63), 2**63 - 1]),
+        stamp=stamps,
         usable=st.sampled_from([True, True, True, False]),
     ),
     max_size=12,
@@ -91,40 +90,29 @@ rows_of_samples = st.lists(
 @example([Sample(7, 1000), Sample(7), Sample(7, 1001)], 1000)  # one without a stamp stands
 @example([Sample(1, 940), Sample(1, 1040)], 1000)  # just near enough to each other
 @example([Sample(1, 940), Sample(1, 1041)], 1000)
-@example([Sample(1, 940), Sample(1, 990)], 1000)  # nothing is extrapolated
 @example([Sample(1, 995)], 1000)
 @example([Sample(1, 994)], 1000)
 @example([Sample(1, 998), Sample(1, 1008)], 1000)  # two around are better than a near one
-@example([Sample(1, 995), Sample(1, 1005)], 1000)
-@example([Sample(1, 1000), Sample(1, 1000), Sample(1, 1001)], 1000)
 @example([Sample(1, 999), Sample(1, 999), Sample(1, 1001), Sample(1, 1001)], 1000)
 @example([Sample(1), Sample(1), Sample(2, 10), Sample(None), Sample(None)], None)
+@example([Sample(1, 1000), Sample(2, 7, False), Sample(2, 5), Sample(2, 6)], 1000)
 @example([Sample(1, -(2**63)), Sample(1, 2**63 - 1)], 1000)
 @example([Sample(1, 1100, False), Sample(1, 2**63 - 1)], -(2**63))
-@example([Sample(2, 1000), Sample(1, 5), Sample(0, 7)], 1000)
 def test_objects_are_found_as_a_slow_search_finds_them(rows, stamp):
     at = found(rows, stamp)
     told, standing, duplicate, untimely = slowly(rows, stamp)
     assert (at.told, at.duplicate, at.untimely) == (told, duplicate, untimely)
-    assert dict(zip(at.sample.tolist(), at.other.tolist(), strict=True)) == {
-        i: other for i, (other, _) in standing.items()
-    }
-    assert at.share.tolist() == pytest.approx([standing[i][1] for i in at.sample.tolist()])
+    expected = np.array([(i, *standing[i]) for i in at.sample.tolist()]).reshape(-1, 3)
+    assert at.sample.size == len(standing)
+    assert np.stack([at.sample, at.other, at.share], axis=1) == pytest.approx(expected)
     assert (np.diff(at.label) > 0).all()
     assert at.told == samples_told(samples(rows))[0] <= len(rows)
     assert at.told - at.label.size - at.duplicate >= at.untimely
-    if untimely:
-        assert rows[at.first].stamp is not None
-    else:
-        assert at.first == -1
+    first = at.first
+    assert rows[first].stamp is not None and rows[first].usable if untimely else first == -1
     # What is unusable changes no count of labels.
     broken = found([replace(row, usable=False) for row in rows], stamp)
     assert (broken.told, broken.label.size) == (told, 0)
-
-
-def test_the_first_sample_of_an_untimely_label_is_named():
-    at = found([Sample(1, 1000), Sample(2, 7, False), Sample(2, 5), Sample(2, 6)])
-    assert (at.untimely, at.first) == (1, 2)
 
 
 # ---- where they are
@@ -132,8 +120,7 @@ def test_the_first_sample_of_an_untimely_label_is_named():
 
 @given(st.floats(-10, 10), st.floats(-3, 3), st.integers(901, 999), st.integers(1001, 1099))
 def test_a_steady_motion_is_met_exactly_and_angles_go_the_shortest_way(x, turn, first, last):
-    if last - first > GAP:
-        last = first + GAP
+    last = min(last, first + GAP)
     if last <= 1000:
         return
     speed = 0.3
@@ -154,9 +141,5 @@ def test_the_covariance_is_that_of_a_weighted_sum_of_two_samples():
     at = found([Sample(1, 980), Sample(1, 1060)])
     placed = placed_at_time(Placed(np.zeros((2, 2)), covariance), at, SPACE)
     assert placed.covariance is not None
-    np.testing.assert_allclose(
-        placed.covariance[0], 0.75**2 * covariance[0] + 0.25**2 * covariance[1]
-    )
-    drawn = np.stack([random.multivariate_normal(np.zeros(2), c, 20_000) for c in covariance])
-    mixed = 0.75 * drawn[0] + 0.25 * drawn[1]
-    np.testing.assert_allclose(placed.covariance[0], np.cov(mixed.T), atol=0.1)
+    expected = 0.75**2 * covariance[0] + 0.25**2 * covariance[1]
+    np.testing.assert_allclose(placed.covariance[0], expected)

@@ -18,8 +18,7 @@ from monitor.matching import labels as matching
 from monitor.matching.distances import DistanceKind
 from monitor.matching.objects import objects_told
 from monitor.matching.record import GateVerdict, LabelRecord, Outcome
-from monitor.pipeline.frame_path import Pipeline
-from tests import piped, received
+from tests import laws, piped, received
 from tests.matching.told import Told, objects
 from tests.received import Label, Sent, labels
 
@@ -33,16 +32,17 @@ CONFIG = MatchingConfig(
 NAMES = ("Car", "human", "Van", "tree")
 CAR, HUMAN, VAN, TREE = range(4)
 SECOND = 10**9
-LIMITS = Limits()
+NAN, INF = float("nan"), float("inf")
+
+
+def region(kind: int, dimensions: str, lower: list[float], upper: list[float]) -> ReceivedRegion:
+    bounds = np.array(lower, float), np.array(upper, float)
+    return ReceivedRegion(kind, tuple(dimensions.split()), *bounds)
 
 
 def message(*rows: Told, complete=True, regions=(), names=NAMES) -> ReceivedTruth:
-    return replace(
-        labels([], complete=complete),
-        class_names=names,
-        foreign=objects(*rows),
-        regions=tuple(regions),
-    )
+    told = replace(labels([], complete=complete), regions=tuple(regions))
+    return replace(told, class_names=names, foreign=objects(*rows))
 
 
 Where = tuple[StoredFrame, BoolArray]
@@ -66,10 +66,8 @@ def frame(*places: tuple[int, float, float], free=None, stamp: int | None = 0) -
     return stored([place[0] for place in places], mean, stamp), waits
 
 
-def match(
-    told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER, limits=LIMITS
-) -> LabelRecord:
-    return matching.match(told, replace(where[0], header=header), where[1], config, limits)
+def match(told: ReceivedTruth, where: Where, config=CONFIG, header=HEADER) -> LabelRecord:
+    return matching.match(told, replace(where[0], header=header), where[1], config, Limits())
 
 
 def counts(account: TruthAccount) -> dict[str, int]:
@@ -87,22 +85,15 @@ def ignored(found: LabelRecord) -> list[int]:
 
 def test_objects_find_the_detections_of_their_class_and_the_rest_are_missed_or_unassigned():
     where = frame((0, 0, 0), (1, 5, 0), (0, 20, 0))
-    told = message(
-        Told(7, HUMAN, (5.0, 1.0)),
-        Told(8, CAR, (2.5, 0.0)),
-        Told(9, CAR, (50.0, 0.0)),
-        Told(10, CAR, (5.0, 0.0)),
-    )
+    cars = [Told(id, CAR, (x, 0.0)) for id, x in ((8, 2.5), (9, 50.0), (10, 5.0))]
+    told = message(Told(7, HUMAN, (5.0, 1.0)), *cars)
     found = match(told, where)
     assert counts(found.account) == {"matched": 2, "missed": 2}
-    assert found.rows.tolist() == [0, 1]
-    assert found.truth.tolist() == [[2.5, 0], [5, 1]]
-    assert found.objects is not None
+    assert (found.rows.tolist(), found.truth.tolist()) == ([0, 1], [[2.5, 0], [5, 1]])
+    assert found.objects is not None and found.gate is not None
     assert found.objects.id.tolist() == [8, 7]
-    assert found.gate is not None
     assert found.gate.tolist() == [GateVerdict.NEAR, GateVerdict.WITHIN]
-    assert found.truth_covariance is None
-    assert (ignored(found), found.notices) == ([], ())
+    assert (found.truth_covariance, ignored(found), found.notices) == (None, [], ())
     assert found.settled.tolist() == [0, 1, 2]
     part = match(replace(told, complete=False), where)
     assert counts(part.account) == {"matched": 2, "unassigned": 2}
@@ -111,7 +102,7 @@ def test_objects_find_the_detections_of_their_class_and_the_rest_are_missed_or_u
     assert match(message(Told(1, 1, (0.0, 0.0)), names=()), frame((1, 0, 0))).rows.tolist() == [0]
 
 
-IGNORED = replace(Told(1, CAR, (0.1, 0)), ignore=True)
+IGNORED, ANYTHING = (Told(1, kind, (0.1, 0), ignore=True) for kind in (CAR, None))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +116,7 @@ IGNORED = replace(Told(1, CAR, (0.1, 0)), ignore=True)
         # A real object is matched also where an ignored one is nearer.
         ([IGNORED, (2, 1)], frame((0, 0, 0)), [1, 0], [0], []),
         # One of no class ignores those of every class, but none that was labelled before.
-        (
-            [replace(IGNORED, class_index=None)],
-            frame((0, 0, 0), (1, 0, 0), (1, 9, 0)),
-            *([0, 0], [], [0, 1]),
-        ),
+        ([ANYTHING], frame((0, 0, 0), (1, 0, 0), (1, 9, 0)), [0, 0], [], [0, 1]),
         ([IGNORED], frame((0, 0, 0), free=[False]), [0, 0], [], []),
     ],
 )
@@ -143,14 +130,8 @@ def test_an_object_is_matched_ignored_or_a_duplicate(told, where, account, rows,
 
 def test_detections_near_ignored_objects_neighbours_and_in_regions_are_ignored():
     where = frame((0, 0, 0), (0, 10, 0), (0, 20, 0), (1, 20, 0), (0, 30, 0), (0, 40, 0), (1, 0, 0))
-    region = ReceivedRegion(CAR, ("x",), np.array([29.0]), np.array([31.0]))
-    told = [
-        IGNORED,
-        Told(2, CAR, (10.0, 0.0)),
-        Told(3, VAN, (20.0, 2.0)),
-        Told(4, TREE, (40.0, 0.0)),
-    ]
-    found = match(message(*told, regions=[region]), where)
+    told = [Told(2, CAR, (10.0, 0.0)), Told(3, VAN, (20.0, 2.0)), Told(4, TREE, (40.0, 0.0))]
+    found = match(message(IGNORED, *told, regions=[region(CAR, "x", [29], [31])]), where)
     assert found.rows.tolist() == [1]
     assert ignored(found) == [0, 2, 4]
     assert counts(found.account) == {"matched": 1, "ignored": 3}
@@ -160,21 +141,19 @@ YAWING = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
 
 
 @pytest.mark.parametrize(
-    ("region", "words"),
+    ("bounds", "words"),
     [
-        (ReceivedRegion(4, ("x",), np.zeros(1), np.ones(1)), "there are 4 class names"),
-        (ReceivedRegion(-1, (), np.zeros(0), np.zeros(0)), "at least one"),
-        (ReceivedRegion(-1, ("x", "x"), np.zeros(2), np.ones(2)), "each once"),
-        (ReceivedRegion(-1, ("z",), np.zeros(1), np.ones(1)), "dimension 'z'"),
-        (ReceivedRegion(-1, ("x",), np.zeros(2), np.ones(1)), "2 lower and 1 upper"),
-        (ReceivedRegion(-1, ("x",), np.ones(1), np.zeros(1)), "the lower bound first"),
-        (ReceivedRegion(-1, ("x",), np.full(1, np.nan), np.ones(1)), "numbers both"),
-        (ReceivedRegion(-1, ("yaw",), np.full(1, -np.inf), np.ones(1)), "numbers both"),
+        ((4, "x", [0], [1]), "there are 4 class names"),
+        ((-1, "x x", [0, 0], [1, 1]), "each once"),
+        ((-1, "z", [0], [1]), "dimension 'z'"),
+        ((-1, "x", [0, 0], [1]), "2 lower and 1 upper"),
+        ((-1, "x", [1], [0]), "the lower bound first"),
+        ((-1, "yaw", [-INF], [1]), "numbers both"),
     ],
 )
-def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_objects(region, words):
-    good = ReceivedRegion(-1, ("x",), np.zeros(1), np.array([np.inf]))
-    told = replace(message(regions=[region, good]), foreign=None)
+def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_objects(bounds, words):
+    both = region(*bounds), region(-1, "x", [0], [INF])
+    told = replace(message(regions=both), foreign=None)
     header = replace(HEADER, space=YAWING)
     config = MatchingConfig(dimensions=("x",))
     found = match(told, frame((0, 0.5, 0), (1, 9, 9), (0, -1, 0)), config, header)
@@ -189,39 +168,27 @@ def test_a_region_that_cannot_be_used_is_named_and_the_others_go_on_without_obje
 
 # ---- what cannot be used
 
-NAN, INF = float("nan"), float("inf")
-
 
 @pytest.mark.parametrize(
     ("told", "field"),
     [
         *(
             (Told(1, CAR, truth, ignore), "objects.ground_truth")
-            for truth in ((0.0,), (0.0,) * 3, (0.0, NAN), (0.0, 2e8), ())
-            for ignore in (False, True)
+            for truth, ignore in (((0.0,), False), ((0.0, NAN), True), ((0.0, 2e8), False))
         ),
         (Told(1, None, (0.0, 0.0)), "objects.class_index"),
-        (Told(1, 4, (0.0, 0.0)), "objects.class_index"),
         (Told(1, 4, (0.0, 0.0), ignore=True), "objects.class_index"),
         *(
             (Told(1, CAR, (0.0, 0.0), covariance=values), "objects.covariance")
             for values in (
                 *((1.0,), (1.0, -1.0), (1.0, INF), (1.0, NAN), (1.0, 1e11), (1.0, 2.0, 1.0)),
-                *((1.0, 0.5, 0.1, 1.0), (1.0, 2.0, 2.0, 1.0), (1.0, 1e200, 1.0)),
-                (1.0, 1.7e308, 1.0),
+                *((1.0, 0.5, 0.1, 1.0), (1.0, 1.7e308, 1.0)),
             )
         ),
     ],
 )
-@pytest.mark.parametrize("largest_deviation", [1e5, 1e154])
-def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(
-    told, field, largest_deviation
-):
-    if told.covariance == (1.0, 1e11):
-        largest_deviation = 1e5
-    limits = Limits(largest_deviation=largest_deviation)
-    where = frame((0, 0, 0), (0, 10, 0))
-    found = match(message(Told(5, CAR, (10.0, 0.0)), told), where, limits=limits)
+def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told, field):
+    found = match(message(Told(5, CAR, (10.0, 0.0)), told), frame((0, 0, 0), (0, 10, 0)))
     assert counts(found.account) == {"matched": 1, "refused": 1}
     # The other detection may belong to it: it is no false positive.
     assert found.rows.tolist() == found.settled.tolist() == [1]
@@ -258,11 +225,6 @@ def test_an_object_is_where_it_was_between_two_samples_and_a_near_one_is_taken_a
     assert found.truth[0].tolist() == pytest.approx([0, 0], abs=1e-12)
     assert objects_told(told.foreign) == 1
     assert match(message(*track(0.02)), frame((0, 0, 0))).truth.tolist() == [[0.02, 0]]
-    # One bad sample leaves the others.
-    bad = Told(3, CAR, (NAN, 0.0), stamp=0)
-    found = match(message(bad, *track(-0.4, 0.4)), frame((0, 0, 0)))
-    assert counts(found.account) == {"matched": 1}
-    assert [one.reason for one in found.notices] == [Reason.GROUND_TRUTH_INVALID]
 
 
 @pytest.mark.parametrize(
@@ -282,58 +244,37 @@ def test_the_covariance_of_the_truth_comes_with_it_in_each_form_and_is_zero_wher
     found = match(message(*rows), frame(*[(0, 10 * i, 0) for i in range(6)]))
     assert counts(found.account) == {"matched": 6}
     assert found.truth_covariance is not None
-    assert found.truth_covariance.tolist() == [
-        [[4, 0], [0, 2]],
-        full,
-        full,
-        [[0, 0], [0, 0]],
-        [[0, 0], [0, 0]],
-        [[1, 0], [0, 0]],
-    ]
+    variances, none, one = ([[x, 0], [0, y]] for x, y in ((4, 2), (0, 0), (1, 0)))
+    assert found.truth_covariance.tolist() == [variances, full, full, none, none, one]
 
 
 def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
     config = MatchingConfig(distance=DistanceKind.MAHALANOBIS, gate=3.0)
-    told = message(
-        Told(1, CAR, (0.0, 3.1)), Told(2, CAR, (20.0, 4.2), covariance=(1.0, 1.0)), complete=False
-    )
-    found = match(told, frame((0, 0, 0), (0, 20, 0)), config)
-    assert counts(found.account) == {"matched": 1, "unassigned": 1}
-    assert found.rows.tolist() == [1]
+    sure, unsure = Told(1, CAR, (0.0, 3.1)), Told(2, CAR, (20.0, 4.2), covariance=(1.0, 1.0))
+    found = match(message(sure, unsure), frame((0, 0, 0), (0, 20, 0)), config)
+    assert (counts(found.account), found.rows.tolist()) == ({"matched": 1, "missed": 1}, [1])
     assert found.gate is not None and found.gate.tolist() == [GateVerdict.NEAR]
 
 
-BOX = plain_space(("x", "y", "l", "w"))
-TURNED = Space((*BOX.dimensions, Dimension("yaw", "rad", DimensionKind.ANGLE)))
-SIDES = ("left", "top", "right", "bottom")
-
-
 @pytest.mark.parametrize(
-    ("space", "config", "told"),
+    ("kind", "names", "boxes", "told"),
     [
         (
-            TURNED,
-            MatchingConfig(distance=DistanceKind.BEV_IOU, gate=0.5),
+            *(DistanceKind.BEV_IOU, "x y l w yaw", [[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]]),
             [(0.5, 0, 4, 2, np.pi), (10, 0, 4, 2, 0)],
         ),
         (
-            plain_space(SIDES),
-            MatchingConfig(distance=DistanceKind.IMAGE_IOU, gate=0.5, box=SIDES),
+            *(DistanceKind.IMAGE_IOU, "left top right bottom", [[0, 0, 10, 10], [20, 0, 30, 10]]),
             [(1, 0, 11, 10), (26, 0, 36, 10)],
         ),
     ],
 )
-def test_overlap_decides_where_it_is_configured(space, config, told):
-    boxes = [[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]]
-    if space is not TURNED:
-        boxes = [[0.0, 0, 10, 10], [20, 0, 30, 10]]
+def test_overlap_decides_where_it_is_configured(kind, names, boxes, told):
+    config = MatchingConfig(distance=kind, gate=0.5, box=tuple(names.split()))
     rows = [Told(i, CAR, tuple(map(float, box))) for i, box in enumerate(told)]
-    found = match(
-        message(*rows),
-        (stored([0, 0], np.array(boxes)), np.ones(2, bool)),
-        config,
-        replace(HEADER, space=space),
-    )
+    where = stored([0, 0], np.array(boxes, float)), np.ones(2, bool)
+    header = replace(HEADER, space=plain_space(config.box))
+    found = match(message(*rows), where, config, header)
     assert counts(found.account) == {"matched": 1, "missed": 1}
     assert found.rows.tolist() == [0]
 
@@ -372,44 +313,22 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
     assert sum(account.values()) == objects_told(told.foreign) <= len(rows)
     assert account.get("matched", 0) == found.rows.size
     assert not account.get("unassigned" if complete else "missed", 0)
-    unmatched = int(np.count_nonzero(found.outcome == Outcome.UNMATCHED))
-    waits = int(free.sum()) - found.settled.size
-    assert unmatched == 0 if "refused" in account or not complete else waits == 0
+    if complete and "refused" not in account:
+        assert found.settled.size == free.sum()
+    else:
+        assert not (found.outcome == Outcome.UNMATCHED).any()
     assert found.truth.shape == (found.rows.size, 2)
     assert np.isfinite(found.truth).all()
-    settled = found.settled
-    assert np.unique(settled).size == settled.size
-    assert free[settled].all()
+    assert np.unique(found.settled).size == found.settled.size and free[found.settled].all()
     if found.truth_covariance is not None:
         assert (np.linalg.eigvalsh(found.truth_covariance) >= -1e-9).all()
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(0, 10), st.integers(0, 10))
-def test_the_order_of_objects_changes_nothing_that_is_matched_or_ignored(seed, m, n):
-    random = np.random.default_rng(seed)
-    rows = [
-        Told(
-            i, int(random.integers(4)), tuple(random.uniform(-6, 6, 2)), bool(random.random() < 0.2)
-        )
-        for i in range(m)
-    ]
-    where = frame(*[(int(random.integers(2)), *random.uniform(-6, 6, 2)) for _ in range(n)])
-    found = match(message(*rows), where)
-    other = match(message(*[rows[i] for i in random.permutation(m)]), where)
-    assert found.account == other.account
-    assert found.rows.tolist() == other.rows.tolist()
-    assert found.truth.tolist() == other.truth.tolist()
-    assert ignored(found) == ignored(other)
 
 
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"distance": "bev-iou"}, "gate 2 with distance bev-iou"),
         ({"distance": "bev-iou", "gate": 0.5, "gates": {"Car": 1.0}}, "Car 1 with distance"),
-        ({"distance": "image-iou", "gate": 0.5}, "name 4 different dimensions"),
         ({"distance": "bev-iou", "gate": 0.5, "box": ["x", "y", "l", "w", "w"]}, "5 different"),
-        ({"dimensions": []}, "at least one"),
         ({"dimensions": ["x", "x"]}, "each once"),
     ],
 )
@@ -420,21 +339,12 @@ def test_a_section_that_measures_nothing_is_refused_with_the_remedy(section, wor
 
 # ---- labels by detection id, in whatever order
 
-
 IDS = st.integers(0, 2**64 - 1)
 
 
 def known(*ids: int | None) -> TrackIds:
-    return TrackIds(
-        np.array([id or 0 for id in ids], np.uint64), np.array([id is not None for id in ids])
-    )
-
-
-def as_list(objects: TrackIds | None) -> list[int | None] | None:
-    if objects is None:
-        return None
-    pairs = zip(objects.id.tolist(), objects.known.tolist(), strict=True)
-    return [id if has else None for id, has in pairs]
+    numbers = np.array([id or 0 for id in ids], np.uint64)
+    return TrackIds(numbers, np.array([id is not None for id in ids]))
 
 
 @given(st.permutations(range(5)), st.lists(st.none() | IDS, min_size=5, max_size=5), st.data())
@@ -450,71 +360,36 @@ def test_each_matched_detection_has_the_object_of_its_own_first_label(order, ids
         useless = useless - {order[0]}
         of_detection[order[0]] = 77
     assert set(found.rows.tolist()) == set(range(5)) - useless
-    assert as_list(found.objects) == [of_detection[row] for row in found.rows.tolist()]
+    laws.assert_same(found.objects, known(*(of_detection[row] for row in found.rows.tolist())))
     without = match(labels(rows), where)
     assert without.objects is None
-    expected = [[4.0 - row, 1.0] for row in without.rows.tolist()]
-    assert without.truth.tolist() == expected
+    assert without.truth.tolist() == [[4.0 - row, 1.0] for row in without.rows.tolist()]
 
 
 # ---- messages that cannot be used, or not all of them, through a pipeline
 
 
-APART = 10.0
-OWN = replace(piped.HEADER, coordinate_frame="base")
-
-
-def three_wait() -> Pipeline:
+def test_messages_in_another_coordinate_frame_are_refused_and_every_detection_stays_open():
     pipeline = piped.pipeline_of()
-    rows = [Sent(i, (APART * i, 0.0, 0.0), (1.0, 1.0, 1.0)) for i in range(3)]
-    pipeline.process(piped.opened(pipeline, OWN), received.frame(rows, 1))
-    return pipeline
-
-
-def region(dimension: str) -> ReceivedRegion:
-    return ReceivedRegion(-1, (dimension,), np.array([-100.0]), np.array([100.0]))
-
-
-def all_kinds(coordinate_frame: str) -> ReceivedTruth:
-    """A label by id; two samples of one object, and another object that is ignored."""
-    told = Told(7, 0, (APART, 0.1, 0.0))
-    return replace(
-        labels([Label(0, (0.1, 0.0, 0.0))], 1, complete=True),
-        coordinate_frame=coordinate_frame,
-        class_names=piped.CLASSES,
-        foreign=objects(told, told, Told(8, 0, (2 * APART, 0.0, 0.0), ignore=True)),
-    )
-
-
-def test_labels_in_another_coordinate_frame_are_all_refused_and_every_detection_stays_open():
-    pipeline = three_wait()
-    answer = piped.reported(pipeline, all_kinds("map"))
+    rows = [Sent(i, (10.0 * i, 0.0, 0.0), (1.0, 1.0, 1.0)) for i in range(3)]
+    own = replace(piped.HEADER, coordinate_frame="base")
+    pipeline.process(piped.opened(pipeline, own), received.frame(rows, 1))
+    # A label by id; two samples of one object, and another object that is ignored.
+    told = Told(7, 0, (10.0, 0.1, 0.0))
+    by_object = objects(told, told, Told(8, 0, (20.0, 0.0, 0.0), ignore=True))
+    sent = labels([Label(0, (0.1, 0.0, 0.0))], 1, complete=True)
+    sent = replace(sent, class_names=piped.CLASSES, foreign=by_object, coordinate_frame="map")
+    answer = piped.reported(pipeline, sent)
     assert piped.account_of(answer.account) == {"refused": 4}
     (notice,) = answer.notices
     assert (notice.reason, notice.field) == (Reason.COORDINATE_FRAME, "coordinate_frame")
     assert notice.count == 4
-    assert "'map'" in notice.message
-    assert "'base'" in notice.message
-    assert pipeline.ledger.fates.pending == 3
-    again = piped.reported(pipeline, all_kinds("base"))
+    assert "'map'" in notice.message and "'base'" in notice.message
+    # Where a region cannot be used, no detection is a false positive.
+    everywhere = replace(labels([], 1, complete=True), regions=(region(-1, "x", [-9], [9]),))
+    elsewhere = replace(everywhere, coordinate_frame="map")
+    for bad in (elsewhere, replace(everywhere, regions=(region(-1, "X", [-9], [9]),))):
+        assert len(piped.reported(pipeline, bad).notices) == 1
+        assert (pipeline.counters.unmatched, pipeline.ledger.fates.pending) == (0, 3)
+    again = piped.reported(pipeline, replace(sent, coordinate_frame="base"))
     assert piped.account_of(again.account) == {"matched": 2, "duplicate": 1, "ignored": 1}
-
-
-@pytest.mark.parametrize(
-    ("dimension", "coordinate_frame"), [("X", ""), ("x", "map")], ids=["dimension", "frame"]
-)
-def test_where_a_region_cannot_be_used_no_detection_is_a_false_positive(
-    dimension, coordinate_frame
-):
-    pipeline = three_wait()
-    told = replace(
-        labels([], 1, complete=True),
-        regions=(region(dimension),),
-        coordinate_frame=coordinate_frame,
-    )
-    answer = piped.reported(pipeline, told)
-    assert len(answer.notices) == 1
-    assert pipeline.counters.unmatched == 0
-    assert pipeline.ledger.fates.pending == 3
-    piped.reported(pipeline, replace(told, regions=(region("x"),), coordinate_frame=""))
-    assert pipeline.ledger.fates.account["ignored"] == 3

@@ -9,8 +9,6 @@ from monitor.frames.frame import ReceivedObjects
 
 @dataclass(frozen=True)
 class Told:
-    """One sample of an object."""
-
     id: int | None
     class_index: int | None
     truth: tuple[float, ...]
@@ -29,12 +27,11 @@ def padded(rows):
 def objects(*rows: Told) -> ReceivedObjects:
     truth, truth_length = padded([row.truth for row in rows])
     covariance, covariance_length = padded([row.covariance for row in rows])
+    kinds = [-1 if row.class_index is None else row.class_index for row in rows]
     return ReceivedObjects(
         id=np.array([row.id or 0 for row in rows], np.uint64),
         has_id=np.array([row.id is not None for row in rows], bool),
-        class_index=np.array(
-            [-1 if row.class_index is None else row.class_index for row in rows], np.int64
-        ),
+        class_index=np.array(kinds, np.int64),
         truth=truth,
         truth_length=truth_length,
         covariance=covariance,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray
 from monitor.recalibration.recalibrator import Output
 
 
@@ -51,14 +48,3 @@ class Moving(Odd):
 
     def apply(self, estimates: Estimates) -> Estimates:
         return Estimates(estimates.mean + self.by, estimates.covariance, estimates.diagonal)
-
-
-@dataclass(frozen=True, eq=False)
-class ByRow(Odd):
-    """A factor on the variance for each row of the one batch it is meant for; (n,) or (n, K)."""
-
-    factors: FloatArray
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        k = estimates.mean.shape[1]
-        return estimates.rescaled(np.sqrt(self.factors).reshape(len(self.factors), -1) * np.ones(k))

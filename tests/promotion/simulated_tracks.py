@@ -4,7 +4,6 @@ in pieces, as a tracker makes of them that loses its object at a large error. No
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -99,15 +98,3 @@ def broken(random: np.random.Generator, track: WholeTrack, longest: int) -> list
         pieces.append(piece(track, rows))
         left = np.setdiff1d(left, rows)
     return pieces
-
-
-def outliers_broken_off(some: Sequence[WholeTrack], gate: float = 3.0) -> list[WholeTrack]:
-    """Every row with an error of more than so many deviations a track of its own, by their ends."""
-    pieces = []
-    for track in some:
-        z = np.abs((track.truth - track.sent.mean) / track.sent.deviation).max(axis=1)
-        pieces += [piece(track, np.array([row])) for row in np.flatnonzero(z > gate)]
-        within = np.flatnonzero(z <= gate)
-        if within.size:
-            pieces.append(piece(track, within))
-    return sorted(pieces, key=lambda track: track.ended_ns)

@@ -1,62 +1,67 @@
-"""Candidates beside a champion on simulated tracks: how they are scored, which are proven, which
-never, how soon; and that what served before comes back when a fault ends.
+"""Candidates beside a champion on simulated tracks: how they are scored and bet on, which are
+proven, which never, how soon; and that what served before comes back when a fault ends.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import minimize_scalar
+from scipy.stats import chi2, f, multivariate_normal
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.promotion.betting import Bets, Clip, Watch
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.promotion.betting import (
+    FRACTIONS,
+    LEFT,
+    PREMIUMS,
+    STAKES,
+    Bets,
+    Clip,
+    Watch,
+    full_say,
+    log10_threshold,
+)
 from monitor.promotion.records import TrialSettings, Verdict
 from monitor.promotion.tracks import WholeTrack, rows_of
 from monitor.promotion.trial import (
     Guard,
     Trial,
     clip_of,
-    factors,
     joint_log_score,
     mean_differences,
 )
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.scaling import VarianceScaling
-from tests.promotion.odd_recalibrators import ByRow, Moving, Odd, Spoiling
-from tests.promotion.simulated_tracks import outliers_broken_off, tracks
+from tests.promotion.odd_recalibrators import Moving, Odd, Spoiling
+from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
 XYZ = plain_space(("x", "y", "z"), "m")
 NAN = float("nan")
 
 
-def scaled(*factors: float) -> VarianceScaling:
-    return VarianceScaling(tuple(np.sqrt(factors).tolist()))
+def clip_between(candidate: Recalibrator, champion: Recalibrator, *some: WholeTrack) -> Clip:
+    return clip_of(candidate, champion, rows_of(some), SETTINGS.clip)
 
 
-def clip_between(candidate: Recalibrator, champion: Recalibrator, track: WholeTrack) -> Clip:
-    return clip_of(candidate, champion, rows_of([track]), SETTINGS.clip)
+def begun(candidate: Recalibrator, *some: WholeTrack, number=1) -> Trial:
+    """Beside what is sent; with a clip of some tracks."""
+    return Trial("car", candidate, number, clip_between(candidate, IDENTITY, *some))
 
 
-def begun(candidate, champion, track: WholeTrack, number=1) -> Trial:
-    clip = clip_between(candidate, champion, track)
-    return Trial("car", candidate, number, clip)
-
-
-def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
+def ended(trial: Trial, some: list[WholeTrack]) -> tuple[Verdict, int]:
     """The first verdict that ends it, looking at every track, and after how many."""
-    return ended(begun(candidate, champion, some[0]), champion, some)
-
-
-def ended(trial: Trial, champion: Recalibrator, some: list[WholeTrack]) -> tuple[Verdict, int]:
-    """The same, of a trial that runs."""
     rows = rows_of(some)
-    differences = mean_differences(rows, trial.recalibrator, champion, LIMITS).value
+    differences = mean_differences(rows, trial.recalibrator, IDENTITY, LIMITS).value
     for i in range(len(some)):
         one = slice(i, i + 1)
         bets = trial.bets.taken(differences[one], rows.counts[one], trial.clip)
@@ -66,30 +71,15 @@ def ended(trial: Trial, champion: Recalibrator, some: list[WholeTrack]) -> tuple
     return Verdict.RUNNING, len(some)
 
 
-def alike(factor: float) -> VarianceScaling:
-    return scaled(*(factor,) * 3)
-
-
-# ---- scores
-
-
-WITH_YAW = Space(
-    (Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m"), Dimension("y", "m"))
-)
-
-
-def gaussians(seed, n, k):
-    random = np.random.default_rng(seed)
-    root = random.normal(size=(n, k, k)) + np.eye(k)
-    return random.normal(size=(n, k)), root @ root.transpose(0, 2, 1) + 0.1 * np.eye(k)
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_the_score_is_the_log_density_by_dimension_without_angles(k):
-    error, covariance = gaussians(k, 50, k)
+    random = np.random.default_rng(k)
+    root, error = random.normal(size=(50, k, k)) + np.eye(k), random.normal(size=(50, k))
+    covariance = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(k)
     space, joint = plain_space(tuple("abcdef"[:k]), "m"), slice(None)
     if k == 3:
-        space, joint = WITH_YAW, slice(1, None)
+        yaw = Dimension("yaw", "rad", DimensionKind.ANGLE)
+        space, joint = Space((yaw, Dimension("x", "m"), Dimension("y", "m"))), slice(1, None)
     expected = [
         multivariate_normal(cov=one[joint, joint]).logpdf(row[joint]) / len(row[joint])
         for row, one in zip(error, covariance, strict=True)
@@ -98,34 +88,18 @@ def test_the_score_is_the_log_density_by_dimension_without_angles(k):
 
 
 def test_differences_are_means_over_each_track_of_the_scores_of_what_is_forwarded():
-    some = [replace_length(track, n) for track, n in zip(tracks(1, 3), (5, 1, 40), strict=True)]
-    found = mean_differences(rows_of(some), scaled(2.0, 3.0, 0.5), scaled(1.0, 1.5, 1.0), LIMITS)
-    expected = [
-        np.mean(densities(track, [2.0, 3.0, 0.5]) - densities(track, [1.0, 1.5, 1.0]))
-        for track in some
-    ]
+    def score(track: WholeTrack, factors: list[float]) -> float:
+        pairs = zip(track.truth - track.sent.mean, track.sent.covariance, strict=True)
+        laws = [multivariate_normal(cov=one * factors).logpdf(row) for row, one in pairs]
+        return float(np.mean(laws)) / len(factors)
+
+    lengths = zip(tracks(1, 3), (5, 1, 40), strict=True)
+    some = [track.take(slice(0, n)) for track, n in lengths]
+    candidate, champion = [2.0, 3.0, 0.5], [1.0, 1.5, 1.0]
+    found = mean_differences(rows_of(some), scaled(*candidate), scaled(*champion), LIMITS)
+    expected = [score(track, candidate) - score(track, champion) for track in some]
     assert not found.unsound
     np.testing.assert_allclose(found.value, expected, rtol=1e-10)
-
-
-def densities(track: WholeTrack, factors: list[float]) -> FloatArray:
-    """(n,) log density by dimension with variances times these factors."""
-    error = track.truth - track.sent.mean
-    return np.array(
-        [
-            multivariate_normal(cov=one * factors).logpdf(row) / len(factors)
-            for row, one in zip(error, track.sent.covariance, strict=True)
-        ]
-    )
-
-
-def replace_length(track: WholeTrack, n: int) -> WholeTrack:
-    return replace(
-        track,
-        sent=track.sent.take(slice(0, n)),
-        truth=track.truth[:n],
-        stamp_ns=track.stamp_ns[:n],
-    )
 
 
 @pytest.mark.parametrize("keeps_definite", [True, False])
@@ -149,46 +123,9 @@ def test_a_candidate_that_raises_or_makes_implausible_sizes_is_not_sound():
     assert "beyond [limits] largest_deviation = 100000" in found.unsound
 
 
-def test_rows_on_which_the_champion_fails_count_as_sent():
-    some = tracks(6, 2)
-    rows, candidate = rows_of(some), scaled(1.3, 1.3, 1.3)
-    champion = Spoiling(np.nan, last=some[0].n, keeps_definite=False)
-    found = mean_differences(rows, candidate, champion, LIMITS).value
-    as_sent = mean_differences(rows, candidate, Identity(), LIMITS).value
-    doubled = mean_differences(rows, candidate, scaled(2, 2, 2), LIMITS).value
-    np.testing.assert_allclose(found, [as_sent[0], doubled[1]], rtol=1e-12)
-
-
-# ---- factors on the variance
-
-
-def test_factors_that_differ_by_row_are_told_by_quantiles_and_their_geometric_mean():
-    factor = np.exp(np.random.default_rng(3).normal(size=(400, 3)))
-    found = factors(ByRow(factor), rows_of(tracks(3, 10)).sent, ("x", "y", "z"))
-    for one, column in zip(found, factor.T, strict=True):
-        ordered = np.sort(column)
-        assert ordered[19] <= one.lowest <= ordered[20]
-        assert one.typical == pytest.approx(np.prod(column ** (1 / 400)))
-        assert ordered[379] <= one.highest <= ordered[380]
-
-
-# ---- what a trial counts
-
-
-def test_a_short_track_has_its_share_of_a_say():
-    some = tracks(0, 2, length=40)
-    trial = begun(scaled(2, 2, 2), IDENTITY, some[0])
-    assert trial.clip.rows == 40
-    short = some[1].since(int(some[1].stamp_ns[29]))
-    assert short is not None
-    assert short.n == 10
-    (difference,) = mean_differences(rows_of([short]), trial.recalibrator, IDENTITY, LIMITS).value
-    assert trial.taken([short], IDENTITY, LIMITS).bets.total == pytest.approx(difference / 4)
-
-
 def test_evidence_says_what_the_verdict_rests_on():
     some = tracks(2, 30, scale=3.0)
-    trial = begun(scaled(3, 3, 3), IDENTITY, some[0], number=2).taken(some, IDENTITY, LIMITS)
+    trial = begun(scaled(3), some[0], number=2).taken(some, IDENTITY, LIMITS)
     evidence = trial.evidence(SETTINGS)
     differences = mean_differences(rows_of(some), trial.recalibrator, IDENTITY, LIMITS).value
     assert evidence.tracks == 30
@@ -213,9 +150,6 @@ def test_evidence_says_what_the_verdict_rests_on():
 def test_the_verdict_is_the_first_that_holds(better, worse, seen, verdict):
     bets = Bets(seen, 0.0, (better,) * 6, (worse,) * 6)
     assert Trial("car", IDENTITY, 1, Clip(), bets).verdict(SETTINGS) is verdict
-
-
-# ---- how much a track can say
 
 
 def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
@@ -270,80 +204,42 @@ def test_who_does_neither_alone_stakes_all_and_no_stake_is_nothing_or_more_than_
     for candidate in (scaled(2, 2, 0.5), Moving(1.0), Moving(1e-9)):
         assert clip_between(candidate, IDENTITY, track) == Clip(1.0, 1.0, 1.0, 40.0)
     for factor in (1.0, 1 + 1e-9, 1e30, 1e-30):
-        clip = clip_between(alike(factor), IDENTITY, track)
+        clip = clip_between(scaled(factor), IDENTITY, track)
         assert 1e-3 <= clip.loss <= 1.0
         assert 1e-3 <= clip.gain <= 1.0
 
 
-# ---- who is proven
-
-
 @pytest.mark.parametrize("degrees", [np.inf, 5.0])
 @pytest.mark.parametrize("factor", [2.25, 5.0, 0.4])
-def test_a_true_correction_is_proven_within_a_hundred_tracks_also_where_outliers_are_broken_off(
-    factor, degrees
-):
+def test_a_true_correction_is_proven_within_a_hundred_tracks(factor, degrees):
     for seed in range(4):
         some = tracks(seed, 150, scale=factor, degrees=degrees)
-        verdict, count = decided(alike(factor), IDENTITY, some)
+        verdict, count = ended(begun(scaled(factor), some[0]), some)
         assert (verdict, count < 120) == (Verdict.BETTER, True)
-        some = outliers_broken_off(tracks(seed, 300, scale=factor, degrees=5.0), gate=4.0)
-        clip = clip_of(alike(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        trial = Trial("car", alike(factor), 1, clip)
-        assert ended(trial, IDENTITY, some[20:])[0] is Verdict.BETTER
 
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("factor", [1 / 1.5, 1.15, 2])
 def test_under_heavy_tails_no_step_away_from_a_calibrated_champion_is_proven(factor, held):
     some = [tracks(seed, 400, degrees=3.0, held=held) for seed in range(12)]
-    verdicts = [decided(alike(factor), IDENTITY, one)[0] for one in some]
+    verdicts = [ended(begun(scaled(factor), one[0]), one)[0] for one in some]
     # Variances of 3 degrees of freedom have none themselves: a rare track decides it.
     assert verdicts.count(Verdict.BETTER) <= 1
 
 
-@pytest.mark.parametrize(("factor", "degrees"), [(1.5, 5.0), (2.0, 5.0), (1 / 1.5, 3.0)])
-def test_outliers_broken_off_into_tracks_of_their_own_prove_no_step_of_a_healthy_detector(
-    factor, degrees
-):
-    by_length, by_head = [], []
-    for seed in range(8):
-        some = outliers_broken_off(tracks(seed, 210, degrees=degrees))
-        clip = clip_of(alike(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        trial = Trial("car", alike(factor), 1, clip)
-        by_length.append(ended(trial, IDENTITY, some[20:])[0])
-        # Where a single row has a full say, as the whole track has that it was broken from.
-        alone = replace(trial, clip=replace(clip, rows=1.0))
-        by_head.append(ended(alone, IDENTITY, some[20:])[0])
-    assert by_length.count(Verdict.BETTER) <= (degrees == 3.0)
-    assert factor < 1 or set(by_head) == {Verdict.BETTER}
-
-
-def test_a_wrong_correction_is_proven_worse():
-    for factor in (0.3, 3.0):
-        verdict, after = decided(scaled(*(factor,) * 3), IDENTITY, tracks(9, 400))
-        assert (verdict, after < 60) == (Verdict.WORSE, True)
-
-
-# ---- what served before
-
-
-def fault_then_none(seed, factor, degrees=np.inf):
-    """300 tracks of a fault and 300 of none."""
+def fault_then_none(seed, factor, degrees=np.inf) -> tuple[list[WholeTrack], Guard]:
+    """300 tracks of a fault and 300 of none, and a guard beside what corrects the fault."""
     scale = np.repeat([factor, 1.0], 300)[:, None] * np.ones(3)
-    return tracks(seed, 600, scale=scale, degrees=degrees)
-
-
-def guard_of(factor, track) -> Guard:
-    return Guard("car", IDENTITY, clip_between(IDENTITY, alike(factor), track))
+    some = tracks(seed, 600, scale=scale, degrees=degrees)
+    return some, Guard("car", IDENTITY, clip_between(IDENTITY, scaled(factor), some[0]))
 
 
 @pytest.mark.parametrize("degrees", [np.inf, 5.0])
 @pytest.mark.parametrize(("factor", "within"), [(5.0, 80), (2.25, 220), (0.3, 80)])
 def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
     for seed in range(2):
-        some, champion = fault_then_none(seed, factor, degrees), alike(factor)
-        guard = guard_of(factor, some[0]).taken(some[:300], champion, LIMITS)
+        (some, guard), champion = fault_then_none(seed, factor, degrees), scaled(factor)
+        guard = guard.taken(some[:300], champion, LIMITS)
         assert not guard.won(SETTINGS)
         guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
         assert guard.won(SETTINGS)
@@ -352,21 +248,169 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
 
 
 def test_its_evidence_is_of_the_tracks_since_it_is_better():
-    some = fault_then_none(2, 5.0)[:340]
-    guard = guard_of(5.0, some[0])
+    some, guard = fault_then_none(2, 5.0)
     assert guard.evidence(SETTINGS).tracks == 0
-    evidence = guard.taken(some, alike(5.0), LIMITS).evidence(SETTINGS)
+    evidence = guard.taken(some[:340], scaled(5.0), LIMITS).evidence(SETTINGS)
     assert 35 <= evidence.tracks <= 45
     assert evidence.gain == pytest.approx((math.log(5) - 0.8) / 2, abs=0.1)
     assert evidence.log10_better > evidence.log10_threshold == 5
     assert evidence.log10_worse == 0
 
 
-def test_who_fails_begins_anew_and_does_not_come_back_for_what_it_was():
-    some = tracks(4, 60)
-    broken = Guard("car", Spoiling(NAN, first=2000), Clip())
-    proven = broken.taken(some[:50], alike(50.0), LIMITS)
-    assert proven.won(SETTINGS)
-    failed = proven.taken(some, alike(50.0), LIMITS)
-    assert not failed.won(SETTINGS)
-    assert failed.watch == Watch()
+differences = st.lists(st.floats(-1, 1), max_size=40)
+bounds = st.floats(0.01, 1.0)
+
+
+def clip_from(loss, gain):
+    """1.0: no bound is known."""
+    return Clip(1.0, loss, gain)
+
+
+# Where a track can lose a nat, as much as it can gain, and that is known.
+KNOWN = Clip(2.0, 1.0, 1.0)
+
+
+def taken(bets, values, clip):
+    """With tracks of a full say."""
+    return bets.taken(np.array(values), np.ones(len(values)), clip)
+
+
+def oracle_multiple(value, bound, bettor):
+    if bound < 1:
+        return max(1e-300, 1 + FRACTIONS[bettor] * value / bound)
+    return max(LEFT, 1 + STAKES[bettor] * value) / PREMIUMS[bettor]
+
+
+def oracle_log10(values, clip, *, better):
+    """Mean of products, one factor after the other."""
+    wealth = []
+    for bettor in range(6):
+        product = Fraction(1)
+        for value in values:
+            bound = clip.loss if better else clip.gain
+            product *= Fraction(oracle_multiple(value if better else -value, bound, bettor))
+        wealth.append(product)
+    mean = sum(wealth, Fraction(0)) / 6
+    return math.log10(mean.numerator) - math.log10(mean.denominator)
+
+
+def oracle_full_say(counts):
+    """Of all detections, each known by how long its track is: nine in ten are in no longer ones."""
+    lengths = sorted(length for length in counts for _ in range(length))
+    for length in lengths:
+        if 10 * sum(other <= length for other in lengths) >= 9 * len(lengths):
+            return length
+    raise AssertionError
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+@example([32] * 10 + [1] * 200)
+@example([1] * 90 + [10])
+def test_the_full_say_is_of_the_length_that_nine_in_ten_detections_do_not_exceed(counts):
+    assert full_say(np.array(counts)) == oracle_full_say(counts)
+
+
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.integers(1, 80)), max_size=20))
+def test_gains_are_clipped_by_the_piece_and_losses_are_not(some):
+    values, counts = (np.array([one[i] for one in some]) for i in range(2))
+    clip = Clip(0.5, 0.2, 0.3, rows=32.0)
+    for said, value, count in zip(
+        clip.said(values, clip.shares(counts)), values, counts, strict=True
+    ):
+        assert said == pytest.approx(min(1.0, count / 32) * min(0.5, value))
+
+
+@given(st.lists(st.floats(-1, 1), max_size=30), bounds, bounds)
+def test_wealth_is_the_mean_of_products(values, loss, gain):
+    clip = clip_from(loss, gain)
+    bets = taken(Bets(), values, clip)
+    assert bets.log10_better == pytest.approx(oracle_log10(values, clip, better=True), abs=1e-9)
+    assert bets.log10_worse == pytest.approx(oracle_log10(values, clip, better=False), abs=1e-9)
+
+
+@given(differences, bounds, bounds, st.randoms(use_true_random=False), st.integers(0, 40))
+def test_the_order_of_tracks_and_the_parts_they_come_in_make_no_difference(
+    values, loss, gain, random, cut
+):
+    clip, shuffled = clip_from(loss, gain), list(values)
+    random.shuffle(shuffled)
+    whole = taken(Bets(), values, clip)
+    parts = taken(taken(Bets(), shuffled[:cut], clip), shuffled[cut:], clip)
+    assert (parts.tracks, parts.total) == (whole.tracks, pytest.approx(whole.total, abs=1e-9))
+    assert parts.better == pytest.approx(whole.better, rel=1e-9, abs=1e-9)
+    assert parts.worse == pytest.approx(whole.worse, rel=1e-9, abs=1e-9)
+    if not values:
+        assert whole == Bets()
+        assert (whole.gain, whole.log10_better, whole.log10_worse) == (0.0, 0.0, 0.0)
+
+
+def test_the_gain_is_the_mean_of_what_tracks_said_where_none_is_shown_to_lose_more_than_most():
+    bets = taken(Bets(), [1.0, -1e18, 0.25], Clip())
+    assert bets.gain == pytest.approx(0.25 / 3)
+
+
+def test_the_threshold_is_what_is_left_of_alpha_and_all_trials_together_spend_no_more():
+    spent = [10 ** -log10_threshold(0.02, number) for number in range(1, 10_000)]
+    assert spent[:3] == pytest.approx([0.01, 0.02 / 6, 0.02 / 12])
+    assert 0.0199 < sum(spent) < 0.02
+
+
+def mean_multiple(stake, factor, dimensions, degrees):
+    """E max(1 + s(½ ln f − ½(f − 1)v), 0.1), v NEES/K of one detection, of mean 1."""
+    slope = 0.5 * stake * (factor - 1)
+    most = (1 - LEFT + 0.5 * stake * math.log(factor)) / slope
+    if math.isinf(degrees):
+        below = chi2(dimensions, scale=1 / dimensions).cdf
+    else:
+        below = f(dimensions, degrees, scale=(degrees - 2) / degrees).cdf
+    # E (a − v)⁺ is the integral of P(v ≤ x) from 0 to a.
+    return LEFT + slope * quad(below, 0, most, limit=200)[0]
+
+
+@pytest.mark.parametrize(("stake", "premium"), list(zip(STAKES, PREMIUMS, strict=True)))
+def test_a_premium_is_the_largest_mean_that_a_wrong_shrinking_step_has(stake, premium):
+    largest = minimize_scalar(
+        lambda log: -mean_multiple(stake, math.exp(log), 3, 3.0), bounds=(0.02, 3), method="bounded"
+    )
+    assert premium - 2e-4 < -largest.fun <= premium
+
+
+def test_short_tracks_and_one_dimension_are_insured_only_by_a_known_bound():
+    def insured(dimensions: int, rows: float) -> bool:
+        return Clip(1.0, 1.0, 1.0, rows).insured(dimensions)
+
+    assert [insured(k, 1.0) for k in (1, 2, 3)] == [False, False, True]
+    assert [insured(k, 5.0) for k in (1, 2)] == [False, True]
+    assert Clip(1.0, 0.4, 1.0).insured(1)
+
+
+def watched(values):
+    return taken(Watch(), values, KNOWN)
+
+
+def oracle_statistic(values, fraction):
+    """Σ over beginnings of the product from there on."""
+    return sum(
+        math.prod(1 + fraction * value for value in values[begin:]) for begin in range(len(values))
+    )
+
+
+@given(st.lists(st.floats(-1, 1), max_size=25))
+def test_the_statistic_is_the_sum_of_bets_begun_at_every_track(values):
+    watch = watched(values)
+    expected = [oracle_statistic(values, fraction) for fraction in FRACTIONS]
+    assert [run.statistic for run in watch.runs] == pytest.approx(expected, rel=1e-9)
+    mean = sum(expected) / len(expected)
+    assert watch.log10_better == pytest.approx(math.log10(mean) if mean > 1 else 0.0, abs=1e-9)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=25))
+def test_the_change_is_where_the_best_bet_began(values):
+    for fraction, run in zip(FRACTIONS, watched(values).runs, strict=True):
+        products = [
+            math.prod(1 + fraction * value for value in values[begin:])
+            for begin in range(len(values))
+        ]
+        assert run.cumulative == pytest.approx(max(products), rel=1e-9)
+        later = values[len(values) - run.tracks :]
+        assert run.total == pytest.approx(sum(later), abs=1e-9)

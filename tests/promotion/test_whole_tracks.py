@@ -1,29 +1,37 @@
-"""From labelled frames to whole tracks: which frames are learned from, when a track is whole, which
-tracks are kept and of one regime, and that to break a track changes nothing of what it says.
+"""From labelled frames to whole tracks and to fits: which frames are learned from, when a track is
+whole, which tracks are of one regime, what is fitted to them and which fits are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
+from monitor.promotion import fits
 from monitor.promotion import tracks as tracks_module
 from monitor.promotion.betting import Clip
-from monitor.promotion.records import TrackSettings
-from monitor.promotion.reservoir import FrameSample, latest_alike
+from monitor.promotion.fits import fit_slices
+from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
+from monitor.promotion.register import judge
+from monitor.promotion.reservoir import FrameSample, latest_alike, looks_healthy
 from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
 from monitor.promotion.trial import Trial
+from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.scaling import Objective, VarianceScaling
+from monitor.recalibration.selection import IDENTITY as NOTHING
 from monitor.statistics.observations import finished
+from tests.promotion.fit_jobs import job_of, rows_of
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import broken
 from tests.promotion.simulated_tracks import tracks as simulated
 
@@ -38,22 +46,19 @@ def frame(
     stamp_ns: int,
     tracks: Sequence[int | None],
     *,
-    slices: Sequence[int] | None = None,
     source: int = 0,
     delay_ns: int = 0,
-    names: str = "xy",
     number: float = 0.0,
 ) -> LabelledRows:
     """Rows of a frame by the track of each, None for none; truth is the number of the row, from
     `number` on, the mean its negative, the variance 1 more.
     """
-    n, k = len(tracks), len(names)
-    value = (number + np.arange(n))[:, None] * np.ones(k)
+    value = (number + np.arange(len(tracks)))[:, None] * np.ones(2)
     known = np.array([track is not None for track in tracks])
     return LabelledRows(
-        space=plain_space(tuple(names)),
-        slices=np.array([0] * n if slices is None else slices, np.int64),
-        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(k), known),
+        space=plain_space(("x", "y")),
+        slices=np.zeros(len(tracks), np.int64),
+        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(2), known),
         truth=value,
         stamp_ns=stamp_ns,
         delay_ns=delay_ns,
@@ -78,9 +83,6 @@ def spans(tracks: Iterable[WholeTrack]) -> list[tuple[float, float]]:
     return [(track.stamp_ns[0] / SECOND, track.ended_ns / SECOND) for track in tracks]
 
 
-# ---- which frames
-
-
 def sampled(sample: FrameSample, stamps: Sequence[int], source: int = 0) -> list[int]:
     """Of the stamps of frames, those it takes."""
     return [stamp for stamp in stamps if sample.takes(source, stamp)]
@@ -97,27 +99,16 @@ def test_of_each_interval_and_source_the_first_frame_is_taken_with_all_labels_of
     assert sampled(sample, [1000, 1050, 700, 750, 800, 1080]) == [1000, 700, 800]
 
 
-@pytest.mark.parametrize("rate", [3, 10, 25, 60])
-def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together(rate):
+def test_a_track_has_no_more_rows_than_are_kept_and_is_held_together():
     settings = TrackSettings()
-    stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
-    some = sampled(FrameSample(settings.sample_ns), stamps)
-    for first in some:
-        whole = [stamp for stamp in some if first <= stamp < first + settings.longest_ns]
-        assert len(whole) <= settings.rows_per_track
+    for rate in (3, 10, 25, 60):
+        stamps = [i * SECOND // rate for i in range(-20 * rate, 20 * rate)]
+        some = np.array(sampled(FrameSample(settings.sample_ns), stamps))
+        ends = np.searchsorted(some, some + settings.longest_ns)
+        assert (ends - np.arange(some.size)).max() <= settings.rows_per_track
     short = TrackSettings(idle_ns=SECOND, rows_per_track=2)
     near = sampled(FrameSample(short.sample_ns), range(0, 30 * SECOND, SECOND // 10))
     assert np.diff(near).max() <= SECOND // 2
-
-
-# ---- whole
-
-
-def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
-    opened = OpenTracks(SETTINGS)
-    assert fed(opened, seen(1, 0, 3)) == []
-    assert fed(opened, seen(2, 3, 3.95)) == []
-    assert spans(fed(opened, seen(2, 4, 4.1))) == [(0.0, 2.9)]
 
 
 def test_rows_of_no_known_track_are_a_unit_a_block():
@@ -128,22 +119,8 @@ def test_rows_of_no_known_track_are_a_unit_a_block():
     assert spans(blocks) == [(-14.0, -12.0), (-10.0, -2.0), (0.0, 8.0)]
     assert [track.n for track in blocks] == [4, 10, 10]
     # Where nobody tracks, it is the same.
-    untracked = OpenTracks(SETTINGS)
-    for rows in frames:
-        n = slice(0, 2)
-        untracked.add(
-            LabelledRows(
-                rows.space,
-                rows.slices[n],
-                rows.sent.take(n),
-                rows.truth[n],
-                rows.stamp_ns,
-                0,
-                None,
-                0,
-            )
-        )
-    assert spans(finished(untracked.closed())) == spans(blocks)
+    untracked = [replace(rows.take(slice(0, 2)), tracks=None) for rows in frames]
+    assert spans(fed(OpenTracks(SETTINGS), untracked)) == spans(blocks)
 
 
 def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
@@ -164,21 +141,14 @@ def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
     assert track.delay_ns == 100
 
 
-@given(
-    gaps=st.lists(
-        st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
-        min_size=1,
-        max_size=60,
-    ),
-    cut=st.integers(1, 60),
-)
+FRAMES = st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=60), st.integers(1, 60))
+@example([(25, [1])] * 30, 1)
 def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cut):
-    """In the order of time, a loop over single rows: whole is what was last seen too long ago, or
-    began too long ago, and what comes later is left out.
-    """
     number = count()
-    settings = TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024)
-    opened = OpenTracks(settings)
+    opened = OpenTracks(TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024))
     expected: list[list[float]] = []
     # By track: when its unit began and its rows, when something last came of it, what is over.
     units: dict[int, tuple[int, list[float]]] = {}
@@ -210,13 +180,6 @@ def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cu
     assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected)
 
 
-def test_an_object_that_stays_counts_again_after_ten_times_its_longest():
-    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
-    frames = [frame(second * SECOND // 2, [1]) for second in range(2 * 350)]
-    found = fed(opened, [*frames, frame(1000 * SECOND, [2])])
-    assert [int(track.stamp_ns[0]) // SECOND for track in found] == [0, 100, 200, 300]
-
-
 def test_long_tracks_are_thinned_evenly():
     settings = TrackSettings(longest_ns=10 * SECOND, rows_per_track=32)
     for rows in (33, 64, 65, 100, 1000, 4097):
@@ -229,16 +192,6 @@ def test_long_tracks_are_thinned_evenly():
         assert track.stamp_ns[0] == 0
         assert gaps.max() < 2.1, rows
         assert track.ended_ns > 0.93 * stamps[-1]
-
-
-def test_a_source_that_is_labelled_hours_late_has_its_own_time():
-    opened = OpenTracks(SETTINGS)
-    found = []
-    for second in range(20):
-        late = seen(1, second, second + 1, source=1)
-        live = seen(2, 7200 + second, 7201 + second, source=2)
-        found += fed(opened, [row for pair in zip(late, live, strict=True) for row in pair])
-    assert spans(found) == [(0.0, 9.9), (7200.0, 7209.9)]
 
 
 def test_tracks_of_a_source_that_fell_silent_are_whole_when_others_have_gone_on():
@@ -265,9 +218,6 @@ def test_stragglers_neither_end_nor_join_nor_begin_anything():
     assert spans(fed(opened, [*seen(1, 105, 106), *seen(2, 108, 109)])) == [(100.0, 105.9)]
 
 
-# ---- bounds
-
-
 def test_further_tracks_are_left_out_for_good_and_counted():
     opened = OpenTracks(TrackSettings(most_open=3))
     assert fed(opened, [frame(i * SECOND // 10, [1, 2, 3, 4, 5]) for i in range(5)]) == []
@@ -278,27 +228,12 @@ def test_further_tracks_are_left_out_for_good_and_counted():
     assert opened.left_out == 2
 
 
-def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile():
-    opened = OpenTracks(SETTINGS)
-    for i in range(20):
-        opened.add(frame(i * SECOND // 10, range(1, 301)))
-    opened.add(frame(10 * SECOND, [None] * 2000))
-    steps = opened.closed()
-    for _ in range(8000 // 256 + 300 // 16):
-        next(steps)
-        opened.add(frame(11 * SECOND, [1]))
-    assert len(finished(steps)) == 300
-
-
 def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
     monkeypatch.setattr(tracks_module, "_WAITING", 5)
     opened = OpenTracks(SETTINGS)
     assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
     assert opened.left_out == 8
     assert [track.n for track in fed(opened, [frame(9 * SECOND, [3])])] == [2, 2]
-
-
-# ---- in pieces
 
 
 def said(some: Sequence[WholeTrack], candidate: VarianceScaling, clip: Clip) -> float:
@@ -314,19 +249,6 @@ def test_to_break_a_track_changes_nothing_of_what_it_says(seed, length, factor):
     clip = Clip(1e3, 1e3, 1e3, rows=32.0)
     pieces = broken(np.random.default_rng(seed), track, 32)
     assert said(pieces, candidate, clip) == pytest.approx(said([track], candidate, clip), abs=1e-9)
-
-
-# ---- which are kept
-
-
-steps = st.one_of(
-    st.tuples(st.just("add"), st.integers(0, 2), st.integers(0, 20), st.integers(1, 3)),
-    st.tuples(st.just("taken"), st.integers(0, 2), st.just(0), st.just(0)),
-    st.tuples(st.just("drop"), st.integers(0, 2), st.integers(0, 5), st.just(0)),
-)
-
-
-# ---- of one regime
 
 
 def changed(seed: int, factor: float, *spans: tuple[int, int], length: int = 20) -> int:
@@ -361,3 +283,107 @@ def test_what_was_before_a_change_is_not_kept(factor, spans, least, most, median
     assert kept.min() >= least
     assert np.mean(kept <= most) >= 0.95
     assert np.median(kept) == pytest.approx(median, abs=2)
+
+
+POLICY, BAND = PolicySettings(), (0.5, 2.0)
+SENT = simulated(0, 1)[0].sent
+NAMES = ("x", "y", "z")
+# As of a clock that counts from 1970: as a float it would be known to 256 ns.
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
+@pytest.mark.parametrize("per_track", [1, 40])
+def test_few_tracks_are_drawn_towards_nothing_wrong_and_towards_one_factor(method, per_track):
+    rows = rows_of(4, tracks=3, per_track=per_track, factor=2.0, alike=True)
+    # Of one object all errors are the same: its rows are worth one, however many they are.
+    alone = fit_slices(job_of(method, {"car": rows}, prior_tracks=1e-9)).fitted["car"]
+    drawn = fit_slices(job_of(method, {"car": rows}, prior_tracks=3.0)).fitted["car"]
+    alone_log, drawn_log = (np.log(one.parameters()["scale"]) for one in (alone, drawn))
+    # 3 tracks against 3, and then against 20.
+    own = 3 / 23
+    np.testing.assert_allclose(
+        drawn_log.mean(), (own + (1 - own) / 2) * alone_log.mean(), rtol=0.05
+    )
+    free = np.log(FITTINGS[method].fit(rows, FitOptions(), None).parameters()["scale"])
+    np.testing.assert_allclose(drawn_log - drawn_log.mean(), own * (free - free.mean()), atol=0.01)
+
+
+def test_a_slice_whose_rows_determine_nothing_is_refused_in_the_words_of_the_method():
+    perfect = rows_of(1)
+    perfect.error[:, 1] = 0.0
+    outcome = fit_slices(job_of("variance-scaling", {"car": perfect, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    assert outcome.refused["car"].startswith("dimension 'd1' has no error in ")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), np.linalg.LinAlgError("no room")])
+def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, error):
+    unlucky = rows_of(1)
+
+    def fails(rows, prior):
+        if rows is unlucky:
+            raise error
+        return FITTINGS["variance-scaling"].fit(rows, FitOptions(), prior)
+
+    fitting = Fitting(fails, borrows=True)
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
+    outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    said = f"variance-scaling failed: {type(error).__name__}: no room"
+    assert outcome.refused == {"car": said}
+
+
+@pytest.mark.parametrize(
+    ("factor", "settings", "healthy"),
+    [
+        (1.1, FitSettings("variance-scaling"), True),
+        (2.0, FitSettings("variance-scaling"), False),
+        (0.5, FitSettings("variance-scaling"), False),
+        # Of methods whose factors are not the mean nothing is sure.
+        (1.0, FitSettings("gp-normal"), False),
+        (1.0, FitSettings("variance-scaling", Objective.QUANTILE), False),
+    ],
+)
+def test_health_is_told_by_the_mean_square_of_every_dimension(factor, settings, healthy):
+    assert looks_healthy(rows_of(1, tracks=100, factor=factor), settings, BAND) == healthy
+
+
+@pytest.mark.parametrize(
+    ("factors", "champion", "candidate", "words"),
+    [
+        ((3.0, 1.2, 0.9), None, (3.0, 1.2, 0.9), "factors on the variance: x 3, y 1.2, z 0.9"),
+        # A healthy detector is left alone, and a single factor beyond the band is reason enough.
+        ((1.99, 0.51, 1.5), None, None, "lies within 0.5 … 2: x 1.99, y 0.51, z 1.5; nothing to"),
+        ((2.01, 1.0, 1.0), None, (2.01, 1.0, 1.0), "factors on the variance: x 2.01"),
+        ((1.0, 1.0, 0.49), None, (1.0, 1.0, 0.49), "z 0.49"),
+        # One that is healthy again goes home, whatever serves it now.
+        ((1.1, 0.9, 1.3), (4.0, 4.0, 4.0), (), "x 1.1, y 0.9, z 1.3; back to what is sent"),
+        # A step that changes next to nothing is none.
+        ((3.2, 3.0, 2.8), (3.0, 3.0, 3.0), None, "none changes by more than 1.1"),
+        ((3.4, 3.0, 3.0), (3.0, 3.0, 3.0), (3.4, 3.0, 3.0), "factors on the variance"),
+    ],
+)
+def test_a_fault_is_corrected_and_a_healthy_detector_is_left_alone(
+    factors, champion, candidate, words
+):
+    serving = scaled(*champion) if champion else IDENTITY
+    judgement = judge(scaled(*factors), serving, SENT, NAMES, POLICY)
+    expected = scaled(*candidate) if candidate else IDENTITY
+    assert judgement.candidate == (None if candidate is None else expected)
+    assert words in judgement.reason
+    assert [factor.typical for factor in judgement.factors] == pytest.approx(factors)
+
+
+TWICE, THRICE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
+XY = ("x", "y")
+
+
+def test_a_step_gives_one_slice_a_recalibrator_and_leaves_the_others_theirs():
+    first = stepped(NOTHING, XY, ("car",), TWICE)
+    assert (first.dimensions, first.of(("car",)), first.of(("van",))) == (XY, TWICE, Identity())
+    second = stepped(first, XY, ("van",), THRICE)
+    assert (second.of(("car",)), second.of(("van",))) == (TWICE, THRICE)
+
+    # The way back leads to the very version that was left.
+    assert stepped(second, XY, ("van",), Identity()).version == first.version
+    assert stepped(first, XY, ("car",), Identity()) == NOTHING

@@ -1,9 +1,10 @@
-"""Detections with their truth, simulated or of the reference sets, and what else the tests of every
-method of Gaussians share."""
+"""Detections and opinions on classes with their truth, simulated or of the reference sets, and what
+else the tests of every method share."""
 
 from __future__ import annotations
 
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, plain_space
-from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection
+from monitor.recalibration.classes.probabilities import (
+    LEAST,
+)
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.normal import NormalLikelihood
-from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.processes.sparse_process import SparseProcess
+from monitor.recalibration.recalibrator import Recalibrator, as_matrix
 from monitor.recalibration.selection import Selection
 from monitor.store.codec import Codec
 from monitor.store.recalibrator_documents import any_selection_from_json
@@ -60,21 +65,13 @@ def rows_from(
 
 def joined(left: FitRows, right: FitRows) -> FitRows:
     """The rows of both, all of which have times and delays."""
-    a, b = left.estimates, right.estimates
-    times = [np.asarray(rows.time_s) for rows in (left, right)]
-    delays = [np.asarray(rows.delay_s) for rows in (left, right)]
-    return FitRows(
-        left.space,
-        Estimates(
-            np.concatenate([a.mean, b.mean]),
-            np.concatenate([a.covariance, b.covariance]),
-            np.concatenate([a.diagonal, b.diagonal]),
-        ),
-        np.concatenate([left.error, right.error]),
-        np.concatenate([left.track, right.track]),
-        np.concatenate(times),
-        np.concatenate(delays),
-    )
+
+    def both(of: Any) -> Any:
+        return np.concatenate([of(left), of(right)])
+
+    estimates = [both(attrgetter(f"estimates.{of}")) for of in ("mean", "covariance", "diagonal")]
+    others = [both(attrgetter(of)) for of in ("error", "track", "time_s", "delay_s")]
+    return FitRows(left.space, Estimates(*estimates), *others)
 
 
 @cache
@@ -104,16 +101,6 @@ def wrong_by_size(seed: int, n: int = 2000, k: int = 1) -> FitRows:
     random = np.random.default_rng(seed)
     sigma = np.exp(random.normal(size=(n, k)))
     return rows_of(sigma, np.sqrt(sigma) * random.normal(size=(n, k)) * np.arange(1, k + 1))
-
-
-def splits(name: str, fitted: int, count: int = 10) -> list[tuple[FitRows, FitRows]]:
-    """The rows of a set in file order, and then in `count` random ones: to fit, to evaluate."""
-    n = len(reference_sets()[name]["mean"])
-    orders = [np.arange(n), *(np.random.default_rng(i).permutation(n) for i in range(count))]
-    return [
-        (reference_rows(name, o[:fitted]), reference_rows(name, o[fitted : 2 * fitted]))
-        for o in orders
-    ]
 
 
 def true_log_factor(mean):
@@ -148,6 +135,25 @@ def normal_likelihood(rows: FitRows, *dimensions: int) -> NormalLikelihood:
     return NormalLikelihood(np.square(error / deviation), np.log(deviation))
 
 
+def random_points(seed: int, n: int, width: int = 2) -> FloatArray:
+    return np.random.default_rng(seed).normal(size=(n, width))
+
+
+def random_process(seed: int, *, outputs: int = 2, size: int = 5, width: int = 2) -> SparseProcess:
+    random = np.random.default_rng(seed)
+    scale = np.exp(0.3 * random.normal(size=(outputs, width)))
+    mixing = np.diag(np.exp(0.3 * random.normal(size=outputs)))
+    root = 0.2 * np.tril(random.normal(size=(outputs, size, size)), -1) + 0.4 * np.eye(size)
+    return SparseProcess(
+        tuple(random.normal(size=outputs).tolist()),
+        as_matrix(random_points(seed + 1, size, width)),
+        as_matrix(scale),
+        as_matrix(mixing),
+        as_matrix(random.normal(size=(outputs, size))),
+        tuple(as_matrix(one) for one in root),
+    )
+
+
 def wild_estimates(seed: int, n: int, k: int) -> Estimates:
     """Detections far outside of what any fit has seen, some of them with variances alone."""
     random = np.random.default_rng(seed)
@@ -167,7 +173,6 @@ def correlation(estimates: Estimates) -> FloatArray:
 
 
 def one_scale(rows: FitRows) -> FloatArray:
-    """The factor on σ of each dimension that variance scaling finds."""
     scale: FloatArray = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
     return scale
 
@@ -179,7 +184,6 @@ def nll(deviation: FloatArray, error: FloatArray) -> float:
 
 
 def scaled_loss(fitted: FitRows, fresh: FitRows) -> float:
-    """The likelihood that variance scaling reaches."""
     return nll(fresh.deviation * one_scale(fitted), fresh.error)
 
 
@@ -206,14 +210,50 @@ def as_read(kind: Any, parameters: Any) -> Any:
 
 
 def read_selection(text: str | bytes) -> Selection:
-    """Reads the document of a recalibrator of Gaussians."""
     found = any_selection_from_json(text)
     assert isinstance(found, Selection)
     return found
 
 
 def read_class_selection(text: str | bytes) -> ClassSelection:
-    """Reads the document of a recalibrator of class probabilities."""
     found = any_selection_from_json(text)
     assert isinstance(found, ClassSelection)
     return found
+
+
+def drawn(logits: FloatArray, random: np.random.Generator) -> Any:
+    """A label of each row, from its softmax."""
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    below = (random.uniform(size=(len(p), 1)) > np.cumsum(p, axis=1)).sum(axis=1)
+    return below.clip(0, p.shape[1] - 1)
+
+
+def made(method: str, classes: int, seed: int = 0) -> Any:
+    """One that no fit made, of any number of classes, from a document."""
+    random = np.random.default_rng([seed, classes])
+    units = min(classes, 5)
+
+    def numbers(*shape: int, scale: float = 1.0) -> Any:
+        return random.normal(0.0, scale, shape).tolist()
+
+    def between(low: float, high: float, n: int = classes) -> Any:
+        return np.sort(random.uniform(low, high, n)).tolist()
+
+    linear = {"weight": between(0.3, 3.0), "bias": numbers(classes)}
+    network = {
+        **{"centre": between(-5.0, -1.0), "spread": between(1.0, 3.0)},
+        **{"lowest": [-3.0] * classes, "highest": [2.0] * classes},
+        **{"hidden": numbers(units, classes, scale=0.5), "hidden_bias": numbers(units)},
+        "output": numbers(classes, units, scale=0.5),
+    }
+    low = np.log(LEAST)
+    knots = [{"sent": between(low, 0.0, 7), "made": between(low, 0.0, 7)} for _ in range(classes)]
+    parameters: dict[str, Any] = {
+        "class-identity": {},
+        "temperature": {"temperature": random.uniform(0.3, 3.0)},
+        "vector-scaling": linear,
+        "auxiliary-scaling": linear | network,
+        "classwise-isotonic": {"knots": knots},
+    }
+    return as_read(CLASS_METHODS[method], parameters[method])

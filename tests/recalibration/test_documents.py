@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.slices import RangeBuckets
-from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
+from monitor.recalibration.classes.class_scaling import VectorScaling
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     CLASS_METHODS,
     AnySelection,
     ClassSelection,
 )
-from monitor.recalibration.classes.probabilities import ClassIdentity, from_probabilities
+from monitor.recalibration.classes.probabilities import from_probabilities
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.processes.inputs import Feature, FeatureKind
 from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.scaling import CovarianceScaling, Objective, VarianceScaling
+from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import (
     FORMAT,
     IDENTITY,
@@ -41,12 +41,11 @@ from monitor.recalibration.selection import (
 from monitor.store.codec import InvalidDocument
 from monitor.store.recalibrator_documents import any_selection_from_json
 from tests import laws
-from tests.recalibration.classes.class_sets import made
-from tests.recalibration.processes.processes import random_process
 from tests.recalibration.rows import (
     as_read,
     json_values,
-    read_class_selection,
+    made,
+    random_process,
     read_selection,
     sizes,
     wild_estimates,
@@ -114,10 +113,9 @@ def selection_of(name: str) -> AnySelection:
         return ClassSelection(("a", "b", "c"), made(name, 3), OF_ENTROPY, {"rows": 3})
     rows = sizes(3, n=300, k=2)
     fitted = FITTINGS[name].fit(rows, FitOptions(inducing=3), None)
-    slices = {"car": Identity()}
-    return Selection(
-        rows.space.names, fitted, slices, {"rows": 3}, BASIS, {"car": BASIS}, RANGES, OF_DEVIATION
-    )
+    bases = {"car": Basis(9, 9, 0.1 + 0.2, 2**53 + 1, 2**63 - 1, Clock.STAMP)}
+    slices, notes = {"car": Identity()}, {"rows": 3}
+    return Selection(rows.space.names, fitted, slices, notes, BASIS, bases, RANGES, OF_DEVIATION)
 
 
 def paths(part: Any, to: Path_ = ()) -> list[Path_]:
@@ -138,14 +136,13 @@ def assert_refused_or_usable(text: str) -> None:
         return
     assert any_selection_from_json(found.to_json()) == found
     if isinstance(found, ClassSelection):
-        sent = np.random.default_rng(0).dirichlet([0.3] * (len(found.classes) or 3), (5, 2))
-        applied = found.apply(from_probabilities(sent))
+        opinions = np.random.default_rng(0).dirichlet([0.3] * (len(found.classes) or 3), (5, 2))
+        applied = found.apply(from_probabilities(opinions))
         assert applied.sum(axis=2) == pytest.approx(np.ones((5, 2)))
         return
+    sent = wild_estimates(0, 20, len(found.dimensions) or 2)
     for one in found.recalibrators:
-        laws.recalibrated_covariances_are_positive_definite(
-            one, wild_estimates(0, 20, len(found.dimensions) or 2)
-        )
+        laws.recalibrated_covariances_are_positive_definite(one, sent)
 
 
 of_every_kind = pytest.mark.parametrize("name", [*METHODS, *CLASS_METHODS])
@@ -158,7 +155,6 @@ def test_a_document_read_back_is_the_same_to_the_last_bit(name):
     assert found == selection
     assert (found.version, found.to_json()) == (selection.version, selection.to_json())
     assert type(found) is (ClassSelection if name in CLASS_METHODS else Selection)
-    assert any_selection_from_json(selection.to_json().encode()) == selection
 
 
 @of_every_kind
@@ -176,11 +172,13 @@ def test_whatever_is_no_document_is_refused(text):
         any_selection_from_json(text)
 
 
-@pytest.mark.parametrize("depth", [33, 500, 900, 100_000])
-def test_what_is_nested_too_deeply_to_be_walked_is_refused(depth):
-    document = as_text({**bare(IDENTITY), "fitted_on": {"rows": "here"}})
-    with pytest.raises(InvalidRecalibrator, match=r"nested more than 32 levels|is no JSON"):
-        any_selection_from_json(document.replace('"here"', "[" * depth + "]" * depth))
+@pytest.mark.parametrize(
+    ("depth", "words"), [(33, "nested more than 32 levels"), (10**5, "no JSON")]
+)
+def test_what_is_nested_too_deeply_to_be_walked_is_refused(depth, words):
+    document = as_text(bare(IDENTITY)).replace("{}", "[" * depth + "]" * depth, 1)
+    with pytest.raises(InvalidRecalibrator, match=words):
+        any_selection_from_json(document)
 
 
 # ---- documents of an earlier release, a file of every method by its version
@@ -202,13 +200,12 @@ def test_there_is_a_document_of_before_of_every_method():
     assert {part.method for one in of_gaussians for part in one.recalibrators} == set(METHODS)
 
 
-@pytest.mark.parametrize("notes", [None, 3, [], float("nan"), {"a": [float("inf"), "\ud800"]}])
-@pytest.mark.parametrize("version", [next(iter(EARLIER)), "temperature-ef0fa53832d3"])
-def test_whatever_is_noted_beside_a_document_it_is_read(version, notes):
-    found = any_selection_from_json(as_text({**EARLIER[version], "fitted_on": notes}))
-    assert found.version == version
-    assert isinstance(found.fitted_on, dict)
-    assert any_selection_from_json(found.to_json()).to_json() == found.to_json()
+@pytest.mark.parametrize("notes", [None, 3, {"a": [float("inf"), "\ud800"]}])
+def test_whatever_is_noted_beside_a_document_it_is_read(notes):
+    for version, document in list(EARLIER.items())[:6]:
+        found = any_selection_from_json(as_text({**document, "fitted_on": notes}))
+        assert found.version == version
+        assert any_selection_from_json(found.to_json()).to_json() == found.to_json()
 
 
 # ---- versions
@@ -226,35 +223,21 @@ def test_the_version_is_the_method_and_a_hash_of_the_content():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("selection", "changes"),
     [
-        {"dimensions": ("x", "z")},
-        {"fallback": TRIPLE},
-        {"by_slice": {"van": TRIPLE, "bus": FULL}},
-        {"by_slice": {"bus": FULL, "car": VarianceScaling((3.0, np.nextafter(3.0, 4)))}},
-        {"by_slice": {"bus": FULL, "car": VarianceScaling((3.0, 3.0), Objective.QUANTILE)}},
-        {"by_slice": {}},
-        {"rejection": OF_DEVIATION},
-        {"ranges": RANGES},
+        (BY_SLICE, {"dimensions": ("x", "z")}),
+        (BY_SLICE, {"fallback": TRIPLE}),
+        (BY_SLICE, {"by_slice": {"van": TRIPLE, "bus": FULL}}),
+        (BY_SLICE, {"by_slice": {"bus": FULL, "car": VarianceScaling((3.0, np.nextafter(3, 4)))}}),
+        (BY_SLICE, {"rejection": OF_DEVIATION}),
+        (BY_SLICE, {"ranges": RANGES}),
+        (OF_CLASSES, {"classes": ("car", "tram", "bus")}),
+        (OF_CLASSES, {"rejection": replace(OF_ENTROPY, threshold=0.81)}),
+        (OF_CLASSES, {"recalibrator": replace(VECTOR, bias=(0.5, -0.5, 1e-300))}),
     ],
 )
-def test_any_change_of_what_is_done_changes_the_version(changes):
-    assert replace(BY_SLICE, **changes).version != BY_SLICE.version
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"classes": ("car", "tram", "bus")},
-        {"classes": ()},
-        {"rejection": None},
-        {"rejection": replace(OF_ENTROPY, threshold=0.81)},
-        {"recalibrator": Temperature(2.0)},
-        {"recalibrator": replace(VECTOR, bias=(float(np.nextafter(0.5, 1)), -0.5, 0.0))},
-    ],
-)
-def test_any_change_of_what_is_done_with_classes_changes_the_version(changes):
-    assert replace(OF_CLASSES, **changes).version != OF_CLASSES.version
+def test_any_change_of_what_is_done_changes_the_version(selection, changes):
+    assert replace(selection, **changes).version != selection.version
 
 
 @pytest.mark.parametrize(
@@ -285,7 +268,6 @@ def test_a_selection_fits_its_class_names_in_their_order_or_without_names_as_man
     unnamed = replace(OF_CLASSES, classes=())
     assert unnamed.fits(NAMES)
     assert not unnamed.fits(("car", "bus"))
-    assert ClassSelection((), Temperature(2.0)).fits(("car", "bus"))
     assert CLASS_IDENTITY.fits(NAMES)
     assert not CLASS_IDENTITY.changes_probabilities
     assert OF_CLASSES.changes_probabilities
@@ -299,9 +281,6 @@ def test_parts_with_a_default_may_be_left_out():
     found = read_selection(json.dumps(document))
     matrix = ((1.0, 0.0), (0.0, 1.0))
     assert found == Selection(("x", "y"), CovarianceScaling((1.0, 2.0), matrix, matrix, (0, 1)))
-    content = {"format": bare(CLASS_IDENTITY)["format"], "classes": []}
-    content["recalibrator"] = {"method": "class-identity"}
-    assert read_class_selection(json.dumps(content)).recalibrator == ClassIdentity()
 
 
 def test_a_document_of_more_slices_than_are_ever_served_is_refused():
@@ -312,37 +291,19 @@ def test_a_document_of_more_slices_than_are_ever_served_is_refused():
         read_selection(document)
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.integers(1, 10**9), st.floats(1e-9, 1.0), st.data())
-def test_a_basis_read_back_is_the_same_to_the_last_bit(rows, share, data):
-    clock = data.draw(st.sampled_from([None, *Clock]))
-    times = finite if clock is Clock.SECONDS else st.integers(0, 2**63 - 1)
-    first, last = sorted(data.draw(st.lists(times, min_size=2, max_size=2)))
-    whom = data.draw(st.none() | st.text(max_size=9).filter(str.isprintable))
-    basis = Basis(rows, data.draw(st.integers(1, rows)), rows * share, borrows_from=whom)
-    if clock is not None:
-        basis = replace(basis, first=first, last=last, clock=clock)
-    assert as_read(Basis, json.loads(json.dumps(basis.parameters()))) == basis
-
-
 def test_people_read_how_much_of_what_time_and_whose_a_fit_leans_on():
-    stamps = (1_318_000_000_000_000_001, 1_318_000_060_000_000_003, Clock.STAMP)
-    assert str(Basis(120, 14, 31.5, *stamps, "Car")) == (
-        "120 rows of 14 tracks, worth 32, stamp_ns 1318000000000000001 to 1318000060000000003, "
+    assert str(Basis(120, 14, 31.5, 10**18, 10**18 + 3, Clock.STAMP, "Car")) == (
+        "120 rows of 14 tracks, worth 32, stamp_ns 1000000000000000000 to 1000000000000000003, "
         "borrows from Car"
     )
     assert str(Basis(9, 9, 9.0, 0.5, 2.0, Clock.SECONDS)) == (
         "9 rows of 9 tracks, worth 9, t 0.5 to 2.0 s"
     )
-    assert Basis(3, 3, 3.0).parameters() == {"rows": 3, "tracks": 3, "effective_rows": 3.0}
 
 
 # ---- what is refused, method by method
 
 PROCESS = random_process(1, outputs=2)
-BOTH = SparseProcess((0.0, 0.0)).parameters()
 FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7)
 GOOD: dict[str, tuple[Any, Any]] = {
     "basis": (Basis, Basis(120, 14, 31.5, 1, 2, Clock.STAMP, "Car").parameters()),
@@ -385,7 +346,6 @@ def good(kind: str) -> tuple[Any, Any]:
 
 
 def said_of(kind: str, path: Path_, value: Any) -> str:
-    """How it is refused; nothing if it is read."""
     type_, parameters = good(kind)
     try:
         as_read(type_, changed(parameters, path, value))
@@ -405,42 +365,16 @@ INF = float("inf")
     ("kind", "path", "lowest", "highest"),
     [
         ("deviation rejection", "threshold", 0.0, 1e12),
-        ("rejection", "rejected_share", 0.0, 1.0),
-        ("variance-scaling", "scale.0", 1e-12, 1e12),
-        ("covariance-scaling", "scale.1", 1e-12, 1e12),
         ("covariance-scaling", "whitened.0.0", -1e24, 1e24),
-        ("adaptive-scaling", "scale.0", 1e-12, 1e12),
-        ("adaptive-scaling", "tracks", 0.0, 1e15),
         ("adaptive-scaling", "nees.0", 0.0, 1e30),
         ("adaptive-scaling", "prior_scale.0", 1e-3, 1e3),
-        ("adaptive-scaling", "prior_tracks", 1e-100, 1e100),
-        ("histogram-binning", "edges.1.0", 1e-12, 1e12),
-        ("histogram-binning", "factors.0.0", 1e-3, 1e3),
-        ("isotonic-std", "deviation.1.0", 1e-12, 1e12),
-        ("isotonic-std", "factor.1.0", 1e-3, 1e3),
         ("isotonic-quantiles", "normal.1.0", -10.0, 10.0),
-        ("isotonic-quantiles", "error.1.0", -2e6, 2e6),
         ("isotonic-quantiles", "below.0", 1e-3, 1e6),
-        ("isotonic-quantiles", "above.0", 1e-3, 1e6),
-        ("gp-normal", "processes.0.constant.0", -1e3, 1e3),
-        ("gp-normal", "processes.0.inducing.0.0", -1e7, 1e7),
-        ("gp-normal", "processes.0.scale.0.0", 1e-3, 1e3),
         ("gp-normal", "processes.0.mixing.0.0", -1e3, 1e3),
-        ("gp-normal", "processes.0.location.0.0", -1e6, 1e6),
-        ("gp-normal", "processes.0.spread.0.0.0", -1e6, 1e6),
         ("gp-normal", "low.0", -100.0, INF),
         ("gp-normal", "high.0", -INF, 100.0),
-        ("gp-normal-multivariate", "scale.0", 1e-12, 1e12),
-        ("gp-normal-multivariate", "variances.moment.0.0", -1e24, 1e24),
         ("gp-normal-multivariate", "variances.most_uncertain.1", 0.0, 50.0),
         ("gp-cauchy", "surrogate_level", 0.001, 0.9999),
-        ("gp-beta", "factor.0", 1e-12, 1e12),
-        ("temperature", "temperature", 1e-6, 1e6),
-        ("vector-scaling", "weight.0", 1e-5, 1e5),
-        ("vector-scaling", "bias.0", -1e6, 1e6),
-        ("auxiliary-scaling", "spread.0", 1e-3, 1e6),
-        ("auxiliary-scaling", "hidden.0.0", -1e6, 1e6),
-        ("auxiliary-scaling", "output.0.0", -1e6, 1e6),
         ("classwise-isotonic", "knots.0.made.0", float(np.log(1e-12)), INF),
         ("classwise-isotonic", "knots.0.sent.1", -INF, 0.0),
     ],
@@ -462,7 +396,6 @@ def test_a_number_beyond_its_bounds_is_refused_by_name_and_one_at_them_is_not(
 
 # Its smallest eigenvalue is positive by a rounding, and still it has no root.
 SINGULAR = [[(1 / 3) ** 2, (1 / 3) * (1 / 9)], [(1 / 3) * (1 / 9), (1 / 9) ** 2]]
-TRIANGLE = [[0.5] * (i + 1) for i in range(5)]
 ASYMMETRIC, INDEFINITE = [[1.0, 0.5], [0.4, 1.0]], [[1.0, 2.0], [2.0, 1.0]]
 NOT_ABOVE = [[1.0, 0.0], [0.5, 1.0]]
 
@@ -470,99 +403,42 @@ NOT_ABOVE = [[1.0, 0.0], [0.5, 1.0]]
 @pytest.mark.parametrize(
     ("kind", "path", "value", "words"),
     [
-        ("basis", "rows", 0, "'parameters.rows' is 0"),
-        ("basis", "tracks", -1, "'parameters.tracks' is -1"),
-        ("basis", "effective_rows", 0.0, "'parameters.effective_rows' is 0.0"),
         ("basis", "effective_rows", 120.1, "'effective_rows' is 120.1: it must be at most 'rows'"),
-        ("basis", "first", None, "'first' and 'last' are None and 2, 'clock' is stamp_ns"),
-        ("basis", "first", 3, "'first' and 'last' are 3 and 2"),
         ("basis", "clock", None, "'clock' is None: they must be the two ends of a period"),
         ("basis", "borrows_from", "a\n", r"'a\n' holds what cannot be printed"),
         ("rejection", "by", "luck", "'parameters.by' is 'luck'"),
         ("rejection", "threshold", 1.5, "'threshold', 'target_error' and 'error' go up to 1.5"),
-        ("rejection", "rows", 0, "'parameters.rows' is 0"),
         ("covariance-scaling", "correlation", [[1.0, 0.0]], "'correlation' has 1 rows of 2 entr"),
         ("covariance-scaling", "correlation", ASYMMETRIC, "'correlation' is not symmetric"),
         ("covariance-scaling", "correlation", INDEFINITE, "'correlation' is not positive def"),
-        ("covariance-scaling", "whitened", [[0.0, 0.0], [0.0, 1.0]], "'whitened' is not positive"),
         ("covariance-scaling", "order", [0, 0], "'order' is [0, 0]: it must hold 0 to 1, each onc"),
-        ("covariance-scaling", "objective", "median", "'parameters.objective' is 'median'"),
-        ("covariance-scaling", "full_input", "turn", "'parameters.full_input' is 'turn'"),
         ("adaptive-scaling", "delay_s", 60.0, "labels come 60 s late, and the time constant is 60"),
-        ("adaptive-scaling", "time_constant_s", 0.0, "'parameters.time_constant_s' is 0.0"),
         ("adaptive-scaling", "nees", [1.0], "'nees' has 1 entries: with 'scale' it must have 2"),
-        ("histogram-binning", "edges", [], "'factors' has 2 rows of 2 entries: with 'edges' it"),
-        ("histogram-binning", "edges.0", [1.0, 1.0], "'edges' holds 1.0 after 1.0: entries must"),
         ("histogram-binning", "factors.0", [1.0], "'factors' has 2 rows of 1 or 2 entries: with"),
-        ("isotonic-std", "deviation.0", [1.0, 0.5], "'deviation' holds 0.5 after 1.0"),
-        ("isotonic-std", "deviation.0.0", 1 - 1e-16, "so near to each other make no slope"),
-        ("isotonic-std", "factor", [[1.0, 0.5]], "'factor' has 1 rows of 2 entries: with 'devi"),
         ("isotonic-std", "factor.0.1", 0.49, "'factor' makes σ 0.49 after 0.5 at the knots"),
-        ("isotonic-quantiles", "normal.0.1", -1.5, "'normal' holds -1.5 after -1.0"),
         ("isotonic-quantiles", "normal.0.2", 9e-4, "knots must be 0.001 apart"),
-        ("isotonic-quantiles", "error.0", [-3.0, 0.0], "'error' has 2 rows of 1 or 2 entries"),
-        ("isotonic-quantiles", "error.0.2", 0.0, "'error' holds 0.0 after 0.0"),
-        ("isotonic-quantiles", "error.0.2", 4e-4, "'error' rises by 0.0004 per unit of 'normal'"),
-        ("isotonic-quantiles", "below", [4.0], "'below' has 1 entries: with 'normal' it must"),
-        ("process", "form", "paper", "form"),
-        ("process", "constant", [1.0], "constant"),
-        ("process", "inducing", [[0.0, 1.0]] * 4, "'inducing'"),
-        ("process", "inducing.0", [0.0], "'inducing'"),
         ("process", "inducing", [[float(i), 0.5] for i in range(257)], "at most 256"),
-        ("process", "scale", [[1.0]] * 2, "'scale'"),
-        ("process", "mixing", [[1.0, 0.0]], "'mixing'"),
         ("process", "mixing", NOT_ABOVE, "'mixing' is not diagonal"),
-        ("process", "location", [[0.1] * 4] * 2, "'location'"),
-        ("process", "spread", [TRIANGLE], "'spread'"),
-        ("process", "spread", [TRIANGLE, TRIANGLE[:4]], "spread"),
         ("process", "inputs", 2 * [FEATURE.parameters()], "'inputs' hold a feature twice"),
-        ("feature", "kind", "square", "kind'"),
-        ("feature", "dimension", -1, "dimension'"),
         ("feature", "low", 5.0, "low may not be above high"),
         ("feature", "low", 0.0, "'low' is 0.0: it must be positive for kind 'log-mean'"),
-        ("feature", "scale", 0.0, "scale must be positive"),
-        ("feature", "scale", 1e-9, "'scale' is 1e-09: too small for the range"),
         ("gp-normal", "dimensions", 3, "'processes' have 2 outputs, 'dimensions' is 3"),
-        ("gp-normal", "processes", [], "'parameters.processes' has 0 entries"),
-        ("gp-normal", "processes.0.inputs", [], "'processes[0]' has 0 features in 'inputs' and"),
         ("gp-normal", "processes.0.inputs.0.dimension", 2, "'dimension' is 2 in 'inputs': it must"),
-        ("gp-normal", "low", [0.0], "'low' has 1 entries: with 'processes' it must have 2"),
         ("gp-normal", "low", [99.0, 99.0], "they must be in order"),
-        ("gp-normal-multivariate", "order", [0, 2], "'order' is"),
-        ("gp-normal-multivariate", "variances", [], "'parameters.variances' is []"),
         ("gp-normal-multivariate", "variances", ABSENT, "'covariances' is missing, and so is 'var"),
-        ("gp-normal-multivariate", "variances.moment", [[1.0, 0.0]], "'moment' has 1 rows of 2"),
-        ("gp-normal-multivariate", "variances.moment", INDEFINITE, "not positive"),
         ("gp-normal-multivariate", "variances.moment", SINGULAR, "'moment' is"),
-        ("gp-normal-multivariate", "variances.weights.low", [0.0], "'low' has 1 entries: with"),
-        ("gp-normal-multivariate", "variances.most_uncertain", [0.0], "'most_uncertain' has 1 ent"),
-        ("gp-cauchy", "log_weight.processes", [BOTH], "have [2] outputs: 2 dimensions"),
-        ("gp-beta", "latent.processes", [BOTH], "have [2] outputs: 2 dimensions"),
-        ("gp-beta", "lines", [], "'lines' has 0 entries: with 'factor' it must have 2"),
         ("gp-beta", "latent.high", [100.0, 100.0], "'lines[0]' leaves the bounds of log a, log b"),
-        ("vector-scaling", "bias", [0.0], "'bias' has 1 entries: with 'weight' it must have 3"),
-        ("vector-scaling", "weight", [1.0], "'parameters.weight' has 1 entries"),
-        ("auxiliary-scaling", "centre", [0.0], "'centre' has 1 entries: with 'weight' it must hav"),
-        ("auxiliary-scaling", "hidden_bias", [], "'parameters.hidden_bias' has 0 entries"),
         ("auxiliary-scaling", "hidden_bias", [0.0] * 1025, "hidden_bias' has 1025 entries"),
-        ("auxiliary-scaling", "hidden", [[1.0] * 3] * 2, "'hidden' has 2 rows of 3 entries: with"),
-        ("auxiliary-scaling", "output", [[1.0] * 2] * 3, "'output' has 3 rows of 2 entries: with"),
-        ("classwise-isotonic", "knots", [], "'parameters.knots' has 0 entries"),
         ("classwise-isotonic", "knots.0.made", [-1.0], "'parameters.knots[0].made' has 1 entries"),
         ("classwise-isotonic", "knots.0.sent", [-1.0, -3.0], "'sent' must never fall"),
-        ("classwise-isotonic", "knots.0.made", [-1.0, -3.0], "'made' must never fall"),
     ],
 )
 def test_content_that_makes_no_sense_is_refused_with_the_field_named(kind, path, value, words):
     assert words in said_of(kind, place(path), value)
 
 
-def with_fallback(**content: Any) -> Any:
-    return {**bare(BY_SLICE), "fallback": content, "slices": {}}
-
-
-def without(selection: AnySelection, name: str) -> Any:
-    return changed(bare(selection), (name,), ABSENT)
+def other(selection: AnySelection, value: Any, *path: str | int) -> Any:
+    return changed(bare(selection), path, value)
 
 
 IS_ENTROPY = "'rejection.by' is 'entropy': with this 'format' it must be 'deviation'"
@@ -572,48 +448,25 @@ IS_DEVIATION = "'rejection.by' is 'deviation': with this 'format' it must be 'en
 @pytest.mark.parametrize(
     ("document", "named"),
     [
-        ([], "'document' is []"),
-        (None, "'document' is None"),
-        ({}, "'format' is None"),
-        ({**bare(BY_SLICE), "format": f"{FORMAT[:-1]}2"}, f"this monitor reads '{FORMAT}'"),
-        ({**bare(OF_CLASSES), "format": FORMAT}, "'document' has no 'dimensions'"),
-        (without(BY_SLICE, "dimensions"), "'document' has no 'dimensions'"),
-        (without(BY_SLICE, "fallback"), "'document' has no 'fallback'"),
-        ({**bare(BY_SLICE), "dimensions": ["x", "x"]}, "'dimensions' is ['x', 'x']: every name"),
-        ({**bare(BY_SLICE), "dimensions": ["x"]}, "'fallback' has 2 dimensions but 'dimensions'"),
-        ({**bare(BY_SLICE), "dimensions": ["x", "y\n"]}, r"'y\n' holds what cannot be printed"),
+        (other(BY_SLICE, f"{FORMAT[:-1]}2", "format"), f"this monitor reads '{FORMAT}'"),
+        (other(OF_CLASSES, FORMAT, "format"), "'document' has no 'dimensions'"),
+        (other(BY_SLICE, ABSENT, "dimensions"), "'document' has no 'dimensions'"),
+        (other(BY_SLICE, "y\n", "dimensions", 1), r"'y\n' holds what cannot be printed"),
         (
-            {**bare(BY_SLICE), "slices": {"a\tb": {"method": "identity"}}},
-            "'slices' has names that cannot be printed",
+            other(BY_SLICE, described(VarianceScaling((1.0,))), "slices", "car"),
+            "'slices.car' has 1 dimensions but 'dimensions' names 2",
         ),
+        (other(BY_SLICE, OF_ENTROPY.parameters(), "rejection"), IS_ENTROPY),
+        (other(BY_SLICE, {"edges": [2.0, 1.0], "dimensions": []}, "ranges"), "'edges' are [2.0"),
+        (other(BY_SLICE, {"method": "magic"}, "fallback"), "'document.fallback.method' is 'magic'"),
         (
-            {**bare(BY_SLICE), "slices": {"a": described(VarianceScaling((1.0,)))}},
-            "'slices.a' has 1 dimensions but 'dimensions' names 2",
+            other(BY_SLICE, ABSENT, "fallback", "parameters"),
+            "'document.fallback' has no 'parameters'",
         ),
-        ({**bare(BY_SLICE), "rejection": OF_ENTROPY.parameters()}, IS_ENTROPY),
-        ({**bare(BY_SLICE), "ranges": {"edges": [2.0, 1.0], "dimensions": []}}, "'edges' are [2.0"),
-        ({**bare(BY_SLICE), "ranges": {"edges": [0.0], "dimensions": []}}, "edges[0]' is 0.0"),
-        (
-            {**bare(BY_SLICE), "ranges": {"edges": [1.0], "dimensions": ["x", "x"]}},
-            "'ranges.dimensions' is ['x', 'x']",
-        ),
-        (with_fallback(method="magic"), "'document.fallback.method' is 'magic'"),
-        (with_fallback(method=["identity"]), "'document.fallback.method' is ['identity']"),
-        (with_fallback(method="identity", parameters=3), "'document.fallback.parameters' is 3"),
-        (with_fallback(method="variance-scaling"), "'document.fallback' has no 'parameters'"),
-        (with_fallback(method="identity", basis={"rows": 0}), "'document.fallback.basis.rows' is"),
-        ({**bare(BY_SLICE), "version": "variance-scaling-0"}, "'version' is 'variance-scaling-0'"),
-        ({**bare(BY_SLICE), "version": 7}, "'version' is 7"),
-        (without(OF_CLASSES, "classes"), "'document' has no 'classes'"),
-        (without(OF_CLASSES, "recalibrator"), "'document' has no 'recalibrator'"),
-        ({**bare(OF_CLASSES), "classes": ["a", "b", "a"]}, "'classes' is ['a', 'b', 'a']"),
-        ({**bare(OF_CLASSES), "classes": ["a"]}, "'classes' holds one name: name at least two"),
-        ({**bare(OF_CLASSES), "classes": ["a", "b"]}, "'recalibrator' has 3 classes but 'classes'"),
-        (
-            {**bare(OF_CLASSES), "recalibrator": described(DOUBLE)},
-            "'document.recalibrator.method' is 'variance-scaling'",
-        ),
-        ({**bare(OF_CLASSES), "rejection": OF_DEVIATION.parameters()}, IS_DEVIATION),
+        (other(OF_CLASSES, ABSENT, "classes"), "'document' has no 'classes'"),
+        (other(OF_CLASSES, ["a", "b", "a"], "classes"), "'classes' is ['a', 'b', 'a']"),
+        (other(OF_CLASSES, ["a", "b"], "classes"), "'recalibrator' has 3 classes but 'classes'"),
+        (other(OF_CLASSES, OF_DEVIATION.parameters(), "rejection"), IS_DEVIATION),
     ],
 )
 def test_a_malformed_document_is_refused_with_the_field_named(document, named):
@@ -621,9 +474,3 @@ def test_a_malformed_document_is_refused_with_the_field_named(document, named):
         any_selection_from_json(json.dumps(document))
     assert named in str(refusal.value)
     assert str(refusal.value).endswith(".")
-
-
-@pytest.mark.parametrize("text", ["", "{", b"\xff\xfe", "[" * 100_000])
-def test_what_is_no_json_is_refused_as_such(text):
-    with pytest.raises(InvalidRecalibrator, match="'document' is no JSON"):
-        any_selection_from_json(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,12 +19,12 @@ from monitor.recalibration.rejection import (
     fit_rejection,
     normalised_entropy,
 )
-from tests.recalibration.classes.class_sets import Seed, drawn
+from tests.recalibration.rows import drawn
 
 ENTROPY, DEVIATION = RejectedBy.ENTROPY, RejectedBy.DEVIATION
 
 
-def classified(seed: Seed, n: int) -> tuple[FloatArray, FloatArray]:
+def classified(seed: Any, n: int) -> tuple[FloatArray, FloatArray]:
     """Entropy and top-1 errors of a calibrated classifier."""
     random = np.random.default_rng(seed)
     z = random.normal(0.0, 2.5, (n, 10))
@@ -30,7 +32,7 @@ def classified(seed: Seed, n: int) -> tuple[FloatArray, FloatArray]:
     return normalised_entropy(p), (p.argmax(axis=1) != drawn(z, random)).astype(np.float64)
 
 
-def located(seed: Seed, n: int) -> tuple[FloatArray, FloatArray]:
+def located(seed: Any, n: int) -> tuple[FloatArray, FloatArray]:
     """σ_G and squared errors in three dimensions of calibrated Gaussians."""
     random = np.random.default_rng(seed)
     deviation = np.exp(random.normal(0.0, 0.7, n))
@@ -98,26 +100,6 @@ def test_it_is_the_largest_that_meets_the_target(seed, by, tracked):
     assert np.array_equal(found.rejects(score), ~kept)
 
 
-def test_a_curve_that_rises_and_falls_again_is_searched_to_its_end():
-    score = np.repeat([0.1, 0.2, 0.9], [400, 40, 4000])
-    loss = np.zeros(4440)
-    loss[400:440] = 1.0
-    found = fit_rejection(score, loss, 0.05, ENTROPY)
-    assert found.threshold == 0.9
-
-
-@pytest.mark.parametrize("by", list(RejectedBy))
-def test_the_order_of_rows_changes_nothing_to_the_last_bit(by):
-    random = np.random.default_rng(4)
-    score, loss = classified(4, 3000) if by is ENTROPY else located(4, 3000)
-    score = np.round(score, 2)
-    target = 0.2 if by is ENTROPY else 1.5
-    found = fit_rejection(score, loss, target, by)
-    for _ in range(3):
-        order = random.permutation(3000)
-        assert fit_rejection(score[order], loss[order], target, by) == found
-
-
 @pytest.mark.campaign
 def test_a_target_on_the_error_rate_is_met_on_fresh_rows():
     """At 95 % of one threshold; of the largest of many, in a fit of 20 or so it is missed."""
@@ -135,18 +117,14 @@ def test_only_what_is_above_the_threshold_is_rejected_and_what_has_no_score_is_n
     found = Rejection(ENTROPY, 0.5, 0.1, 0.08, 0.3, 100)
     score = np.array([0.1, 0.5, np.nextafter(0.5, 1), np.nan, 1.0])
     assert found.rejects(score).tolist() == [False, False, True, False, True]
-    assert found.rejects(np.zeros(0)).shape == (0,)
 
 
 def test_a_target_out_of_reach_is_refused_with_what_is_reached():
-    score, loss = classified(12, 1000)
     with pytest.raises(UnfitData) as refusal:
-        fit_rejection(score, loss, 0.0005, ENTROPY)
+        fit_rejection(*classified(12, 1000), 0.0005, ENTROPY)
     message = str(refusal.value)
     assert message.startswith("no threshold on entropy keeps the error within 0.0005: the lowest")
     assert message.endswith("(at 95%). Allow more, or give more rows.")
-    with pytest.raises(UnfitData, match="no threshold on deviation"):
-        fit_rejection(*located(13, 1000), 0.01, DEVIATION)
     with pytest.raises(UnfitData, match=f"fewer than {FEWEST} independent rows"):
         fit_rejection(*located(13, FEWEST - 1), 10.0, DEVIATION)
 
@@ -156,13 +134,8 @@ def test_a_target_out_of_reach_is_refused_with_what_is_reached():
     [
         ([], [], 0.1, ENTROPY, "on 0 rows"),
         ([np.nan], [0.0], 0.1, ENTROPY, "must be finite"),
-        ([0.1], [np.inf], 0.1, DEVIATION, "must be finite"),
-        ([-0.1], [0.0], 0.1, DEVIATION, "at least 0"),
-        ([0.1], [0.0], 0.0, ENTROPY, "the target error is 0.0"),
         ([0.1], [0.0], 1.0, ENTROPY, "the target error is 1.0"),
-        ([0.1], [0.0], float("nan"), ENTROPY, "the target error is nan"),
         ([0.1], [0.0], 0.0, DEVIATION, "the target error is 0.0"),
-        ([0.1], [0.0], float("inf"), DEVIATION, "the target error is inf"),
         ([1.1], [0.0], 0.1, ENTROPY, r"scores lie in \[0, 1\]"),
         ([0.1], [0.5], 0.1, ENTROPY, "a loss is 0 or 1"),
         ([0.1], [-0.5], 0.1, DEVIATION, "squared errors"),

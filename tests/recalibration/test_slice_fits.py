@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.frames.detections import Estimates
 from monitor.frames.slices import SliceBy
-from monitor.frames.space import plain_space
 from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
 from monitor.recalibration.fitting import WHOLE, FitSlice, Parts, fit_slices, prior_strength, worth
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
@@ -33,49 +29,30 @@ PARTS = Parts(
 )
 
 
-def found(*by: SliceBy) -> dict[str, list[int]]:
-    return {entry.name: entry.rows.tolist() for entry in PARTS.slices(by)}
+def found(parts: Parts, *by: SliceBy) -> dict[str, list[int]]:
+    return {entry.name: entry.rows.tolist() for entry in parts.slices(by)}
+
+
+STREAMS, CLASSES = {"front": [0, 1, 2], "rear": [3, 4]}, {"Bus": [2], "Car": [0, 1, 3, 4]}
+FINE = {"Bus/<20": [2], "Car/<20": [0, 3, 4], "Car/>=20": [1]}
+OF_STREAMS = {"front/Bus": [2], "front/Car": [0, 1], "rear/Car": [3, 4]}
 
 
 @pytest.mark.parametrize(
     ("by", "slices"),
     [
-        ((CLASS,), {"Bus": [2], "Car": [0, 1, 3, 4]}),
-        ((STREAM,), {"front": [0, 1, 2], "rear": [3, 4]}),
-        ((RANGE,), {"<20": [0, 2, 3, 4], ">=20": [1]}),
-        (
-            (CLASS, RANGE),
-            {
-                **{"Bus": [2], "Car": [0, 1, 3, 4]},
-                **{"Bus/<20": [2], "Car/<20": [0, 3, 4], "Car/>=20": [1]},
-            },
-        ),
-        (
-            (STREAM, CLASS),
-            {
-                **{"front": [0, 1, 2], "rear": [3, 4], "Bus": [2], "Car": [0, 1, 3, 4]},
-                **{"front/Bus": [2], "front/Car": [0, 1], "rear/Car": [3, 4]},
-            },
-        ),
-        (
-            (STREAM, RANGE),
-            {
-                **{"front": [0, 1, 2], "rear": [3, 4], "<20": [0, 2, 3, 4], ">=20": [1]},
-                **{"front/<20": [0, 2], "front/>=20": [1], "rear/<20": [3, 4]},
-            },
-        ),
+        ((STREAM,), STREAMS),
+        ((CLASS, RANGE), CLASSES | FINE),
+        ((STREAM, CLASS), STREAMS | CLASSES | OF_STREAMS),
     ],
 )
 def test_the_slices_are_those_asked_for_and_all_wider_ones(by, slices):
-    assert found(*by) == slices
+    assert found(PARTS, *by) == slices
 
 
 def test_a_row_without_a_part_is_in_no_slice_of_it():
     parts = Parts({**PARTS.names, CLASS: ("", "Car"), RANGE: ("", ">=20")}, PARTS.index)
-    assert {entry.name: entry.rows.tolist() for entry in parts.slices((CLASS, RANGE))} == {
-        "Car": [0, 1, 3, 4],
-        "Car/>=20": [1],
-    }
+    assert found(parts, CLASS, RANGE) == {"Car": [0, 1, 3, 4], "Car/>=20": [1]}
     _, chains = parts.chains()
     assert ("front",) in chains
 
@@ -95,35 +72,34 @@ def test_two_slices_of_one_name_are_refused(streams, classes, name):
 
 # ---- borrowing
 
-X = plain_space(("x",))
-
 
 def rows(n: int, tracks: int | None = None) -> FitRows:
-    random = np.random.default_rng(n)
-    estimates = Estimates(np.zeros((n, 1)), np.ones((n, 1, 1)), np.ones(n, bool))
-    track = np.full(n, -1) if tracks is None else np.arange(n) % tracks
-    return FitRows(X, estimates, random.normal(size=(n, 1)), track)
+    error = np.random.default_rng(n).normal(size=n)
+    return rows_of(np.ones(n), error, None if tracks is None else np.arange(n) % tracks)
 
 
-@dataclass
 class Fits:
     """Notes what each fit was drawn towards; the n-th fit has the scale n."""
 
-    seen: list[tuple[int, Recalibrator | None]] = field(default_factory=list)
-    refuses: int = -1
+    def __init__(self, refuses: int = -1) -> None:
+        self.seen: dict[int, Recalibrator | None] = {}
+        self.refuses = refuses
 
     def __call__(self, part: FitRows, towards: Recalibrator | None) -> VarianceScaling:
         if part.n == self.refuses:
             raise UnfitData("nothing to fit.")
-        self.seen.append((part.n, towards))
+        self.seen[part.n] = towards
         return VarianceScaling((float(len(self.seen)),))
 
 
 ALL = VarianceScaling((100.0,))
 
 
-def entry(name: str, n: int, *wider: str, tracks: int | None = None) -> tuple[FitSlice, FitRows]:
-    return FitSlice(name, np.arange(n), wider), rows(n, tracks)
+EARLIER = VarianceScaling((7.0,))
+
+
+def entry(name: str, n: int, *wider: str) -> tuple[FitSlice, FitRows]:
+    return FitSlice(name, np.arange(n), wider), rows(n)
 
 
 def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
@@ -136,14 +112,8 @@ def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
         entry("Van", 7),
     ]
     made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
-    towards = dict(fits.seen)
-    assert towards == {
-        40: None,
-        29: ALL,
-        9: made["Car"].recalibrator,
-        8: made["Bus"].recalibrator,
-        7: ALL,
-    }
+    car, bus = made["Car"].recalibrator, made["Bus"].recalibrator
+    assert fits.seen == {40: None, 29: ALL, 9: car, 8: bus, 7: ALL}
     leans = {name: fit.leans_on for name, fit in made.items()}
     assert leans == {
         **{"Car": None, "Bus": WHOLE, "Van": WHOLE},
@@ -155,7 +125,7 @@ def test_what_cannot_be_drawn_leaves_a_thin_slice_to_the_wider_one():
     fits = Fits()
     slices = [entry("Car", 40), entry("Car/<20", 12, "Car"), entry("Van", 3)]
     made = fit_slices(slices, fits, ALL, borrows=False, fewest=30)
-    assert fits.seen == [(40, None)]
+    assert fits.seen == {40: None}
     assert made["Car/<20"].recalibrator is None
     assert made["Car/<20"].leans_on == "Car"
     assert made["Car/<20"].reason == (
@@ -171,35 +141,27 @@ def test_a_slice_that_was_left_is_no_parent():
     fits = Fits(refuses=12)
     made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
     assert (made["Car"].recalibrator, made["Car"].reason) == (None, "nothing to fit")
-    assert dict(fits.seen)[5] is ALL
+    assert fits.seen[5] is ALL
 
 
-def test_an_earlier_fit_of_the_slice_goes_before_the_wider_one():
-    earlier = VarianceScaling((7.0,))
-    previous = Selection(("x",), ALL, {"Car": earlier, "Van": earlier})
-    fits = Fits()
-    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Tram", 50)]
+def test_an_earlier_fit_of_the_slice_goes_before_the_wider_one_and_stays_where_none_can_be():
+    previous = Selection(("x",), ALL, {"Car": EARLIER, "Van": EARLIER, "Tram": EARLIER})
+    fits = Fits(refuses=12)
+    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Taxi", 50)]
+    slices += [entry("Tram", 12), entry("Truck", 12)]
     made = fit_slices(slices, fits, ALL, borrows=True, fewest=30, previous=previous)
-    assert dict(fits.seen) == {40: earlier, 4: earlier, 5: ALL, 50: None}
-    assert made["Car"].leans_on == made["Van"].leans_on == previous.version
+    assert fits.seen == {40: EARLIER, 4: EARLIER, 5: ALL, 50: None}
+    for name in ("Car", "Van", "Tram"):
+        assert made[name].leans_on == previous.version
     assert made["Bus"].leans_on == WHOLE
+    assert made["Tram"].recalibrator is EARLIER
+    assert made["Truck"].recalibrator is None
 
 
-def test_where_nothing_can_be_fitted_the_earlier_fit_of_the_slice_stays():
-    earlier = VarianceScaling((7.0,))
-    previous = Selection(("x",), ALL, {"Car": earlier})
-    slices = [entry("Car", 12), entry("Bus", 12)]
-    made = fit_slices(slices, Fits(refuses=12), ALL, borrows=True, fewest=30, previous=previous)
-    assert made["Car"].recalibrator is earlier
-    assert made["Car"].leans_on == previous.version
-    assert made["Bus"].recalibrator is None
-
-
-@pytest.mark.parametrize(("n", "tracks", "expected"), [(60, None, 60), (60, 7, 7), (0, None, 0)])
-def test_rows_are_worth_no_more_than_their_tracks(n, tracks, expected):
-    assert worth(rows(n, tracks)) <= expected
-    if tracks is None:
-        assert worth(rows(n)) == expected
+def test_rows_are_worth_no_more_than_their_tracks():
+    assert worth(rows(60, tracks=7)) <= 7
+    assert worth(rows(60)) == 60
+    assert worth(rows(0)) == 0
 
 
 def test_a_prior_outweighs_the_rows_of_few_tracks_as_it_would_as_many_rows():
@@ -259,17 +221,3 @@ def test_an_outlier_does_not_hide_how_alike_the_others_are():
     found = rows_of(np.ones(600), spoilt, TRACK)
     assert found.weight < 0.6
     assert found.location_weight[0] < 0.4
-
-
-@pytest.mark.parametrize("share", [0.6, 1.0])
-def test_errors_of_which_most_are_nothing_have_a_worth(share):
-    z = np.where(np.arange(600) % 5 < 5 * share, 0.0, alike(7, 0.5))
-    rows = rows_of(np.ones(600), z, TRACK)
-    assert 0 < rows.weight <= 1
-    assert 0 < rows.location_weight[0] <= 1
-
-
-def test_rows_without_tracks_are_worth_one_each():
-    rows = rows_of(np.ones((600, 2)), np.stack([alike(8, 0.5)] * 2, axis=1))
-    assert rows.size_weight.tolist() == rows.location_weight.tolist() == [1.0, 1.0]
-    assert rows.take(np.arange(0)).weight == 1.0

@@ -27,8 +27,8 @@ CLASSES = [name for name in CASES if name.startswith("cls_")]
 TAU = np.array(REFERENCE["tau"])
 # uncertainty-toolbox has levels 0 and 1 besides.
 HUNDRED_LEVELS = np.linspace(0, 1, 100)[1:-1]
-CHECK_LEVELS = np.linspace(0.01, 0.99, 99)
 AXES = (("std", "std", "bins", 1), ("var", "variance", "uce_bins", 2))
+CHECK_LEVELS = np.linspace(0.01, 0.99, 99)
 EQUAL_WIDTH = ("--binning", "equal-width")
 
 Found = dict[str, Any]
@@ -80,18 +80,12 @@ def levels(tau: Iterable[float]) -> tuple[str, str]:
     return "--tau", ",".join(repr(float(level)) for level in tau)
 
 
-# ---- what plain NumPy says, from the equations of the papers
-
-
 def of_dimension(evaluate: Evaluate, name: str, i: int, ends: tuple[float, float]) -> Found:
     found = evaluate(name)["dimensions"][str(i)]
     bins, n = found["bins"], found["n"]
     rows = np.array(of(bins, "n"))
     return {
-        "n": n,
-        "rmse": found["rmse"],
-        "rmv": found["rmv"],
-        "nees_mean": found["nees_mean"],
+        **{key: found[key] for key in ("n", "rmse", "rmv", "nees_mean")},
         "nees_sum": found["nees_mean"] * n,
         "nees_mean_accept_95": found["nees_interval"],
         "nll_mean": found["nll"],
@@ -120,10 +114,7 @@ def tables(evaluate: Evaluate, name: str, i: int, ends: tuple[float, float]) -> 
             "sum_sq_err": of(found[bins], "squared_error"),
             **found["out_of_range"][axis],
         }
-        for short, axis, bins, power in (
-            ("std", "std", "bins", 1),
-            ("var", "variance", "uce_bins", 2),
-        )
+        for short, axis, bins, power in AXES
     }
 
 
@@ -131,18 +122,13 @@ def of_joint(evaluate: Evaluate, name: str) -> Found:
     found = evaluate(name)
     joint = found["joint"]
     return {
-        "k": joint["k"],
-        "nees_mean": joint["nees_mean"],
+        **{key: joint[key] for key in ("k", "nees_mean", "coverage_by_tau")},
         "nees_mean_over_k": joint["nees_over_k"],
         "nees_mean_accept_95": joint["nees_interval"],
         "nll_mean": joint["nll"],
-        "coverage_by_tau": joint["coverage_by_tau"],
         **{key: joint[key] for key in ("sgv_std_min", "sgv_std_max", "sgv_std_mean")},
         "error_mean": of(found["dimensions"].values(), "bias"),
     }
-
-
-# ---- netcal
 
 
 def of_netcal(evaluate: Evaluate, name: str, theirs: Found) -> Found:
@@ -180,20 +166,15 @@ def of_netcal(evaluate: Evaluate, name: str, theirs: Found) -> Found:
 
 
 def of_netcal_joint(evaluate: Evaluate, name: str, ends: tuple[float, float]) -> Found:
-    joint, least, cover = (
-        evaluate(name, *words)["joint"] for words in ((), EQUAL_WIDTH, wide(*ends))
-    )
+    joint = evaluate(name)["joint"]
+    words = {"minmax": EQUAL_WIDTH, "cover": wide(*ends)}
+    cuts = {key: evaluate(name, *cut)["joint"] for key, cut in words.items()}
     return {
         **{key: joint[key] for key in ("nll", "qce_marginal", "qce_marginal_by_tau")},
-        "qce_conditional_minmax": least["qce"],
-        "qce_conditional_by_tau_minmax": least["qce_by_tau"],
+        **{f"qce_conditional_{name}": one["qce"] for name, one in cuts.items()},
+        **{f"qce_conditional_by_tau_{name}": one["qce_by_tau"] for name, one in cuts.items()},
         "cover_range_sqrt_sgv": ends,
-        "qce_conditional_cover": cover["qce"],
-        "qce_conditional_by_tau_cover": cover["qce_by_tau"],
     }
-
-
-# ---- uncertainty-toolbox
 
 
 def of_toolbox(evaluate: Evaluate, name: str, i: int) -> Found:
@@ -231,9 +212,6 @@ def area_between(gap: np.ndarray) -> float:
         halves = abs(left) * share + abs(right) * (1 - share)
         area += width * (halves if share else abs(left + right)) / 2
     return area
-
-
-# ---- every number
 
 
 @pytest.mark.parametrize("name", DETECTIONS)
@@ -298,29 +276,3 @@ def test_every_number_of_a_classifier_is_reproduced(evaluate, name):
             classes = evaluate(name, *words)["classification"]
             netcal[f"{bins}_{kind}"] = {key: classes[key] for key in ("ece", "mce", "ace")}
     same(netcal, theirs["netcal"])
-
-
-# ---- what differs on purpose
-
-
-@pytest.mark.parametrize("reason", ["netcal `QuantileLoss`", "netcal `sample_threshold`"])
-def test_what_differs_on_purpose_is_explained_in_the_documentation(reason):
-    page = (HERE.parents[1] / "docs" / "measures.md").read_text()
-    section = page.split("## What differs on purpose")[1].split("\n## ")[0]
-    assert any(line.startswith(f"| {reason}") for line in section.splitlines())
-
-
-@pytest.mark.parametrize("name", DETECTIONS)
-def test_quantile_loss_of_netcal_is_that_of_the_error_without_its_sign(evaluate, name):
-    found = evaluate(name)["dimensions"]
-    theirs = CASES[name]["netcal"]["quantile_loss"]
-    assert abs(np.mean(of(found.values(), "pinball")) - theirs) > 0.01 * theirs
-    arrays = all_sets()[name]
-    sigma = np.sqrt(arrays["var"] if "var" in arrays else np.einsum("nii->ni", arrays["cov"]))
-    error = np.abs(arrays["gt"] - arrays["mean"])
-    loss = []
-    for i in range(error.shape[1]):
-        width = np.array(found[str(i)]["mpiw_by_tau"]) / 2 / sigma[:, i].mean()
-        d = error[:, i, None] - sigma[:, i, None] * width
-        loss.append(np.maximum(TAU * d, (TAU - 1) * d).mean(axis=0))
-    same(np.mean(loss), theirs)

@@ -5,14 +5,12 @@ the axis of bins); bins are found by walking their edges.
 """
 
 import math
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from scipy.special import gammaincinv
-from scipy.stats import norm
 
 Numbers = Sequence[float]
 Matrix = Sequence[Numbers]
@@ -55,14 +53,7 @@ def qce(parts: Sequence[Rows], tau: float, k: int) -> float:
 
 
 def coverage(rows: Rows, tau: float, k: int) -> float:
-    """Fraction of rows inside the central region that should hold τ."""
     return sum(row.nees <= chi_square(tau, k) for row in rows) / len(rows)
-
-
-def pinball(error: float, sigma: float, tau: float) -> float:
-    """Küppers et al. 2022: τ (y − q) above the predicted quantile, (1 − τ) (q − y) below it."""
-    beyond = error - sigma * float(norm.ppf(tau))
-    return tau * beyond if beyond > 0 else (tau - 1) * beyond
 
 
 def kurtosis(z: Numbers) -> float:
@@ -82,7 +73,6 @@ def noise_floor(parts: Sequence[Rows], kappa: float, effect: float) -> float:
 
 
 def determinant(matrix: Matrix) -> float:
-    """By expansion along the first row."""
     if len(matrix) == 1:
         return matrix[0][0]
     minors = ([[*row[:j], *row[j + 1 :]] for row in matrix[1:]] for j in range(len(matrix)))
@@ -102,7 +92,6 @@ def mahalanobis(covariance: Matrix, error: Numbers) -> float:
 
 
 def whiten(covariance: Matrix, error: Numbers) -> list[float]:
-    """L⁻¹ r with L Lᵀ = Σ."""
     factor = cholesky(covariance)
     u: list[float] = []
     for i in range(len(error)):
@@ -112,7 +101,6 @@ def whiten(covariance: Matrix, error: Numbers) -> list[float]:
 
 
 def cholesky(covariance: Matrix) -> list[list[float]]:
-    """L with L Lᵀ = Σ, element by element."""
     k = len(covariance)
     factor = [[0.0] * k for _ in range(k)]
     for i in range(k):
@@ -122,93 +110,8 @@ def cholesky(covariance: Matrix) -> list[list[float]]:
     return factor
 
 
-# ---- what StageStatistics should hold
-
-
-@dataclass
-class Cell:
-    """Sums over the rows of one micro-bin of one axis."""
-
-    n: int = 0
-    variance: float = 0.0
-    squared_error: float = 0.0
-    error: float = 0.0
-    nees: float = 0.0
-    within: list[int] = field(default_factory=list)
-
-    def add(self, variance: float, error: float, nees: float, within: list[int]) -> None:
-        self.n += 1
-        self.variance += variance
-        self.squared_error += error * error
-        self.error += error
-        self.nees += nees
-        self.within = [a + b for a, b in zip(self.within or [0] * len(within), within, strict=True)]
-
-
-@dataclass
-class Sums:
-    """cells and nees_histogram by (axis, bin), where axis K is the joint one."""
-
-    cells: dict[tuple[int, int], Cell]
-    nees_histogram: dict[tuple[int, int], int]
-    sigma: list[float]
-    log_sigma: list[float]
-    log_determinant: float
-    pinball: list[list[float]]
-    normalised: list[list[float]]
-    whitened: list[list[float]]
-
-
 def log_edges(lowest: float, per_octave: int, octaves: int) -> list[float]:
     return [lowest * 2 ** (i / per_octave) for i in range(per_octave * octaves + 1)]
-
-
-def sums(
-    errors: Matrix,
-    covariances: Sequence[Matrix],
-    *,
-    joint: Sequence[int],
-    tau: Numbers,
-    deviation_edges: Numbers,
-    nees_edges: Numbers,
-) -> Sums:
-    """All sums over n rows of K dimensions; `joint` are the dimensions of the joint block."""
-    k = len(errors[0])
-    order = [*joint, *(i for i in range(k) if i not in joint)]
-
-    def zeros(columns: int) -> list[list[float]]:
-        return [[0.0] * columns for _ in range(k)]
-
-    found = Sums(
-        *(defaultdict(Cell), defaultdict(int), [0.0] * k, [0.0] * k, 0.0),
-        *(zeros(len(tau)), zeros(k), zeros(k)),
-    )
-
-    def add(axis: int, sigma: float, error: float, nees: float, degrees: int) -> None:
-        within = [int(nees <= chi_square(t, degrees)) for t in tau]
-        cell = found.cells[axis, bisect_right(deviation_edges, sigma)]
-        cell.add(sigma**2, error, nees, within)
-        found.nees_histogram[axis, bisect_right(nees_edges, nees)] += 1
-
-    for error, covariance in zip(errors, covariances, strict=True):
-        sigma = [math.sqrt(covariance[i][i]) for i in range(k)]
-        z = [e / s for e, s in zip(error, sigma, strict=True)]
-        for i in range(k):
-            add(i, sigma[i], error[i], z[i] ** 2, 1)
-            found.sigma[i] += sigma[i]
-            found.log_sigma[i] += math.log(sigma[i])
-            for t, level in enumerate(tau):
-                found.pinball[i][t] += pinball(error[i], sigma[i], level)
-        block = [[covariance[i][j] for j in joint] for i in joint]
-        generalised = determinant(block) ** (1 / (2 * len(joint)))
-        add(k, generalised, 0.0, mahalanobis(block, [error[i] for i in joint]), len(joint))
-        found.log_determinant += math.log(determinant(block))
-        u = whiten([[covariance[i][j] for j in order] for i in order], [error[i] for i in order])
-        for i in range(k):
-            for j in range(k):
-                found.normalised[i][j] += z[i] * z[j]
-                found.whitened[i][j] += u[i] * u[j]
-    return found
 
 
 # ---- clusters; 0 is the cluster of a row that is in none

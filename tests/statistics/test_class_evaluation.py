@@ -1,5 +1,5 @@
 """Measures of class probabilities by the exact engine, against slow formulas from the papers; read
-off sums, against the exact engine; and areas under sparsification curves."""
+off sums, against the exact engine; and what is asked of each row."""
 
 import json
 import math
@@ -15,37 +15,35 @@ from hypothesis import strategies as st
 from monitor.statistics.class_evaluation import (
     AUSE,
     ClassEvaluation,
-    Ranked,
-    area_bounds,
-    areas,
     class_as_json,
-    deviation_within,
     evaluate_class_rows,
-    rank_rows,
     read_classes,
 )
-from monitor.statistics.class_statistics import no_class_statistics, observe_classes
+from monitor.statistics.class_statistics import (
+    CLASS_BINNING,
+    CONFIDENCE,
+    DIVISORS,
+    equal_width_bins,
+    judge_rows,
+    no_class_statistics,
+    observe_classes,
+)
 from monitor.statistics.evaluation import EvaluationError
+from tests import laws
 from tests.statistics import class_oracle as oracle
 
-# What `evaluate --json` prints is a contract.
-CONTRACT = {
-    *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness"),
-    *("overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs"),
-}
-BESIDES = {
-    *("n", "classes", "accuracy", "rows_without_truth", "rows_refused", "n_opinions", "entropy"),
-    *("ause_cross_entropy", "ause_brier", "ause_brier_entropy", "ause_brier_cross_entropy"),
-    *("ause_bound", "n_by_class", "ece_by_class", "uce_by_class"),
-    *(f"{name}_by_class" for name in AUSE),
-    *("aleatoric", "epistemic", "rejection", "counts_confidence", "counts_entropy"),
-}
+NUMBERS = """
+    ece ece2 mce ace cece uce_entropy cuce nll brier sharpness overconfidence underconfidence ause
+    ause_entropy ccqs ucqs"""
+BESIDES = """
+    n classes accuracy rows_without_truth rows_refused n_opinions entropy ause_cross_entropy
+    ause_brier ause_brier_entropy ause_brier_cross_entropy ause_bound n_by_class ece_by_class
+    uce_by_class aleatoric epistemic rejection counts_confidence counts_entropy"""
 SORTS = (oracle.confidence, oracle.entropy, oracle.cross_entropy)
 MERITS = (oracle.wrong, oracle.brier)
 
 
 def simulated(seed, n=150, classes=5, sharp=1.0):
-    """Probabilities, some of them with ties, and labels drawn from softer ones."""
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(n, classes))
     logits[random.random(n) < 0.2] = logits[0]
@@ -129,21 +127,6 @@ def test_sparsification_is_that_of_the_papers_holistic_and_by_class(seed):
         assert error == pytest.approx(curve[int(fraction * 60 + 1e-9)], rel=1e-9)
 
 
-def test_two_of_ten_classes_are_no_binary_problem():
-    probabilities, label = simulated(5, n=300, classes=10)
-    two = np.isin(label, (3, 8))
-    found = evaluate_class_rows(probabilities[two], label[two])
-    rows = as_rows(probabilities[two], label[two])
-    edges = np.linspace(0, 1, 21).tolist()
-    assert found.classes == 10 and found.ece_by_class.shape == (10,)
-    # A class that was never seen still has its claims, all of them wrong.
-    assert found.ece_by_class[0] == pytest.approx(np.mean(probabilities[two, 0]), rel=1e-9)
-    assert found.entropy == pytest.approx(np.mean([oracle.entropy(row) for row in rows]))
-    assert found.ece == pytest.approx(
-        oracle.expected(oracle.gaps(rows, oracle.confidence, oracle.right, edges))
-    )
-
-
 def test_a_class_that_is_never_predicted_has_no_uncertainty_measures():
     probabilities = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.6, 0.1]])
     found = evaluate_class_rows(probabilities, np.array([0, 1, 1]))
@@ -157,11 +140,15 @@ def test_a_class_that_is_never_predicted_has_no_uncertainty_measures():
 def test_the_json_object_keeps_the_keys_of_the_contract():
     probabilities, label = simulated(1)
     found = class_as_json(evaluate_class_rows(probabilities, label))
-    assert set(found) == CONTRACT | BESIDES
+    assert set(found) == {
+        *NUMBERS.split(),
+        *BESIDES.split(),
+        *(f"{name}_by_class" for name in AUSE),
+    }
     assert found["aleatoric"] is None
     assert isinstance(found["rejection"], dict)
     assert found["rejection"]["fraction"][:3] == [0.0, 0.05, 0.1]
-    assert all(isinstance(found[name], float) for name in CONTRACT)
+    assert all(isinstance(found[name], float) for name in NUMBERS.split())
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -192,7 +179,6 @@ SORTED = {*AUSE, "ause_by_class", "ause_bound", "ause_bound_by_class", "rejectio
 
 
 def opinionated(seed, n, classes, sharp):
-    """Opinions and labels drawn from them; the sharper, the more confident."""
     random = np.random.default_rng(seed)
     logits = random.normal(size=(n, 2, classes)) * sharp
     logits[:, :, 0] += random.choice([0.0, 2.0 * sharp])
@@ -204,25 +190,16 @@ def opinionated(seed, n, classes, sharp):
     return probabilities, label, opinions
 
 
-def both(rows, bins) -> tuple[ClassEvaluation, ClassEvaluation]:
-    probabilities, label, opinions = rows
-    return (
-        read_classes(observe_classes(*rows), bins),
-        evaluate_class_rows(probabilities, label, opinions=opinions, bins=bins),
-    )
+seeds, counts = st.integers(0, 2**32 - 1), st.sampled_from([10, 15, 20])
 
 
-@given(
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 300),
-    st.sampled_from([2, 3, 10]),
-    st.floats(0.1, 12),
-    st.sampled_from([10, 15, 20]),
-)
+@given(seeds, st.integers(1, 300), st.sampled_from([2, 3, 10]), st.floats(0.1, 12), counts)
 def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
     seed, n, classes, sharp, bins
 ):
-    streamed, exact = both(opinionated(seed, n, classes, sharp), bins)
+    rows = opinionated(seed, n, classes, sharp)
+    streamed = read_classes(observe_classes(*rows), bins)
+    exact = evaluate_class_rows(*rows[:2], opinions=rows[2], bins=bins)
     for field in fields(ClassEvaluation):
         found, expected = getattr(streamed, field.name), getattr(exact, field.name)
         if field.name in SORTED:
@@ -231,9 +208,8 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
             assert np.array_equal(found, expected), field.name
         else:
             # An area over 0.25 makes four of a gap's rounding.
-            np.testing.assert_allclose(
-                found, expected, rtol=1e-9, atol=4 * GRID, err_msg=field.name
-            )
+            close = partial(np.testing.assert_allclose, rtol=1e-9, atol=4 * GRID)
+            close(found, expected, err_msg=field.name)
     for i, name in enumerate(AUSE):
         difference = abs(getattr(streamed, name) - getattr(exact, name))
         assert difference <= streamed.ause_bound[i] + 1e-9, name
@@ -242,16 +218,6 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
     assert np.array_equal(np.isnan(by_class), np.isnan(bound))
     assert (np.isnan(bound) | (by_class <= bound)).all()
     assert not exact.ause_bound.any()
-
-
-def test_sparsification_of_many_rows_is_close_to_exact_sorting():
-    # One opinion: the mean of two certain ones is a half, in the last digits of which exact
-    # sorting finds an order.
-    _, label, opinions = opinionated(1, 20_000, 10, 3.0)
-    streamed, exact = both((opinions[:, 0], label, opinions[:, :1]), 20)
-    for name in AUSE:
-        assert getattr(streamed, name) == pytest.approx(getattr(exact, name), abs=1e-3), name
-    np.testing.assert_allclose(streamed.rejection_error_rate, exact.rejection_error_rate, atol=2e-3)
 
 
 def test_of_replicas_only_those_with_opinions_tell_of_them():
@@ -276,47 +242,96 @@ def test_a_slice_without_rows_has_no_measures():
         json.dumps(class_as_json(found), allow_nan=False)
 
 
-# ---- sparsification
+# ---- rows: which are judged, what each tells, and where it is counted
+
+THIRD = [0.2, 0.3, 0.5]
 
 
-rows = st.lists(
-    st.tuples(st.integers(0, 6), st.floats(0, 2, width=32), st.integers(0, 2)),
-    min_size=1,
-    max_size=40,
+def judged(probabilities, label, opinions=None):
+    several = None if opinions is None else np.array(opinions, float)
+    return judge_rows(np.array(probabilities, float), np.array(label), several)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        *([math.nan, 0.5, 0.5], [math.inf, -math.inf, 1.0], [-0.1, 0.6, 0.5], [1.1, -0.1, 0.0]),
+        *([0.5, 0.3, 0.1], [0.5, 0.3, 0.203]),
+    ],
+)
+def test_a_row_that_is_no_probability_vector_is_refused_and_its_neighbours_pass(vector):
+    rows = judged([THIRD, vector, THIRD], [2, 0, 1])
+    assert (rows.n, rows.refused, rows.without_truth) == (2, 1, 0)
+    assert np.isfinite(rows.entropy).all() and rows.label.tolist() == [2, 1]
+    # One bad opinion of several is enough.
+    rows = judged([THIRD, THIRD], [0, 0], [[THIRD, THIRD], [THIRD, vector]])
+    assert (rows.n, rows.refused) == (1, 1)
+
+
+def test_labels_without_truth_are_counted_apart_from_unknown_ones_and_neither_is_in_the_sums():
+    label = np.array([-1, 3, -2, 0, -1, 2])
+    rows = judged([THIRD] * 6, label)
+    assert (rows.n, rows.refused, rows.without_truth) == (2, 2, 2)
+    probabilities = np.random.default_rng(1).dirichlet(np.ones(3), size=6)
+    found = observe_classes(probabilities, label)
+    laws.assert_same(found, observe_classes(probabilities[[3, 5]], label[[3, 5]]))
+    assert np.isfinite(found.companions.value).all()
+
+
+def test_the_first_of_equal_classes_is_predicted_and_ends_are_not_exceeded():
+    rows = judged([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]], [1, 1])
+    assert rows.predicted.tolist() == [0, 1]
+    assert rows.right.tolist() == [False, True]
+    rows = judged([[1, 0, 0, 0], [0.25] * 4, [0.2502] * 4], [0, 0, 0])
+    assert rows.entropy.tolist() == [0.0, 1.0, 1.0]
+    assert rows.brier[0] == 0.0
+    # A true class of no probability costs what the smallest float32 does.
+    rows = judged([[1.0, 0.0], [1.0 - 1e-300, 1e-300]], [1, 1])
+    np.testing.assert_allclose(rows.cross_entropy, 149 * math.log(2))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.sampled_from([2, 3, 10]))
+def test_what_is_asked_of_a_row_is_as_the_papers_say(seed, opinions, classes):
+    random = np.random.default_rng(seed)
+    each = random.dirichlet(np.full(classes, 0.3), size=(4, opinions))
+    rows = judge_rows(each.mean(axis=1), random.integers(0, classes, 4), each)
+    assert rows.aleatoric is not None and rows.epistemic is not None
+    np.testing.assert_allclose(rows.aleatoric + rows.epistemic, rows.entropy, rtol=1e-12)
+    for row in range(4):
+        one = each[row].mean(axis=0).tolist(), int(rows.label[row])
+        near = partial(pytest.approx, rel=1e-9, abs=1e-12)
+        assert (rows.aleatoric[row], rows.epistemic[row]) == near(
+            oracle.entropy_parts(each[row].tolist())
+        )
+        assert rows.entropy[row] == near(oracle.entropy(one))
+        assert rows.brier[row] == near(oracle.brier(one))
+        assert rows.confidence[row] == near(oracle.confidence(one))
+        assert rows.right[row] == oracle.right(one)
+
+
+# ---- micro-bins
+
+
+BINNING = CLASS_BINNING
+unit = st.one_of(
+    st.floats(0, 1),
+    st.integers(0, 60).map(lambda k: k / 60),
+    st.sampled_from(DIVISORS).flatmap(lambda d: st.sampled_from(np.linspace(0, 1, d + 1).tolist())),
 )
 
 
-def ranked(data) -> Ranked:
-    uncertainty, error, segment = (np.array(column) for column in zip(*data, strict=True))
-    return rank_rows(uncertainty.astype(float), error[:, None], segment, 3)
+@given(unit, st.sampled_from([10, 15, 20, 60, 4]))
+def test_micro_bins_make_up_the_bins_of_linspace_exactly(value, bins):
+    edges = np.linspace(0, 1, bins + 1).tolist()
+    for axis in (*BINNING.axes[:2], *BINNING.coarse_axes[:2], BINNING.sixtieths):
+        index = axis.index(np.array([value]))
+        assert equal_width_bins(axis, bins)[index].tolist() == [oracle.bin_of(value, edges)]
 
 
-def area(data):
-    """Most certain first, ties share their mean."""
-    shared = []
-    for level in sorted({u for u, _, _ in data}):
-        ties = [error for u, error, _ in data if u == level]
-        shared += [fmean(ties)] * len(ties)
-    return fmean(fmean(shared[: r + 1]) for r in range(len(shared)))
-
-
-@given(rows, st.randoms(use_true_random=False))
-def test_an_area_is_the_mean_error_of_what_remains_in_any_order_and_moves_by_its_bound(
-    data, random
-):
-    found = areas(ranked(data))
-    assert found.shape == (3, 1)
-    for segment in range(3):
-        part = [row for row in data if row[2] == segment]
-        near = pytest.approx(area(part) if part else math.nan, rel=1e-12, abs=1e-12, nan_ok=True)
-        assert found[segment, 0] == near
-    shuffled = list(data)
-    random.shuffle(shuffled)
-    np.testing.assert_allclose(areas(ranked(shuffled)), found, rtol=1e-12, atol=1e-15)
-    fine = ranked([(u, e, 0) for u, e, _ in data])
-    # All in one group, as if a micro-bin held every row.
-    n, error = np.array([len(data)]), fine.error.sum(axis=0)
-    deviation = deviation_within(n, error, 0.0, 2.0)[:, None]
-    coarse = Ranked(1, np.zeros(1, np.int64), n, error[None], deviation)
-    assert abs(areas(coarse) - areas(fine)[0]) <= area_bounds(coarse) + 1e-12
-    assert area_bounds(fine)[0] == 0
+def test_confident_detectors_are_told_apart_and_rounding_beyond_an_end_stays_in_the_last_bin():
+    axes = BINNING.axes
+    confidence = np.array([0.99, 0.999, 0.9999, 0.99995, 0.99999, 1.0])
+    assert (np.diff(axes[CONFIDENCE].index(confidence)) < 0).all()
+    assert [axis.index(np.array([-0.0]))[0] for axis in axes[1:]] == [0, 0, 0]
+    assert axes[3].index(np.array([1.001]))[0] == axes[3].count - 1
+    assert axes[2].upper[axes[2].index(np.array([149 * np.log(2)]))] < 128

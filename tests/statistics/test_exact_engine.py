@@ -2,47 +2,29 @@
 
 import json
 import math
-from dataclasses import dataclass, fields
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+from scipy.special import gammainc, gammaincc
 
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space, plain_space
-from monitor.statistics.evaluation import (
-    TAU,
-    Evaluation,
-    EvaluationError,
-    as_json,
-)
+from monitor.frames.space import Dimension, DimensionKind, IntArray, Space, plain_space
+from monitor.statistics import measures
+from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
     BinCut,
-    BinningKind,
     OwnDistributions,
+    bins_equal_count,
     evaluate_rows,
     freeze_edges,
 )
-from monitor.statistics.measures import NormalMarginals
+from monitor.statistics.measures import BinSums, ReliabilityBins
 from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
-# What `evaluate --json` prints is a contract.
-DIMENSION_KEYS = {
-    *("n", "n_eff", "ence", "ence_noise_floor", "ence_noise_floor_gaussian", "kurtosis"),
-    *("uce", "nll", "rmse", "rmv", "sharpness", "c_v", "bias", "std_scaling"),
-    *("nees_mean", "nees_interval", "nees_interval_n_eff", "nees_median_ratio"),
-    *("qce", "qce_by_tau", "qce_marginal", "qce_marginal_by_tau", "pinball", "pinball_by_tau"),
-    *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),
-    *("bins", "uce_bins", "out_of_range"),
-}
-JOINT_KEYS = {
-    *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
-    *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
-    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "bins", "out_of_range"),
-    *("sgv_std_min", "sgv_std_max", "sgv_std_mean"),
-}
-BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
 
 def simulated(seed, n=400, k=3, factor=1.4):
@@ -141,25 +123,7 @@ def test_the_noise_floor_and_n_eff_are_those_of_their_definitions(seed):
         assert measured.ence_noise_floor == near(floor)
         assert measured.ence_noise_floor_gaussian == near(math.sqrt(10 / (math.pi * 400)))
     assert found.joint.n_eff == near(400 / effect_of(oracle_joint_rows(data), 3))
-    alone = evaluate_rows(XYZ, *data, cluster=np.full(400, -1))
-    assert (alone.joint.n_eff, alone.tracks) == (400, 0)
     assert evaluate_rows(XYZ, *data).tracks is None
-
-
-def test_frozen_bins_have_no_outside():
-    reference = simulated(4)[1]
-    edges = freeze_edges(XYZ, reference, 7)
-    mean, covariance, truth = simulated(5)
-    # Half of them beyond all that the reference has seen.
-    scale = np.where(np.arange(400) < 200, 1e-4, 1e4)[:, None, None]
-    found = evaluate_rows(
-        XYZ, mean, scale * covariance, truth, cut=BinCut(kind="frozen", frozen=edges)
-    )
-    for bins in (*(part.bins for part in found.dimensions.values()), found.joint.bins):
-        assert bins.n.tolist() == [200, 0, 0, 0, 0, 0, 200]
-        assert (bins.below, bins.above) == (0, 0)
-    printed = json.dumps(as_json(found), allow_nan=False)
-    assert json.loads(printed)["joint"]["bins"][-1]["upper"] is None
 
 
 def test_equal_deviations_are_one_frozen_bin_and_edges_need_a_covariance():
@@ -169,69 +133,15 @@ def test_equal_deviations_are_one_frozen_bin_and_edges_need_a_covariance():
         freeze_edges(XYZ, np.zeros((5, 3, 3)), 10)
 
 
-def test_an_angle_is_wrapped_and_stays_out_of_the_joint_block():
-    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
-    mean, covariance, truth = simulated(8)
-    once = evaluate_rows(space, mean, covariance, truth)
-    turned = truth + np.array([2 * math.pi, 0.0, 0.0])
-    again = evaluate_rows(space, mean, covariance, turned)
-    plain = evaluate_rows(plain_space(("x", "y")), mean[:, 1:], covariance[:, 1:, 1:], truth[:, 1:])
-    assert again.dimensions["yaw"].nees_mean == pytest.approx(once.dimensions["yaw"].nees_mean)
-    assert again.joint.k == 2
-    assert again.joint.nees_mean == pytest.approx(plain.joint.nees_mean)
-    assert again.joint.nll == pytest.approx(plain.joint.nll)
-
-
-def test_rows_without_truth_and_rows_without_a_gaussian_are_counted_and_left_out():
-    mean, covariance, truth = simulated(9, n=50)
-    expected = evaluate_rows(XYZ, mean[4:], covariance[4:], truth[4:])
-    truth[0, 1] = np.nan
-    covariance[1] = 0.0
-    covariance[2] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    mean[3, 0] = np.inf
-    found = evaluate_rows(XYZ, mean, covariance, truth)
-    assert (found.rows, found.without_truth, found.refused) == (46, 1, 3)
-    assert found.joint.nll == expected.joint.nll
-    assert found.dimensions["z"].ence == expected.dimensions["z"].ence
-
-
 @pytest.mark.parametrize("binning", ["equal-count", "equal-width"])
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_few_rows_of_constant_deviation_are_measured(binning, n):
-    truth = np.full((n, 1), 2.0)
-    found = evaluate_rows(
-        plain_space(("x",)), np.zeros((n, 1)), np.ones((n, 1, 1)), truth, cut=BinCut(kind=binning)
-    )
-    assert found.dimensions["x"].ence == pytest.approx(1.0)
-    assert found.dimensions["x"].uce == pytest.approx(3.0)
-    assert found.joint.nees_over_k == pytest.approx(4.0)
-
-
-def test_json_holds_plain_values_and_null_for_what_cannot_be_said():
-    found = evaluate_rows(
-        plain_space(("x",)), np.zeros((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1))
-    )
+def test_one_row_is_measured_and_null_is_printed_for_what_cannot_be_said(binning):
+    one = np.ones((1, 1))
+    x = plain_space(("x",))
+    found = evaluate_rows(x, 0 * one, one[None], 2 * one, cut=BinCut(kind=binning))
     printed = json.loads(json.dumps(as_json(found), allow_nan=False))
-    assert printed["rows"] == 1
-    assert printed["dimensions"]["x"]["c_v"] is None
-    assert printed["dimensions"]["x"]["std_scaling"] == 1.0
-    assert set(printed["dimensions"]["x"]) == DIMENSION_KEYS
-    assert set(printed["joint"]) == JOINT_KEYS
-    (only,) = printed["dimensions"]["x"]["bins"]
-    assert set(only) == BIN_KEYS
-    assert printed["dimensions"]["x"]["out_of_range"] == {
-        "std": {"below": 0, "above": 0},
-        "variance": {"below": 0, "above": 0},
-    }
-    assert printed["tau"][2] == 0.15
-
-
-def test_a_range_that_holds_no_row_leaves_binned_measures_unsaid():
-    found = evaluate_rows(XYZ, *simulated(3), cut=BinCut(20, "equal-width", (1e6, 2e6)))
-    assert math.isnan(found.dimensions["x"].ence)
-    assert math.isnan(found.joint.qce)
-    assert math.isfinite(found.joint.nll)
-    json.dumps(as_json(found), allow_nan=False)
+    measured = printed["dimensions"]["x"]
+    assert [measured[name] for name in ("ence", "uce", "std_scaling", "c_v")] == [1, 3, 2, None]
+    assert (printed["rows"], printed["tau"][2], printed["joint"]["nees_over_k"]) == (1, 0.15, 4)
 
 
 def test_nothing_to_evaluate_is_an_error_that_says_why():
@@ -240,165 +150,133 @@ def test_nothing_to_evaluate_is_an_error_that_says_why():
     covariance[3] = 0.0
     with pytest.raises(EvaluationError, match=r"of 4 rows, 3 have no truth and 1 have a mean"):
         evaluate_rows(XYZ, mean, covariance, truth)
-    with pytest.raises(EvaluationError, match="of 0 rows"):
-        evaluate_rows(XYZ, mean[:0], covariance[:0], truth[:0])
+
+
+# ---- measures worked out by hand from the papers
+
+
+def bins_of(*n: int) -> ReliabilityBins:
+    """Their edges do not matter to any measure."""
+    counts, one = np.array(n, np.int64), (np.array(n) > 0).astype(np.float64)
+    return ReliabilityBins(one, one, counts, one, one, one, counts[:, None])
+
+
+def test_bins_with_few_rows_can_be_left_out():
+    two = bins_of(4, 2)
+    assert two.with_rows(2) is two
+    kept = two.with_rows(3)
+    assert (kept.n.tolist(), kept.within.tolist()) == ([4], [[4]])
+    assert two.with_rows(5).n.tolist() == []
+
+
+def test_equal_count_bins_keep_the_order_of_equal_rows():
+    # Rows whose error is their place on the axis plus one; every other one is within τ.
+    at = np.array([2.0, 1.0, 1.0, 1.0, 3.0])
+    within = np.arange(5)[:, None] % 2 == 0
+    bins = bins_equal_count(BinSums(at, at, np.ones(5, np.int64), at**2, at + 1, at, within), 2)
+    assert bins.n.tolist() == [3, 2]
+    assert bins.squared_error.tolist() == [6.0, 7.0]
+    assert bins.within.tolist() == [[1], [2]]
+    assert (bins.lower.tolist(), bins.upper.tolist()) == ([1.0, 2.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize(("n", "k"), list(product([0.7, 100, 250_000, 1_000_000], [1, 4])))
+def test_the_interval_of_the_mean_nees_leaves_a_fortieth_on_either_side(n, k):
+    low, high = measures.nees_interval(n, k)
+    shape = n * k / 2
+    assert gammainc(shape, low * n / 2) == pytest.approx(0.025, rel=1e-8)
+    assert gammaincc(shape, high * n / 2) == pytest.approx(0.025, rel=1e-8)
+    for nothing in (0, math.nan):
+        assert all(map(math.isnan, measures.nees_interval(nothing, k)))
+
+
+def test_the_area_counts_both_sides_of_a_crossing():
+    # From (0, 0) up to 0.1 above at 0.25, down to 0.1 below at 0.75: triangles.
+    area = measures.calibration_area(np.array([0.35, 0.65]), np.array([0.25, 0.75]))
+    assert area == pytest.approx(4 * 0.25 * 0.1 / 2)
+    same_side = measures.calibration_area(np.array([0.35, 0.85]), np.array([0.25, 0.75]))
+    assert same_side == pytest.approx(2 * 0.25 * 0.1 / 2 + 0.5 * 0.1)
+
+
+def test_the_estimated_floor_is_the_gaussian_one_where_kurtosis_is_three_and_counts_are_equal():
+    equal = bins_of(5, 5, 0)
+    gaussian = measures.ence_noise_floor_gaussian(equal)
+    assert measures.ence_noise_floor(equal, 3.0, 1.0) == pytest.approx(gaussian)
+    # Heavier tails and correlated rows: sqrt((κ − 1)/2 · D) times as much.
+    assert measures.ence_noise_floor(equal, 9.0, 4.0) == pytest.approx(4 * gaussian)
 
 
 # ---- distributions of another shape
 
 LEVELS = np.array([0.2, 0.5, 0.9])
-EQUAL = BinCut()
-SPACE = Space(
+YAWING = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
-# Of the forwarded Gaussian, whatever the shape.
-FORWARDED = (
-    *("n", "n_eff", "kurtosis", "c_v", "nees_mean", "nees_median_ratio", "mean_sigma"),
-    *("mean_variance", "mean_squared_error", "bias"),
-)
-WITH_VARIANCE = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
 
 
-@dataclass(frozen=True)
-class Skewed:
-    """Gumbel distributions."""
-
-    place: FloatArray
-    scale: FloatArray
-
-    def log_density(self, value: FloatArray) -> FloatArray:
-        density: FloatArray = scipy.stats.gumbel_r.logpdf(value, self.place, self.scale)
-        return density
-
-    def cumulative(self, value: FloatArray) -> FloatArray:
-        share: FloatArray = scipy.stats.gumbel_r.cdf(value, self.place, self.scale)
-        return share
-
-    def quantiles(self, tau: FloatArray) -> FloatArray:
-        found = [scipy.stats.gumbel_r.ppf(t, self.place, self.scale) for t in tau]
-        return np.stack(found)
+RANDOM = np.random.default_rng(0)
+SENT = RANDOM.normal(0, 5, (300, 3))
+SENT[:, 2] = RANDOM.uniform(-np.pi, np.pi, 300)
+SCALE = RANDOM.uniform(0.1, 0.9, (300, 3))
+TRUTH = SENT + SCALE * RANDOM.gumbel(size=(300, 3))
+# As a detector has it: on the other side of ±π as often as not.
+TRUTH[:, 2] = (TRUTH[:, 2] + np.pi) % (2 * np.pi) - np.pi
+TRUTH[::11] = np.nan
+KEPT = np.flatnonzero(np.isfinite(TRUTH).all(axis=1))
+DEVIATION = SCALE * np.pi / np.sqrt(6)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """n detections: what was sent, what is forwarded, and the truth; some have none."""
-
-    sent: FloatArray
-    scale: FloatArray
-    mean: FloatArray
-    covariance: FloatArray
-    truth: FloatArray
-
-    def skewed(self, rows: IntArray) -> Skewed:
-        return Skewed(self.sent[rows], self.scale[rows])
-
-    def measured(self, shape: OwnDistributions | None, cut: BinCut = EQUAL) -> Evaluation:
-        sent = SPACE, self.mean, self.covariance, self.truth
-        return evaluate_rows(*sent, tau=LEVELS, cut=cut, shaped=shape)
-
-    def shaped(self, *, has_variance: bool = True) -> OwnDistributions:
-        value = self.sent + SPACE.error(self.truth, self.sent)
-        return OwnDistributions(value, self.skewed, has_variance)
+def skewed(rows: IntArray) -> Any:
+    each = scipy.stats.gumbel_r(SENT[rows], SCALE[rows])
+    names = {"log_density": each.logpdf, "cumulative": each.cdf}
+    return SimpleNamespace(**names, quantiles=lambda tau: np.stack([each.ppf(t) for t in tau]))
 
 
-def detections(n: int = 300, seed: int = 0) -> Rows:
-    random = np.random.default_rng(seed)
-    sent = random.normal(0, 5, (n, 3))
-    sent[:, 2] = random.uniform(-np.pi, np.pi, n)
-    scale = random.uniform(0.1, 0.9, (n, 3))
-    truth = sent + scale * random.gumbel(size=(n, 3))
-    # As a detector has it: on the other side of ±π as often as not.
-    truth[:, 2] = (truth[:, 2] + np.pi) % (2 * np.pi) - np.pi
-    truth[::11] = np.nan
-    variance = (scale * np.pi) ** 2 / 6
-    covariance = np.zeros((n, 3, 3))
-    covariance[:, range(3), range(3)] = variance
-    return Rows(sent, scale, sent + np.euler_gamma * scale, covariance, truth)
+def shaped(*, has_variance: bool = True) -> OwnDistributions:
+    value = SENT + YAWING.error(TRUTH, SENT)
+    return OwnDistributions(value, skewed, has_variance)
 
 
-def expected(rows: Rows, i: int, kept: IntArray) -> dict[str, FloatArray]:
-    """Straight from the definitions, in plain loops."""
+def forwarded(shape: OwnDistributions | None, bins: int = 20) -> Evaluation:
+    covariance = DEVIATION[:, :, None] ** 2 * np.eye(3)
+    sent = YAWING, SENT + np.euler_gamma * SCALE, covariance, TRUTH
+    return evaluate_rows(*sent, tau=LEVELS, cut=BinCut(bins), shaped=shape)
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, monkeypatch):
     nll, within, below, pinball, width = [], [], [], [], []
-    for row in kept.tolist():
-        one = scipy.stats.gumbel_r(rows.sent[row, i], rows.scale[row, i])
-        error = rows.truth[row, i] - rows.sent[row, i]
-        if SPACE.dimensions[i].kind is DimensionKind.ANGLE:
-            error = (error + np.pi) % (2 * np.pi) - np.pi
-        y = rows.sent[row, i] + error
+    for row in KEPT.tolist():
+        one = scipy.stats.gumbel_r(SENT[row, i], SCALE[row, i])
+        error = TRUTH[row, i] - SENT[row, i]
+        y = SENT[row, i] + ((error + np.pi) % (2 * np.pi) - np.pi if i == 2 else error)
         nll.append(-one.logpdf(y))
         within.append([abs(2 * one.cdf(y) - 1) <= t for t in LEVELS])
         below.append([one.cdf(y) <= t for t in LEVELS])
         pinball.append([max(t * (y - one.ppf(t)), (t - 1) * (y - one.ppf(t))) for t in LEVELS])
         width.append([one.ppf((1 + t) / 2) - one.ppf((1 - t) / 2) for t in LEVELS])
-    return {
-        "nll": np.mean(nll),
-        "within": np.array(within),
-        "picp_by_tau": np.mean(within, axis=0),
-        "coverage_one_sided_by_tau": np.mean(below, axis=0),
-        "pinball_by_tau": np.mean(pinball, axis=0),
-        "mpiw_by_tau": np.mean(width, axis=0),
-    }
-
-
-@pytest.mark.parametrize("i", range(3))
-def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, monkeypatch):
-    rows = detections()
-    kept = np.flatnonzero(np.isfinite(rows.truth).all(axis=1))
-    slow = expected(rows, i, kept)
-    within = slow.pop("within")
+    by_tau = {"picp": within, "coverage_one_sided": below, "pinball": pinball, "mpiw": width}
+    # The own coverage in the bins of the forwarded deviation.
+    parts = np.array_split(np.argsort(DEVIATION[KEPT, i], kind="stable"), 7)
+    held = [np.array(within)[part].sum(axis=0) for part in parts]
+    gaps = [abs(n - LEVELS * part.size) for n, part in zip(held, parts, strict=True)]
     # Rows in many parts measure as in one.
-    for chunk in (None, 7):
-        if chunk is not None:
-            monkeypatch.setattr("monitor.statistics.exact_engine._CHUNK", chunk)
-        found = rows.measured(rows.shaped(), BinCut(7)).dimensions[SPACE.names[i]]
-        for name, value in slow.items():
-            assert getattr(found, name) == pytest.approx(value, rel=1e-12, abs=1e-14), name
-        assert found.mpiw == pytest.approx(slow["mpiw_by_tau"].mean())
-        # The own coverage in the bins of the forwarded deviation.
-        deviation = np.sqrt(rows.covariance[kept, i, i])
-        parts = np.array_split(np.argsort(deviation, kind="stable"), 7)
-        qce = [
-            sum(abs(within[part, t].mean() - tau) * part.size for part in parts) / kept.size
-            for t, tau in enumerate(LEVELS)
-        ]
-        assert found.qce_by_tau == pytest.approx(qce)
-        assert found.bins.within.tolist() == [within[part].sum(axis=0).tolist() for part in parts]
+    for chunk in (2**16, 7):
+        monkeypatch.setattr("monitor.statistics.exact_engine._CHUNK", chunk)
+        found = forwarded(shaped(), 7).dimensions[YAWING.names[i]]
+        assert found.nll == near(np.mean(nll))
+        for name, each in by_tau.items():
+            assert getattr(found, f"{name}_by_tau") == near(np.mean(each, axis=0)), name
+        assert found.mpiw == near(np.mean(width))
+        assert found.qce_by_tau == near(sum(gaps) / KEPT.size)
+        assert found.bins.within.tolist() == [n.tolist() for n in held]
 
 
-def test_what_asks_for_a_variance_is_the_forwarded_gaussians_and_undefined_without_one():
-    rows = detections()
-    plain, shaped = rows.measured(None), rows.measured(rows.shaped())
-    without = rows.measured(rows.shaped(has_variance=False))
-    for name in SPACE.names:
-        for measure in (*FORWARDED, *WITH_VARIANCE):
-            theirs = getattr(plain.dimensions[name], measure)
-            assert getattr(shaped.dimensions[name], measure) == theirs
-        found = without.dimensions[name]
-        assert all(np.isnan(getattr(found, measure)) for measure in WITH_VARIANCE)
-        assert np.isfinite(found.nll) and np.isfinite(found.qce)
-    for measure in ("nees_mean", "nees_median_ratio", "n", "k", "n_eff", "deviation"):
-        assert getattr(shaped.joint, measure) == getattr(plain.joint, measure)
-    assert (shaped.rows, shaped.without_truth) == (plain.rows, plain.without_truth)
-    # Jointly, the dimensions are independent, without the angle; joint coverage is undefined.
-    parts = [shaped.dimensions[name].nll for name in ("x", "y")]
-    assert shaped.joint.nll == pytest.approx(sum(parts))
-    for measure in ("qce", "qce_marginal", "calibration_area"):
-        assert np.isnan(getattr(shaped.joint, measure))
-
-
-@pytest.mark.parametrize("binning", ["equal-count", "equal-width"])
-def test_gaussians_as_a_shape_measure_as_gaussians_do(binning: BinningKind):
-    rows = detections(seed=4)
-    deviation = np.sqrt(np.diagonal(rows.covariance, axis1=1, axis2=2))
-    value = rows.mean + SPACE.error(rows.truth, rows.mean)
-    gaussians = OwnDistributions(value, lambda i: NormalMarginals(rows.mean[i], deviation[i]), True)
-    plain, shaped = (rows.measured(shape, BinCut(kind=binning)) for shape in (None, gaussians))
-    for name in SPACE.names:
-        ours, theirs = plain.dimensions[name], shaped.dimensions[name]
-        for entry in fields(ours):
-            if entry.name not in ("bins", "uce_bins", "interval_width_by_tau"):
-                left, right = getattr(ours, entry.name), getattr(theirs, entry.name)
-                assert left == pytest.approx(right, rel=1e-9, abs=1e-12), entry.name
-        assert ours.mpiw_by_tau == pytest.approx(theirs.mpiw_by_tau)
-        assert np.array_equal(ours.bins.within, theirs.bins.within)
-    assert shaped.joint.nll == pytest.approx(plain.joint.nll)
+def test_without_a_variance_what_asks_for_one_is_undefined_and_jointly_dimensions_are_independent():
+    own, without = forwarded(shaped()), forwarded(shaped(has_variance=False))
+    for name in YAWING.names:
+        for measure in ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce"):
+            assert np.isnan(getattr(without.dimensions[name], measure))
+    # The angle is not in the joint block; its coverage is undefined.
+    assert own.joint.nll == pytest.approx(sum(own.dimensions[name].nll for name in ("x", "y")))
+    assert np.isnan([own.joint.qce, own.joint.qce_marginal, own.joint.calibration_area]).all()

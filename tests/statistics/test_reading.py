@@ -15,31 +15,25 @@ from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
-from monitor.statistics.reading import (
-    OccupiedCells,
-    cut_equal_count,
-    quantile_of_histogram,
-    read,
-)
+from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE
-from tests.states import BOX, CLASSES, bits, counted, random_rows
+from tests.states import CLASSES, counted, random_rows
 
+seeds = st.integers(0, 2**32 - 1)
 BINNING = Binning()
 TAU = BINNING.tau_array
 XYZ = plain_space(("x", "y", "z"), "m")
 WITH_YAW = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
 SPACES = [XYZ, WITH_YAW]
-EQUAL_WIDTH = BinCut(kind="equal-width")
 pytestmark = pytest.mark.filterwarnings("error")
 
 
 def simulated(seed, n=5000, k=3, factor=1.3):
-    """Errors and covariances; σ spreads over a decade, errors are `factor` times as large."""
     random = np.random.default_rng(seed)
     root = 0.3 * random.normal(size=(n, k, k)) + np.eye(k)
     scale = np.exp(0.5 * random.normal(size=n))[:, None, None]
@@ -48,11 +42,7 @@ def simulated(seed, n=5000, k=3, factor=1.3):
     return error, covariance
 
 
-seeds = st.integers(0, 2**32 - 1)
-
-
 def assert_close(found: Evaluation, exact: Evaluation, within: dict[str, Any], joint: Any) -> None:
-    """Holds the named measures of every dimension, and those of the joint block, together."""
     pairs = [(part, exact.dimensions[name], within) for name, part in found.dimensions.items()]
     for ours, theirs, tolerances in [*pairs, (found.joint, exact.joint, joint)]:
         for names, tolerance in tolerances.items():
@@ -67,9 +57,8 @@ UNBINNED = {
     "calibration_area pinball_by_tau picp_by_tau": EXACT,
     "ence_noise_floor_gaussian": {"rel": 0.0, "abs": 0.0},
 }
-# Largest differences over five seeds: ENCE 0.0076 (its noise floor here is 0.036), UCE 0.021
-# unit², QCE 0.0063, joint QCE 0.0044, median ratio 0.3 %. Bins of whole micro-bins are not quite
-# equal, and NEES is read off a histogram of 16 bins an octave, inside which it is interpolated.
+# Bins of whole micro-bins are not quite equal, and NEES is read off a histogram: the largest
+# differences over five seeds are ENCE 0.0076, UCE 0.021, QCE 0.0063, median ratio 0.3 %.
 BINNED = {
     "ence qce_by_tau": {"abs": 0.01},
     "uce": {"abs": 0.03},
@@ -99,25 +88,14 @@ def test_measures_are_those_of_the_exact_engine_or_close_to_them(space, factor, 
     assert found.rows == exact.rows
     assert_close(found, exact, UNBINNED | BINNED, JOINT)
     assert not seed or all(part.n_eff < 2500 for part in found.dimensions.values())
-    cut = BinCut(kind="frozen", frozen=freeze_edges(space, simulated(seed + 50)[1], 10))
-    found, exact = read(statistics, cut), evaluate_rows(*rows, tau=TAU, cut=cut, cluster=track)
-    assert_close(found, exact, BINNED, JOINT)
-    for name, ours in found.dimensions.items():
-        assert ours.bins.n.sum() == 5000
-        assert np.abs(ours.bins.n - exact.dimensions[name].bins.n).max() <= 100
-
-
-@pytest.mark.parametrize("ends", [None, (0.55, 1.9), (0.0, 10.0)])
-def test_bins_of_equal_width_are_close_to_those_from_rows(ends):
-    # Largest differences over three seeds: ENCE 0.014, UCE 1.9 %, QCE 0.0009, rows 0.5 %.
-    truth, covariance = simulated(1, n=20_000)
-    cut = BinCut(10, "equal-width", ends)
-    found = read(observe(XYZ, BINNING, truth, covariance), cut)
-    exact = evaluate_rows(XYZ, 0 * truth, covariance, truth, tau=TAU, cut=cut)
-    within = {"ence": {"abs": 0.02}, "uce": {"rel": 0.03}, "qce_by_tau": {"abs": 0.002}}
-    assert_close(found, exact, within, {})
-    for name, ours in found.dimensions.items():
-        assert abs(int(ours.bins.n.sum()) - int(exact.dimensions[name].bins.n.sum())) <= 200
+    frozen = freeze_edges(space, simulated(seed + 50)[1], 10)
+    for cut in (BinCut(kind="frozen", frozen=frozen), BinCut(10, "equal-width", (0.55, 1.9))):
+        found, exact = read(statistics, cut), evaluate_rows(*rows, tau=TAU, cut=cut, cluster=track)
+        for name, ours in found.dimensions.items():
+            theirs = exact.dimensions[name]
+            assert (ours.ence, ours.qce) == pytest.approx((theirs.ence, theirs.qce), abs=0.02)
+            assert ours.uce == pytest.approx(theirs.uce, abs=0.03, rel=0.03)
+            assert np.abs(ours.bins.n - theirs.bins.n).max() <= 100
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -165,46 +143,22 @@ def test_cuts_of_equal_count_hold_all_rows_in_whole_micro_bins(seed, n, bins):
 
 # ---- few rows, or none
 
+EQUAL_WIDTH = BinCut(kind="equal-width")
+
 
 @pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH, BinCut(20, "equal-width", (0.1, 1.0))])
-@pytest.mark.parametrize("space", SPACES)
-def test_without_truth_every_measure_is_nan(space, cut):
-    found = read(no_stage_statistics(space, BINNING), cut)
+def test_without_truth_every_measure_is_nan(cut):
+    found = read(no_stage_statistics(WITH_YAW, BINNING), cut)
     assert found.rows == 0
-    parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
+    parts: list[Any] = [*found.dimensions.values(), found.joint]
     for part in parts:
+        assert (part.n, part.bins.n.size) == (0, 0)
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if field.name == "n":
-                assert value == 0
-            elif field.name in ("coverage_one_sided_by_tau", "interval_width_by_tau"):
-                assert value is None
-            elif field.name not in ("k", "tau", "bins", "uce_bins"):
+            if value is not None and field.name not in ("n", "k", "tau", "bins", "uce_bins"):
                 assert np.isnan(value).all(), field.name
-        assert part.bins.n.size == 0
         assert math.isnan(part.qce)
     assert math.isnan(found.joint.nees_over_k)
-    assert np.isnan(found.joint.qce_marginal_by_tau).all()
-    assert math.isnan(found.dimensions[space.names[0]].pinball)
-
-
-@pytest.mark.parametrize("cut", [EQUAL_COUNT, EQUAL_WIDTH])
-def test_one_row_is_measured_but_for_its_spread(cut):
-    error, covariance = np.array([[0.6, -1.0, 2.0]]), np.diag([0.09, 1.0, 4.0])[None]
-    found = read(observe(XYZ, BINNING, error, covariance), cut)
-    x, y, z = (found.dimensions[name] for name in "xyz")
-    # σ 0.3, 1 and 2 against errors of 0.6, 1 and 2.
-    assert [x.ence, y.ence, z.ence] == pytest.approx([1.0, 0.0, 0.0], abs=1e-9)
-    assert x.ence_noise_floor == pytest.approx(math.sqrt(1 / math.pi))
-    assert [x.uce, y.uce] == pytest.approx([0.27, 0.0], abs=1e-9)
-    assert [x.nees_mean, y.nees_mean] == pytest.approx([4.0, 1.0], abs=1e-9)
-    assert x.nll == pytest.approx(0.5 * (math.log(2 * math.pi * 0.09) + 4.0), abs=1e-9)
-    assert [x.bias, y.bias] == pytest.approx([0.6, -1.0], abs=1e-9)
-    assert math.isnan(x.c_v)
-    assert found.joint.nees_mean == pytest.approx(6.0, abs=1e-9)
-    expected = 0.5 * (3 * math.log(2 * math.pi) + math.log(0.36) + 6.0)
-    assert found.joint.nll == pytest.approx(expected, abs=1e-9)
-    assert found.joint.bins.n.tolist() == [1]
 
 
 def test_a_fixed_range_leaves_out_the_micro_bins_beyond_it_but_not_their_rows_from_n():
@@ -242,8 +196,7 @@ def test_a_quantile_beyond_the_histogram_is_its_end():
 
 
 def read_in_every_way(statistics: StageStatistics) -> Evaluation:
-    k = statistics.space.k
-    covariance = np.geomspace(0.1, 30.0, 60)[:, None, None] ** 2 * np.eye(k)
+    covariance = np.geomspace(0.1, 30.0, 60)[:, None, None] ** 2 * np.eye(statistics.space.k)
     frozen = freeze_edges(statistics.space, covariance, 5)
     for fewest in (1, 3):
         for cut in (
@@ -266,9 +219,8 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
     state = counted(random_rows(seed, n))
     for part in state.slices:
         found = no_statistics(part.space, state.binning)
-        for statistics in part.panes.values():
-            more = statistics.negated() if random.random() < 0.5 else statistics
-            found = found.merge(more)
+        for one in part.panes.values():
+            found = found.merge(one.negated() if random.random() < 0.5 else one)
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
     (classes,) = state.class_slices
@@ -276,30 +228,6 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
     for held in classes.panes.values():
         of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
     assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
-
-
-@costly
-@given(seeds, st.integers(1, 60), st.integers(1, 60))
-def test_tracks_taken_back_before_they_came_can_be_read(seed, came, taken):
-    def of_tracks(n: int) -> StageStatistics:
-        ids = cluster_id((np.random.default_rng([seed, n]).integers(5, size=n),))
-        error, covariance = simulated([seed, n], n)
-        return observe(XYZ, BINNING, error, covariance, ids)
-
-    read_in_every_way(of_tracks(came).merge(of_tracks(taken).negated()))
-
-
-def test_what_holds_no_rows_reads_as_nothing_and_a_correction_that_came_changes_no_measure():
-    error, covariance = simulated(3, 40)
-    kept, gone = (
-        observe(BOX, BINNING, error[part], covariance[part])
-        for part in (slice(25), slice(25, None))
-    )
-    nothing = read_in_every_way(gone.merge(kept.negated()))
-    assert np.isnan(nothing.dimensions["x"].ence)
-    assert nothing.dimensions["x"].bins.n.size == 0
-    early = kept.merge(gone.negated())
-    assert bits(read(early.merge(gone)).dimensions) == bits(read(kept).dimensions)
 
 
 def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():

@@ -1,5 +1,6 @@
-"""What is computed of each detection, and the sums of it: against plain loops over rows."""
+"""What is computed of each detection, the sums of it, and clusters: against plain loops."""
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,16 @@ from scipy.stats import norm
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import (
+    LARGEST,
+    ClusterMemory,
+    clustered,
+    design_effect,
+    design_effect_of_rows,
+)
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
-from monitor.statistics.stage import (
-    no_stage_statistics,
-    observe,
-)
+from monitor.statistics.stage import no_stage_statistics, observe
 from tests import laws
 from tests.statistics import oracle
 
@@ -57,11 +62,8 @@ def test_everything_about_a_detection_is_as_plain_loops_find_it_alone_and_among_
     laws.assert_same((error, covariance), before)
     assert found.n == 6
     assert found.regular.all()
-    joint = [
-        i
-        for i, dimension in enumerate(space.dimensions)
-        if space.angles_in_joint or dimension.kind is DimensionKind.LENGTH
-    ] or list(range(k))
+    lengths = [i for i, one in enumerate(space.dimensions) if one.kind is DimensionKind.LENGTH]
+    joint = (not space.angles_in_joint and lengths) or list(range(k))
     order = [*joint, *(i for i in range(k) if i not in joint)]
     for row in range(6):
         matrix, r = covariance[row].tolist(), error[row].tolist()
@@ -106,24 +108,9 @@ def test_what_is_not_positive_definite_is_left_out_and_spoils_no_neighbour():
     kept = found.take(found.regular)
     assert kept.n == 3
     assert_same_columns(kept, clean, np.array([0, 2, 4]))
-    rest = [0, 2, 4]
-    sevens = np.full(3, 7, np.uint64)
+    rest, sevens = [0, 2, 4], np.full(3, 7, np.uint64)
     laws.assert_same(seen, observe(space, Binning(), error[rest], covariance[rest], sevens))
     laws.assert_same(none, no_stage_statistics(space, Binning()))
-
-
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_detections_in_both_forms_get_the_deviation_they_have_alone_and_bad_ones_none(diagonal):
-    space = Space((SPACES[1].dimensions[0], YAW, SPACES[1].dimensions[2]))
-    _, covariance = rows_of(6, 21, 3, float(diagonal))
-    for i, variance in ((1, 0.0), (2, -1.0), (4, np.nan)):
-        covariance[i, 0, 0] = variance
-    form = np.full(21, diagonal)
-    form[::3] = False
-    together = generalised_deviation(space, covariance, form)
-    assert np.flatnonzero(np.isnan(together)).tolist() == [1, 2, 4]
-    alone = [generalised_deviation(space, covariance[[i]], form[[i]]) for i in range(21)]
-    laws.assert_same(np.concatenate(alone), together)
 
 
 # ---- the sums
@@ -131,62 +118,49 @@ def test_detections_in_both_forms_get_the_deviation_they_have_alone_and_bad_ones
 BINNING = Binning()
 
 
-def tolerance(n: float, unit: float = 1.0) -> float:
-    """Half a unit of the grid for each addend, and rounding of the slow sum."""
-    return unit * n * (2.0**-33 + 1e-14)
-
-
 @pytest.mark.parametrize("diagonal", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: ",".join(space.names))
-def test_the_sums_are_those_of_plain_loops(space, diagonal):
+def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
     n, k = 150, space.k
     error, covariance = rows_of(k, n, k, diagonal)
-    found = observe(space, BINNING, error, covariance)
-    slow = oracle.sums(
-        error.tolist(),
-        covariance.tolist(),
-        joint=list(space.joint),
-        tau=BINNING.tau,
-        deviation_edges=oracle.log_edges(2.0**-20, 32, 40),
-        nees_edges=oracle.log_edges(2.0**-16, 16, 32),
-    )
+    found, each = observe(space, BINNING, error, covariance), measure(space, [(error, covariance)])
     assert found.n == n
-    for axis in range(k + 1):
-        cells = found.axis(axis)
-        expected = [slow.cells[key] for key in sorted(slow.cells) if key[0] == axis]
-        assert cells.n.tolist() == [cell.n for cell in expected]
-        assert cells.within.tolist() == [cell.within for cell in expected]
+    # Half a unit of the grid for each addend, and rounding of the slow sum.
+    near = 2.0**-33 + 1e-14
+    for axis, degrees in enumerate([*[1] * k, len(space.joint)]):
+        cells, sigma, nees = found.axis(axis), each.deviation[axis], each.nees[axis]
+        r = error[:, axis] if axis < k else np.zeros(n)
+        opened = np.searchsorted(oracle.log_edges(2.0**-20, 32, 40), sigma, side="right")
+        parts = [opened == b for b in np.unique(opened)]
+        assert cells.n.tolist() == [part.sum() for part in parts]
+        within = nees[:, None] <= [oracle.chi_square(tau, degrees) for tau in BINNING.tau]
+        assert cells.within.tolist() == [within[part].sum(axis=0).tolist() for part in parts]
         assert (np.diff(cells.lower) > 0).all()
-        for i, cell in enumerate(expected):
-            unit = cells.upper[i]
-            for name, size in (
-                ("variance", unit**2),
-                ("error", unit),
-                ("squared_error", unit**2),
-                ("nees", 1.0),
-            ):
-                near = pytest.approx(getattr(cell, name), rel=1e-12, abs=tolerance(cell.n, size))
-                assert getattr(cells, name)[i] == near, name
+        for name, x, power in (
+            *(("variance", sigma**2, 2), ("error", r, 1)),
+            *(("squared_error", r**2, 2), ("nees", nees, 0)),
+        ):
+            off = getattr(cells, name) - [x[part].sum() for part in parts]
+            assert (abs(off) <= near * cells.n * cells.upper**power).all(), name
+        opened = np.searchsorted(oracle.log_edges(2.0**-16, 16, 32), nees, side="right")
         counts = found.histogram(axis)
-        assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {
-            key[1]: count for key, count in slow.nees_histogram.items() if key[0] == axis
-        }
-    close = partial(pytest.approx, rel=1e-11, abs=tolerance(n, 100.0))
-    assert found.sigma == close(slow.sigma)
-    assert found.log_sigma == close(slow.log_sigma)
-    assert found.log_determinant == close(slow.log_determinant)
-    assert np.diagonal(found.normalised) == close(np.diagonal(slow.normalised))
+        assert counts.tolist() == np.bincount(opened, minlength=counts.size).tolist()
+    close = partial(pytest.approx, rel=1e-11, abs=100 * n * near)
+    sigma, z, u = each.deviation[:k], each.normalised, each.whitened
+    assert found.sigma == close(sigma.sum(axis=1))
+    assert found.log_sigma == close(np.log(sigma).sum(axis=1))
+    assert found.log_determinant == close(each.log_determinant.sum())
+    assert np.diagonal(found.normalised) == close((z * z).sum(axis=1))
     # Products are of values rounded to 2^-16: each is off by half of that times the other.
-    size = max(max(map(max, slow.normalised)), max(map(max, slow.whitened)))
-    rounded = partial(pytest.approx, abs=2.0**-17 * 2 * np.sqrt(n * size))
-    assert found.normalised == rounded(np.array(slow.normalised))
-    assert found.whitened == rounded(np.array(slow.whitened))
-    for i in range(k):
-        for level, tau in enumerate(BINNING.tau):
-            # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
-            quantile = float(norm.ppf(tau)) * found.sigma[i]
-            loss = tau * (error[:, i].sum() - quantile) - found.shortfall[i, level]
-            assert loss == pytest.approx(slow.pinball[i][level], rel=1e-9, abs=tolerance(n))
+    rounded = 2.0**-16 * np.sqrt(n * max((z @ z.T).max(), (u @ u.T).max()))
+    assert found.normalised == pytest.approx(z @ z.T, abs=rounded)
+    assert found.whitened == pytest.approx(u @ u.T, abs=rounded)
+    for level, tau in enumerate(BINNING.tau):
+        # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
+        beyond = error.T - sigma * norm.ppf(tau)
+        slow = np.maximum(tau * beyond, (tau - 1) * beyond).sum(axis=1)
+        loss = tau * (error.sum(axis=0) - norm.ppf(tau) * found.sigma) - found.shortfall[:, level]
+        assert loss == pytest.approx(slow, rel=1e-9, abs=n * near)
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 2.0**-10, np.nextafter(2.0**-10, 0), 63.999, 64.0, 1e5])
@@ -199,14 +173,6 @@ def test_deviations_beyond_the_micro_bins_are_counted_in_the_outer_ones(sigma):
     assert cells.variance[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
     assert cells.squared_error[0] == pytest.approx(sigma**2, rel=2.0**-32, abs=2.0**-52)
     assert cells.nees[0] == pytest.approx(1.0, abs=2.0**-32)
-
-
-def test_rows_in_any_memory_layout_give_the_same_bits():
-    error, covariance = rows_of(5, 9, 3)
-    wide = np.full((9, 7), np.nan)
-    wide[:, 1:4] = error
-    other = observe(SPACES[1], BINNING, wide[:, 1:4], np.asfortranarray(covariance))
-    laws.assert_same(other, observe(SPACES[1], BINNING, error, covariance))
 
 
 @pytest.mark.parametrize("n", [40, CHUNK + 70])
@@ -232,3 +198,93 @@ def test_pairs_of_clusters_are_those_of_plain_loops(n):
     assert alone.pairs == 0
     assert not alone.cross.any() and not alone.beside.any()
     laws.assert_same(alone.tables, found.tables)
+
+
+# ---- how much n detections tell: pairs of rows in a cluster
+
+
+def some_rows(seed, n, clusters, axes=2):
+    """Ids, 0 for rows on their own, and x on the grid it is kept on."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, clusters + 1, n).astype(np.uint64)
+    return ids, np.rint(random.exponential(size=(axes, n)) * 2**16) / 2**16
+
+
+def summed(memory: ClusterMemory, ids, x, cuts=()):
+    """Pairs, cross and beside of rows that come in pieces, and how many of these had a cluster."""
+    pairs, cross, beside = 0.0, np.zeros(x.shape[0]), np.zeros(x.shape[0])
+    for rows in np.split(np.arange(ids.size), sorted(min(cut, ids.size) for cut in cuts)):
+        before = memory.before(ids[rows], x[:, rows])
+        if before is None:
+            assert not ids[rows].any()
+            continue
+        pairs += before.rows.sum()
+        cross += (x[:, rows] * before.sums).sum(axis=1)
+        beside += (before.sums + x[:, rows] * before.rows).sum(axis=1)
+    return pairs, cross, beside
+
+
+@given(seeds, st.integers(0, 60), st.integers(0, 8), st.lists(st.integers(0, 60), max_size=5))
+def test_pairs_are_those_of_all_rows_with_one_id_however_they_are_cut_into_folds(
+    seed, n, clusters, cuts
+):
+    ids, x = some_rows(seed, n, clusters)
+    pairs, cross, beside = summed(ClusterMemory(2), ids, x, cuts)
+    for axis in range(2):
+        slow = oracle.pairs(ids.tolist(), x[axis].tolist())
+        assert (pairs, cross[axis], beside[axis]) == slow
+
+
+@given(seeds, st.integers(10, 20), st.lists(st.integers(0, 100), max_size=5))
+def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cut(
+    seed, limit, cuts
+):
+    ids, x = some_rows(seed, 100, 12, axes=1)
+    # No piece is longer than what is remembered.
+    pairs, _, _ = summed(ClusterMemory(1, limit), ids, x, [*cuts, *range(0, 100, 10)])
+    # Rows of a cluster that comes again too late are a new one.
+    last: dict[int, int] = {}
+    renewed = Counter[int]()
+    names = []
+    for age, one in enumerate(one for one in ids.tolist() if one):
+        renewed[one] += age - last.get(one, age) > limit
+        last[one] = age
+        names.append(one + 100 * renewed[one])
+    assert pairs == oracle.pairs(names, [0.0] * len(names))[0]
+
+
+@given(seeds)
+def test_x_is_the_nees_over_its_degrees_on_a_grid_cut_where_one_error_would_be_all(seed):
+    nees = np.random.default_rng(seed).exponential(size=(2, 50)) * [[1.0], [30.0]]
+    nees[:, 0] = 0.75, 1e9
+    x = clustered(nees, np.array([1.0, 3.0]))
+    assert (x * 2**16 == np.rint(x * 2**16)).all()
+    assert np.abs(x - np.minimum(nees / [[1.0], [3.0]], 64.0)).max() <= 2.0**-17
+    assert x[:, 0].tolist() == [0.75, LARGEST]
+
+
+def effect(ids, x):
+    """D of one axis, from sums as they are kept."""
+    pairs, cross, beside = summed(ClusterMemory(1), ids, x[None])
+    n, mean = x.size, x.mean()
+    return design_effect(n, mean, float(np.square(x).sum()), pairs, cross[0], beside[0])
+
+
+@given(seeds, st.integers(2, 60), st.integers(0, 6))
+def test_the_design_effect_is_that_of_its_definition_from_sums_and_from_rows(seed, n, clusters):
+    ids, x = some_rows(seed, n, clusters, axes=1)
+    slow = oracle.design_effect(ids.tolist(), x[0].tolist())
+    assert effect(ids, x[0]) == pytest.approx(slow, rel=1e-9, abs=1e-9)
+    track = ids.astype(np.int64) - 1
+    nees = np.stack([3 * x[0], 8 * x[0]], axis=1)
+    nees[0] = 1e6
+    found = design_effect_of_rows(nees, np.array([3.0, 1.0]), track)
+    for axis, k in enumerate((3, 1)):
+        cut = np.minimum(nees[:, axis] / k, 64.0).tolist()
+        expected = oracle.design_effect(ids.tolist(), cut)
+        assert found[axis] == pytest.approx(expected, rel=1e-9)
+
+
+def test_rows_that_are_all_alike_tell_of_no_effect_and_without_rows_nothing_is_known():
+    assert effect(np.ones(9, np.uint64), np.ones(9)) == 1.0
+    assert np.isnan(design_effect(0, float("nan"), 0.0, 0.0, 0.0, 0.0))

@@ -13,7 +13,9 @@ from monitor.frames.slices import TOTAL, Slice
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.windows import (
-    InvalidWindows,
+    AHEAD,
+    BACK,
+    EventClock,
     PaneKey,
     SliceTotals,
     Windows,
@@ -25,18 +27,13 @@ from tests import laws
 from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
 from tests.states import within
 
-SECOND = 10**9
-DAY = Windows((300 * SECOND, 3600 * SECOND, 86400 * SECOND), 5)
 # Panes of 2, 6 and 12 ns: small enough for every case to be met.
 SMALL = Windows((6, 18, 36), 3)
 stamps = st.integers(-80, 200)
-clocks = st.none() | stamps
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Statistics of the simplest kind."""
-
     n: int
 
     @property
@@ -46,32 +43,20 @@ class Count:
     def merge(self, other: Any) -> Any:
         return Count(self.n + other.n)
 
-    def retract(self, other: Any) -> Any:
-        return Count(self.n - other.n)
 
-
-def counted(numbers, clock, windows=SMALL):
-    """Panes of stamps that all were counted at one clock."""
+def counted(numbers, clock):
     panes: dict[tuple[int, int], Count] = {}
     for stamp in numbers:
-        put(panes, windows.place(stamp, clock), Count(1))
+        put(panes, SMALL.place(stamp, clock), Count(1))
     return panes
-
-
-def expected_level(stamp, clock):
-    """By the definition: the first window whose panes, the one not yet full included, reach back
-    to the stamp."""
-    for level, length in enumerate((2, 6, 12)):
-        oldest = clock // length - 3
-        if stamp >= oldest * length:
-            return level
-    return 3
 
 
 @given(stamps, stamps)
 def test_a_stamp_lies_in_the_shortest_window_that_reaches_back_to_it(stamp, clock):
+    """The first whose panes, the one not yet full included, reach back to the stamp."""
     level, number = SMALL.place(stamp, clock)
-    assert level == expected_level(stamp, max(clock, stamp))
+    reach = [(max(clock, stamp) // length - 3) * length for length in (2, 6, 12)]
+    assert level == next((i for i, oldest in enumerate(reach) if stamp >= oldest), 3)
     if level < SMALL.older:
         length = SMALL.pane_ns[level]
         assert number * length <= stamp < (number + 1) * length
@@ -79,7 +64,7 @@ def test_a_stamp_lies_in_the_shortest_window_that_reaches_back_to_it(stamp, cloc
         assert number == 0
 
 
-@given(st.lists(stamps, max_size=30), clocks, st.lists(stamps, min_size=1, max_size=5))
+@given(st.lists(stamps, max_size=30), st.none() | stamps, st.lists(stamps, min_size=1, max_size=5))
 def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(numbers, clock, later):
     last = max(numbers, default=later[0])
     clock = last if clock is None else max(clock, last)
@@ -92,43 +77,11 @@ def test_panes_that_move_on_in_steps_or_at_once_are_those_of_the_later_clock(num
     assert not advance(stepwise, SMALL, end)
 
 
-def test_what_is_revised_is_taken_from_the_pane_it_lies_in_now_and_may_be_taken_before_it_comes():
-    panes = counted([100, 101, 160], 160)
-    put(panes, SMALL.place(100, 160), Count(-1))
-    assert panes == counted([101, 160], 160)
-    put(panes, SMALL.place(101, 160), Count(-1))
-    assert panes == counted([160], 160)
-    early = {SMALL.place(160, 160): Count(-1)}
-    assert advance(early, SMALL, 400)
-    put(early, SMALL.place(160, 400), Count(1))
-    assert early == {}
-
-
-def test_what_has_no_stamp_is_older_than_every_window_and_nothing_is_too_old_without_a_clock():
-    assert DAY.place(None, 5) == DAY.oldest == (3, 0)
-    assert not DAY.too_old((3, 0), 10**18)
-    assert not advance({(0, 1): Count(1)}, SMALL, None)
-    assert SMALL.place(2, None) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "panes", "said"),
-    [
-        ((300,), 0, "cannot be cut into 0 panes"),
-        ((10,), 3, "cannot be cut into 3 panes"),
-        ((0,), 1, "cannot be cut"),
-        ((-6,), 3, "cannot be cut"),
-        ((6, 15), 3, "is no multiple"),
-        ((6, 6), 3, "is no multiple"),
-        ((18, 6), 3, "is no multiple"),
-    ],
-)
-def test_lengths_that_do_not_fit_into_each_other_are_refused(lengths, panes, said):
-    with pytest.raises(InvalidWindows, match=said):
-        Windows(lengths, panes)
-
-
 # ---- sums over panes
+
+
+def summed(parts: list[SliceStatistics], space=XY) -> SliceStatistics:
+    return reduce(SliceStatistics.merge, parts, no_statistics(space, BINNING))
 
 
 def statistics_of(seed, space=XY) -> SliceStatistics:
@@ -137,15 +90,10 @@ def statistics_of(seed, space=XY) -> SliceStatistics:
     return summed(list(expected_panes(frames, None)[index].values()), space)
 
 
-def summed(parts: list[SliceStatistics], space=XY) -> SliceStatistics:
-    return reduce(SliceStatistics.merge, parts, no_statistics(space, BINNING))
-
-
 pane_keys = st.sampled_from([(level, n) for level in range(3) for n in range(4)] + [(3, 0)])
-changes = st.lists(st.tuples(pane_keys, st.integers(0, 3)), min_size=1, max_size=12)
 
 
-@given(changes)
+@given(st.lists(st.tuples(pane_keys, st.integers(0, 3)), min_size=1, max_size=12))
 def test_a_window_is_the_sum_of_its_panes_however_they_change(drawn):
     totals = WindowTotals[SliceStatistics]()
     panes: dict[PaneKey, SliceStatistics] = {}
@@ -158,26 +106,9 @@ def test_a_window_is_the_sum_of_its_panes_however_they_change(drawn):
         for level in range(4):
             found = totals.read(7, panes, WINDOWS, level)
             parts = within(panes, level)
-            if parts:
-                assert found is not None
-                laws.assert_same(found, summed(parts))
-            else:
-                assert found is None
-
-
-@pytest.mark.parametrize("level", range(4))
-def test_a_window_is_the_very_same_until_one_of_its_own_panes_changes(level):
-    panes = {key: statistics_of(i) for i, key in enumerate([(0, 5), (0, 6), (1, 1), (2, 0)])}
-    totals = WindowTotals[SliceStatistics]()
-    found = totals.read(0, panes, WINDOWS, level)
-    # Another window, another slice, and a copy of the panes in between.
-    totals.read(0, panes, WINDOWS, 3 - level)
-    totals.read(1, {(0, 5): statistics_of(9)}, WINDOWS, level)
-    assert totals.read(0, dict(panes), WINDOWS, level) is found
-    panes[1, 1] = statistics_of(10)
-    assert (totals.read(0, panes, WINDOWS, level) is found) == (level == 0)
-    panes[0, 6] = statistics_of(10)
-    assert totals.read(0, panes, WINDOWS, level) is not found
+            laws.assert_same(found, summed(parts) if parts else None)
+            # What has not changed is the very same, of a copy of the panes too.
+            assert totals.read(7, dict(panes), WINDOWS, level) is found
 
 
 # ---- sums over slices
@@ -205,9 +136,54 @@ def test_every_space_has_a_total_made_in_steps_and_again_only_if_a_slice_of_it_c
     laws.assert_same(after[0][1], summed([slices[i][1] for i in (0, 2, 3)]))
     assert after[1][1] is before[1][1]
     assert finished(SliceTotals().read([])) == ()
-
-
-def test_a_total_is_never_called_like_a_slice():
+    # A total is never called like a slice.
     slices = named(("car", XY), (TOTAL, XY), ("total (u,v)", UV))
     names = [name for name, _ in finished(SliceTotals().read(slices))]
     assert names == [f"{TOTAL} (x,y)", f"{TOTAL} (u,v; 2)"]
+
+
+# ---- how far event time has come: a wild stamp is not believed, many that agree are
+
+REACH, NEAR = 1000, 400
+
+
+def clock_at(now=5000) -> EventClock:
+    """The first stamp is believed whatever it is."""
+    clock = EventClock(REACH, NEAR)
+    assert (clock.now_ns, clock.believes(0)) == (None, False)
+    assert not clock.see(now)
+    assert clock.now_ns == now
+    return clock
+
+
+@pytest.mark.parametrize("offset", [0, 1, NEAR, -1, -REACH])
+def test_a_stamp_within_reach_is_believed_on_either_side(offset):
+    clock = clock_at()
+    assert clock.believes(5000 + offset)
+    assert not clock.see(5000 + offset)
+    assert clock.now_ns == 5000 + max(0, offset)
+
+
+@pytest.mark.parametrize(
+    ("wild", "enough"),
+    [(5000 + NEAR + 1, AHEAD), (2**63 - 1, AHEAD), (5000 - REACH - 1, BACK), (-(2**63), BACK)],
+)
+def test_wild_stamps_move_nothing_before_there_are_enough_of_them(wild, enough):
+    clock = clock_at()
+    for _ in range(enough - 1):
+        assert not clock.believes(wild)
+        assert not clock.see(wild)
+        assert (clock.now_ns, clock.jumps) == (5000, 0)
+    # Windows begin anew only where time has gone back.
+    assert clock.see(wild) == (enough == BACK)
+    assert (clock.now_ns, clock.jumps) == (wild, 1)
+    assert clock.believes(wild)
+
+
+def test_wild_stamps_among_good_ones_never_add_up_to_a_jump():
+    clock = clock_at()
+    for i in range(10 * BACK):
+        for wild in (10**9, -(10**9)):
+            assert not any(clock.see(wild) for _ in range(AHEAD - 1))
+            assert not clock.see(5000 + i)
+    assert (clock.now_ns, clock.jumps) == (5000 + 10 * BACK - 1, 0)

@@ -18,7 +18,7 @@ from monitor.pipeline.run_state import RUN_STATE
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.observations import finished
 from monitor.store.codec import Codec, InvalidDocument, OtherDocument
-from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from monitor.store.drift_documents import family_text, read_family
 from monitor.store.recalibrator_documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
@@ -101,31 +101,26 @@ def changed(content: Any, way: tuple[Any, ...], value: Any) -> bytes:
 
 
 WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    10**30,
-    -1.5,
-    float("nan"),
-    "",
-    "x\x00",
-    "AAAA",
-    [],
-    [[0]],
-    {},
-    {"a": 1},
+    *(None, True, -1, 0, 10**30, -1.5, float("nan")),
+    *("", "x\x00", "AAAA", [], [[0]], {}, {"a": 1}),
 )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_document_is_read_as_it_was_written_and_any_other_value_in_it_is_refused_or_kept(
-    documents, kind
-):
+def test_a_document_is_read_as_written_and_other_values_refused_or_kept(documents, kind):
     read, write = KINDS[kind]
     content = json.loads(documents[kind])
     assert bits(read(write(read(documents[kind])))) == bits(read(documents[kind]))
-    refused = 0
+    refused, deep = 0, b"[" * 40 + b"]" * 40
+    unknown = json.dumps({**content, "unheard": 1}).encode()
+    if kind == "record":  # one of a later version is read as far as it is understood
+        assert read(unknown)
+    else:
+        with pytest.raises((InvalidDocument, InvalidRecalibrator), match="unheard' is unknown"):
+            read(unknown)
+    for text in (b"", b"{", b"\xff", b"null", b"[]", b"{}", b'"x"', deep, b"[" * 10**5):
+        with pytest.raises((InvalidDocument, InvalidRecalibrator)):
+            read(text)
     for number, way in enumerate(leaves(content)):
         # Each value gets some of the wrong ones in turn, or is not there at all.
         for value in (*WRONG[number % 3 :: 3], leaves):
@@ -138,25 +133,6 @@ def test_a_document_is_read_as_it_was_written_and_any_other_value_in_it_is_refus
                 continue
             assert bits(read(write(found))) == bits(found), (way, value)
     assert refused > len(list(leaves(content)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_document_of_its_kind_is_refused(documents, kind):
-    read, _ = KINDS[kind]
-    deep = b"[" * 40 + b"]" * 40
-    for text in (b"", b"{", b"\xff", b"null", b"[]", b"{}", b"7", b'"x"', deep, b"[" * 10**5):
-        with pytest.raises((InvalidDocument, InvalidRecalibrator)):
-            read(text)
-    content = json.loads(documents[kind])
-    content["unheard"] = 1
-    if kind == "record":  # one of a later version is read as far as it is understood
-        assert read(json.dumps(content).encode())
-    else:
-        with pytest.raises((InvalidDocument, InvalidRecalibrator), match="unheard' is unknown"):
-            read(json.dumps(content).encode())
-
-
-# ---- what is said
 
 
 @dataclass(frozen=True)
@@ -188,25 +164,9 @@ OUTER = Codec(
         ({"number": "7"}, "'outer.number' is '7': it must be a valid integer"),
         ({}, "'outer' has no 'number'"),
         ({"number": 1, "more": 2}, "'outer.more' is unknown"),
-        ({"number": 1, "a\nb": 2}, "'outer.a\\nb' is unknown"),
         ({"number": 1, "inner": []}, "'outer.inner' has 0 entries: it must have at least 1"),
-        ({"number": 1, "inner": [{"name": "a"}] * 3}, "'outer.inner' has 3 entries: it must have"),
-        (
-            {"number": 1, "inner": [{"name": "a", "share": 1.5}]},
-            "'outer.inner[0].share' is 1.5: it",
-        ),
-        (
-            {"number": 1, "inner": [{"name": "a", "share": {}}]},
-            "'outer.inner[0].share' is an object",
-        ),
-        ({"number": 1, "inner": [{"name": [0] * 9}]}, "'outer.inner[0].name' is a list of 9"),
-        (
-            {"number": 1, "inner": [{"name": "a\n"}]},
-            "'outer.inner[0].name': 'a\\n' holds what cann",
-        ),
-        ({"number": 1, "inner": [{"name": "\ud800"}]}, "'outer' holds text that is no Unicode"),
+        ({"number": 1, "inner": [{"name": "a", "share": 1.5}]}, "'outer.inner[0].share' is 1.5"),
         ({"number": 2, "odd": True}, "'outer': 2 is even"),
-        ({"number": "x" * 300}, "'outer.number' is 'xxx"),
     ],
 )
 def test_a_refusal_names_field_value_and_remedy(content, said):
@@ -228,23 +188,3 @@ def test_documents_of_older_formats_are_upgraded_and_others_left_to_who_wrote_th
     ):
         with pytest.raises(InvalidDocument, match=said):
             OUTER.read(text)
-
-
-def test_a_document_is_one_line_of_ascii_in_which_nan_is_null():
-    text = OUTER.write(Outer(7, (Inner("größe"),), float("nan")))
-    assert text.isascii() and b"\n" not in text
-    assert text.startswith(b'{"format":"outer/2","number":7,')
-    assert b'"unsure":null' in text
-    assert OUTER.read(text).inner == (Inner("größe"),)
-
-
-def test_references_are_a_line_that_people_can_read_and_a_bad_file_is_named(tmp_path):
-    path = tmp_path / "reference.json"
-    path.write_text(reference_text({}))
-    assert path.read_text().startswith('{"kind": "calibration-monitor drift reference", "version"')
-    assert read_references(path) == {}
-    path.write_text("{}")
-    for bad, said in ((path, "has no 'kind'"), (tmp_path / "gone", "No such file")):
-        with pytest.raises(InvalidDocument, match=said) as refusal:
-            read_references(bad)
-        assert str(bad) in str(refusal.value)

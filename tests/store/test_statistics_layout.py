@@ -21,11 +21,7 @@ BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 QUANTILES = (0.0, 1.2815515655446004)  # of the standard normal distribution
 # The angle lies between the lengths, and takes no part in joint measures.
 SPACE = Space(
-    (
-        Dimension("x", "m"),
-        Dimension("yaw", "rad", DimensionKind.ANGLE),
-        Dimension("y", "m"),
-    )
+    (Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("y", "m"))
 )
 ERRORS = ((0.5, 0.125, -1.0), (2.0, -0.0625, 0.75))
 COVARIANCES = (
@@ -39,9 +35,8 @@ def sent(state: StatisticsState) -> pb.StatisticsState:
 
 
 def values(sums: pb.ExactSums, exponent: int) -> list[float]:
-    return [
-        (low + high * 2**40) * 2.0**exponent for low, high in zip(sums.low, sums.high, strict=True)
-    ]
+    pairs = zip(sums.low, sums.high, strict=True)
+    return [(low + high * 2**40) * 2.0**exponent for low, high in pairs]
 
 
 def cholesky(matrix: list[list[float]]) -> list[list[float]]:

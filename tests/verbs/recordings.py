@@ -10,9 +10,10 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +126,12 @@ def with_bad_covariances(sound: Recorded) -> tuple[Recorded, BoolArray]:
     return replace(sound, covariance=covariance), bad
 
 
-# ---- files
+def table_file(path: Path, names: Iterable[str], cells: Iterable[Iterable[str]]) -> Path:
+    text = io.StringIO()
+    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
 
 
 def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
@@ -144,20 +150,14 @@ def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
         ["" if cell == blank.get(name) else cell for cell in map(str, column.tolist())]
         for name, column in zip(names, columns, strict=True)
     ]
-    text = io.StringIO()
-    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
-    data = text.getvalue().encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
+    return table_file(path, names, cells)
 
 
-def npz_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
+def npz_file(path: Path, rows: Recorded) -> Path:
     """An archive without sequences and frames, with names of its dimensions."""
-    covariance = (
-        {"cov": rows.covariance} if full else {"var": np.einsum("nii->ni", rows.covariance)}
-    )
-    arrays = {"mean": rows.mean, "gt": rows.truth, "class": rows.class_name, **covariance}
-    np.savez(path, dimensions=np.array(DIMENSIONS), **arrays)
+    arrays: dict[str, Any] = {"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth}
+    arrays |= {"class": rows.class_name, "dimensions": np.array(DIMENSIONS)}
+    np.savez(path, **arrays)
     return path
 
 
@@ -167,14 +167,7 @@ def labels_file(path: Path, rows: Recorded) -> Path:
     names = ["seq", "frame", "t", "class", "gt_id", *DIMENSIONS]
     columns = [there.sequence, there.frame, there.time_s, there.class_name, there.track]
     cells = [map(str, column.tolist()) for column in [*columns, *there.truth.T]]
-    text = io.StringIO()
-    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
-    data = text.getvalue().encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-# ---- straight from the formulas
+    return table_file(path, names, cells)
 
 
 def error(rows: Recorded) -> FloatArray:
@@ -185,7 +178,6 @@ def error(rows: Recorded) -> FloatArray:
 
 
 def nees(rows: Recorded, dimensions: tuple[int, ...] = (0, 1, 2)) -> FloatArray:
-    """rᵀ Σ⁻¹ r of the labelled rows."""
     rows = rows.of(rows.labelled)
     r = error(rows)[:, dimensions]
     block = rows.covariance[np.ix_(range(rows.n), dimensions, dimensions)]
