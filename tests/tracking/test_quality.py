@@ -55,9 +55,6 @@ def tracks(*rows, ignore=()):
     )
 
 
-# ---- dimensions
-
-
 # ---- velocity of labels
 
 
@@ -204,32 +201,6 @@ def test_measures_of_errors_worked_out_by_hand():
     assert math.isnan(finite_mean(np.array([np.nan])))
 
 
-LARGE = 2**63  # ids of tracks may have 64 bits
-
-
-def scene(objects, tracks, near=None):
-    """A frame; near: the pairs (object, track) that may match, with their distance."""
-    distance = np.full((len(objects), len(tracks)), np.nan)
-    for (label, track), value in (near or {}).items():
-        distance[objects.index(label), tracks.index(track)] = value
-    return Scene(np.array(objects, np.int64), np.array(tracks, np.uint64), distance)
-
-
-def listed(matched):
-    pairs = matched.pairs
-    return list(zip(pairs.frame.tolist(), pairs.object.tolist(), pairs.track.tolist(), strict=True))
-
-
-def test_ids_of_64_bits_stay_apart():
-    near = {(2**62, LARGE): 0.1, (2**62 + 1, LARGE + 1): 0.1}
-    frames = [scene([2**62, 2**62 + 1], [LARGE, LARGE + 1], near)] * 2
-    matched = match(frames)
-    assert scores([matched]).id_switches == 0
-    assert set(listed(matched)) == {
-        (frame, 2**62 + i, LARGE + i) for frame in range(2) for i in range(2)
-    }
-
-
 def test_they_are_what_motmetrics_itself_says_of_all_sequences():
     import motmetrics
 
@@ -265,7 +236,7 @@ def test_they_are_what_motmetrics_itself_says_of_all_sequences():
 def test_where_motmetrics_is_missing_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "motmetrics", None)
     with pytest.raises(NoMotmetrics, match="not installed") as caught:
-        match([scene([], [])])
+        match([])
     assert str(caught.value) == HOW_TO_INSTALL
     assert "calibration-monitor[tracking]" in HOW_TO_INSTALL
 
