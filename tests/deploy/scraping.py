@@ -141,17 +141,6 @@ class Prometheus(Answering):
             f"--storage.tsdb.path={folder / 'prometheus'}",
         )
 
-    def seen(self, instance: str, series: str, value: float) -> float:
-        """Waits until a gauge or a sum is seen to have this value; returns when."""
-        up = f'max(timestamp(up{{instance="{instance}"}}))'
-        expression = f"{up} and sum({series}) == {value}"
-        found: float = until(lambda: self.query(expression), f"{series} to be {value}")[0][1]
-        return found
-
-    def gone(self, instance: str) -> None:
-        """Waits until a scrape has failed."""
-        until(lambda: self.query(f'up{{instance="{instance}"}} == 0'), "a failed scrape")
-
 
 def readme_queries() -> dict[str, str]:
     """Reads them by the word that each begins with in a comment."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.grafana.__main__ import FOLDER, main
-from deploy.grafana.panels import TITLES, WIDTH
+from deploy.grafana.panels import WIDTH
 from tests.deploy.panel_names import metrics, substituted
 from tests.deploy.scraping import ALERT_FILES, ROOT
 
@@ -55,24 +55,6 @@ def test_the_files_are_what_the_generator_writes(tmp_path, monkeypatch):
 
 
 @EACH
-def test_a_dashboard_has_its_uid_and_title_and_links_to_all_others(board):
-    assert BOARDS[board["uid"]] is board
-    assert board["title"] == TITLES[board["uid"]]
-    assert {link["url"] for link in board["links"]} == {
-        f"/d/{uid}" for uid in TITLES if uid != board["uid"]
-    }
-    assert all(link["keepTime"] and link["includeVars"] for link in board["links"])
-    assert board["refresh"] == "10s"
-
-
-@EACH
-def test_ids_and_titles_are_unique(board):
-    found = [*panels(board), *rows(board)]
-    assert len({panel["id"] for panel in found}) == len(found)
-    assert len({panel["title"] for panel in panels(board)}) == len(panels(board))
-
-
-@EACH
 def test_panels_are_within_the_width_and_none_covers_another(board):
     """Draws a folded row like an open one when it is opened; nothing stands below it then."""
     folded = [row["panels"] for row in rows(board) if row["collapsed"]]
@@ -83,15 +65,6 @@ def test_panels_are_within_the_width_and_none_covers_another(board):
             beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
             above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
             assert beside or above, (one, other)
-
-
-@EACH
-def test_between_two_headings_every_column_of_the_grid_is_filled(board):
-    tops = [row["gridPos"]["y"] for row in rows(board)]
-    shown = [panel["gridPos"] for panel in board["panels"] if panel["type"] != "row"]
-    for top, end in itertools.pairwise([-1, *tops, max(at["y"] + at["h"] for at in shown)]):
-        inside = [at for at in shown if top < at["y"] < end]
-        assert sum(at["w"] * at["h"] for at in inside) == WIDTH * max(end - top - 1, 0)
 
 
 @EACH
@@ -168,26 +141,3 @@ def test_every_alert_of_the_rules_is_the_way_to_some_panel():
     alerts = re.findall(r"- alert: (\w+)", rules)
     assert len(alerts) >= 13
     assert [name for name in alerts if f"docs/runbook.md#{name.lower()}" not in said] == []
-
-
-@EACH
-def test_what_happened_is_marked_on_every_dashboard(board):
-    marked = {entry["name"]: entry["target"]["expr"] for entry in board["annotations"]["list"]}
-    for name, metric in {
-        "Recalibrators": "recalibrator_swaps_total",
-        "Drift alarms": "drift_alarms_total",
-        "Alerts": "ALERTS",
-        "Epochs": "drift_epochs_total",
-        "Restarts": "process_start_time_seconds",
-    }.items():
-        assert metric in marked[name]
-
-
-def test_the_first_screen_of_the_overview_needs_no_hour():
-    """Asks nothing there that only rules of an hour, or a day, can answer."""
-    shown = BOARDS["calibration-overview"]["panels"]
-    first = [panel for panel in shown if panel["gridPos"]["y"] < 22]
-    assert len(first) >= 10
-    for panel in first:
-        for target in panel.get("targets", ()):
-            assert not re.search(r"\[\d+h|\[\d+d|:1h|:24h", target["expr"])

@@ -1,8 +1,7 @@
 """The agent of a vehicle: promtool is content with it, every name it keeps is one that the sidecar
-exports and no alert needs another; and a real agent sends exactly these to a real Prometheus.
+exports, and no alert needs another.
 """
 
-import contextlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,23 +11,17 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.service.http import Endpoint
-from tests.components import program
 from tests.deploy.panel_names import metrics
 from tests.deploy.scraping import (
     ALERT_FILES,
     EXPOSITION,
     FOLDER,
-    Answering,
-    Started,
     promtool,
-    until,
 )
 
 # A name, and the labels beside it.
 Series = tuple[str, frozenset[tuple[str, str]]]
 
-VEHICLE, FLEET = "van-17", "vans"
 AGENT: dict[str, Any] = yaml.safe_load((FOLDER / "agent.yml").read_text("utf-8"))
 (SCRAPE,) = AGENT["scrape_configs"]
 # The rules that say what is kept.
@@ -120,66 +113,3 @@ def test_a_vehicle_has_as_many_series_as_the_file_says():
     assert f"{OF_A_SLICE} + K" in text
     assert f"and {OF_A_VEHICLE} a vehicle" in text
     assert f"at most {OF_A_SLICE + 7} series a slice of up to seven" in text
-
-
-# ---- a real agent, and a real Prometheus that receives
-
-
-def receiver(folder: Path) -> Answering:
-    """Starts a Prometheus that scrapes nothing and takes what is written to it."""
-    (folder / "fleet.yml").write_text("{}", "utf-8")
-    return Answering(
-        folder / "fleet.txt",
-        program("prometheus"),
-        "--web.enable-remote-write-receiver",
-        f"--config.file={folder / 'fleet.yml'}",
-        f"--storage.tsdb.path={folder / 'fleet'}",
-    )
-
-
-def everything(received: Answering) -> dict[Series, float]:
-    """Returns the newest value of each series."""
-    found = received.query('{job!=""}')
-    return {(of.pop("__name__"), frozenset(of.items())): value for of, value in found}
-
-
-class Agent(Started):
-    """Runs the agent of the file, in more of a hurry, and over a link without TLS."""
-
-    def __init__(self, folder: Path, target: int, receiver: str) -> None:
-        config = yaml.safe_load((FOLDER / "agent.yml").read_text("utf-8"))
-        config["global"]["scrape_interval"] = "250ms"
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{target}"]}]
-        (remote,) = config["remote_write"]
-        del remote["tls_config"], remote["authorization"]
-        remote |= {"url": f"http://{receiver}/api/v1/write", "remote_timeout": "1s"}
-        remote["queue_config"] |= {"batch_send_deadline": "250ms", "max_backoff": "1s"}
-        path = folder / "agent.yml"
-        path.write_text(yaml.safe_dump(config), "utf-8")
-        super().__init__(
-            folder / "agent.txt",
-            # It inherits our environment, to which its variable is added on the way.
-            "env",
-            f"VEHICLE={VEHICLE}",
-            program("prometheus"),
-            "--enable-feature=agent,expand-external-labels",
-            f"--config.file={path}",
-            f"--storage.agent.path={folder / 'agent'}",
-        )
-
-
-@pytest.mark.components
-def test_exactly_what_is_kept_arrives_under_the_name_of_the_vehicle(tmp_path):
-    endpoint = Endpoint()
-    endpoint.published.metrics = EXPORTED.encode()
-    target = endpoint.start("127.0.0.1", 0)
-    common = {("job", "calibration_monitor"), ("instance", VEHICLE), ("fleet", FLEET)}
-    expected = {(name, labels | common): value for (name, labels), value in kept().items()}
-    expected[("up", frozenset(common))] = 1.0
-    with contextlib.ExitStack() as started:
-        started.callback(endpoint.stop)
-        received = receiver(tmp_path)
-        started.callback(received.stop)
-        started.callback(Agent(tmp_path, target, received.address).stop)
-        until(lambda: len(everything(received)) >= len(expected), "the series of the agent")
-        assert everything(received) == pytest.approx(expected, rel=1e-12, nan_ok=True)

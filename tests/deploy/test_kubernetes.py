@@ -124,15 +124,6 @@ def test_folders_and_configuration_are_those_of_the_image_of_this_version():
     assert image["newTag"] == __version__
 
 
-def test_every_mount_has_its_volume_and_every_volume_its_source():
-    volumes = {volume["name"]: volume for volume in SPEC["volumes"]}
-    assert {mount["name"] for mount in SIDECAR["volumeMounts"]} == set(volumes)
-    claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
-    assert claim == read("state.yaml")["metadata"]["name"]
-    configuration = volumes["configuration"]["configMap"]["name"]
-    assert configuration == read("configmap.yaml")["metadata"]["name"]
-
-
 # ---- the sidecar
 
 

@@ -68,18 +68,6 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, drop_in):
 
 
 @pytest.mark.components
-@pytest.mark.parametrize("place", ["unit", "drop-in"])
-def test_systemd_finds_what_is_wrong(tmp_path, place):
-    wrong, text = "[Service]\nProtectSystm=strict\nWatchdogSec=soon\n", UNIT.read_text("utf-8")
-    if place == "unit":
-        _, said = verified(tmp_path, text.replace("[Service]\n", wrong))
-    else:
-        _, said = verified(tmp_path, text, wrong)
-    assert "'ProtectSystm'" in said
-    assert "Failed to parse sec value, ignoring: soon" in said
-
-
-@pytest.mark.components
 def test_the_unit_exposes_little():
     options = ("security", "--offline=true", "--no-pager", str(UNIT))
     text = printed(program("systemd-analyze"), *options)

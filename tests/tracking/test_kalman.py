@@ -29,6 +29,7 @@ from tests.laws import assert_same
 from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
 from tests.tracking.scenes import (
     BOX,
+    IMAGE,
     SPACES,
     XY,
     YAW,

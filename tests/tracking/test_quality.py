@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from monitor.store.labels import HOW_TO_INSTALL, NoMotmetrics, match, scores
 from monitor.tracking.quality import (
@@ -19,7 +18,6 @@ from monitor.tracking.quality import (
     Scene,
     TrackErrors,
     finite_mean,
-    label_velocity,
     moving,
     rmse,
     rmse_by_dimension,
@@ -53,27 +51,6 @@ def tracks(*rows, ignore=()):
         state=state,
         covariance=np.tile(np.eye(S), (len(ids), 1, 1)),
     )
-
-
-# ---- velocity of labels
-
-
-@given(st.data())
-def test_velocity_is_that_of_a_plain_loop_in_any_order(data):
-    places = st.tuples(st.integers(0, 6), st.integers(0, 3))
-    keys = data.draw(st.lists(places, unique=True, max_size=20))
-    position = data.draw(arrays(float, (len(keys), 1), elements=st.floats(-50, 50)))
-    frame = np.array([f for f, _ in keys], np.int64)
-    time = np.asarray(frame * 0.1, np.float64)
-    found = label_velocity(Labels(frame, np.array([o for _, o in keys], np.int64), time, position))
-    at = {key: row for row, key in enumerate(keys)}
-    for (f, o), row in at.items():
-        before, after = at.get((f - 1, o)), at.get((f + 1, o))
-        if before is None or after is None:
-            assert np.isnan(found[row]).all()
-        else:
-            expected = (position[after] - position[before]) / (time[after] - time[before])
-            assert found[row] == pytest.approx(expected)
 
 
 # ---- scenes
