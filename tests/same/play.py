@@ -60,11 +60,10 @@ class_map = { "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclis
 partition_minutes = 0.1
 [tracker]
 kind = "embedded"
+[state]
+folder = "state"
+every_seconds = 0.2
 """
-
-# Of a tree that has one folder for its state, and of one that has a file for each part.
-ONE_FOLDER = '[state]\nfolder = "state"\nevery_seconds = 0.2\n'
-FILES = "[snapshot]\nevery_seconds = 0.5\n[drift]\nevery_seconds = 0.2\n"
 
 
 class CannotPlay(RuntimeError):
@@ -109,9 +108,7 @@ class Place:
 
 def play(place: Place, parts: Sequence[str]) -> None:
     """Writes the documents of the parts that are named. Raises CannotPlay."""
-    has_folder = (place.tree / "monitor/store/state.py").is_file()
-    settings = SETTINGS + ONE_FOLDER if has_folder else SETTINGS.replace("[drift]\n", FILES)
-    (place.files / "sidecar.toml").write_text(settings, "utf-8")
+    (place.files / "sidecar.toml").write_text(SETTINGS, "utf-8")
     with commands(place) as run:
         for part in parts:
             PARTS[part](place, run)
