@@ -369,6 +369,9 @@ def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unk
         return series("drift_scale_estimate", values, **{"slice": "car", "stage": stage, **labels})
 
     alarm, forwarded, raw = state(f"{ALARM}x9"), scale("2.2x9"), scale("NaN 0.5x8", "raw")
+    # What an alert asks Prometheus for must be quoted well.
+    quoted = r"a\"b\"\\c"
+    of_quoted = [state(f"{ALARM}x9", slice=quoted), scale("2.2x9", slice=quoted)]
     unknown = [state(f"{ALARM}x9", slice="bus"), scale(" ".join(["NaN"] * 10), slice="bus")]
     page = {PAGE: "standard deviations are 2.20 times too small"}
     errors = "{}: errors are {} times what was predicted. "
@@ -382,6 +385,7 @@ def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unk
     for found, at in (
         ([alarm, *unknown, ticket, forwarded, raw], {"0m": first, "5m": later}),
         ([alarm, forwarded, raw], {"0m": page, "5m": page}),
+        (of_quoted, {"0m": {PAGE.replace("car", 'a"b"\\c'): page[PAGE]}}),
         (unknown, {"0m": {"CalibrationDriftPage page slice=bus": ""}}),
     ):
         told = []
