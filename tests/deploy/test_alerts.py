@@ -162,11 +162,6 @@ def of_drift() -> Iterator[Case]:
         [state(f"{OK}x4 {ALARM}x5 stale _x9 {ALARM}x30")],
         {"6m": [PAGE], "15m": [PAGE], "25m": [PAGE], "45m": [PAGE]},
     )
-    yield Case(
-        "an alarm of a vehicle that is gone ends",
-        [state(f"{OK}x4 {ALARM}x5 stale")],
-        {"20m": [PAGE], "30m": []},
-    )
 
 
 # ---- the sidecar, and what it is fed
@@ -245,8 +240,6 @@ def worded(name: str, *labels: str) -> str:
 
 def of_service() -> Iterator[Case]:
     up, frames = series("up", "1x300", **JOB), own("frames_total", growing(FRAMES))
-    idle = samples(grown=lambda _: growing(0))
-    yield service("nothing is told of a sidecar with nothing to do", idle, QUIET)
     yield service("nothing is told of a healthy one", samples(), QUIET)
     yield service(
         "nothing is told of a healthy one with a restart", samples(grown=restarting), QUIET
@@ -263,22 +256,12 @@ def of_service() -> Iterator[Case]:
         ],
         {"9m": [], "13m": [], "16m": down, "29m": down, "31m": []},
     )
-    restarts = [series("up", "1x9 0x3 1x9 0x3 1x300", **JOB)]
-    yield service("a restart within five minutes is not told", restarts, QUIET)
-
     none = ["NoLabels"]
     ended = truth("matched", f"0+{MATCHED}x60 {60 * MATCHED}x200")
     at = {"60m": [], "90m": [], "100m": none}
     yield service("labels that end are told after half an hour", [up, frames, ended], at)
     batches = truth("matched", " ".join(f"{MATCHED * batch}x14" for batch in range(20)))
     yield service("labels every quarter of an hour are labels", [up, frames, batches], QUIET)
-    standing = [up, own("frames_total", "500x300"), truth("matched", "50x300")]
-    yield service("a vehicle that stands needs no labels", standing, QUIET)
-    yield service(
-        "labels none of which finds a detection are told as that, and as no labels",
-        samples(truth("matched", f"0x{HOURS}"), truth("orphan", growing(MATCHED))),
-        {"10m": [], "45m": ["MatchRatioLow", *none]},
-    )
     yield service(
         "who only observes passes all through, and nothing is told",
         samples(
@@ -288,10 +271,6 @@ def of_service() -> Iterator[Case]:
         ),
         QUIET,
     )
-    refused = own("rejected_total", "0+10x60", reason="malformed")
-    nothing = own("detections_total", "0x60", outcome="recalibrated")
-    at = {"5m": [], "15m": ["RejectedHigh"]}
-    yield service("refusals are told where nothing else comes", [up, nothing, refused], at)
     stale = ["CheckpointStale"]
     yield service(
         "statistics that are not written are told, and one slow disk is not",
@@ -310,15 +289,6 @@ def of_service() -> Iterator[Case]:
             own("drift_left_out_total", growing(500), reason="late"),
         ),
         QUIET,
-    )
-    fast = 0.98 * FRAMES
-    # All of them after the first half hour: those that were slow, and those that are fast.
-    whole = f"0+{FRAMES}x30 {30 * FRAMES + fast:g}+{fast:g}x{HOURS - 32}"
-    rows = {"0.001": growing(fast), "0.1": growing(fast), "0.5": whole, "+Inf": whole}
-    yield service(
-        "frames that were slow half an hour ago are not told for ever",
-        samples(*(own("frame_seconds_bucket", values, le=le) for le, values in rows.items())),
-        {"20m": ["Overload by=frames"], "50m": [], "90m": []},
     )
     few = [truth("matched", restarting(DETECTIONS / 200))]
     few += [truth(outcome, restarting(0)) for outcome in FRUITLESS]

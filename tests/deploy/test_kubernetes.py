@@ -15,7 +15,7 @@ import yaml
 from monitor import __version__
 from monitor.cli import build_parser
 from monitor.config import load, split_address
-from tests.deploy.scraping import ROOT, promtool
+from tests.deploy.scraping import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -167,42 +167,3 @@ def test_the_policy_lets_prometheus_in_at_the_metrics_alone():
     # Two entries would be one or the other; one with both is both.
     (peer,) = rule["from"]
     assert set(peer) == {"namespaceSelector", "podSelector"}
-
-
-@pytest.mark.components
-def test_of_all_ports_in_a_cluster_prometheus_scrapes_the_sidecars(tmp_path):
-    """Makes the discovery up, without which Debian's Prometheus is built, and looks at the rest."""
-    annotations = POD["metadata"]["annotations"].items()
-    ours = {
-        "namespace": KUSTOMIZATION["namespace"],
-        "pod_phase": "Running",
-        "pod_label_app_kubernetes_io_name": "detector",
-        "pod_container_name": SIDECAR["name"],
-        "pod_container_port_name": SIDECAR["ports"][0]["name"],
-        **{f"pod_annotation_{re.sub('[./]', '_', name)}": value for name, value in annotations},
-    }
-    pods = [
-        ours,
-        ours | {"pod_container_name": "detector", "pod_container_port_name": "camera"},
-        ours | {"pod_phase": "Succeeded"},
-        {name: value for name, value in ours.items() if not name.endswith("_scrape")},
-    ]
-    job = read("prometheus.yml")
-    (scrape,) = job["scrape_configs"]
-    assert scrape.pop("kubernetes_sd_configs") == [{"role": "pod"}]
-    scrape["static_configs"] = [
-        {
-            "targets": [f"10.0.0.{number}:9464"],
-            "labels": {f"__meta_kubernetes_{name}": value for name, value in pod.items()},
-        }
-        for number, pod in enumerate(pods)
-    ]
-    path = tmp_path / "prometheus.yml"
-    path.write_text(yaml.safe_dump(job), "utf-8")
-    assert "SUCCESS" in promtool("check", "config", str(path))
-    # It waits for so long, whatever it finds: what is given in the file is there at once.
-    told = promtool("check", "service-discovery", "--timeout=2s", str(path), scrape["job_name"])
-    (found,) = [target["labels"] for target in json.loads(told) if target.get("labels")]
-    assert found["__address__"] == "10.0.0.0:9464"
-    assert found["__metrics_path__"] == "/metrics"
-    assert (found["job"], found["instance"]) == ("calibration_monitor", "perception/detector")

@@ -20,13 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.image.built import ROOT, Image
+from tests.image.built import Image
 
 STATE = "/var/lib/calibration-monitor"
 CONFIGURATION = "/etc/calibration-monitor/sidecar.toml"
 _HTTP_PORT = 9464
 _PATIENCE = 60  # s
-_CONVERSATION = 400  # s
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of linux/sched.h
 _OWN = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--propagation", "private")
 
@@ -142,15 +141,6 @@ class Pod:
             assert container.starter.poll() is None, container.log.read_text("utf-8")
             assert time.monotonic() - began < _PATIENCE, container.log.read_text("utf-8")
             time.sleep(0.01)
-
-    def converse(self, module: str) -> str:
-        """Returns what a program of ours says beside the container; it must end in order."""
-        return subprocess.check_output(
-            ["nsenter", f"--net={self.network}", sys.executable, "-m", module],
-            cwd=ROOT,
-            text=True,
-            timeout=_CONVERSATION,
-        )
 
 
 def _enter(network: str) -> None:

@@ -36,8 +36,8 @@ CASES = {
 def walk(space: Space, moving: tuple[int, ...], seed: int) -> dict[str, float]:
     """Leads both filters through the same random life.
 
-    Returns what happened, and the largest gaps: of a state as a share of the larger of it and its σ,
-    of a covariance as a share of σi σj.
+    Returns counts, and the largest gaps: of a state as a share of the larger of it and its σ, of a
+    covariance as a share of σi σj.
     """
     random, k = np.random.default_rng(seed), space.k
     settings = TrackerSettings(

@@ -22,7 +22,6 @@ from tests.tracking.scenes import (
     BOX,
     XY,
     XY_YAW,
-    XYZ,
     covariances,
     model_of,
     run,
@@ -111,11 +110,6 @@ def tracks_of(seed, space, n=5, **choices):
     return random, model, state, covariances(random, n, model.size)
 
 
-def assert_close(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
-
-
 @given(seeds)
 def test_tracks_move_as_points_and_arrows_under_the_inverse_matrix(seed):
     random, model, state, covariance = tracks_of(seed, BOX)
@@ -134,22 +128,6 @@ def test_tracks_move_as_points_and_arrows_under_the_inverse_matrix(seed):
     jacobian[:3, :3] = jacobian[7:, 7:] = back[:3, :3]
     expected = np.einsum("ij,njk,lk->nil", jacobian, covariance, jacobian)
     np.testing.assert_allclose(spread, expected, rtol=1e-9, atol=1e-9)
-
-
-@given(seeds)
-def test_a_plane_is_the_part_of_space_that_is_flat_whatever_roll_and_pitch(seed):
-    random = np.random.default_rng(seed)
-    yaw, *tilt = random.uniform((-4, -0.3, -0.3), (4, 0.3, 0.3))
-    level, tilted = (
-        Rotation.from_euler("ZYX", angles).as_matrix() for angles in ([yaw, 0, 0], [yaw, *tilt])
-    )
-    shift = np.array([*random.uniform(-50, 50, 2), 0.0])
-    _, solid, state, covariance = tracks_of(seed, XYZ)
-    whole = move(state, covariance, solid, (level, shift), "yaw")
-    flat, rows = motion_model(XY, TrackerSettings()), [0, 1, 3, 4]
-    for rotation in (level, tilted):
-        part = move(state[:, rows], covariance[:, rows][..., rows], flat, (rotation, shift), "yaw")
-        assert_close(part, (whole[0][:, rows], whole[1][:, rows][..., rows]))
 
 
 # ---- motion that cannot be used
@@ -269,13 +247,6 @@ def gaps_of(flips, turn=0.3):
         assert step.row.tolist() == list(range(n))
     away = np.array([step.state.tracks.state[:, 2] for step in steps]) - np.array(truth)
     return np.abs(np.arctan2(np.sin(away), np.cos(away)))
-
-
-def test_flips_of_four_per_cent_of_the_headings_leave_the_tracks_right():
-    flips = np.random.default_rng(1).random((80, 50)) < 0.04
-    flips[0] = False
-    assert flips.sum() > 100
-    assert gaps_of(flips)[10:].max() < 0.5
 
 
 def test_a_front_is_given_up_for_many_flips_and_the_sooner_the_shorter_it_is_remembered():

@@ -30,7 +30,6 @@ from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
 from tests.tracking.scenes import (
     BOX,
     IMAGE,
-    SPACES,
     XY,
     YAW,
     covariances,
@@ -118,14 +117,6 @@ def test_some_dimensions_have_the_matrices_of_filterpy_and_the_others_walk(dt):
     assert model.size == 10 and model.moving.tolist() == [0, 1, 2]
     np.testing.assert_allclose(model.step(dt)[0], f, rtol=1e-12)
     np.testing.assert_allclose(model.step(dt)[1], q, rtol=1e-12)
-
-
-@given(*[st.floats(0, 100, allow_subnormal=False)] * 2, st.sampled_from(SPACES))
-def test_a_step_and_another_are_one_step_of_both_together(a, b, space):
-    model = motion_model(space, TrackerSettings())
-    (f_a, q_a), (f_b, q_b), (f, q) = model.step(a), model.step(b), model.step(a + b)
-    np.testing.assert_allclose(f_b @ f_a, f, rtol=1e-12, atol=1e-300)
-    np.testing.assert_allclose(f_b @ q_a @ f_b.T + q_b, q, rtol=1e-12, atol=1e-300)
 
 
 def test_the_velocities_follow_in_the_order_of_the_space_whatever_the_settings_say():

@@ -143,14 +143,6 @@ def test_a_single_frame_far_ahead_gives_way_to_the_next_that_comes_before_it():
     assert_same(tracker.state, run(model_of(XY), made)[-1].state)
 
 
-def test_two_frames_far_ahead_are_kept_until_many_come_before_them():
-    # Seven late ones may be stragglers of a busy bus; the pause was real.
-    made, ahead = [seen(i, HERE) for i in range(26)], [seen(500, HERE), seen(501, HERE)]
-    tracker, _, orders = followed(model_of(XY), [*made[:20], *ahead, *made[20:]])
-    assert orders[-6:] == [REWOUND] * 6
-    assert_same(tracker.state, run(model_of(XY), [*made, *ahead])[-1].state)
-
-
 # Names, clocks and motion
 
 
