@@ -35,6 +35,11 @@ class Image:
     def environment(self) -> dict[str, str]:
         return dict(entry.split("=", 1) for entry in self.config["Env"])
 
+    @property
+    def command(self) -> list[str]:
+        """Returns what it runs when nothing is said."""
+        return [*self.config["Entrypoint"], *self.config["Cmd"]]
+
 
 @contextlib.contextmanager
 def build() -> Iterator[Image]:
