@@ -1,7 +1,6 @@
 """deploy/compose.yml as text, and its configurations in the real programs.
 
 There is no container engine here, and no Grafana server: that the images start is not shown.
-Grafana's provisioning files are held to its documentation.
 """
 
 import re
@@ -26,8 +25,6 @@ OURS = ("sidecar", "demo")
 EACH = pytest.mark.parametrize("service", SERVICES)
 IN_SIDECAR = "/etc/calibration-monitor/sidecar.toml"
 PROMETHEUS = yaml.safe_load((CONFIGS / "prometheus.yml").read_text("utf-8"))
-# Keys as Grafana's documentation has them (Administration, Provision Grafana): it ignores others.
-DATA_SOURCE = {"name", "type", "uid", "access", "url", "isDefault", "editable", "jsonData"}
 
 
 def mounts(service: str) -> dict[Path, str]:
@@ -121,18 +118,6 @@ def test_prometheus_loads_all_rules_and_scrapes_the_sidecar_where_it_listens():
 
 
 # ---- Grafana, which does not run here
-
-
-def test_the_data_source_is_the_prometheus_of_the_file_under_the_uid_that_dashboards_name():
-    places = {target: ours for ours, target in mounts("grafana").items()}
-    (file,) = places["/etc/grafana/provisioning/datasources"].iterdir()
-    (source,) = yaml.safe_load(file.read_text("utf-8"))["datasources"]
-    assert source.keys() <= DATA_SOURCE
-    assert source["jsonData"].keys() <= {"httpMethod", "timeInterval"}
-    assert (source["type"], source["access"]) == ("prometheus", "proxy")
-    assert (source["uid"], source["isDefault"]) == ("prometheus", True)
-    assert source["url"] == "http://prometheus:9090"
-    assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
 
 
 def test_grafana_lets_everybody_look_and_nobody_in():

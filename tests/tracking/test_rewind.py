@@ -176,17 +176,6 @@ def test_a_frame_without_the_motion_that_others_tell_waits_for_the_next_that_has
     assert np.abs(tracker.state.tracks.state[:, 2:]).max() < 0.1
 
 
-def test_where_motion_is_told_no_more_tracking_goes_on_without_it():
-    model, frames = model_of(XY, coast_seconds=0.5), []
-    twist = EgoMotion(None, Twist(np.zeros(3), np.zeros(3)))
-    for number in range(30):
-        frames.append(replace(still(number), ego=twist if number < 10 else None))
-    tracker, _, orders = followed(model, frames)
-    assert orders[10:15] == [Order.UNMOVED] * 5
-    assert set(orders[15:]) == {IN_ORDER}
-    assert tracker.state.tracks.detections.tolist() == [15, 15]
-
-
 def test_late_frames_that_would_cost_too_much_are_too_late():
     width = BOX.k
     crowd = [seen(number, np.zeros((4000, width))) for number in (1, 2, 3)]

@@ -143,19 +143,6 @@ def test_classes_never_share_a_track():
     assert steps[1].state.tracks.class_index.tolist() == [0, 1]
 
 
-def test_a_report_holds_every_track_with_its_status():
-    spots = [[0.0, 0.0], [50.0, 0.0], [100.0, 0.0]]
-    steps = run(model_of(XY), frames(spots, spots, spots, [spots[0], [150.0, 0.0]]))
-    report = steps[-1].reported()
-    assert report.id.size == 4
-    assert report.id.tolist() == [1, 2, 3, 3002]
-    assert report.status.tolist() == [CONFIRMED, COASTING, COASTING, TENTATIVE]
-    assert report.detection.tolist() == [0, -1, -1, 1]
-    assert report.detections.tolist() == [4, 3, 3, 1]
-    assert np.isfinite(report.nis).tolist() == [True, False, False, False]
-    assert report.state.shape == (4, 4) and report.covariance.shape == (4, 4, 4)
-
-
 # Upstream ids
 
 
