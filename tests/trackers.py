@@ -87,11 +87,7 @@ def frame(number: int, n: int = 2) -> OutgoingFrame:
 
 
 class FakeTracker:
-    """A server in threads of the test.
-
-    requests  all that came, in order, over all calls
-    calls     how many there were
-    """
+    """A server in threads of the test; requests: all that came, in order, over all calls."""
 
     def __init__(
         self,

@@ -35,13 +35,10 @@ _OF_ALERTS = {"ALERTS"}
 class Session:
     """Holds what was seen, and what was asked of it.
 
-    known        every metric that a Prometheus has, or whose type a sidecar tells
-    panels       answers to the panels' questions, each dashboard as it opens; those of optional
-                 rows from the sidecar with all options
-    annotations  answers from the demo
-    health       of each rule by its name: ok, or what is wrong
-    alerts       answers from the demo to the expressions of alerts
-    recorded     answers from the demo: how many series a rule has recorded
+    known     every metric that a Prometheus has, or whose type a sidecar tells
+    panels    answers to the panels' questions; those of optional rows from the sidecar with options
+    health    of each rule by its name: ok, or what is wrong
+    recorded  how many series a rule has recorded
     """
 
     boards: tuple[Json, ...]

@@ -5,8 +5,8 @@ and what is not there are no fault.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,13 +18,10 @@ pytestmark = pytest.mark.components
 Samples = list[dict[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Gives samples, and the alerts that fire of them: at each time these and no others.
+class Case(NamedTuple):
+    """Gives samples, and by time the alerts that fire of them, as `name severity label=value …`.
 
-    name  what is shown, as a sentence
-    at    alerts by time, each as `name severity label=value …`; on the van, unless instance= says
-          otherwise
+    At each time these fire and no others, on the van unless instance= says otherwise.
     """
 
     name: str
@@ -67,11 +64,8 @@ def rule_test(case: Case, names: Sequence[str]) -> dict[str, object]:
 def holds(folder: Path, rules: str, tests: Sequence[dict[str, object]]) -> bool:
     """Lets promtool run the tests; it fails, and names those that do, unless all are right."""
     (folder / "alerts.yml").write_text(rules)
-    content = {
-        "rule_files": [str(folder / "alerts.yml")],
-        "evaluation_interval": "1m",
-        "tests": tests,
-    }
+    files = [str(folder / "alerts.yml")]
+    content = {"rule_files": files, "evaluation_interval": "1m", "tests": tests}
     (folder / "alerts_test.yml").write_text(json.dumps(content))
     return "SUCCESS" in promtool("test", "rules", str(folder / "alerts_test.yml"))
 

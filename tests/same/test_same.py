@@ -8,7 +8,6 @@ import pytest
 
 from tests.same.__main__ import told
 from tests.same.compare import LEFT_OUT, LeftOut, Part, compare
-from tests.same.scene import live_steps, write_files
 
 METRICS = "# HELP a_total Some.\na_total 1.0\nage_seconds 0.25\n"
 
@@ -90,13 +89,3 @@ def test_an_entry_that_matches_nothing_is_said_and_none_leaves_an_answer_out(com
     assert (found.unused, found.same) == ((entry,), False)
     assert "gone_seconds" in told(found)
     assert not [entry for entry in LEFT_OUT if "answers" in entry.documents]
-
-
-def test_the_scene_is_the_same_each_time(tmp_path):
-    assert live_steps() == live_steps()
-    folders = tmp_path / "a", tmp_path / "b"
-    for folder in folders:
-        folder.mkdir()
-        write_files(folder)
-    first, second = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
-    assert first == second

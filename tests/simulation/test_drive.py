@@ -38,17 +38,6 @@ def test_the_same_seed_gives_the_same_drive_and_another_seed_another():
     assert not np.array_equal(first[0].mean, other[0].mean)
 
 
-def test_covariances_are_symmetric_positive_definite_and_correlate_only_x_and_y():
-    covariance = np.concatenate([frame.covariance for frame in simulate(SHORT, 5, 2.0)])
-    assert np.array_equal(covariance, covariance.transpose(0, 2, 1))
-    np.linalg.cholesky(covariance)
-    correlation = covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
-    assert np.abs(correlation).max() > 0.5
-    others = covariance * (1 - np.eye(7))
-    others[:, [0, 1], [1, 0]] = 0
-    assert not others.any()
-
-
 def test_mean_nees_of_an_unfaulted_drive_is_one_within_its_sampling_error(long_drive):
     _, track, _, nees = long_drive
     # Detections of a track share its scale; tracks are independent. So the sampling variance
@@ -87,19 +76,3 @@ def test_the_fault_scales_the_covariance_and_every_sensor_keeps_its_rate_and_pha
         assert [frame.frame_id for frame in own] == list(range(30))
         assert own[0].stamp_ns - 1_000 == pytest.approx(i * 1e9 / 60, abs=1)
         assert np.diff([frame.stamp_ns for frame in own]) == pytest.approx(1e8, abs=1)
-
-
-def test_objects_are_missed_and_false_detections_occur_as_often_as_asked():
-    frames = list(simulate(DriveSettings(miss_probability=0.2, false_rate=3.0), 8, 20.0))
-    real, false = (np.array([np.sum((f.track < 0) == no) for f in frames]) for no in (False, True))
-    # Four standard errors of a binomial and of a Poisson mean over 1,200 frames.
-    assert real.mean() == pytest.approx(24, abs=4 * np.sqrt(30 * 0.16 / 1200))
-    assert false.mean() == pytest.approx(3, abs=4 * np.sqrt(3 / 1200))
-    for frame in frames:
-        assert np.array_equal(np.isnan(frame.truth), np.tile(frame.track[:, None] == -1, 7))
-        assert np.isfinite(frame.mean).all()
-
-
-def test_a_setting_that_makes_no_drive_is_refused_by_name():
-    with pytest.raises(ValueError, match="rho"):
-        DriveSettings(rho=1.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import filterpy
 import numpy as np
@@ -40,20 +41,14 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> dict[str, float]:
     covariance as a share of σi σj.
     """
     random, k = np.random.default_rng(seed), space.k
-    settings = TrackerSettings(
-        velocity_dimensions=tuple(space.names[i] for i in moving),
-        acceleration_density=ACCELERATION,
-        walk_density=WALK,
-        turn_density=TURN,
-        initial_speed=SPEED,
-        dimensions={},
-    )
+    names = tuple(space.names[i] for i in moving)
+    densities: dict[str, Any] = {"acceleration_density": ACCELERATION, "walk_density": WALK}
+    densities |= {"turn_density": TURN, "initial_speed": SPEED, "dimensions": {}}
+    settings = TrackerSettings(velocity_dimensions=names, **densities)
     model = motion_model(space, settings)
     tracks, references = no_tracks(model), list[KalmanFilter]()
-    found = dict.fromkeys(
-        ("updates", "skipped", "deaths", "most", "state_gap", "covariance_gap"), 0.0
-    )
-    found["states"] = model.size
+    counted = ("updates", "skipped", "deaths", "most", "state_gap", "covariance_gap")
+    found = {"states": model.size, **dict.fromkeys(counted, 0.0)}
     for number in range(STEPS):
         seconds = float(10 ** random.uniform(-3, 0.3))
         state, covariance = predict(tracks.state, tracks.covariance, *model.step(seconds))

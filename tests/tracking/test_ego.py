@@ -17,6 +17,7 @@ from monitor.tracking.ego import (
     relative_motion,
 )
 from monitor.tracking.kalman import TrackerSettings, motion_model
+from tests.laws import assert_same
 from tests.tracking.scenes import (
     AXIS,
     BOX,
@@ -134,15 +135,12 @@ def test_tracks_move_as_points_and_arrows_under_the_inverse_matrix(seed):
 
 
 def test_a_checked_motion_has_a_unit_quaternion_and_is_otherwise_the_same():
-    pose, twist = Pose(np.array([1.0, 2, 3]), np.array([0.0, 0, 0, -5])), Twist(*np.ones((2, 3)))
-    good = checked_motion(EgoMotion(pose, twist))
-    assert good.pose is not None and good.twist is not None
-    assert good.pose.position.tolist() == [1.0, 2.0, 3.0]
-    assert good.pose.orientation.tolist() == [0.0, 0.0, 0.0, -1.0]
-    assert good.twist.linear.tolist() == good.twist.angular.tolist() == [1.0, 1.0, 1.0]
+    # The farthest and fastest that may be.
+    twist = Twist(np.array([1e3, 0, 0]), np.array([0, 0, -1e2]))
+    told = EgoMotion(Pose(np.array([1e9, -1e9, 0.0]), np.array([0.0, 0, 0, -5])), twist)
+    unit = EgoMotion(Pose(np.array([1e9, -1e9, 0.0]), np.array([0.0, 0, 0, -1])), twist)
+    assert_same(checked_motion(told), unit)
     assert checked_motion(EgoMotion()) == EgoMotion()
-    ends = np.array([1e9, -1e9, 0.0]), np.array([1e3, 0, 0]), np.array([0, 0, -1e2])
-    assert checked_motion(EgoMotion(Pose(ends[0], np.ones(4)), Twist(*ends[1:]))).pose is not None
 
 
 @pytest.mark.parametrize(
@@ -249,15 +247,9 @@ def gaps_of(flips, turn=0.3):
     return np.abs(np.arctan2(np.sin(away), np.cos(away)))
 
 
-def test_a_front_is_given_up_for_many_flips_and_the_sooner_the_shorter_it_is_remembered():
+def test_a_front_is_given_up_for_many_flips_and_not_for_a_few():
     flips = np.zeros((60, 50), bool)
     flips[30:33], flips[40:] = True, True
     gaps = gaps_of(flips, turn=0.0)
     assert gaps[10:40].max() < 0.5
     assert gaps[-1].min() > 2.5
-    # Born with its back to the front.
-    flips = np.zeros((12, 50), bool)
-    flips[:2] = True
-    gaps = gaps_of(flips)
-    assert gaps[0].min() > 2.5
-    assert gaps[4:].max() < 0.7

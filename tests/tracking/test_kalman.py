@@ -138,25 +138,15 @@ def test_the_velocities_follow_in_the_order_of_the_space_whatever_the_settings_s
 def test_single_dimensions_may_differ():
     own = {
         "y": DimensionNoise(density=7.0, initial_speed=2.0),
-        "l": DimensionNoise(density=0.5, initial_speed=99.0),
         "yaw": DimensionNoise(density=0.25, missing_deviation=0.5),
         "nowhere": DimensionNoise(density=1.0),
     }
-    model = motion_model(
-        BOX,
-        TrackerSettings(
-            acceleration_density=3.0,
-            walk_density=0.02,
-            initial_speed=5.0,
-            missing_deviation=2.0,
-            dimensions=own,
-        ),
-    )
+    general = {"acceleration_density": 3.0, "initial_speed": 5.0, "missing_deviation": 2.0}
+    model = motion_model(BOX, TrackerSettings(**general, walk_density=0.02, dimensions=own))
     _, q = model.step(0.1)
-    for i, density in enumerate((3.0, 7.0, 3.0)):
-        expected = Q_continuous_white_noise(2, 0.1, density)
-        np.testing.assert_allclose(q[np.ix_([i, i + 7], [i, i + 7])], expected, rtol=1e-12)
-    assert np.diagonal(q)[3:7] == pytest.approx([0.05, 0.002, 0.002, 0.025])
+    expected = Q_continuous_white_noise(2, 0.1, 7.0)
+    np.testing.assert_allclose(q[np.ix_([1, 8], [1, 8])], expected, rtol=1e-12)
+    assert np.diagonal(q)[[7, 3, 4, 5, 6]] == pytest.approx([0.3, 0.002, 0.002, 0.002, 0.025])
     assert model.initial_speed.tolist() == [5.0, 2.0, 5.0]
     assert model.missing.tolist() == [4.0] * 6 + [0.25]
 

@@ -156,19 +156,13 @@ def test_they_are_what_motmetrics_itself_says_of_all_sequences():
             accumulator.update(objects, tracks, distance, frameid=frame)
         accumulators.append(accumulator)
         matched.append(match(frames))
-    names = {
-        "mota": "mota",
-        "idf1": "idf1",
-        "num_switches": "id_switches",
-        "num_false_positives": "false_positives",
-        "num_misses": "misses",
-    }
+    names = ("mota", "idf1", "num_switches", "num_false_positives", "num_misses")
     table = motmetrics.metrics.create().compute_many(
-        accumulators, metrics=list(names), generate_overall=True
+        accumulators, metrics=names, generate_overall=True
     )
     found = scores(matched)
-    for theirs, ours in names.items():
-        assert getattr(found, ours) == table.loc["OVERALL", theirs]
+    ours = (found.mota, found.idf1, found.id_switches, found.false_positives, found.misses)
+    assert list(ours) == [table.loc["OVERALL", name] for name in names]
     assert found.id_switches > 0
 
 
