@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from monitor.commands.demo.scene import (
-    SPACE,
-    DriveSettings,
-    simulate,
-    with_variance_factor,
-)
+from monitor.commands.demo.scene import SPACE, DriveSettings, simulate, with_variance_factor
 from tests.laws import assert_same
 
 SHORT = DriveSettings(objects_per_sensor=8)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.frames.space import Space
 from monitor.tracking.ego import (
     InvalidEgoMotion,
     checked_motion,
@@ -18,18 +17,8 @@ from monitor.tracking.ego import (
 )
 from monitor.tracking.kalman import TrackerSettings, motion_model
 from tests.laws import assert_same
-from tests.tracking.scenes import (
-    AXIS,
-    BOX,
-    XY,
-    XY_YAW,
-    covariances,
-    model_of,
-    run,
-    seen,
-)  # fmt: skip
+from tests.tracking.scenes import BOX, XY_YAW, covariances, model_of, run, seen
 
-XY_AXIS = Space((*XY.dimensions, AXIS))
 seeds = st.integers(0, 2**32 - 1)
 
 

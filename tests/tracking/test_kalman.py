@@ -27,16 +27,7 @@ from monitor.tracking.kalman import (
 )
 from tests.laws import assert_same
 from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
-from tests.tracking.scenes import (
-    BOX,
-    IMAGE,
-    XY,
-    YAW,
-    covariances,
-    model_of,
-    run,
-    seen,
-)  # fmt: skip
+from tests.tracking.scenes import BOX, IMAGE, XY, YAW, covariances, model_of, run, seen
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("1.4.5", "2.0.0")
