@@ -86,11 +86,11 @@ def of_recalibrators() -> Iterator[Case]:
     ]
     at: dict[str, list[str]] = {"4m": [], "8m": [waiting], "20m": []}
     yield Case("a candidate that is proven waits until it is promoted", evidence, at)
-    told = ["CalibrationFitsFail warning outcome=failed"]
+    told, none = ["CalibrationFitsFail warning outcome=failed"], list[str]()
     for name, failed, at in (
-        ("three within an hour", "0x9 8x9 9x9 10x200", {"25m": [], "40m": told, "2h": []}),
-        ("two before a restart", "0x9 1x9 2x9 _x2 0x50", {"35m": [], "50m": []}),
-        ("two on each side of it", "0x4 1x4 2x4 0x4 1x4 2x50", {"18m": [], "30m": told}),
+        ("three within an hour", "0x9 8x9 9x9 10x200", {"25m": none, "40m": told, "2h": none}),
+        ("two before a restart", "0x9 1x9 2x9 _x2 0x50", {"35m": none, "50m": none}),
+        ("two on each side of it", "0x4 1x4 2x4 0x4 1x4 2x50", {"18m": none, "30m": told}),
     ):
         fits = series("recalibrator_fits_total", failed, outcome="failed")
         fitted = series("recalibrator_fits_total", "0+1x200", outcome="candidate")

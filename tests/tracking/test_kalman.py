@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,11 @@ def test_single_dimensions_may_differ():
         "yaw": DimensionNoise(density=0.25, missing_deviation=0.5),
         "nowhere": DimensionNoise(density=1.0),
     }
-    general = {"acceleration_density": 3.0, "initial_speed": 5.0, "missing_deviation": 2.0}
+    general: dict[str, Any] = {
+        "acceleration_density": 3.0,
+        "initial_speed": 5.0,
+        "missing_deviation": 2.0,
+    }
     model = motion_model(BOX, TrackerSettings(**general, walk_density=0.02, dimensions=own))
     _, q = model.step(0.1)
     expected = Q_continuous_white_noise(2, 0.1, 7.0)

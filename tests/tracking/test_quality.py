@@ -104,8 +104,8 @@ def test_errors_are_those_of_a_plain_loop():
         )
         frames.append(frame)
     pairs = [(4, 8, 4), (0, 7, 2**63), (1, 8, 2**63), (2, 7, 5), (2, 9, 6), (3, 9, 6)]
-    frame, object, track = zip(*pairs, strict=True)
-    told = Pairs(np.array(frame), np.array(object), np.array(track, np.uint64))
+    of_frame, of_object, of_track = zip(*pairs, strict=True)
+    told = Pairs(np.array(of_frame), np.array(of_object), np.array(of_track, np.uint64))
     truth = labels(*((int(f), int(o), x, y) for f, o, x, y in rows))
     found = track_errors(truth, frames, AXES, told)
     with_velocity = 0
