@@ -5,9 +5,11 @@ import re
 import socket
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.components import program
 
@@ -49,39 +51,19 @@ def until(check, what):
     return found
 
 
-class Prometheus:
-    """Scrapes and evaluates twice a second; tells a second later what has ended.
+class Started:
+    """Runs a program that serves HTTP on a port of its own until it is ready, and on."""
 
-    target  port that it scrapes
-    rules   files; their intervals are shortened
-    """
-
-    def __init__(self, folder: Path, target: int, rules: Sequence[Path] = ()) -> None:
-        for path in rules:
-            text = re.sub(r"interval: \d+[sm]", "interval: 500ms", path.read_text("utf-8"))
-            text = re.sub(r"keep_firing_for: \d+m", "keep_firing_for: 1s", text)
-            (folder / path.name).write_text(text, "utf-8")
-        scraped = {"targets": [f"127.0.0.1:{target}"], "labels": {"instance": "demo"}}
-        settings = {
-            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
-            "rule_files": [path.name for path in rules],
-            "scrape_configs": [{"job_name": "calibration_monitor", "static_configs": [scraped]}],
-        }
-        config, self.log = folder / "prometheus.yml", folder / "prometheus.txt"
-        config.write_text(json.dumps(settings), "utf-8")  # JSON is YAML
+    def __init__(self, log: Path, command: str, *options: str) -> None:
+        self.log = log
         self.address = f"127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(
-            [
-                program("prometheus"),
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder / 'prometheus'}",
-                f"--web.listen-address={self.address}",
-            ],
+            [command, *options, f"--web.listen-address={self.address}"],
             stdout=subprocess.DEVNULL,
-            stderr=self.log.open("wb"),
+            stderr=log.open("wb"),
         )
         try:
-            until(self.ready, "Prometheus to be ready")
+            until(self.ready, f"{command} to be ready")
         except BaseException:
             self.stop()
             raise
@@ -95,8 +77,80 @@ class Prometheus:
             return False
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Answering(Started):
+    """Asks a Prometheus, however it is configured."""
+
+    def told(self, what: str, **asked: str) -> Any:
+        """Returns the data of an answer of its API."""
+        url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+            return json.load(response)["data"]
+
+    def query(self, expression, at=None) -> list[tuple[dict[str, str], float]]:
+        """Returns labels and values of an instant vector, now or at a time in seconds."""
+        asked = {"query": expression} | ({"time": f"{at:.3f}"} if at is not None else {})
+        result = self.told("query", **asked)["result"]
+        return [(entry["metric"], float(entry["value"][1])) for entry in result]
+
+
+class Prometheus(Answering):
+    """Scrapes and evaluates twice a second; tells a second later what has ended.
+
+    targets        ports by the name of their instance
+    rules          files; their intervals are shortened
+    alertmanagers  addresses
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        targets: dict[str, int],
+        rules: Sequence[Path] = (RECORDING,),
+        alertmanagers: Sequence[str] = (),
+    ) -> None:
+        for path in rules:
+            text = re.sub(r"interval: \d+[sm]", "interval: 500ms", path.read_text("utf-8"))
+            text = re.sub(r"keep_firing_for: \d+m", "keep_firing_for: 1s", text)
+            (folder / path.name).write_text(text, "utf-8")
+        scraped = [
+            {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}}
+            for name, port in targets.items()
+        ]
+        told = [{"static_configs": [{"targets": list(alertmanagers)}]}] if alertmanagers else []
+        settings = {
+            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+            "rule_files": [path.name for path in rules],
+            "alerting": {"alertmanagers": told},
+            "scrape_configs": [{"job_name": "calibration_monitor", "static_configs": scraped}],
+        }
+        # JSON is YAML.
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps(settings), "utf-8")
+        super().__init__(
+            folder / "prometheus.txt",
+            program("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'prometheus'}",
+        )
+
+    def seen(self, instance: str, series: str, value: float) -> float:
+        """Waits until a gauge or a sum is seen to have this value; returns when."""
+        up = f'max(timestamp(up{{instance="{instance}"}}))'
+        expression = f"{up} and sum({series}) == {value}"
+        found: float = until(lambda: self.query(expression), f"{series} to be {value}")[0][1]
+        return found
+
+    def gone(self, instance: str) -> None:
+        """Waits until a scrape has failed."""
+        until(lambda: self.query(f'up{{instance="{instance}"}} == 0'), "a failed scrape")
 
 
 def readme_queries() -> dict[str, str]:

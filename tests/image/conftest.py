@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.built import Image, build
+from tests.image.pod import Pod, pod
 
 HERE = Path(__file__).parent
 
@@ -21,3 +22,10 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 def image() -> Iterator[Image]:
     with build() as built:
         yield built
+
+
+@pytest.fixture
+def own_pod(image: Image, tmp_path: Path) -> Iterator[Pod]:
+    """Makes a network of its own for one container and those who ask it."""
+    with pod(image, tmp_path) as own:
+        yield own

@@ -1,11 +1,13 @@
 """Shows whether the work tree behaves as another commit: `python -m tests.same --base REV`.
 
-Both trees play the same scene; every document they leave must be the same, byte for byte.
+Both trees play the same scene; every document they leave must be the same, byte for byte. That it
+can fail shows `--prove`: it puts small changes in on purpose, and looks whether each is named.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.same.compare import Comparison, compare
@@ -28,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="same-"))
     try:
+        if options.prove:
+            found_all = prove(folder, options.jobs)
+            print("every change is found" if found_all else "the net has a hole")
+            return 0 if found_all else 1
         parts = options.parts.split(",")
         print(f"the work tree beside {options.base}: {', '.join(parts)}", flush=True)
         began = time.monotonic()
@@ -54,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--base", metavar="REV", default="HEAD", help="commit (default HEAD)")
     add("--jobs", type=int, default=2, help="trees that play at a time (default 2)")
     add("--parts", default=",".join(PARTS), help="what is played (default %(default)s)")
+    add("--prove", action="store_true", help="see that changes of the work tree are found")
     add("--keep", action="store_true", help="leave all documents, and say where")
     return parser
 
@@ -101,6 +109,90 @@ def told(found: Comparison) -> str:
     ]
     verdict = "the same" if found.same else f"{len(found.differences)} differ"
     return "\n".join([*lines, f"{found.documents} documents: {verdict}"])
+
+
+# ---- the proof
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Changes one expression, and says where that must be found.
+
+    text      as it stands in exactly one place of the package, wherever that is
+    instead   what is put in its place
+    document  name of a document that must differ
+    field     regular expression of a part of what is told of it
+    """
+
+    name: str
+    text: str
+    instead: str
+    document: str
+    field: str
+
+
+MUTATIONS = (
+    Mutation(
+        name="a statistic",
+        text="(kurtosis - 1.0)",
+        instead="(kurtosis - 1.0000001)",
+        document="live/1-alone/calibration.json",
+        field=r"\.ence_noise_floor$",
+    ),
+    Mutation(
+        name="an answer",
+        text="acceleration_density: Density = 1.0 ",
+        instead="acceleration_density: Density = 1.0000000001 ",
+        document="live/1-alone/answers-lidar.json",
+        field=r"\.frame\.tracks\[\d+\]\.(nis|(state|covariance)\[\d+\])$",
+    ),
+    Mutation(
+        name="a text",
+        text='"Streams registered."',
+        instead='"Streams  registered."',
+        document="live/1-alone/metrics.txt",
+        field=r"^line \d+$",
+    ),
+)
+
+
+def mutated(mutation: Mutation, folder: Path) -> Path:
+    """Returns a copy of the work tree's package with the change. Raises CannotPlay."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "monitor", folder / "monitor", ignore=ignored)
+    texts = {path: path.read_text("utf-8") for path in (folder / "monitor").rglob("*.py")}
+    places = [path for path, text in texts.items() for _ in range(text.count(mutation.text))]
+    if len(places) != 1:
+        raise CannotPlay(
+            f"{mutation.name}: {mutation.text!r} stands in {len(places)} places of monitor/, not "
+            "in one. Name another text in tests/same/__main__.py."
+        )
+    text = texts[places[0]].replace(mutation.text, mutation.instead)
+    places[0].write_text(text, "utf-8")
+    return folder
+
+
+def prove(folder: Path, jobs: int) -> bool:
+    """Plays the live drive of the work tree and of each change; says what was found."""
+    trees = {"work": ROOT}
+    trees |= {f"play{i}": mutated(one, folder / f"tree{i}") for i, one in enumerate(MUTATIONS)}
+    work, *changed = played(folder, trees, [["live"]] * len(trees), jobs)
+    found = [
+        _said(mutation, compare(work, documents, whole=False))
+        for mutation, documents in zip(MUTATIONS, changed, strict=True)
+    ]
+    return all(found)
+
+
+def _said(mutation: Mutation, comparison: Comparison) -> bool:
+    for difference in comparison.differences:
+        if difference.document == mutation.document and re.search(mutation.field, difference.field):
+            print(f"{mutation.name}: {mutation.text!r} → {mutation.instead!r} is found:")
+            print(difference)
+            print(f"    and in {len(comparison.differences) - 1} other documents")
+            return True
+    print(f"{mutation.name}: NOT FOUND in {mutation.document}")
+    return False
 
 
 if __name__ == "__main__":

@@ -46,40 +46,59 @@ class LeftOut:
 _OPEN = "a restart costs the tracks and seconds that were open; trees differ in which these are"
 _BY_LOOK = "four looks a second find the tracks that are over: which look finds one is chance"
 
-_AFTER = "live/[3456]*"  # the kill
-_METRICS, _C = "*metrics.txt", "calibration_"
-
 LEFT_OUT = (
-    LeftOut(_METRICS, _C + "frame_seconds_(bucket|sum)", "time; how many frames is compared"),
-    LeftOut(_METRICS, _C + "loop_lag_seconds", "delay of the event loop"),
-    LeftOut(_METRICS, _C + "checkpoint_age_seconds", "time since a write"),
-    LeftOut(_METRICS, _C + "stamp_lag_seconds", "wall clock less the fixed stamps"),
-    # Compared behind the restart, and in GetCalibration.
-    LeftOut("live/[!3]*/metrics.txt", _C + "window_.*", "read every ten seconds"),
-    LeftOut(_METRICS, _C + "ledger_bytes", "size of files: how many entries one write held"),
     LeftOut(
-        _METRICS,
-        _C + "(files_refused|checkpoint_failures|(drift|recalibrator)_store_failures)_total",
+        "*metrics.txt",
+        "calibration_frame_seconds_(bucket|sum)",
+        "time that a frame took; how many frames is compared",
+    ),
+    LeftOut("*metrics.txt", "calibration_loop_lag_seconds", "delay of the event loop"),
+    LeftOut("*metrics.txt", "calibration_checkpoint_age_seconds", "time since a write"),
+    LeftOut("*metrics.txt", "calibration_stamp_lag_seconds", "wall clock less the fixed stamps"),
+    LeftOut(
+        "live/[!3]*/metrics.txt",
+        "calibration_window_.*",
+        "read every ten seconds; compared behind the restart, and in GetCalibration",
+    ),
+    LeftOut(
+        "*metrics.txt",
+        "calibration_ledger_bytes",
+        "size of files of a database: how many entries one write held",
+    ),
+    LeftOut(
+        "*metrics.txt",
+        "calibration_(files_refused|checkpoint_failures|(drift|recalibrator)_store_failures)_total",
         "a tree with four stores counts for each what one with a state.db counts once",
     ),
-    LeftOut(_METRICS, _C + "pending_bytes", "an estimate of memory"),
-    LeftOut(_METRICS, _C + "ledger_partitions", "files before, event time now"),
-    LeftOut(_AFTER + "/metrics.txt", _C + "ledger_replayed_entries", "from the earliest position"),
-    LeftOut(_AFTER + "/metrics.txt", _C + "log_lines_total", "a start has a line for each store"),
-    # Who does frames again knows the slices of their tracks; who has none to do again does not.
-    LeftOut("live/3*/metrics.txt", _C + "(tracks|track_.*|gate_reject_ratio)", "frames done again"),
-    LeftOut(_AFTER + "/metrics.txt", _C + "drift_.*", _OPEN),
-    LeftOut(_AFTER + "/calibration*.json", "drift(_stages)?|bytes", _OPEN),
-    LeftOut(_AFTER + "/alarms*", ".*", _OPEN),
-    LeftOut(_AFTER + "/acknowledge.json", ".*", _OPEN),
+    LeftOut("*metrics.txt", "calibration_pending_bytes", "an estimate of memory"),
+    LeftOut("*metrics.txt", "calibration_ledger_partitions", "files before, event time now"),
+    LeftOut(
+        "live/[3456]*/metrics.txt",
+        "calibration_ledger_replayed_entries",
+        "four positions replay from the earliest of them",
+    ),
+    LeftOut(
+        "live/[3456]*/metrics.txt",
+        "calibration_log_lines_total",
+        "a start has a line for each store",
+    ),
+    LeftOut(
+        "live/3*/metrics.txt",
+        "calibration_(tracks|track_.*|gate_reject_ratio)",
+        "who does frames again knows the slices of their tracks; who has none to do again does not",
+    ),
+    LeftOut("live/[3456]*/metrics.txt", "calibration_drift_.*", _OPEN),
+    LeftOut("live/[3456]*/calibration*.json", "drift(_stages)?|bytes", _OPEN),
+    LeftOut("live/[3456]*/alarms*", ".*", _OPEN),
+    LeftOut("live/[3456]*/acknowledge.json", ".*", _OPEN),
     LeftOut("live/events-after-kill.json", r"\[\]\.event\.sequence", _OPEN),
-    LeftOut(_METRICS, "process_.*", "memory, processor time and start of the process"),
+    LeftOut("*metrics.txt", "process_.*", "memory, processor time and start of the process"),
     LeftOut("*status.json", r"(started|now)_ns", "wall clock"),
     LeftOut("*status.json", r"streams\[\]\.\w*received_ns", "wall clock at arrival"),
     LeftOut("*events-*.json", r"\[\]\.event(\.\w+)*\.time", "wall clock of the event"),
     LeftOut("*recalibrators.json", r"records\[\]\.time", "wall clock of the record"),
-    LeftOut(_METRICS, _C + "recalibration_factor", _BY_LOOK, Part.ORDER),
-    LeftOut(_METRICS, _C + "trial_log10_evidence", _BY_LOOK, Part.LAST_DIGITS),
+    LeftOut("*metrics.txt", "calibration_recalibration_factor", _BY_LOOK, Part.ORDER),
+    LeftOut("*metrics.txt", "calibration_trial_log10_evidence", _BY_LOOK, Part.LAST_DIGITS),
     LeftOut(
         "*recalibrators.json",
         r"(trials|records)\[\]\.evidence\.(gain|log10_(better|worse))",
@@ -144,9 +163,9 @@ def _names(folder: Path) -> set[str]:
 def _difference(
     name: str, base: Path, work: Path, left_out: Sequence[LeftOut], used: set[LeftOut]
 ) -> Difference | None:
-    if not (base.exists() and work.exists()):
-        ends = ("there" if path.exists() else "–" for path in (base, work))
-        return Difference(name, "the document", *ends)
+    for path, other in ((base, "only the work tree has it"), (work, "only the base has it")):
+        if not path.exists():
+            return Difference(name, "the document", *_ends(other, path is base))
     entries = [entry for entry in left_out if fnmatch(name, entry.documents)]
     ours, theirs = base.read_text("utf-8"), work.read_text("utf-8")
     if name.endswith(".json"):
@@ -159,6 +178,10 @@ def _difference(
     else:
         ours, theirs = (_text_without(text, entries, used) for text in (ours, theirs))
     return None if ours == theirs else _line_difference(name, ours, theirs)
+
+
+def _ends(words: str, base_is_missing: bool) -> tuple[str, str]:
+    return ("–", words) if base_is_missing else (words, "–")
 
 
 # ---- JSON
@@ -207,7 +230,7 @@ def _unlike(base: Any, work: Any, path: str = "") -> Iterator[tuple[str, str, st
         for key in [*base, *(key for key in work if key not in base)]:
             at = f"{path}.{key}" if path else key
             if key not in work or key not in base:
-                yield at, repr(base.get(key, "–"))[:_SHOWN], repr(work.get(key, "–"))[:_SHOWN]
+                yield at, _shown(base.get(key, "–")), _shown(work.get(key, "–"))
             else:
                 yield from _unlike(base[key], work[key], at)
     elif isinstance(base, list) and isinstance(work, list):
@@ -217,6 +240,11 @@ def _unlike(base: Any, work: Any, path: str = "") -> Iterator[tuple[str, str, st
             yield f"{path}[]", f"{len(base)} entries", f"{len(work)} entries"
     elif type(base) is not type(work) or base != work:
         yield path, *_window(repr(base), repr(work))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 # ---- text
@@ -265,6 +293,9 @@ def _line_difference(name: str, base: str, work: str) -> Difference:
 
 def _window(base: str, work: str) -> tuple[str, str]:
     """Cuts long values to what stands around the place where they begin to differ."""
+    if max(len(base), len(work)) <= _SHOWN:
+        return base, work
     same = next((at for at, (a, b) in enumerate(zip(base, work, strict=False)) if a != b), 0)
-    cut = slice(max(0, same - 40), max(0, same - 40) + _SHOWN)
-    return base[cut], work[cut]
+    begin = max(0, same - 40)
+    cut = slice(begin, begin + _SHOWN)
+    return f"…{base[cut]}…", f"…{work[cut]}…"

@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,11 @@ class_map = { "vehicle.car" = "car", "human" = "pedestrian", "bicycle" = "cyclis
 partition_minutes = 0.1
 [tracker]
 kind = "embedded"
-[state]
-folder = "state"
-every_seconds = 0.2
 """
+
+# Of a tree that has one folder for its state, and of one that has a file for each part.
+ONE_FOLDER = '[state]\nfolder = "state"\nevery_seconds = 0.2\n'
+FILES = "[snapshot]\nevery_seconds = 0.5\n[drift]\nevery_seconds = 0.2\n"
 
 
 class CannotPlay(RuntimeError):
@@ -107,41 +109,54 @@ class Place:
 
 def play(place: Place, parts: Sequence[str]) -> None:
     """Writes the documents of the parts that are named. Raises CannotPlay."""
-    (place.files / "sidecar.toml").write_text(SETTINGS, "utf-8")
-    for part in parts:
-        PARTS[part](place, Commands(place))
+    has_folder = (place.tree / "monitor/store/state.py").is_file()
+    settings = SETTINGS + ONE_FOLDER if has_folder else SETTINGS.replace("[drift]\n", FILES)
+    (place.files / "sidecar.toml").write_text(settings, "utf-8")
+    with commands(place) as run:
+        for part in parts:
+            PARTS[part](place, run)
 
 
 # ---- commands
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Commands:
     """Runs command lines of the tree, one after the other."""
 
     place: Place
+    process: subprocess.Popen[str]
 
     def __call__(self, name: str, *argv: str) -> str:
         """Runs `python -m monitor ARGV`; its output and exit code become a document.
 
         Returns its standard output.
         """
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "monitor", *argv],
-            cwd=self.place.files,
-            env=self.place.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_PATIENCE,
-        )
-        code, said = done.returncode, done.stdout
-        if (code != 0) is not name.startswith("refused/"):
-            words = f"`{' '.join(argv)}` ended with code {code}"
-            raise CannotPlay(f"{self.place.tree}: {words}.\n{done.stderr}")
-        self.place.write(f"{name}.{'json' if said.startswith('{') else 'txt'}", said)
-        if done.stderr or code:
-            self.place.write(f"{name}.error.txt", f"exit code {code}\n{done.stderr}")
+        (said,) = self.all({name: argv})
+        return said
+
+    def all(self, wanted: Mapping[str, Sequence[str]]) -> list[str]:
+        """Runs command lines in one process, each a document; returns their standard outputs."""
+        folder = self.place.files
+        files = [(folder / f"stdout{i}", folder / f"stderr{i}") for i in range(len(wanted))]
+        request = [
+            {"argv": argv, "stdout": str(stdout), "stderr": str(stderr)}
+            for argv, (stdout, stderr) in zip(wanted.values(), files, strict=True)
+        ]
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        readable, _, _ = select.select([self.process.stdout], [], [], _COMMAND_PATIENCE)
+        code = self.process.stdout.readline().strip() if readable else "none: it did not end"
+        told = "".join(path.read_text("utf-8") for _, path in files if path.exists())
+        if (code != "0") is not next(iter(wanted)).startswith("refused/"):
+            words = " ".join(next(iter(wanted.values())))
+            raise CannotPlay(f"{self.place.tree}: `{words}` ended with code {code}.\n{told}")
+        said = [path.read_text("utf-8") for path, _ in files]
+        for name, text in zip(wanted, said, strict=True):
+            self.place.write(f"{name}.{'json' if text.startswith('{') else 'txt'}", text)
+        if told or code != "0":
+            self.place.write(f"{next(iter(wanted))}.error.txt", f"exit code {code}\n{told}")
         return said
 
     def keep(self, name: str, file: str) -> None:
@@ -155,6 +170,25 @@ class Commands:
             self.place.write(name, path.read_text("utf-8"))
         else:
             self.place.write(name, _hexadecimal(path.read_bytes()))
+
+
+@contextmanager
+def commands(place: Place) -> Iterator[Commands]:
+    """Starts the process that the commands of a tree are forked from, for as long as the block."""
+    program = Path(__file__).with_name("commands.py")
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(program)],
+        cwd=place.files,
+        env=place.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Commands(place, process)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _arrays(path: Path) -> dict[str, object]:
@@ -174,8 +208,9 @@ def play_help(place: Place, run: Commands) -> None:
     """Asks for the help of every verb, and of every action of a verb."""
     run("help/version", "--version")
     for verb in _listed(run("help/all", "--help"), "VERB"):
-        for action in _listed(run(f"help/{verb}", verb, "--help"), "ACTION"):
-            run(f"help/{verb}-{action}", verb, action, "--help")
+        actions = _listed(run(f"help/{verb}", verb, "--help"), "ACTION")
+        if actions:
+            run.all({f"help/{verb}-{action}": (verb, action, "--help") for action in actions})
 
 
 def _listed(text: str, what: str) -> list[str]:
