@@ -18,7 +18,6 @@ from tests.served import (
     PATIENCE,
     ROOT,
     Conversation,
-    Sidecar,
     serve_command,
 )
 
@@ -106,13 +105,6 @@ def labels(stream, frame_id, ids, **changes):
             **changes,
         )
     )
-
-
-def is_ready(sidecar: Sidecar) -> bool:
-    try:
-        return sidecar.get("/readyz") == "ready\n"
-    except OSError:
-        return False
 
 
 def padded(size):

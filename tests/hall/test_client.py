@@ -4,7 +4,6 @@ sidecar does; beside a real sidecar, and servers that answer wrongly, late or no
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -15,12 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from monitor import client as client_module
 from monitor.client import Access, MonitorClient
 from monitor.config import ServerConfig
 from monitor.frames.detections import Reason
@@ -212,29 +209,6 @@ def test_the_page_on_degradation_tells_what_is(sidecar, free_address):
     assert keys <= set(ServerConfig.model_fields)
 
 
-def test_a_token_file_that_is_slow_to_read_holds_up_no_frame(free_address, tmp_path, monkeypatch):
-    reading, go_on, too_late = threading.Event(), threading.Event(), threading.Event()
-    token = Path(tmp_path / "token")
-    token.write_text("t" * 32, "ascii")
-    read = client_module._bytes
-
-    def slow(path: str, option: str) -> bytes:
-        reading.set()
-        if not go_on.wait(2):
-            too_late.set()
-        return read(path, option)
-
-    with MonitorClient(free_address, HEADER, access=Access(token_file=str(token))) as client:
-        monkeypatch.setattr(client_module, "_bytes", slow)
-        assert reading.wait(PATIENCE)
-        given = frame()
-        result = client.process(given)
-        assert not too_late.is_set()
-        assert_raw(result, given)
-        assert result.why is Why.DOWN
-        go_on.set()
-
-
 # ---- beside servers that answer wrongly, late, or not at all
 
 
@@ -340,47 +314,6 @@ def test_another_thread_waits_no_longer_than_its_deadline(slow):
         go_on.set()
         first.join(PATIENCE)
     assert client.counters.answered == 1
-
-
-def test_a_stream_that_ends_after_every_frame_is_opened_again_and_again():
-    def ends(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
-        if index == 2:
-            raise RuntimeError("the script is over")
-        return well(index, request)
-
-    with serving(ends) as address, connected(address) as client:
-        for times in range(1, 4):
-            assert answered_again(client)
-            given = frame()
-            assert_raw(client.process(given), given)
-            assert client.counters.connections >= times
-
-
-def test_what_is_said_of_a_lost_stream_holds_up_no_frame():
-    said: list[tuple[str, bool, bool]] = []
-
-    class Listening(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            ours = threading.current_thread() is threading.main_thread()
-            # Its typing leaves out what only those ask who wait for it.
-            locked = client._change._is_owned()  # type: ignore[attr-defined]
-            said.append((record.getMessage(), ours, locked))
-
-    def mute(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
-        return accepted(index, request) if request.HasField("header") else iter(())
-
-    log, handler = logging.getLogger("monitor.client"), Listening()
-    with (
-        serving(mute) as address,
-        connected(address, hang_seconds=0.05, timeout_seconds=0.01) as client,
-    ):
-        log.addHandler(handler)
-        try:
-            assert eventually(lambda: client.process(frame()).why is Why.DOWN)
-            assert eventually(lambda: any("go raw: no answer" in text for text, *_ in said))
-        finally:
-            log.removeHandler(handler)
-    assert not any(ours or locked for _, ours, locked in said)
 
 
 def test_a_closed_client_ends_its_thread_and_is_refused_as_a_mistake_of_ours():

@@ -26,16 +26,6 @@ from tests.journalled import frame
 from tests.piped import fateless
 
 
-def test_failed_checkpoints_and_rows_not_learned_are_in_the_metrics():
-    sidecar = quiet()
-    sidecar.checkpoints.failures, sidecar.pipeline.learning._open.left_out = 5, 7
-    asyncio.run(sidecar.exporting.refresh_if_possible())
-    assert sidecar.pipeline.counters.internal_errors == 0
-    lines = sidecar.endpoint.published.metrics.decode().splitlines()
-    assert "calibration_checkpoint_failures_total 5.0" in lines
-    assert "calibration_learning_left_out_total 7.0" in lines
-
-
 def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:
     """What is told of (s now, s late, ns the wall clock is ahead)."""
     told: list[Health] = []

@@ -3,11 +3,8 @@ kinds of recalibrators it takes."""
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from scipy.stats import norm
 
 from monitor.cli import main
@@ -27,7 +24,7 @@ from monitor.wire.client_messages import (
     encode_header,
 )
 from tests.labelled import header
-from tests.served import PATIENCE, Conversation, eventually, process_bytes, running
+from tests.served import PATIENCE, Conversation, process_bytes, running
 
 CLASSES = ("car", "truck", "bus")
 WARM = ClassSelection(CLASSES, Temperature(2.0))
@@ -52,17 +49,6 @@ def written(folder, name, selection):
     path = folder / f"{name}.json"
     path.write_text(selection.to_json(), encoding="utf-8")
     return path
-
-
-def exported(sidecar) -> dict[tuple[str, ...], float]:
-    """Samples by name and labels, once all frames so far are in the text."""
-    frames = sidecar.calibration().counts.frames
-    assert eventually(lambda: sidecar.metric("frames_total") == frames)
-    return {
-        (sample.name.removeprefix("calibration_"), *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(sidecar.get("/metrics"))
-        for sample in family.samples
-    }
 
 
 # ---- recalibrated answers
@@ -207,28 +193,3 @@ def test_tracks_are_those_at_the_frame_they_come_with_and_outlive_the_connection
     again = Feed(sidecar, "now").tracks(boxes(9, 31)[0])
     assert sorted(again.id.tolist()) == sorted(tracks.id.tolist())
     assert again.detections.tolist() == [32] * 9
-
-
-def test_500_objects_are_500_tracks_and_the_metrics_tell_of_them(sidecar):
-    feed = Feed(sidecar, "many")
-    before = exported(sidecar)
-    for number in [*range(10), 9, 12, 11]:
-        frame, truth = boxes(500, number)
-        tracks = feed.tracks(frame)
-    # The gate keeps out one in a thousand, of 5500.
-    steady = tracks.detections == 11
-    assert np.count_nonzero(steady) > 480
-    assert (tracks.status[steady] == TrackStatus.CONFIRMED).all()
-    there = truth[tracks.detection_id[steady].astype(int) - 100]
-    assert np.abs(tracks.state[steady, :2] - there[:, :2]).max() < 1
-    found = exported(sidecar)
-    for order, count in (("in_order", 11), ("rewound", 1), ("repeated", 1), ("too_late", 0)):
-        key = "tracker_frames_total", order
-        assert found[key] - before[key] == count
-    assert found["tracks", "confirmed", "many"] > 490
-    # White noise that its covariances describe.
-    assert 0.8 < found["track_nis_ratio", "many"] < 1.2
-    assert abs(found["track_innovation_correlation", "many"]) < 0.2
-    assert 0 <= found["gate_reject_ratio", "many"] < 0.01
-    assert found["internal_errors_total",] == 0
-    assert re.search(r'recalibrator_info{.*version="temper', sidecar.get("/metrics"))

@@ -17,7 +17,6 @@ import pytest
 from monitor.frames.frame import FrameAnswer
 from monitor.frames.space import Dimension, Space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.pending import Dropped
 from monitor.recalibration.selection import IDENTITY
 from monitor.service import frames, labels
 from monitor.v1 import frame_pb2, truth_pb2
@@ -355,17 +354,6 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
     assert "secret" in caplog.text
     assert service.pipeline.counters.internal_errors == 2
     assert not service._sessions
-
-
-def test_a_fault_of_memory_ends_no_stream_and_its_detections_are_counted_as_lost(monkeypatch):
-    def fails(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(Pipeline, "_remember", fails)
-    found, service = three(None)
-    assert [len(result.detections) for result in found] == [2, 2, 2]
-    assert service.pipeline.counters.internal_errors == 3
-    assert service.pipeline.ledger.fates.account[f"dropped_{Dropped.FAILED}"] == 6
 
 
 # ---- the end of streams

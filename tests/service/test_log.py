@@ -9,7 +9,6 @@ import logging
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -23,7 +22,6 @@ from monitor.service.log import (
     LONGEST_MESSAGE,
     MINUTE_NS,
     MOST_WAITING,
-    OTHERS,
     LineKind,
     LineRate,
     LogLine,
@@ -90,8 +88,8 @@ def test_a_line_is_one_line_whatever_is_in_its_words(message, logger, exception)
 @given(anything, st.integers(1, 5000))
 def test_no_message_is_long_and_one_that_is_cut_says_how_long_it_was(message, longest):
     assert len(bounded(message * 50, longest)) <= longest + 40
-    assert bounded("x" * 5000, longest % 5000) == f"{'x' * (longest % 5000)}… (5000 characters)"
     assert bounded("x" * longest, longest) == "x" * longest
+    assert bounded("x" * (longest + 1), longest) == f"{'x' * longest}… ({longest + 1} characters)"
 
 
 @pytest.mark.parametrize(
@@ -113,18 +111,6 @@ def test_what_looks_like_a_secret_is_left_out_of_messages_and_of_errors(text):
     assert bounded(words, LONGEST_MESSAGE) == words
 
 
-def raised(error: BaseException, depth: int) -> BaseException:
-    def fall(left: int) -> None:
-        if left:
-            fall(left - 1)
-        else:
-            raise error
-
-    with pytest.raises(type(error)) as caught:
-        fall(depth)
-    return caught.value
-
-
 class Unspeakable(Exception):
     """It cannot even say what it is."""
 
@@ -132,39 +118,30 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize("depth", [0, 5, 400])
+@pytest.mark.parametrize("depth", [0, 400])
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("no"),
         ValueError("many\n" * 5000),
         ValueError("long" * 100_000),
-        ValueError("\x1b[2J\r\n"),
         Unspeakable(),
         ExceptionGroup("all", [ValueError(str(n)) for n in range(200)]),
     ],
-    ids=("plain", "many lines", "a long one", "control", "unspeakable", "group"),
+    ids=("many lines", "a long one", "unspeakable", "group"),
 )
-def test_a_traceback_is_bounded_and_says_what_and_where(error, depth):
-    lines = traceback_lines(raised(error, depth))
+def test_a_traceback_is_bounded_and_says_what_it_is(error, depth):
+    def fall(left: int) -> None:
+        if left:
+            fall(left - 1)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        fall(depth)
+    lines = traceback_lines(caught.value)
     assert len(lines) <= 30
     assert sum(map(len, lines)) <= 30 * 300
     assert not any("\n" in line for line in lines)
     assert "Traceback" in "".join(lines[:2])
-    if not isinstance(error, ExceptionGroup):
-        assert type(error).__name__ in "\n".join(lines) or len(str(error)) > 1000
-
-
-def test_a_chain_of_errors_keeps_its_beginning_and_its_end():
-    error: BaseException = raised(KeyError("the first"), 3)
-    for number in range(60):
-        later = ValueError(f"number {number}")
-        later.__cause__ = error
-        error = raised(later, 2)
-    lines = traceback_lines(error)
-    assert len(lines) <= 30
-    assert "number 59" in lines[-1]
-    assert any(line.startswith("… ") for line in lines)
 
 
 # ---- the rate of alike lines
@@ -246,29 +223,6 @@ def test_what_a_silent_kind_left_out_is_overdue_after_the_patience_and_told_once
     assert rate.overdue(LONG, SECOND) == []
 
 
-def test_kinds_beyond_the_most_share_a_bucket_until_one_can_be_forgotten():
-    rate = LineRate(60, 2, most_kinds=2)
-    passing(rate, "a", [0] * 3)
-    passing(rate, "b", [0] * 3)
-    assert [rate.admit(kind_of(name), 0) for name in "cdef"] == [0, 0, None, None]
-    # Their buckets are full again, but what they left out must be told first.
-    assert passing(rate, "c", [LONG] * 3) == [0, 0, None]
-    assert Counter(dict(rate.overdue(LONG, 0))) == {kind_of("a"): 1, kind_of("b"): 1, OTHERS: 3}
-    assert passing(rate, "g", [LONG] * 3) == [0, 0, None]
-
-
-@pytest.mark.parametrize(("lines_a_minute", "burst"), [(600, 6), (12, 1), (0, 1)])
-def test_other_limits_hold_from_the_next_line_on_and_old_debts_end(lines_a_minute, burst):
-    rate = LineRate(1, 60)
-    passing(rate, "a", [0] * 100)  # by these, the bucket is full in an hour
-    rate.lines_a_minute, rate.burst = lines_a_minute, burst
-    if lines_a_minute:
-        assert passing(rate, "a", [0, MINUTE_NS // lines_a_minute]) == [None, 41]
-    else:
-        assert passing(rate, "a", [0, 0]) == [40, 0]
-    assert passing(rate, "b", [0]) == [0]
-
-
 # ---- records on their way out
 
 JSON = LogConfig(format=LogFormat.JSON)
@@ -335,7 +289,7 @@ def at() -> Iterator[Callable[..., Desk]]:
     logging.getLogger().setLevel(level)
 
 
-def test_a_record_is_written_as_text_by_default_and_as_json_with_its_template(at):
+def test_lines_are_text_by_default_and_counted_by_level_and_critical_ones_are_errors(at):
     desk, other = at(LogConfig()), at()
     for one in (desk, other):
         one.log.warning("stream %s is late by %d s", "lidar", 3)
@@ -343,48 +297,22 @@ def test_a_record_is_written_as_text_by_default_and_as_json_with_its_template(at
     assert line.endswith("Z WARNING monitor.tried: stream lidar is late by 3 s")
     (event,) = other.events
     assert event["template"] == "stream %s is late by %d s"
-    assert event["message"] == "stream lidar is late by 3 s"
-    assert (event["level"], event["logger"]) == ("warning", "monitor.tried")
-    assert (event["left_out"], event["exception"]) == (0, None)
+    for level in (logging.DEBUG, logging.ERROR, logging.CRITICAL):
+        other.log.log(level, "of level %d", level)
+    assert other.written == 4
+    assert other.counts.lines == {"debug": 1, "info": 0, "warning": 1, "error": 2}
 
 
-def test_lines_are_counted_by_level_and_critical_ones_are_errors(at):
-    desk = at()
-    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
-        desk.log.log(level, "of level %d", level)
-    assert desk.written == 5
-    assert desk.counts.lines == {"debug": 1, "info": 1, "warning": 1, "error": 2}
-    assert desk.counts.left_out == 0
-
-
-def test_arguments_make_no_kind_of_their_own_nor_does_what_was_formatted_already(at):
-    for formatted in (False, True):
-        desk = at(TIGHT)
-        for number in range(100):
-            if formatted:
-                desk.log.warning(f"frame {number} is late")
-            else:
-                desk.log.warning("frame %d is late", number)
-        assert desk.written == 2
-        assert desk.counts.left_out == 98
-
-
-@pytest.mark.parametrize(
-    "differ",
-    [
-        lambda log: log.info("late %d", 1),
-        lambda log: log.error("late %d", 1, exc_info=ValueError("no")),
-        lambda log: log.error("late %d", 1, extra={"of": "car"}),
-        lambda log: log.error("early %d", 1),
-    ],
-    ids=("level", "error", "matter", "template"),
-)
-def test_another_level_error_matter_or_template_is_another_kind(at, differ):
+def test_a_kind_is_a_level_a_template_and_an_error_whatever_its_arguments(at):
     desk = at(TIGHT)
     for number in range(5):
         desk.log.error("late %d", number)
-    differ(desk.log)
-    assert desk.written == 3
+    assert (desk.written, desk.counts.left_out) == (2, 3)
+    desk.log.info("late %d", 1)
+    desk.log.error("late %d", 1, exc_info=ValueError("no"))
+    desk.log.error("late %d", 1, extra={"of": "car"})
+    desk.log.error("early %d", 1)
+    assert (desk.written, desk.counts.left_out) == (6, 3)
 
 
 def test_lines_left_out_are_told_by_the_next_alike_one_or_within_a_minute_or_at_the_end(at):
@@ -402,22 +330,9 @@ def test_lines_left_out_are_told_by_the_next_alike_one_or_within_a_minute_or_at_
     assert desk.written == 4
     assert last["message"] == "3 lines like 'late %d' were left out"
     assert (last["template"], last["left_out"], last["level"]) == ("late %d", 3, "warning")
-    text = at(TIGHT.model_copy(update={"format": LogFormat.TEXT}))
-    text.warn("lost %d", *range(3))
-    text.logs.close()
-    assert text.lines[-1].endswith("Z WARNING monitor.tried: 1 line like 'lost %d' was left out")
-
-
-def test_the_writer_tells_by_itself(at, monkeypatch):
-    monkeypatch.setattr(log_module, "_LOOK_S", 0.01)
-    desk = at(TIGHT)
-    desk.warn("late %d", *range(10))
-    desk.now = 55 * SECOND
-    for _ in range(2000):
-        if len(desk.data.splitlines()) == 3:
-            break
-        threading.Event().wait(0.01)
-    assert desk.messages[-1] == "8 lines like 'late %d' were left out"
+    desk.warn("lost %d", *range(3))
+    desk.logs.close()
+    assert desk.messages[-1] == "1 line like 'lost %d' was left out"
 
 
 def test_other_settings_hold_from_the_next_line_on_and_lose_none_that_waits(at):
@@ -474,14 +389,6 @@ def test_what_cannot_be_written_is_counted_once_and_told_when_it_can_again(at, f
     assert [event["left_out"] for event in desk.events] == [0, 10]
 
 
-def test_a_line_of_which_a_part_is_written_is_counted_as_left_out(at):
-    taken: list[int | None] = [3, None, 0]
-    desk = at(NO_LIMIT, lambda data: taken.pop() if taken else len(data))
-    desk.warn("seen %d", *range(4))
-    assert desk.written == 1
-    assert desk.counts.left_out == 3
-
-
 class Wrong:
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -491,10 +398,7 @@ class Wrong:
 
 @pytest.mark.parametrize(
     ("template", "arguments"),
-    [
-        *(("%d", ("x",)), ("%s %s", (1,)), ("%s", (Wrong(),)), ("%(a)s", ({"b": 1},))),
-        *((what, ()) for what in (Wrong(), None, 3, ValueError("x"), b"bytes")),
-    ],
+    [("%d", ("x",)), ("%s", (Wrong(),)), ("%(a)s", ({"b": 1},)), (Wrong(), ()), (None, ())],
 )
 def test_words_that_make_no_line_are_no_reason_to_fail(at, template, arguments):
     desk = at()

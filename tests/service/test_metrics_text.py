@@ -2,7 +2,6 @@
 and labels of all families are in golden/metrics.txt.
 """
 
-import re
 from collections.abc import Generator
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -12,10 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import Mode, TrackerKind
-from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.pipeline.accounts import new_account
 from monitor.pipeline.forwarding import OUTPUT_NUMBER
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
@@ -44,7 +41,6 @@ from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
 from tests.piped import pipeline_of, statistics_of
-from tests.piped_classes import WARM
 
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
@@ -229,37 +225,6 @@ def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
         assert not values(samples, name)
 
 
-def test_label_values_come_from_closed_sets(samples):
-    slices = {*CLASSES, *(f"{name} (u,v)" for name in CLASSES), "total", "total (u,v)"}
-    reasons = {name.removeprefix("REASON_").lower() for name in frame_pb2.Reason.keys()}  # noqa: SIM118 -- no mapping
-    unwatched = {"late", "late_seconds", "undated", "superseded", "overload", "tracks", "failed"}
-    edges = {f"{2.0**octave:g}" for octave in range(-4, 5)}
-    bounds = {repr(float(bound)) for bound in (*FRAME_SECONDS, *TRUTH_DELAY)}
-    allowed = {
-        "slice": slices,
-        "dimension": {"x", "y", "yaw", "u", "v", "joint"},
-        "tau": {"0.5", "0.68", "0.9", "0.95", "0.99"},
-        "reason": reasons | unwatched,
-        "window": set(WINDOWS),
-        "bin": {str(b) for b in range(10)},
-        "lower": {"0", *edges},
-        "upper": {*edges, "+Inf"},
-        "fate": {*new_account(), "waiting"},
-        **{label: {text} for label, text in build().items()},
-    }
-    seen: dict[str, set[str]] = {}
-    for _, labels, _ in samples:
-        for name, text in labels.items():
-            seen.setdefault(name, set()).add(text)
-    assert {repr(float(bound)) for bound in seen.pop("le")} <= bounds | {"inf"}
-    seen["version"].discard(VERSION)
-    for name, found in seen.items():
-        # The others are few words of the program.
-        words = {text for text in found if re.fullmatch(r"[a-z]+([_-][a-z]+)*", text)}
-        assert found <= allowed.get(name, words), name
-        assert name in allowed or len(found) <= 32
-
-
 def test_no_id_stamp_or_stream_is_in_the_text_and_the_version_is_there_once(busy):
     text = text_of(busy)
     for number in (*FRAME_IDS, FIRST_ID):
@@ -398,31 +363,6 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
 @pytest.mark.parametrize("make", [pipeline_of, busy_pipeline])
 def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""
-
-
-def test_single_counters_are_shown_under_their_own_names():
-    pipeline = pipeline_of()
-    counters = pipeline.counters
-    pipeline.live.clock.jumps = 3
-    counters.class_recalibrations.mismatch = 7
-    counters.uncertain[:] = [1, 2, 4]
-    pipeline.recalibrators.learn(WARM.to_json())
-    pipeline.activate(WARM.version)
-    found = samples_of(exported.text_of(exported.snapshot(pipeline=pipeline)))
-    assert value(found, "event_time_jumps_total") == 3
-    info = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
-    assert [(one["version"], one["method"], one["output"]) for one in info] == [
-        (pipeline.recalibrators.selection.version, "identity", "gaussian"),
-        (WARM.version, "temperature", "class_probabilities"),
-    ]
-    by_outcome = {
-        labels["outcome"]: number
-        for name, labels, number in found
-        if name == "calibration_class_recalibrations_total"
-    }
-    assert by_outcome == {"recalibrated": 0, "mismatch": 7, "failed": 0}
-    for by, number in (("entropy", 1), ("deviation", 2), ("both", 4)):
-        assert value(found, "uncertain_detections_total", by=by) == number
 
 
 def test_the_numbers_of_outputs_and_of_rejections_are_those_of_the_wire():

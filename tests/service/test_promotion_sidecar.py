@@ -4,11 +4,9 @@ force by itself or by people, and sent home when the fault is over; also over ki
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from functools import partial
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -17,7 +15,6 @@ import pytest
 from monitor.recalibration.selection import IDENTITY
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
-from tests.edges.fit_processes import SOON, is_there
 from tests.foreign_client import failure, promote
 from tests.promoted import (
     BEGAN,
@@ -37,7 +34,6 @@ from tests.promoted import (
     series,
     settings,
     trials,
-    workers,
 )
 from tests.served import PATIENCE, Sidecar, eventually, running, starting
 
@@ -168,44 +164,6 @@ def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_bef
 
 # `python -m monitor.pipeline.fits.worker` finds this on its PYTHONPATH: it hangs as it begins to
 # fit, by when it has its job and watches its parent.
-_HANGS = """
-import sys, time
-
-class AsItFits:
-    def find_spec(self, name, path=None, target=None):
-        while name == "monitor.promotion.fits":
-            time.sleep(1)
-        return None
-
-if "monitor.pipeline.fits.worker" in sys.orig_argv:
-    sys.meta_path.insert(0, AsItFits())
-"""
-
-
-def test_frames_are_answered_while_a_fit_hangs_and_nothing_is_left_of_it(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(_HANGS, encoding="utf-8")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    monkeypatch.setenv("PYTHONPATH", path)
-
-    def is_fitting(worker: int) -> bool:
-        """Whether it has taken its job: it watches its parent by a thread then."""
-        tasks = Path(f"/proc/{worker}/task")
-        return tasks.exists() and len(list(tasks.iterdir())) > 1
-
-    with starting(tmp_path, settings()) as start:
-        sidecar = start()
-        traffic = Traffic(sidecar, variance={"car": FAULT})
-        server = sidecar.process.pid
-        drive(traffic, until=lambda: workers(server), tracks=4000)
-        assert eventually(lambda: any(map(is_fitting, workers(server))), 6 * PATIENCE)
-        left, frames = workers(server), traffic.frames
-        drive_for(traffic, 300)
-        assert workers(server) == left
-        assert traffic.frames - frames > 100
-        assert series(sidecar, "detections_total")['outcome="refused"'] == 0
-        assert np.array_equal(traffic.forwarded, traffic.sent)
-        killed(sidecar)
-        assert eventually(lambda: not any(map(is_there, left)), SOON)
 
 
 @pytest.mark.campaign

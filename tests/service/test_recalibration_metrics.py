@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from monitor.config import Config
 from monitor.pipeline.promotions import (
     FIT_OUTCOMES,
     SWAP_OUTCOMES,
@@ -22,8 +21,8 @@ from monitor.service.readings import FactorReader
 from monitor.service.slice_metrics import recalibrators
 from monitor.statistics.observations import finished
 from tests import exported
-from tests.learnt import document, known, promoted, promotions_of
-from tests.piped import BAD, HEADER, opened, pipeline_of, sent
+from tests.learnt import promoted, promotions_of
+from tests.piped import opened, pipeline_of, sent
 from tests.received import frame
 
 IN_FORCE = (ActiveRecalibrator("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
@@ -83,19 +82,6 @@ def send(acting, *classes: int, number: int = 1) -> None:
     acting.pipeline.process(stream, received)
 
 
-def test_factors_are_those_that_were_applied_by_slice():
-    acting = promotions_of()
-    (version,) = known(acting, document(truck=9.0))
-    acting.promote(version, "anna")
-    send(acting, 0, 1, 1)
-    found = reading(acting)
-    assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
-    for factors in found.values():
-        assert [factor.dimension for factor in factors] == ["x", "y", "z"]
-        for factor in factors:
-            assert factor.lowest == pytest.approx(factor.highest)
-
-
 def test_a_promotion_is_seen_with_the_next_frame():
     acting = promotions_of()
     send(acting, 0)
@@ -126,28 +112,3 @@ def test_what_another_recalibrator_made_is_forgotten_with_it():
     acting.rollback(Selection, "", "anna")
     # No detection of either slice comes any more.
     assert typical(finished(readings.read())) == {}
-
-
-def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
-    acting = promotions_of("car")
-    acting.pipeline.config = Config.model_validate({"recalibration": {"mode": "observe"}})
-    promoted(acting, 4.0)
-    send(acting, 0)
-    assert typical(reading(acting)) == {"car": [1.0] * 3}
-
-
-def test_a_frame_without_usable_detections_takes_nothing_away():
-    acting = promotions_of("car")
-    readings = FactorReader(acting.pipeline)
-    send(acting, 0)
-    before = finished(readings.read())
-    acting.pipeline.process(opened(acting.pipeline, HEADER), frame([BAD]))
-    assert finished(readings.read()) == before != {}
-
-
-def test_every_stream_is_a_step_of_its_own():
-    acting = promotions_of()
-    send(acting, 0)
-    (recalibrated,) = acting.pipeline.latest.values()
-    acting.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
-    assert len(list(FactorReader(acting.pipeline).read())) == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from monitor.config import Config, InvalidConfiguration, checked
-from monitor.service.reload import RELOADABLE, Outcome, Reloads, reloaded
+from monitor.service.reload import RELOADABLE, reloaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,14 +52,3 @@ def test_the_defaults_file_marks_each_key_that_a_reload_takes():
     assert tomllib.loads(text)
     for name, keys in RELOADABLE.items():
         assert set(keys) <= set(type(getattr(Config(), name)).model_fields)
-
-
-def test_reloads_are_counted_and_the_last_refusal_stands_until_the_next_success():
-    reloads = Reloads("sidecar.toml")
-    reloads.refuse("[server.shed_rows] = -1: below 0")
-    assert (reloads.refused, reloads.waiting) == ("[server.shed_rows] = -1: below 0", ())
-    reloads.take([], ["statistics.bins"])
-    assert (reloads.refused, reloads.waiting) == ("", ("statistics.bins",))
-    reloads.take(["metrics.refresh_seconds"], [])
-    assert reloads.waiting == ()
-    assert reloads.outcomes == {Outcome.APPLIED: 1, Outcome.UNCHANGED: 1, Outcome.REFUSED: 1}

@@ -219,24 +219,3 @@ def test_a_sidecar_beset_with_messages_gone_wrong_answers_each_and_serves_on(tmp
         assert {"frame", "labels:", "ProcessFrame", "ImportStatistics", "Promote"} <= kinds
         assert eventually(lambda: beset.metric("streams") >= 4)
         assert beset.metric("internal_errors_total") == 0
-
-
-@pytest.mark.campaign
-def test_a_thousand_idle_streams_leave_room_for_one_that_works(tmp_path):
-    with running(tmp_path, BY_STREAM) as crowded:
-        before = crowded.memory()
-        grown = asyncio.run(_beside_idle(crowded, 1000)) - before
-        assert grown < 100 * 2**20, f"{grown / 2**20:.1f} MiB"
-
-
-async def _beside_idle(crowded, count: int) -> int:
-    """Returns the resident bytes while so many streams are open, and one is answered."""
-    async with grpc.aio.insecure_channel(crowded.grpc) as channel:
-        idle = [process_bytes(channel)() for _ in range(count)]
-        works = process_bytes(channel)()
-        for message in (in_header("works"), *(in_frame(i) for i in range(1, 20))):
-            await works.write(message.SerializeToString())
-            assert await asyncio.wait_for(works.read(), PATIENCE)
-        memory: int = crowded.memory()
-        assert not any(call.done() for call in idle)
-        return memory

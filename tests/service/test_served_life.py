@@ -12,16 +12,14 @@ import threading
 import time
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
 from monitor.commands.sidecar_client import Client, SidecarUnavailable
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
-from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.foreign_client import failure, in_frame, in_header, labels, opened, promote, scaling
+from tests.foreign_client import in_frame, labels, opened, promote, scaling
 from tests.served import (
     BY_STREAM,
     MONITOR,
@@ -165,48 +163,3 @@ async def _told_of_the_end(sidecar) -> None:
             await conversation.receive()
         with pytest.raises(SidecarUnavailable, match=re.escape(sidecar.grpc)):
             await client.calibration()
-
-
-def large_requests(name, number):
-    """Frames of 120 kB each, one after another."""
-    yield in_header(name, dimensions=[f"d{i}" for i in range(8)])
-    detections = [
-        frame_pb2.Detection(id=i, class_index=0, mean=[1.0] * 8, covariance=np.eye(8).ravel())
-        for i in range(200)
-    ]
-    for frame_id in range(number):
-        frame = frame_pb2.Frame(frame_id=frame_id, stamp_ns=frame_id, detections=detections)
-        yield pb.ProcessRequest(frame=frame)
-
-
-def test_clients_that_read_no_answers_are_dropped_and_hold_up_nobody(start):
-    pending = "[pending]\nmax_bytes = 1000000\n"
-    sidecar = start(BY_STREAM + "[server]\nwrite_timeout_seconds = 1\n" + pending)
-    other = opened(sidecar, "other")
-    assert other.ask(in_frame(0)).frame.status == 1
-    before = sidecar.memory()
-    deaf, deafer = (
-        sidecar.monitor.Process(large_requests(name, 2000), timeout=3 * PATIENCE)
-        for name in ("deaf", "deafer")
-    )
-    slowest, number, end = 0.0, 1, time.monotonic() + PATIENCE
-    while sidecar.metric("streams_dropped_total") < 2 and time.monotonic() < end:
-        began = time.monotonic()
-        assert other.ask(in_frame(number)).frame.status == 1
-        slowest = max(slowest, time.monotonic() - began)
-        number += 1
-        time.sleep(0.02)
-    assert sidecar.metric("streams_dropped_total") == 2
-    # 480 MB were to be sent.
-    assert sidecar.memory() - before < 100e6
-    assert slowest < 1
-    code, text = failure(lambda: [next(deaf) for _ in range(2001)])
-    assert code is grpc.StatusCode.ABORTED
-    assert "read" in text
-    assert sidecar.labelled("other") == 3 * number
-    other.close()
-    # The other deaf one reads nothing to the last.
-    assert sidecar.stop() < 3
-    with pytest.raises(grpc.RpcError):
-        for _ in range(2001):
-            next(deafer)

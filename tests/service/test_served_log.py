@@ -1,7 +1,6 @@
 """What a real sidecar says on standard error: in which form, how much, and where it cannot."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -109,27 +108,6 @@ def test_a_flood_of_one_fault_leaves_a_few_lines_that_tell_of_all_and_no_secret(
     assert "t0k3n" not in said
     assert "Bearer (left out)" in said
     assert len(said) < 100_000
-
-
-def test_where_nobody_reads_standard_error_frames_are_answered_and_it_ends(tmp_path, failing):
-    os.mkfifo(tmp_path / "stderr.txt")
-    pipe = os.open(tmp_path / "stderr.txt", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        sidecar = Sidecar(tmp_path, METRICS + "[log]\nlines_a_minute = 0\n")
-        try:
-            flooded(sidecar)  # of more than a pipe holds
-            sidecar.stop()
-        finally:
-            sidecar.end()
-        text = os.read(pipe, 1 << 20).decode()
-    finally:
-        os.close(pipe)
-    # What came until then: an error's words end no line, and its secret is not among them.
-    assert len(text) > 1 << 15
-    assert "\n    ZeroDivisionError: fell\n    over\\x1b[2J" in text
-    assert "\x1b" not in text
-    assert "t0k3n" not in text
-    assert all(re.match(rf"{STAMP} | {{4}}", line) for line in text.splitlines()[:-1])
 
 
 def test_without_standard_error_it_serves_and_writes_into_no_other_file():

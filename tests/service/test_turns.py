@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.service.calls import BURST_SECONDS, HALF_LIFE, MONITOR, Pace, Share, Turns
+from monitor.service.calls import BURST_SECONDS, MONITOR, Pace, Share, Turns
 from monitor.service.security import PROBES_END, OpenCalls, Room
 from tests.administered import Caller, Refused
 from tests.service.handled import handled
@@ -41,13 +41,6 @@ def test_no_window_holds_more_messages_than_its_rate_and_one_burst(rate, gaps):
     assert read_times(rate, [1 / rate] * 100) == [i / rate for i in range(100)]
 
 
-def test_a_pace_that_is_changed_is_kept_from_then_on():
-    pace = Pace()
-    assert [pace.delay(10.0, 0.0) for _ in range(9)] == [0.0] * 9
-    assert [pace.delay(10.0, 1.0) for _ in range(3)] == [0.0, 1.0, 2.0]
-    assert pace.delay(10.0, 0.0) == 0.0
-
-
 # ---- turns on the event loop
 
 
@@ -70,14 +63,6 @@ def together(*tasks: Awaitable[None]) -> None:
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
 
     asyncio.run(work())
-
-
-def test_half_of_a_share_is_forgotten_in_a_half_life():
-    share = Share()
-    share.add(10.0, 4.0)
-    assert share.by(10.0 + HALF_LIFE) == 2.0
-    share.add(10.0 + HALF_LIFE, 1.0)
-    assert share.by(10.0 + HALF_LIFE) == 3.0
 
 
 def test_one_at_a_time_has_a_turn_and_others_have_a_pass_of_the_loop_in_between(clock):
@@ -154,21 +139,6 @@ def test_a_stream_that_ends_while_it_waits_costs_the_others_nothing(clock):
         await turns.take(Share())
 
     together(work())
-
-
-def test_the_longest_wait_for_a_turn_is_told_once(clock):
-    turns = Turns(clock)
-
-    async def pushing() -> None:
-        share = Share()
-        for _ in range(5):
-            await turns.take(share)
-            clock.now += 0.01
-
-    together(*(pushing() for _ in range(4)))
-    # Three others have theirs meanwhile, at least; those who had less come first.
-    assert 0.03 - 1e-9 < turns.longest_wait() < 0.2
-    assert turns.longest_wait() == 0.0
 
 
 # ---- room for calls

@@ -1,7 +1,6 @@
 """Answers as protobuf would write them, what the client reads in them, and what it sends itself."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +20,6 @@ from monitor.frames.frame import (
 from monitor.frames.reasons import Notice
 from monitor.frames.space import plain_space
 from monitor.pipeline.streams import Stream
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
@@ -39,10 +35,8 @@ from monitor.wire.client_messages import (
     refused,
 )
 from monitor.wire.requests import decode_process_request
-from tests import piped_classes
 from tests.as_protobuf import LIMITS, TAIL, on_wire
 from tests.piped import pipeline_of
-from tests.piped_classes import recalibrating, rejection
 from tests.reported import reported_tracks, track_messages
 from tests.scripted_monitor import in_bytes
 from tests.written import IDS, doubles, in_request, names, packed
@@ -388,89 +382,3 @@ def test_what_is_not_recalibrated_comes_back_bit_for_bit_and_the_rest_scaled(fra
         expected = as_matrix(sent.covariance, 3) * s[:, None] * s
         assert len(found.covariance) == len(sent.covariance)
         assert as_matrix(found.covariance, 3) == pytest.approx(expected, rel=1e-15)
-
-
-NAN, INF = float("nan"), float("inf")
-FULL = [2, 1, 0, 1, 2, 0, 0, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("reason", "field", "values"),
-    [
-        ("NONE", "covariance", [[1, 1, 1], FULL]),
-        ("MISSING_COVARIANCE", "covariance", [[], [0.0] * 6, [0.0] * 3]),
-        ("UNKNOWN_CLASS", "class_index", [1, 2**32 - 1, None]),
-        ("MEAN_LENGTH", "mean", [[1.0], [], [0.0] * 4, [0.0] * 200]),
-        ("MEAN_VALUE", "mean", [[1, NAN, 3], [1, 2, -INF], [1, 2, 1e9]]),
-        ("COVARIANCE_LENGTH", "covariance", [[1.0, 1.0], [1.0] * 4, [1.0] * 64, [1.0] * 2000]),
-        ("COVARIANCE_NOT_FINITE", "covariance", [[1, NAN, 1], [INF, 1, 1], [INF] * 9]),
-        (
-            "COVARIANCE_ASYMMETRIC",
-            "covariance",
-            [[2, 1, 0, 0, 2, 0, 0, 0, 2], [1, 0.5, 0, 0, 1, 0, 0, 0, 1]],
-        ),
-        (
-            "COVARIANCE_NOT_POSITIVE_DEFINITE",
-            "covariance",
-            [[1, -1, 1], [1, 2, 1, 0, 0, 1], [1, 2, 0, 2, 1, 0, 0, 0, 1]],
-        ),
-        (
-            "COVARIANCE_SCALE",
-            "covariance",
-            [[1, 1, 1e11], [1e-14, 1, 1], [1e300, 1, 1], [5e-324, 1, 1]],
-        ),
-        ("MISSING_ID", "id", [None]),
-    ],
-)
-def test_every_reason_comes_back_marked_with_the_detection_as_it_was(reason, field, values):
-    good: dict[str, Any] = {"id": 1, "class_index": 0, "mean": [1, 2, 3], "covariance": [1, 1, 1]}
-    status = {"NONE": 1, "MISSING_COVARIANCE": 2}.get(reason, 3)
-    for value in values:
-        detection = frame_pb2.Detection(**good | {field: value})
-        alone = frame_pb2.Frame(frame_id=1, detections=[detection])
-        neighbour = frame_pb2.Detection(**good | {"id": 2})
-        among = frame_pb2.Frame(frame_id=1, detections=[detection, neighbour])
-        for frame in (alone, among):
-            found = answered(frame).detections[0]
-            assert frame_pb2.Reason.Name(found.reason) == f"REASON_{reason}"
-            assert found.status == status
-            assert packed(found.mean) == packed(detection.mean)
-            if reason != "NONE":
-                assert packed(found.covariance) == packed(detection.covariance)
-        assert answered(among).detections[1].status == frame_pb2.STATUS_RECALIBRATED
-
-
-def test_unusable_class_probabilities_are_answered_with_words_and_their_detection_as_ever():
-    plain = frame_pb2.Frame(frame_id=1)
-    for i in range(3):
-        plain.detections.add(id=i, class_index=0, mean=[0, 0, i], covariance=[1, 1, 1])
-    classified = frame_pb2.Frame()
-    classified.CopyFrom(plain)
-    told = ([0.5, 0.25, 0.25], [NAN, 0.5, 0.5], [0.25, 0.5, 0.25])
-    for detection, opinion, true_class in zip(classified.detections, told, (0, 1, 7), strict=True):
-        detection.class_probabilities.extend(opinion)
-        detection.ground_truth_class = true_class
-    classes = ("car", "truck", "person")
-    found, without = answered(classified, classes), answered(plain, classes)
-    assert list(found.detections) == list(without.detections)
-    (notice,) = found.notices
-    assert notice.reason == frame_pb2.REASON_CLASS_PROBABILITIES_INVALID
-    assert (notice.field, notice.count, notice.first_index) == ("class_probabilities", 2, 1)
-    assert notice.message.startswith("value 0 is nan: send 3 values")
-    assert not without.notices
-
-
-def test_a_detection_that_fits_no_array_has_a_flag_like_the_others():
-    frame = frame_pb2.Frame(frame_id=1, stamp_ns=1)
-    frame.detections.add(id=1, class_index=0, mean=[0.0, 0.0], covariance=[9.0, 9.0])
-    frame.detections.add(id=2, class_index=0, mean=[0.0] * 40, covariance=[1.0, 1.0])
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
-    assert isinstance(received, ReceivedFrame)
-    assert list(received.overlong) == [1]
-    pipeline = recalibrating(
-        CLASS_IDENTITY, Selection((), Identity(), rejection=rejection(RejectedBy.DEVIATION, 2.0))
-    )
-    data = encode_process_response(pipeline.process(piped_classes.opened(pipeline), received), 1)
-    result = perception_monitor_pb2.ProcessResponse.FromString(data).frame
-    assert [row.HasField("rejected_by") for row in result.detections] == [True, True]
-    assert [row.rejected_by for row in result.detections] == [2, 0]

@@ -14,8 +14,6 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import (
     OutgoingFrame,
     Unusable,
-    Why,
-    as_given,
     checked,
     encode_frame,
     encode_header,
@@ -26,7 +24,7 @@ from monitor.wire.client_messages import (
 from monitor.wire.requests import decode_process_request, decode_truth_request
 from tests import laws
 from tests.as_protobuf import LIMITS, TAIL
-from tests.scripted_monitor import frame, in_bytes
+from tests.scripted_monitor import frame
 from tests.written import IDS, doubles
 
 CLASS = st.integers(0, 2**32 - 1)
@@ -163,18 +161,3 @@ def test_no_bytes_break_the_reading_of_an_answer(data):
             read(data)
         except Unusable as error:
             assert str(error)
-
-
-@given(IDS, st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
-def test_the_index_of_an_answer_is_found_without_reading_the_rest(index, stamp, n):
-    result = frame_pb2.FrameResult(frame_id=5, stamp_ns=stamp, message_index=index)
-    result.notices.add(field="x", message="y")
-    result.detections.extend(frame_pb2.DetectionResult(id=i, mean=[1.0]) for i in range(n))
-    assert index_of(in_bytes(result)) == index
-    assert index_of(pb.ProcessResponse(header=pb.HeaderResult()).SerializeToString()) is None
-
-
-def test_raw_variances_are_diagonal_matrices():
-    given_frame = checked(frame(covariance=np.tile([4.0, 9.0], (3, 1))), 2)
-    result = as_given(given_frame, Why.DOWN, "down: a test")
-    np.testing.assert_array_equal(result.covariance, np.tile(np.diag([4.0, 9.0]), (3, 1, 1)))

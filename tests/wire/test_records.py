@@ -96,11 +96,3 @@ def test_a_field_that_the_schema_does_not_hold_has_no_layout(record):
     assert walk(record, DETECTION, 0) is None
     (group,) = sorted_by_layout([record], DETECTION)
     assert (group[0].tolist(), group[1]) == ([0], None)
-
-
-def test_mixed_layouts_are_sorted_and_a_detection_without_any_field_is_a_record_too():
-    messages = [b"", TRUE.SerializeToString(), b"", FALSE.SerializeToString()]
-    groups = sorted_by_layout(messages, DETECTION)
-    assert [rows.tolist() for rows, _ in groups] == [[0, 2], [1, 3]]
-    assert [len(records.layout.fields) for _, records in groups if records is not None] == [0, 2]
-    assert values(groups[1][1], 1) == [7, 666]

@@ -20,8 +20,6 @@ from monitor.frames.space import MOST_CLASSES, plain_space
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.requests import (
     MOST_REGIONS,
-    WIDEST,
-    WIDEST_COVARIANCE,
     decode_process_frame_request,
     decode_process_request,
     decode_truth_request,
@@ -148,13 +146,6 @@ def test_a_frame_of_one_layout_takes_the_fast_way(k, form):
     assert not received(frame).fast
 
 
-def test_frames_and_detections_without_any_field_are_decoded():
-    assert_decoded_as_protobuf_does(in_request(b""))
-    assert_decoded_as_protobuf_does(in_request(tagged(1, 1, bytes(8))))
-    frame = frame_pb2.Frame(detections=[frame_pb2.Detection(), frame_pb2.Detection(id=1)])
-    assert_decoded_as_protobuf_does(in_request(frame.SerializeToString()))
-
-
 def test_detections_too_long_for_the_arrays_keep_their_length_and_their_bytes():
     long_mean = frame_pb2.Detection(id=1, mean=np.arange(33.0), covariance=[1.0])
     long_covariance = frame_pb2.Detection(id=2, mean=[1.0], covariance=np.arange(1025.0))
@@ -207,13 +198,6 @@ def test_a_length_beyond_the_message_is_refused(decode, wrap, length):
     values = wrap(tagged(15, 2, b"\x22" + varint(length) + bytes(24)))
     for data in (outer, inner, values):
         assert decode(data, LIMITS).reason is Reason.MALFORMED
-
-
-def test_a_refusal_says_what_it_is_about_and_shows_no_internals():
-    refusal = decode_process_request(b"\xff\xff", LIMITS, TAIL)
-    assert isinstance(refusal, Refusal)
-    assert refusal.field == "message"
-    assert refusal.message == "2 bytes are not a monitor.v1.ProcessRequest."
 
 
 # ---- class probabilities, logits and true classes
@@ -424,28 +408,6 @@ def test_labels_are_decoded_as_protobuf_reads_them_however_they_are_written(firs
 @given(damaged(TRUTHS))
 def test_damaged_labels_are_refused_or_are_what_protobuf_reads(data):
     assert_truth_decoded_as_protobuf_does(data)
-
-
-def test_fields_of_a_newer_labeller_are_passed_over():
-    newer = tagged(1000, 2, b"more")
-    body = tagged(1, 2, b"lidar") + newer
-    body += tagged(7, 2, tagged(1, 1, (9).to_bytes(8, "little")) + newer)
-    body += tagged(8, 2, tagged(2, 2, b"x") + newer)
-    found = decoded_truth(tagged(1, 2, body))
-    assert found.foreign is not None
-    assert found.foreign.id.tolist() == [9]
-    assert found.regions[0].dimensions == ("x",)
-
-
-def test_values_of_objects_too_many_for_the_arrays_keep_their_number():
-    truth = truth_pb2.FrameTruth(stream="lidar")
-    truth.objects.add(ground_truth=np.arange(WIDEST + 1.0), covariance=[1.0])
-    truth.objects.add(ground_truth=[1.0], covariance=np.arange(WIDEST_COVARIANCE + 1.0))
-    objects = decoded_truth(request_of(truth)).foreign
-    assert objects is not None
-    assert objects.truth_length.tolist() == [WIDEST + 1, 1]
-    assert objects.covariance_length.tolist() == [1, WIDEST_COVARIANCE + 1]
-    assert objects.covariance.shape[1] == WIDEST_COVARIANCE
 
 
 @pytest.mark.parametrize(

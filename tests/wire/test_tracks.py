@@ -138,32 +138,6 @@ def test_the_client_sends_motion_as_protobuf_would_write_it(ego, n):
 # ---- scores and upstream tracks
 
 
-def test_scores_and_upstream_tracks_are_read_the_fast_way_or_marked_where_absent():
-    assert received(frame_of()).detections.score is None
-    assert received(frame_of(0)).detections.upstream_track is None
-    made, tail = frame_of(), detection_tail()
-    for i, detection in enumerate(made.detections):
-        detection.score, detection.upstream_track_id = i / 8, 2**64 - 1 - i
-    for _ in range(2):
-        found = received(made, tail)
-        assert found.fast and found.detections.uniform
-        score, upstream = found.detections.score, found.detections.upstream_track
-        assert score is not None and upstream is not None
-        assert score.tolist() == [0, 1 / 8, 2 / 8]
-        assert upstream[0].tolist() == [2**64 - 1, 2**64 - 2, 2**64 - 3]
-        assert upstream[1].all()
-    made = frame_of(4)
-    made.detections[1].upstream_track_id = 0
-    made.detections[3].upstream_track_id, made.detections[3].score = 7, 0.5
-    found = received(made)
-    assert not found.fast
-    score, upstream = found.detections.score, found.detections.upstream_track
-    assert score is not None and upstream is not None
-    assert upstream[0].tolist() == [0, 0, 0, 7]
-    assert upstream[1].tolist() == [False, True, False, True]
-    assert np.isnan(score).tolist() == [True, True, True, False]
-
-
 # ---- tracks in the answer
 
 
@@ -335,20 +309,6 @@ def test_a_frame_is_forwarded_with_classes_motion_and_what_is_left_of_its_call()
     nothing = told(processed([], frame_id=None, stamp_ns=None))
     assert nothing.WhichOneof("message") == "frame"
     assert not nothing.frame.ListFields()
-
-
-def test_a_detection_that_fits_no_array_is_forwarded_as_it_came_without_its_label():
-    message = frame_pb2.Frame(frame_id=1, stamp_ns=1)
-    message.detections.add(id=1, class_index=0, mean=[0.0] * 3, covariance=[9.0] * 3)
-    message.detections.add(id=2, mean=[0.5] * 40, covariance=[1.0], ground_truth=[3.0])
-    pipeline = pipeline_of()
-    found = decode_process_request(
-        in_request(message.SerializeToString()), LIMITS, detection_tail()
-    )
-    assert isinstance(found, ReceivedFrame)
-    request = told(pipeline.process(opened(pipeline), found))
-    message.detections[1].ClearField("ground_truth")
-    assert list(request.frame.detections) == list(message.detections)
 
 
 def test_a_header_goes_without_what_its_client_wants_for_itself():
