@@ -22,7 +22,7 @@ from monitor.client import Access, MonitorClient
 from monitor.config import ServerConfig
 from monitor.frames.detections import Reason
 from monitor.frames.frame import Header
-from monitor.frames.space import Dimension, Space
+from monitor.frames.space import Space
 from monitor.recalibration.selection import IDENTITY
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
@@ -108,17 +108,6 @@ def test_frames_of_all_sizes_are_answered_and_what_is_refused_comes_back_as_it_w
         assert not client.process(frame(63, 6)).raw
     assert client.counters.raw[Why.REFUSED] == client.counters.connections == 1
     assert (client.counters.answered, client.counters.late) == (53, 0)
-
-
-def test_a_header_that_is_refused_says_why_with_every_frame(sidecar):
-    unusable = Header("no spaces allowed", Space((Dimension("x"),)), ("car",))
-    with MonitorClient(sidecar.grpc, unusable, timeout_seconds=PATIENCE) as client:
-        given = frame(mean=np.zeros((3, 1)), covariance=np.ones((3, 1, 1)))
-        assert eventually(lambda: client.process(given).why is Why.REFUSED)
-        result = client.process(given)
-        assert_raw(result, given)
-        assert "stream" in result.text
-        assert not client.connected
 
 
 def test_a_sidecar_that_stands_still_costs_its_deadline_a_few_times_and_then_nothing(sidecar):

@@ -82,33 +82,18 @@ def send(acting, *classes: int, number: int = 1) -> None:
     acting.pipeline.process(stream, received)
 
 
-def test_a_promotion_is_seen_with_the_next_frame():
-    acting = promotions_of()
+def test_factors_are_those_that_were_forwarded_last_under_what_is_active():
+    acting = promotions_of("car")
     send(acting, 0)
     assert typical(reading(acting)) == {"car": [1.0] * 3}
     promoted(acting, 4.0)
     assert typical(reading(acting)) == {}
-    send(acting, 0, number=2)
-    assert typical(reading(acting)) == {"car": [4.0] * 3}
-
-
-def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
-    acting = promotions_of("car")
-    promoted(acting, 4.0)
     readings = FactorReader(acting.pipeline)
-    send(acting, 0, 1)
+    send(acting, 0, 1, number=2)
     finished(readings.read())
-    send(acting, 0, number=2)
+    send(acting, 0, number=3)
+    # A slice of which nothing came since keeps what was last forwarded, for who has read it.
     assert typical(finished(readings.read())) == {"car": [4.0] * 3, "truck": [1.0] * 3}
     assert typical(reading(acting)) == {"car": [4.0] * 3}
-
-
-def test_what_another_recalibrator_made_is_forgotten_with_it():
-    acting = promotions_of("car")
-    readings = FactorReader(acting.pipeline)
-    promoted(acting, 4.0)
-    send(acting, 0, 1)
-    assert typical(finished(readings.read()))["car"] == [4.0] * 3
     acting.rollback(Selection, "", "anna")
-    # No detection of either slice comes any more.
     assert typical(finished(readings.read())) == {}

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.service.host import ServiceManager
 
@@ -128,15 +126,3 @@ def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_la
             assert "READY=1" not in "".join(heard(bound))
         manager.alive()
         assert heard(bound) == READY
-
-
-@given(text=st.text(max_size=3000))
-def test_no_text_becomes_an_assignment_or_is_too_long_for_systemd(text):
-    name = f"@calibration-test-any-{os.getpid()}"
-    with listening(name) as bound:
-        told_of(name).ready(text)
-        (message,) = heard(bound)
-        assert len(message.encode()) <= 4096
-        ready, status = message.split("\n")
-        assert ready == "READY=1"
-        assert status.startswith("STATUS=")

@@ -65,26 +65,6 @@ def together(*tasks: Awaitable[None]) -> None:
     asyncio.run(work())
 
 
-def test_one_at_a_time_has_a_turn_and_others_have_a_pass_of_the_loop_in_between(clock):
-    turns, done = Turns(clock), []
-
-    async def pushing(name: str) -> None:
-        share = Share()
-        for _ in range(5):
-            await turns.take(share)
-            clock.now += 0.01
-            done.append(name)
-
-    async def other() -> None:
-        while len(done) < 15:
-            before = len(done)
-            await asyncio.sleep(0)
-            assert len(done) - before <= 1
-
-    together(*map(pushing, "abc"), other())
-    assert sorted(done) == sorted("abc" * 5)
-
-
 def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
     turns, done, seldom = Turns(clock), [], Share()
 
@@ -122,23 +102,6 @@ def test_streams_that_push_get_the_same_share_whatever_a_message_of_theirs_takes
 
     together(pushing("long", 0.1), pushing("short", 0.01))
     assert had["long"] == pytest.approx(had["short"], rel=0.2)
-
-
-def test_a_stream_that_ends_while_it_waits_costs_the_others_nothing(clock):
-    turns = Turns(clock)
-
-    async def work() -> None:
-        with pytest.raises(StopIteration):  # where nobody has a turn, none is waited for
-            turns.take(Share()).send(None)
-        gone, stays = (asyncio.create_task(turns.take(Share())) for _ in range(2))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await stays
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await turns.take(Share())
-
-    together(work())
 
 
 # ---- room for calls
