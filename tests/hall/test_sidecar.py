@@ -1,7 +1,6 @@
 """The sidecar without its ports: which of its parts learn what, and what it finds on the disk."""
 
 import asyncio
-import socket
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,7 +15,7 @@ from monitor.config import (
 from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.run_state import RunState, restore_run
-from monitor.service.host import Host, ServiceManager
+from monitor.service.host import Host
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
 from monitor.store.files import Claim
@@ -54,21 +53,6 @@ def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
     assert all(health.serving for health in told)
     counters = sidecar.pipeline.counters
     assert (counters.overloads, counters.shedding, counters.loop_lag_seconds) == (1, False, 0.3)
-
-
-def test_frames_that_wait_long_for_their_turn_are_an_overload_of_a_punctual_loop():
-    sidecar = quiet()
-    turns = sidecar.server.service.turns
-
-    async def wait(*seconds: float) -> list[bool]:
-        found = []
-        for now, waited in enumerate(seconds):
-            turns._longest = waited
-            sidecar._look(float(now), 0.0, 0, 0)
-            found.append(sidecar.pipeline.overload.shedding)
-        return found
-
-    assert asyncio.run(wait(0.05, 0.3, 0.3, 0.3)) == [False, False, True, True]
 
 
 def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
@@ -143,54 +127,17 @@ def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
     assert fateless(ledger.fates) == ledger.fates.pending
 
 
-def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):
-    path = str(tmp_path / "notify")
-    sidecar = quiet()
-    manager = ServiceManager.of({"NOTIFY_SOCKET": path}, 1)
-    sidecar.host = Host(manager=manager)
-    manager.ready("serving")
-
-    async def heard() -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
-            bound.bind(path)
-            bound.setblocking(False)
-            telling = asyncio.create_task(sidecar._tell_that_we_live())
-            try:
-                async with asyncio.timeout(20):
-                    return await asyncio.get_running_loop().sock_recv(bound, 4096)
-            finally:
-                telling.cancel()
-
-    assert asyncio.run(heard()) == b"READY=1\nSTATUS=serving"
-
-
 # Every key that a reload takes, at another value than the default.
 TAKEN: dict[str, dict[str, object]] = {
-    "server": {
-        "max_streams": 3,
-        "max_messages_per_second": 7.0,
-        "write_timeout_seconds": 3.0,
-        "grace_seconds": 1.0,
-        "shed_lag_seconds": 0.7,
-        "shed_rows": 77,
-        "stale_seconds": 7.0,
-        "clock_step_seconds": 0.7,
-    },
+    "server": {"max_streams": 3, "max_messages_per_second": 7.0, "write_timeout_seconds": 3.0}
+    | {"grace_seconds": 1.0, "shed_lag_seconds": 0.7, "shed_rows": 77}
+    | {"stale_seconds": 7.0, "clock_step_seconds": 0.7},
     "security": {"reload_seconds": 7.0},
     "recalibration": {"mode": "observe"},
-    "promotion": {
-        "mode": "automatic",
-        "allow_shrinking": True,
-        "method": "adaptive-scaling",
-        "objective": None,
-        "time_constant_seconds": 70.0,
-        "band": [0.7, 1.7],
-        "hysteresis": 1.7,
-        "prior_tracks": 7.0,
-        "fit_tracks": 17,
-        "fit_every_seconds": 7.0,
-        "fit_timeout_seconds": 70.0,
-    },
+    "promotion": {"mode": "automatic", "allow_shrinking": True, "method": "adaptive-scaling"}
+    | {"objective": None, "time_constant_seconds": 70.0, "band": [0.7, 1.7], "hysteresis": 1.7}
+    | {"prior_tracks": 7.0, "fit_tracks": 17, "fit_every_seconds": 7.0}
+    | {"fit_timeout_seconds": 70.0},
     "drift": {"refit_on_page": True},
     "state": {"every_seconds": 8.0},
     "metrics": {"refresh_seconds": 7.0},

@@ -148,16 +148,6 @@ def test_evidence_is_shown_at_its_peak_and_beside_it_what_an_alarm_needs(peak, s
     assert found["drift_log10_threshold", ("ticket",)] == 1.0
 
 
-def test_the_scale_is_shown_of_both_stages_and_what_it_rests_on_as_forwarded():
-    found = samples(DriftReading(stages=(RAW, FORWARDED)))
-    assert found == samples(DriftReading()) | {
-        ("drift_scale_estimate", ("car", "raw")): 0.25,
-        ("drift_scale_estimate", ("car", "recalibrated")): 0.5,
-        ("drift_effective_sample_ratio", ("car",)): 0.5,
-        ("drift_reference_tracks", ("learned", "car", "track-second")): 30.0,
-    }
-
-
 def latched(severity: Severity, estimate: float, slice="car", stage=FORWARDED.stage):
     """A standing with an alarm of this scale."""
     scale = Scale(estimate, estimate / 2, 2 * estimate)
@@ -183,15 +173,3 @@ def test_as_long_as_an_alarm_stays_its_scale_is_shown_a_page_before_a_ticket():
         ("total", "recalibrated"): 2.2,
         ("bus", "raw"): 0.4,
     }
-
-
-def test_driving_is_in_seconds_what_was_left_out_goes_by_why_and_series_are_few():
-    found = samples(FULL)
-    assert found["drift_driving_seconds_total", ()] == 5400.0
-    assert found["drift_left_out_total", ("overload",)] == 7.0
-    assert found["drift_left_out_total", ("late",)] == 0.0
-    assert found["drift_epochs_total", ()] == 4
-    assert found["drift_alarms_total", ("track", "over", "recalibrated")] == 1
-    assert found["drift_state", ("page", "car")] == DriftState.OK
-    for name, series in ((SLICES_SHOWN[0], 8), (SLICES_SHOWN[1], 8), ("total", 4)):
-        assert sum(name in labels for _, labels in found) == series

@@ -113,14 +113,6 @@ def test_a_loop_that_stands_is_not_healthy(monkeypatch, silent_s, status, said):
     assert found.endswith(b"\r\n" + said)
 
 
-def test_several_requests_may_follow_each_other_on_a_connection(port):
-    requests = b"GET /healthz HTTP/1.1\r\n\r\n" * 3
-    found = answer(port, requests + b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")
-    assert found.count(b"HTTP/1.1 200 OK") == 4
-    assert found.count(b"\r\nok\n") == 3
-    assert b"page" not in found
-
-
 @pytest.mark.parametrize("header", [b"Content-Length: 30", b"Transfer-Encoding: chunked"])
 def test_a_body_is_refused_and_never_taken_for_a_request(port, header):
     smuggled = b"GET /metrics HTTP/1.1\r\n\r\n"

@@ -33,7 +33,6 @@ from tests.foreign_client import (
     frame,
     in_frame,
     in_header,
-    labels,
     opened,
     padded,
     scaling,
@@ -66,29 +65,6 @@ def sidecar(tmp_path_factory):
     for path in kept:
         mode = path.lstat().st_mode
         assert stat.S_IMODE(mode) == (0o700 if stat.S_ISDIR(mode) else 0o600), path
-
-
-def test_frames_are_answered_in_order_and_late_labels_count_like_those_that_come_along(sidecar):
-    late, inline = opened(sidecar, "late"), opened(sidecar, "inline")
-    for i in range(200):  # sent ahead of their answers
-        late.send(in_frame(i, n=1 + i % 5, truth=False))
-    for i in range(200):
-        result = late.receive().frame
-        assert (result.frame_id, result.message_index) == (i, i + 1)
-        assert len(result.detections) == 1 + i % 5
-    truth = Conversation(sidecar.monitor.ReportGroundTruth)
-    for number in (2, 7):
-        assert truth.ask(labels("late", number, [0, 1, 2])).account.matched == 3
-        inline.ask(in_frame(number))
-    again = truth.ask(labels("inline", 7, [0, 1, 2])).account
-    assert (again.matched, again.duplicate) == (0, 3)
-    stages = {one.slice: one.stages[0] for one in sidecar.calibration(bins=1).slices}
-    assert stages["late"] == stages["inline"]
-    assert stages["late"].n == 6
-    assert stages["late"].dimensions[0].nees_mean == 0.25
-    assert stages["late"].dimensions[0].bias == 1.0
-    for stream in (late, inline, truth):
-        stream.close()
 
 
 def test_a_message_too_large_for_the_transport_ends_its_own_stream_and_no_other(sidecar):

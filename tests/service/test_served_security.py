@@ -11,7 +11,6 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from monitor.client import Access, MonitorClient
 from monitor.service.security import RIGHTS
@@ -166,20 +165,6 @@ def test_every_method_needs_its_token_and_what_does_not_exist_that_of_administra
     assert failure(lambda: call(channel, "/x.Y/Z"))[0] is UNAUTHENTICATED
     code, _ = failure(lambda: call(channel, "/x.Y/Z", EVERYTHING))
     assert code is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_reflection_needs_the_right_of_administration(channel):
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-
-    def services(token: str | None) -> list[reflection_pb2.ServerReflectionResponse]:
-        return list(
-            stub.ServerReflectionInfo(iter([asked]), metadata=bearer(token), timeout=PATIENCE)
-        )
-
-    listed = services(EVERYTHING)[0].list_services_response.service
-    assert {MONITOR, "grpc.health.v1.Health"} <= {service.name for service in listed}
-    assert failure(lambda: services(DATA))[0] is DENIED
 
 
 def test_renewed_files_are_in_force_soon_bad_ones_are_not_and_no_stream_ends(guarded, channel):

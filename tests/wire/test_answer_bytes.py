@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,16 +11,11 @@ from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import (
     AnswerExtras,
     FrameAnswer,
-    Header,
     ReceivedFrame,
     Refusal,
     TruthAnswer,
 )
 from monitor.frames.reasons import Notice
-from monitor.frames.space import plain_space
-from monitor.pipeline.streams import Stream
-from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
     encode_header_answer,
@@ -36,7 +30,6 @@ from monitor.wire.client_messages import (
 )
 from monitor.wire.requests import decode_process_request
 from tests.as_protobuf import LIMITS, TAIL, on_wire
-from tests.piped import pipeline_of
 from tests.reported import reported_tracks, track_messages
 from tests.scripted_monitor import in_bytes
 from tests.written import IDS, doubles, in_request, names, packed
@@ -319,66 +312,3 @@ def test_the_answer_to_labels_is_what_protobuf_would_write(
     data = encode_truth_response("lidar", frame_id, answer)
     assert data == response.SerializeToString()
     assert decode_truth_answer(data)[0] == account
-
-
-# ---- there and back through a pipeline
-
-SPACE = plain_space(("x", "y", "z"), "m")
-SCALE = (2.0, 0.5, 3.0)
-
-
-def answered(frame, classes=("car",), space=SPACE):
-    """The FrameResult of a frame that went through everything but gRPC; x, y, z are scaled."""
-    pipeline = pipeline_of(Selection(SPACE.names, VarianceScaling(SCALE)))
-    stream = pipeline.register(Header("lidar", space, classes))
-    assert isinstance(stream, Stream)
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
-    assert isinstance(received, ReceivedFrame)
-    data = encode_process_response(pipeline.process(stream, received), 1)
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    assert response.SerializeToString() == data
-    assert pipeline.counters.internal_errors == 0
-    return response.frame
-
-
-def valid_covariance(draw, form):
-    """Values of a positive definite matrix in that form."""
-    root = np.array([draw(st.integers(-8, 8)) for _ in range(9)]).reshape(3, 3) / 4
-    matrix = root @ root.T + np.eye(3)
-    if form == 3:
-        return np.diagonal(matrix)
-    return matrix[np.tril_indices(3)] if form == 6 else matrix.ravel()
-
-
-@st.composite
-def plausible_frames(draw):
-    """Good detections of every form among arbitrary ones."""
-    frame = frame_pb2.Frame(frame_id=1)
-    for i in range(draw(st.integers(1, 6))):
-        detection = frame.detections.add(id=i, class_index=0)
-        if draw(st.sampled_from([True, True, False])):
-            detection.mean.extend([1.0, 2.0, i])
-            detection.covariance.extend(valid_covariance(draw, draw(st.sampled_from([3, 6, 9]))))
-            continue
-        for name in ("id", "class_index"):
-            if draw(st.integers(0, 4)) == 0:
-                detection.ClearField(name)
-        detection.mean.extend(draw(doubles(draw(st.sampled_from([3, 3, 0, 2])))))
-        detection.covariance.extend(draw(doubles(draw(st.sampled_from([3, 6, 9, 0, 4])))))
-    return frame
-
-
-@given(plausible_frames())
-def test_what_is_not_recalibrated_comes_back_bit_for_bit_and_the_rest_scaled(frame):
-    result = answered(frame)
-    for sent, found in zip(frame.detections, result.detections, strict=True):
-        assert found.HasField("id") == sent.HasField("id")
-        assert found.id == sent.id
-        assert packed(found.mean) == packed(sent.mean)
-        if found.status != frame_pb2.STATUS_RECALIBRATED:
-            assert packed(found.covariance) == packed(sent.covariance)
-            continue
-        s = np.array(SCALE)
-        expected = as_matrix(sent.covariance, 3) * s[:, None] * s
-        assert len(found.covariance) == len(sent.covariance)
-        assert as_matrix(found.covariance, 3) == pytest.approx(expected, rel=1e-15)

@@ -133,19 +133,6 @@ def test_an_unknown_kind_of_dimension_is_refused_rather_than_measured_wrongly():
     assert "99 of 'x'" in decoded.message
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 7, 16])
-@pytest.mark.parametrize("form", ["variances", "triangle", "full"])
-def test_a_frame_of_one_layout_takes_the_fast_way(k, form):
-    count = {"variances": k, "triangle": k * (k + 1) // 2, "full": k * k}[form]
-    values = np.arange(5.0 * count).reshape(5, count)
-    frame = frame_pb2.Frame(frame_id=1, stamp_ns=-1)
-    for i in range(5):
-        frame.detections.add(id=i, class_index=0, mean=values[i, :k], covariance=values[i])
-    assert received(frame).fast
-    frame.detections[2].ClearField("id")
-    assert not received(frame).fast
-
-
 def test_detections_too_long_for_the_arrays_keep_their_length_and_their_bytes():
     long_mean = frame_pb2.Detection(id=1, mean=np.arange(33.0), covariance=[1.0])
     long_covariance = frame_pb2.Detection(id=2, mean=[1.0], covariance=np.arange(1025.0))
