@@ -12,6 +12,7 @@ from monitor.wire.requests import WireLimits, decode_process_request, detection_
 from tests.written import packed
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+WIDE = WireLimits(max_message_bytes=2**20, max_detections=10_000)
 TAIL = detection_tail()  # remembers the layout of whatever it read before
 
 
@@ -152,7 +153,7 @@ def assert_decoded_as_protobuf_does(data, *tails):
     """With any reader: one that knows another layout, one that knows none, one that knows this."""
     unused = detection_tail()
     for tail in (*tails, TAIL, unused, unused):
-        decoded = decode_process_request(data, LIMITS, tail)
+        decoded = decode_process_request(data, WIDE, tail)
         request = parsed(perception_monitor_pb2.ProcessRequest, data)
         if request is None or request.WhichOneof("message") is None:
             assert isinstance(decoded, Refusal)

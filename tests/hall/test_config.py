@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from monitor.config import (
-    USED_BY,
     Config,
     DriftConfig,
     InvalidConfiguration,
     Mode,
-    PromotionConfig,
-    TrackerConfig,
     checked,
     is_loopback,
     load,
@@ -22,9 +19,6 @@ from monitor.config import (
 )
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.slices import RangeBuckets
-from monitor.recalibration.fitting import FITTINGS
-from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import Objective
 from monitor.statistics.bins import LogBins
 from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings
 
@@ -65,29 +59,24 @@ def test_what_a_file_sets_is_set_and_the_rest_keeps_its_default(tmp_path):
         slice_by = ["class", "range"]
         range_edges = [10.0, 30.0]
         range_dimensions = ["u", "v"]
-        tau = [0.5, 0.9]
         windows = ["30s", "10m", "2h", "2d"]
         panes = 5
         micro_bins_per_octave = 64
-        [state]
-        folder = "kept"
+        [tracker.dimensions.yaw]
+        density = 0.5
     """
     found = loaded(tmp_path, text)
     assert found.recalibration.mode is Mode.OBSERVE
     assert found.server == Config().server.model_copy(update={"grace_seconds": 5.0})
-    assert found.statistics.tau == (0.5, 0.9)
     lengths = found.statistics.window_lengths()
     assert lengths.lengths_ns == tuple(s * 10**9 for s in (30, 600, 7200, 172800))
     assert lengths.panes == 5
     assert found.statistics.ranges() == RangeBuckets((10.0, 30.0), ("u", "v"))
     assert found.statistics.binning().deviation == LogBins(2.0**-20, 64, 40)
-    assert found.state == Config().state.model_copy(update={"folder": "kept"})
     assert Config().statistics.ranges() is None
     assert Config().tracker.settings() == TrackerSettings()
-    tracker = TrackerConfig.model_validate({"dimensions": {"yaw": {"density": 0.5}}})
-    dimensions = tracker.settings().dimensions
-    assert dimensions["yaw"] == DimensionNoise(density=0.5)
-    assert dimensions["z"] == UPRIGHT["z"]
+    dimensions = found.tracker.settings().dimensions
+    assert dimensions == {**UPRIGHT, "yaw": DimensionNoise(density=0.5)}
 
 
 @pytest.mark.parametrize(
@@ -183,21 +172,6 @@ def test_a_file_that_is_none_is_refused_by_name(tmp_path):
             load(other)
 
 
-@pytest.mark.parametrize("method", sorted(FITTINGS))
-def test_settings_of_a_method_are_taken_where_its_fit_has_a_use_for_them(method):
-    uses = FITTINGS[method].uses
-    assert (method in USED_BY["objective"]) == ("objective" in uses)
-    assert (method in USED_BY["time_constant_seconds"]) == ("time_constant" in uses)
-    if method == Identity.method:
-        return
-    taken = PromotionConfig(
-        method=method,
-        objective=Objective.QUANTILE if "objective" in uses else None,
-        time_constant_seconds=5.0 if "time_constant" in uses else None,
-    )
-    assert taken.settings().fits.method == method
-
-
 # Keys of [drift] by the name that the pure core has for them, with another value each.
 OF_THE_CORE = {
     "hours_between_false_pages": ("hours_between_false_pages", 70.0),
@@ -264,19 +238,6 @@ def test_keys_of_the_version_before_are_understood(old, new):
     }
     assert expected.old_keys == {}
     assert replaced(found, {("server", "grpc_address"): "127.0.0.1:0"}).old_keys == found.old_keys
-
-
-@pytest.mark.parametrize(
-    ("old", "words"),
-    [
-        ({"snapshot": {"path": 3}}, r"\[snapshot\] path = 3: must be a text"),
-        ({"snapshot": {"every_seconds": 0.01}}, r"\[state.every_seconds\] = 0.01"),
-        ({"snapshot": {"pth": "a"}}, r"\[snapshot\]"),
-    ],
-)
-def test_keys_of_the_version_before_are_checked_like_any_other(old, words):
-    with pytest.raises(InvalidConfiguration, match=words):
-        checked(old, "test")
 
 
 def test_a_sidecar_has_the_name_that_it_is_given_or_that_of_its_port():

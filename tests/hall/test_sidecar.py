@@ -1,28 +1,16 @@
-"""The sidecar without its ports: which of its parts learn what, and what it finds on the disk."""
+"""The sidecar without its ports: which of its parts learn what."""
 
 import asyncio
-from pathlib import Path
-from unittest.mock import patch
-
-import pytest
 
 from monitor.config import (
     Config,
-    PendingConfig,
     StateConfig,
     checked,
 )
-from monitor.pipeline.checkpoints import Checkpoints
-from monitor.pipeline.pending import Dropped
-from monitor.pipeline.run_state import RunState, restore_run
 from monitor.service.host import Host
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
-from monitor.store.files import Claim
-from monitor.store.journal import Journal
 from monitor.wire.messages import Health
-from tests.journalled import frame
-from tests.piped import fateless
 
 
 def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:
@@ -65,66 +53,6 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
     counters = sidecar.pipeline.counters
     assert (counters.clock_epoch, counters.clock_steps) == (1, 1)
     assert sidecar.server.service.events.health == Health(False, "starting")
-
-
-# ---- what the disk has at start
-
-
-def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
-    """One that found frames 2 to 4 in partitions 7 to 9; partition 6, with frame 1, has expired.
-
-    waiting  detections that its checkpoint says wait, by partition; None: its position in the
-             ledger is not known
-    """
-    pending = PendingConfig(keep_hours=1, partition_minutes=30)
-    state = StateConfig(folder=str(folder))
-
-    async def start() -> Sidecar:
-        claim = Claim(folder)
-        journal = Journal(claim, pending, list[object]().append)
-        journal.open(dict[int, str]().__setitem__)
-        for number in range(1, 4):
-            journal.note(frame(number, number + 5))
-        assert await journal.durable(3)
-        journal.covered(3, 9)
-        journal.note(frame(4, 9))
-        await journal.close()
-        claim.release()
-        sidecar = Sidecar(Config(state=state, pending=pending))
-
-        def load(checkpoints: Checkpoints) -> None:
-            if waiting is None:
-                checkpoints.position = None
-                return
-            restore_run(sidecar.pipeline, RunState(3, on_disk=tuple(waiting.items())))
-
-        with patch.object(Checkpoints, "load", load):
-            sidecar._resume()
-        await sidecar.journal.close()
-        assert sidecar.claim is not None
-        sidecar.claim.release()
-        return sidecar
-
-    return asyncio.run(start())
-
-
-def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage(tmp_path):
-    waiting = dict.fromkeys((5, 6, 7, 8, 9, 10), 1)
-    sidecar = resumed(tmp_path / "pending", waiting)
-    assert sidecar.journal.drops == {"expired": 1, "vanished": 2}
-    assert sidecar.journal.refused == 2
-    account = sidecar.pipeline.ledger.fates.account
-    assert (account["unlabelled"], account[f"dropped_{Dropped.CORRUPT}"]) == (1, 2)
-    assert sidecar.pipeline.ledger.sequence == 4
-
-
-@pytest.mark.parametrize(("waiting", "begins"), [(None, 5), ({}, 0)])
-def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
-    tmp_path, waiting, begins
-):
-    ledger = resumed(tmp_path / "pending", waiting).pipeline.ledger
-    assert (ledger.begins, ledger.sequence) == (begins, 4)
-    assert fateless(ledger.fates) == ledger.fates.pending
 
 
 # Every key that a reload takes, at another value than the default.

@@ -28,7 +28,6 @@ from monitor.service.log import (
     Logs,
     bounded,
     json_line,
-    standard_error,
     start_logging,
     text_line,
     traceback_lines,
@@ -350,19 +349,6 @@ def test_what_cannot_be_written_is_counted_once_and_told_when_it_can_again(at, f
     desk.fault = None
     desk.warn("seen %d", 11)
     assert [event["left_out"] for event in desk.events] == [0, 10]
-
-
-def test_a_process_without_standard_error_counts_its_lines_alone(monkeypatch, capfd):
-    sink = standard_error()
-    assert sink is not None
-    assert sink(b"said\n") == 5
-    assert capfd.readouterr().err == "said\n"
-    monkeypatch.setattr(sys, "stderr", None)
-    assert standard_error() is None
-    with start_logging(LogConfig(), None) as logs:
-        logging.getLogger("monitor.tried").warning("nobody hears %s", "this")
-    assert logs.counts.left_out == 1
-    assert sum(logs.counts.lines.values()) == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
