@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 import monitor
-from monitor import cli
 from monitor.cli import VERBS, build_parser, main
 from monitor.commands.sending import SidecarFailed, running_sidecar
 from monitor.recalibration.selection import IDENTITY
@@ -70,42 +69,6 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
     assert "Traceback" not in said.err
 
 
-@pytest.fixture
-def failing(monkeypatch):
-    """Runs a verb that raises an error."""
-    parse = build_parser("evaluate").parse_args
-
-    def run(error):
-        def verb(_):
-            raise error
-
-        monkeypatch.setattr(cli, "build_parser", lambda _: type("", (), {"parse_args": parse}))
-        monkeypatch.setattr(cli, "_verb", lambda _: type("", (), {"run": staticmethod(verb)}))
-        return main(["evaluate", "drive.csv"])
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "lines"),
-    [
-        (ValueError("rows: none."), 1, ["rows: none."]),
-        (FileNotFoundError(2, "No such file", "a.csv"), 1, ["[Errno 2] No such file: 'a.csv'"]),
-        (
-            ExceptionGroup("tasks", [ValueError("one."), ExceptionGroup("", [OSError("two.")])]),
-            1,
-            ["one.", "two."],
-        ),
-        (KeyboardInterrupt(), 130, []),
-    ],
-)
-def test_an_expected_error_is_a_line_and_an_exit_code(failing, capsys, error, code, lines):
-    assert failing(error) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [f"calibration-monitor evaluate: {line}" for line in lines]
-
-
 @pytest.mark.parametrize("unbuffered", ["1", ""])  # it fails in the verb, or when all is done
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path, unbuffered):
     drive = csv_file(tmp_path / "drive.csv", recorded().of(slice(0, 50)))
@@ -118,9 +81,6 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path, unbuffered):
         evaluating.stdout.close()  # long before it has anything to say
         complaint = evaluating.stderr.read()
         assert (evaluating.wait(30), complaint) == (0, b"")
-
-
-# ---- serve: what it refuses to start with
 
 
 def checking(tmp_path, text, *flags) -> list[str]:
@@ -184,9 +144,6 @@ def test_a_process_that_cannot_start_or_listen_ends_with_a_line_and_1(tmp_path):
             assert "Choose a free port" in done.stderr
             assert "Traceback" not in done.stderr
             assert "listening" not in done.stdout
-
-
-# ---- a sidecar as a child
 
 
 def listens(address: str) -> bool:

@@ -201,8 +201,6 @@ def test_a_key_of_drift_reaches_the_core_and_nothing_else_there_or_is_of_the_wat
     assert {field.name for field in fields(DriftSettings)} - names == {"shortest_reference"}
 
 
-# ---- keys of the version before, in whose place is [state]
-
 NOTHING_KEPT = {
     "snapshot": {"path": ""},
     "drift": {"path": ""},
@@ -248,8 +246,6 @@ def test_a_sidecar_has_the_name_that_it_is_given_or_that_of_its_port():
     ):
         assert checked({"server": server, "state": {"name": name}}, "test").state_name == expected
 
-
-# ---- what may listen where
 
 TLS = 'certificate = "c.pem"\nkey = "k.pem"\n'
 TOKEN = 'data_token_file = "t"\n'

@@ -122,9 +122,6 @@ def test_a_document_that_is_known_is_not_read_again_and_one_that_is_none_changes
     assert pipeline.recalibrators.learn(DOUBLE.to_json()) is pipeline.recalibrators.selection
 
 
-# ---- what reaches who acts, and what comes back
-
-
 def test_a_promotion_reaches_the_part_that_acts_and_is_answered_when_it_is_on_the_disk(
     pipeline, admin, told
 ):

@@ -55,9 +55,6 @@ def counts(service: Service, **request) -> dict[str, int]:
     return {one.slice: one.stages[0].n for one in calibration(service, **request).slices}
 
 
-# ---- every field is what is read off the statistics
-
-
 def assert_bins(found: Sequence[calibration_pb2.Bin], bins: ReliabilityBins) -> None:
     assert [one.n for one in found] == bins.n.tolist()
     for name in ("lower", "upper", "variance", "squared_error", "nees"):
@@ -120,9 +117,6 @@ def test_an_unknown_window_is_an_invalid_argument_that_names_those_there_are(dri
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert text.startswith(f"window: '{window[:20]}' is none of 5m, 1h, 24h;")
     assert len(text) < 200
-
-
-# ---- class probabilities
 
 
 def classified(pipeline: Pipeline, opinions: int) -> Service:

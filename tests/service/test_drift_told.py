@@ -35,9 +35,6 @@ from tests.piped import pipeline_of
 # NaN is no equal of itself.
 
 
-# ---- the handlers
-
-
 @pytest.fixture
 def watch():
     return FixedWatch()
@@ -103,9 +100,6 @@ def test_who_acknowledges_is_noted_and_told_which_alarms_are_over(
     answer = asked(pb.AcknowledgeDriftRequest(slices=slices, actor=actor))
     assert [value_of(Alarm, one) for one in answer.acknowledged] == [alarm()] * ended
     assert watch.asked == [(tuple(dict.fromkeys(slices)), noted)]
-
-
-# ---- metrics
 
 
 SLICES_SHOWN = ("car", 'a "quoted" \\ one')

@@ -8,19 +8,14 @@ import random
 import time
 from functools import partial
 
-import grpc
 import numpy as np
 import pytest
 
 from monitor.recalibration.selection import IDENTITY
-from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
-from tests.foreign_client import failure, promote
 from tests.promoted import (
     BEGAN,
-    PINNED,
     PROMOTED,
-    PROVEN,
     ROLLED_BACK,
     SWAPS,
     Traffic,
@@ -29,11 +24,8 @@ from tests.promoted import (
     drive,
     drive_for,
     listed,
-    pin,
-    rollback,
     series,
     settings,
-    trials,
 )
 from tests.served import PATIENCE, Sidecar, eventually, running, starting
 
@@ -101,65 +93,6 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         assert np.array_equal(traffic.forwarded, traffic.sent)
         assert eventually(lambda: shows(1.0))
         traffic.close()
-
-
-def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_before(tmp_path):
-    config = settings(tmp_path / "kept")
-
-    def is_kept() -> None:
-        """Wait until all that the sidecar knows by now is on the disk."""
-        state = tmp_path / "kept" / "state.db"
-        for _ in range(2):
-            before = state.stat().st_mtime_ns if state.exists() else 0
-            assert eventually(lambda b=before: state.exists() and state.stat().st_mtime_ns != b)
-
-    def guarded() -> bool:
-        return ("car", admin_pb.TRIAL_STATE_GUARD) in trials(sidecar)
-
-    with starting(tmp_path, config) as start:
-        sidecar = start()
-        traffic, watcher = Traffic(sidecar, variance={"car": FAULT}), Watcher(sidecar)
-        drive(traffic, until=lambda: watcher.of(PROVEN), tracks=4000)
-        proven = trials(sidecar)["car", admin_pb.TRIAL_STATE_PROVEN]
-        is_kept()
-        killed(sidecar)
-
-        sidecar = start()
-        traffic.connect(sidecar)
-        traffic.send(1)
-        again = trials(sidecar)["car", admin_pb.TRIAL_STATE_PROVEN]
-        assert again.version == proven.version
-        assert again.evidence.tracks >= proven.evidence.tracks
-        assert active_version(sidecar) == IDENTITY.version
-        got = sidecar.admin.Get(admin_pb.GetRequest(version=again.version), timeout=PATIENCE)
-        assert [record.what for record in got.records] == [BEGAN, PROVEN]
-        assert promote(sidecar, version=again.version).after == again.version
-        pin(sidecar, True)
-        drive(traffic, until=guarded, tracks=500)
-        is_kept()
-        killed(sidecar)
-
-        sidecar = start()
-        traffic.connect(sidecar)
-        traffic.variance.clear()
-        traffic.send(1)
-        assert traffic.versions == (again.version,)
-        assert np.all(traffic.factors() > 2)
-        assert listed(sidecar).pinned
-        assert guarded()
-        records = history(sidecar)
-        assert [record.what for record in records] == [BEGAN, PROVEN, PROMOTED, PINNED]
-        assert briefly(records)[:2] == briefly(watcher.records)[:2]
-        assert rollback(sidecar, "car").after == IDENTITY.version
-        code, text = failure(lambda: rollback(sidecar))
-        assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert "nothing to roll back to" in text
-        is_kept()
-        killed(sidecar)
-
-        sidecar = start()
-        assert active_version(sidecar) == IDENTITY.version
-        assert history(sidecar)[-1].what == ROLLED_BACK
 
 
 # `python -m monitor.pipeline.fits.worker` finds this on its PYTHONPATH: it hangs as it begins to

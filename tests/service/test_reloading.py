@@ -57,9 +57,6 @@ def test_the_defaults_file_marks_each_key_that_a_reload_takes():
         assert set(keys) <= set(type(getattr(Config(), name)).model_fields)
 
 
-# ---- read again by a thread that nothing waits for
-
-
 def test_what_was_read_is_returned_and_what_was_wrong_is_raised():
     wanted = Config()
     assert asyncio.run(read_again(lambda: wanted)) is wanted

@@ -30,8 +30,6 @@ from tests.service.handled import handled
 
 ONE, TWO = "one-" * 5, "two-" * 5
 
-# ---- tokens
-
 
 def written(folder: Path, **contents: str) -> SecurityConfig:
     """Writes files of tokens by right."""
@@ -144,9 +142,6 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, caplog, mode, warn
     assert ("others than its owner can read it" in caplog.text) == warned
 
 
-# ---- rights
-
-
 def test_every_method_of_the_contract_needs_a_right_and_unknown_ones_that_of_administration():
     services = [
         *perception_monitor_pb2.DESCRIPTOR.services_by_name.values(),
@@ -187,9 +182,6 @@ def test_refusals_are_counted_and_in_the_log_ever_more_rarely_and_without_the_to
     shown = (("authorization", f"Bearer {TWO}"),)
     asyncio.run(handled(authorisation, None, f"/{ADMIN}/Promote", shown))
     assert counters.calls_refused == {"unauthenticated": 100, "permission_denied": 1}
-
-
-# ---- certificates of the server
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +226,6 @@ def test_a_file_that_cannot_be_used_is_named_with_its_key(settings, tmp_path, ke
     assert f"{key} = '{getattr(settings, key)}'" in str(found.value)
     assert "[security]" in str(found.value)
     assert said in str(found.value)
-
-
-# ---- clients
 
 
 @pytest.mark.components

@@ -10,24 +10,13 @@ import stat
 import time
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from monitor import __version__
-from monitor.commands.sidecar_client import Client, SidecarRefused
-from monitor.frames.frame import Header
-from monitor.frames.space import plain_space
 from monitor.v1 import frame_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire.client_messages import (
-    OutgoingFrame,
-    decode_answer,
-    decode_truth_answer,
-    encode_frame,
-    encode_truth,
-)
 from tests.foreign_client import (
     failure,
     frame,
@@ -35,10 +24,8 @@ from tests.foreign_client import (
     in_header,
     opened,
     padded,
-    scaling,
 )
 from tests.fuzzed_live import CONFIG, besieged
-from tests.labelled import assert_numbers, drawn
 from tests.served import (
     ADMIN,
     BY_STREAM,
@@ -49,8 +36,6 @@ from tests.served import (
     process_bytes,
     running,
 )
-
-SPACE = plain_space(("x", "y"), "m")
 
 
 @pytest.fixture(scope="module")
@@ -100,41 +85,6 @@ async def _garbage(address: str) -> None:
         writer.write(said)
         await asyncio.wait_for(writer.drain(), PATIENCE)
         writer.transport.abort()
-
-
-def test_our_client_talks_to_the_sidecar_and_passes_on_what_it_refuses(sidecar):
-    mean, covariance, truth = drawn(9, n=40)
-    ids = np.arange(40, dtype=np.uint64)
-    sent = OutgoingFrame(1, 1, ids, np.zeros(40, np.int64), mean, covariance)
-
-    async def talk():
-        async with Client(sidecar.grpc) as client:
-            before, after = await client.promote("client", document=scaling(2.0, 2.0))
-            assert (before[:8], after[:16]) == ("identity", "variance-scaling")
-            conversation = await client.open(Header("client", SPACE, ("car",)))
-            await conversation.send(encode_frame(sent))
-            answer = decode_answer(await conversation.receive(), 2)
-            assert answer.versions == (after,)
-            assert (answer.status == frame_pb2.STATUS_RECALIBRATED).all()
-            assert np.array_equal(answer.mean, mean)
-            assert np.array_equal(answer.covariance, 4 * covariance)
-            late = client.truth()
-            await late.send(encode_truth("client", 1, ids, truth))
-            account, words = decode_truth_answer(await late.receive())
-            assert (account.matched, words) == (40, "")
-            response = await client.calibration(bins=1, include_bins=True)
-            (stage,) = (s.stages[0] for s in response.slices if s.slice == "client")
-            assert_numbers(stage, mean, covariance, truth, np.array(response.tau))
-            for stream in (conversation, late):
-                await stream.close()
-                assert [one async for one in stream.answers()] == []
-            await client.promote("client", version=before)
-            with pytest.raises(SidecarRefused, match=r"^stream: 'no spaces'"):
-                await client.open(Header("no spaces", SPACE, ("car",)))
-            with pytest.raises(SidecarRefused, match="JSON"):
-                await client.promote("client", document="not json")
-
-    asyncio.run(asyncio.wait_for(talk(), PATIENCE))
 
 
 def test_a_sidecar_tells_its_version_clock_and_streams_and_metrics_of_its_process(sidecar):

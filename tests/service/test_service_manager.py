@@ -107,22 +107,3 @@ def test_a_manager_that_is_not_there_is_said_once_and_told_the_newest_state_when
         manager.alive()
         assert heard(bound) == ["WATCHDOG=1"]
     told_of("/" + "x" * 200).ready("longer than a path may be")
-
-
-def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_later(
-    tmp_path, caplog
-):
-    name = str(tmp_path / "notify")
-    with listening(name) as bound:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                for _ in range(100_000):
-                    sender.sendto(b"x", name)
-            manager = told_of(name)
-            manager.ready("ready")
-            manager.alive()
-            assert len(caplog.records) == 1
-            assert "READY=1" not in "".join(heard(bound))
-        manager.alive()
-        assert heard(bound) == READY

@@ -13,8 +13,6 @@ from monitor.service.security import PROBES_END, OpenCalls, Room
 from tests.administered import Caller, Refused
 from tests.service.handled import handled
 
-# ---- the pace of a stream
-
 RATES = st.sampled_from([0.5, 1.0, 8.0, 128.0])
 # Idle times between messages, exact in binary.
 GAPS = st.lists(st.integers(0, 256).map(lambda i: i / 128), max_size=200)
@@ -39,9 +37,6 @@ def test_no_window_holds_more_messages_than_its_rate_and_one_burst(rate, gaps):
             window = times[last] - times[first]
             assert last - first + 1 <= rate * (window + burst) + 1e-9
     assert read_times(rate, [1 / rate] * 100) == [i / rate for i in range(100)]
-
-
-# ---- turns on the event loop
 
 
 class Clock:
@@ -102,9 +97,6 @@ def test_streams_that_push_get_the_same_share_whatever_a_message_of_theirs_takes
 
     together(pushing("long", 0.1), pushing("short", 0.01))
     assert had["long"] == pytest.approx(had["short"], rel=0.2)
-
-
-# ---- room for calls
 
 
 def test_a_place_is_free_again_however_a_call_ends():

@@ -37,8 +37,6 @@ from tests.written import IDS, doubles, in_request, names, packed
 PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
 
 
-# ---- answers to frames
-
 notices = st.builds(
     Notice,
     reason=st.sampled_from(Reason),
@@ -258,9 +256,6 @@ def as_matrix(values, k):
         for j in range(i + 1):
             matrix[i, j] = matrix[j, i] = next(lower)
     return matrix
-
-
-# ---- answers to headers, labels and what is refused
 
 
 def test_a_refused_message_is_answered_as_protobuf_would_write_it():

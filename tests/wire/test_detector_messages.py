@@ -118,9 +118,6 @@ def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
     laws.assert_same(decode_process_request(encode_header(header), LIMITS, TAIL), header)
 
 
-# ---- mistakes of the programmer
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -146,9 +143,6 @@ def test_arrays_that_do_not_fit_together_are_refused_by_name(field, value):
     object.__setattr__(given_frame, field, value)
     with pytest.raises(ValueError, match=f"^{field}: "):
         checked(given_frame, 2)
-
-
-# ---- the bytes of an answer
 
 
 @given(st.binary(max_size=200))

@@ -5,11 +5,10 @@ does is held where whole requests and answers are.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from monitor.v1 import frame_pb2
-from monitor.wire.records import Kind, Records, Schema, TailReader, sorted_by_layout, walk
-from tests.written import tagged, varint
+from monitor.wire.records import Kind, Records, Schema, TailReader
+from tests.written import tagged
 
 DETECTIONS = 15
 DETECTION: Schema = {
@@ -82,17 +81,3 @@ def test_values_that_look_like_records_are_not_read_as_detections():
     records = read_on(reader, frame)
     assert values(records, 1) == [7]
     assert np.array(values(records, 4)).tobytes() == hiding.tobytes()
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        tagged(7, 2, b"abc"),
-        varint(1 << 3 | 5) + bytes(4),  # id as fixed32
-        varint(3 << 3 | 0) + b"\x01",  # score as a varint
-    ],
-)
-def test_a_field_that_the_schema_does_not_hold_has_no_layout(record):
-    assert walk(record, DETECTION, 0) is None
-    (group,) = sorted_by_layout([record], DETECTION)
-    assert (group[0].tolist(), group[1]) == ([0], None)

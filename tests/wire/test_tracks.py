@@ -64,8 +64,6 @@ def received(made, tail=None) -> ReceivedFrame:
     return found
 
 
-# ---- motion of the sensor
-
 POSE = frame_pb2.Pose(position=[1, 2, 3], orientation=[1, 0, 0, 0])
 TWIST = frame_pb2.Twist(linear=[10, 0, 0], angular=[0, 0, 0.1])
 MOTIONS: list[tuple[bool, dict[str, Any]]] = [
@@ -126,12 +124,6 @@ def test_the_client_sends_motion_as_protobuf_would_write_it(ego, n):
     assert_decoded_as_protobuf_does(data)
 
 
-# ---- scores and upstream tracks
-
-
-# ---- tracks in the answer
-
-
 @st.composite
 def tracked_frames(draw):
     """Ids of the detections of a frame, and tracks of some of them."""
@@ -146,9 +138,6 @@ def test_tracks_are_what_protobuf_would_write_and_their_detections_have_their_id
     assert encode_tracks(tracks, ids) == expected.SerializeToString()
     track_of = dict(zip(tracks.detection.tolist(), tracks.id.tolist(), strict=True))
     assert tracks.of_detections(ids.size).tolist() == [track_of.get(i, 0) for i in range(ids.size)]
-
-
-# ---- what a tracker elsewhere is sent
 
 
 def processed(rows, selection="by slice", **changes) -> FrameAnswer:
@@ -244,8 +233,6 @@ def test_a_frame_is_forwarded_with_classes_motion_and_what_is_left_of_its_call()
     assert nothing.WhichOneof("message") == "frame"
     assert not nothing.frame.ListFields()
 
-
-# ---- what it answers
 
 ROWS = [sent(4), sent(2), Sent(None, GOOD_TRUTH, (1.0, 1.0, 1.0))]
 TRACKS = [
