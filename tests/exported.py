@@ -99,7 +99,6 @@ def measures(counts: StageBins, tau) -> dict[str, dict[str, float]]:
 
 
 def slice_bins(counts: Counts, k) -> tuple[SliceBins, ...]:
-    """As the exporter takes them."""
     dimensions = tuple(f"x{d}" for d in range(k))
     names = sorted({name for name, _ in counts})
     return tuple(
@@ -124,7 +123,6 @@ def snapshot(
     pipeline: Pipeline | None = None,
     **others,
 ) -> Snapshot:
-    """Of a sidecar that has nothing else to tell."""
     pipeline = pipeline or pipeline_of()
     return Snapshot(
         **{
@@ -177,5 +175,4 @@ def watched(*slices: str) -> DriftReading:
 
 
 def text_of(snapshot: Snapshot) -> str:
-    """The whole exposition at once."""
     return bytes(finished(render(snapshot))).decode()

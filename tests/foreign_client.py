@@ -8,18 +8,8 @@ import pytest
 
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.v1 import (
-    frame_pb2,
-    perception_monitor_pb2,
-    recalibrator_admin_pb2,
-    truth_pb2,
-)
-from tests.served import (
-    PATIENCE,
-    ROOT,
-    Conversation,
-    serve_command,
-)
+from monitor.v1 import frame_pb2, perception_monitor_pb2, recalibrator_admin_pb2, truth_pb2
+from tests.served import PATIENCE, ROOT, Conversation, serve_command
 
 INTERNALS = re.compile(r'Traceback|File "|\.py\b|site-packages|/srv|/tmp|<class|Exception|Error')
 

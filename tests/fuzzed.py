@@ -167,7 +167,6 @@ def _numbered(inner: list[Field], key: int, number: int) -> None:
 
 
 def frame_renewed(fields: list[Field], made: int) -> None:
-    """A number and a stamp that no frame had before."""
     frame = fields[-1].content
     assert not isinstance(frame, bytes)
     _numbered(frame, 1, made)

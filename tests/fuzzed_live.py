@@ -134,7 +134,6 @@ async def _beside(siege: Siege, channel: grpc.aio.Channel, ending: asyncio.Event
 
 
 async def _frames(siege: Siege, world: World, count: int) -> None:
-    """Attacks Process, with a good header first."""
     fuzz = siege.fuzz(world)
 
     def read(reply: bytes, index: int) -> str:

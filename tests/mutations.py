@@ -244,12 +244,6 @@ class Mutations:
         """Makes a message in which nothing is wrong."""
         return written(self._renewed())
 
-    def of(self, name: str) -> bytes:
-        """Makes a message with a single change, of the kind that is named."""
-        fields = self._renewed()
-        self._change(name, fields)
-        return self._tell(name, written(fields))
-
     def next(self) -> bytes:
         """Makes a message with any change."""
         random, fields = self.random, self._renewed()

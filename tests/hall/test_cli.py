@@ -29,7 +29,6 @@ COMMAND = [sys.executable, "-m", "monitor"]
 
 
 def ended(capsys, *words):
-    """The exit code of argparse, and what was said."""
     with pytest.raises(SystemExit) as end:
         main(words)
     return end.value.code, capsys.readouterr()

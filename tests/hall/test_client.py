@@ -5,11 +5,8 @@ sidecar does; beside a real sidecar, and servers that answer wrongly, late or no
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -37,7 +34,7 @@ from tests.scripted_monitor import (
     serving,
     well,
 )
-from tests.served import BY_STREAM, PATIENCE, ROOT, Sidecar, eventually, running
+from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
 
 CONFIG = BY_STREAM + '[tracker]\nkind = "embedded"\n[limits]\nmax_detections = 6\n'
 
@@ -55,7 +52,6 @@ def named(stream: str) -> Header:
 
 @pytest.fixture
 def free_address():
-    """Where nobody listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"
@@ -152,29 +148,6 @@ def test_without_a_sidecar_detections_come_back_at_once_and_later_recalibrated(
         assert client.counters.connections == 2
 
 
-def test_the_page_on_degradation_tells_what_is(sidecar, free_address):
-    text = (ROOT / "docs" / "degradation.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-
-    def printed(address: str, patience: str) -> list[str]:
-        # The example is about the interface; a busy machine must not fail it.
-        code = example.replace("127.0.0.1:50051", address)
-        code = code.replace("timeout_seconds=0.02", f"timeout_seconds={patience}")
-        code = code.replace("wait_connected(5)", f"wait_connected({patience})")
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    assert printed(sidecar.grpc, "10") == ["10 answered; 0 raw"]
-    *lines, last = printed(free_address, "0.01")
-    assert (len(lines), last) == (10, "0 answered; 10 raw")
-    assert all("is not recalibrated: down: " in line for line in lines)
-    rows = re.findall(r"^\| `([a-z]+)` \|", text, flags=re.MULTILINE)
-    assert rows[1:] == [str(why) for why in Why]
-
-
 # ---- beside servers that answer wrongly, late, or not at all
 
 
@@ -237,7 +210,6 @@ def test_an_answer_that_cannot_be_used_gives_raw_detections_and_the_next_is_used
 
 @pytest.fixture
 def slow():
-    """A script whose first frame waits for an event, and the event."""
     go_on = threading.Event()
 
     def script(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:

@@ -2,11 +2,7 @@
 
 import asyncio
 
-from monitor.config import (
-    Config,
-    StateConfig,
-    checked,
-)
+from monitor.config import Config, StateConfig, checked
 from monitor.service.host import Host
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar

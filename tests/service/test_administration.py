@@ -53,7 +53,6 @@ def answer_of(kind, handler, message):
 
 
 def refusal(pipeline, handler, message) -> tuple[grpc.StatusCode, str]:
-    """Status and words that the server ends the call with."""
     with pytest.raises(Refused) as ended:
         asked(service_of(pipeline), handler, message.SerializeToString())
     return ended.value.status, ended.value.words

@@ -120,7 +120,6 @@ def test_an_unknown_window_is_an_invalid_argument_that_names_those_there_are(dri
 
 
 def classified(pipeline: Pipeline, opinions: int) -> Service:
-    """Twelve frames two minutes apart, in windows of different length."""
     service, random, frames = service_of(pipeline), np.random.default_rng(7), []
     for number in range(12):
         frame = frame_pb2.Frame(frame_id=number, stamp_ns=number * 120 * 10**9)

@@ -102,7 +102,6 @@ def test_more_streams_than_allowed_are_refused_by_name_and_number():
 
 
 def unary(number: int, **others: Any) -> bytes:
-    """A ProcessFrame request."""
     sent = pb.ProcessRequest.FromString(encoded(number)).frame
     return pb.ProcessFrameRequest(frame=sent, **others).SerializeToString()
 
@@ -163,7 +162,6 @@ def test_malformed_requests_and_impossible_questions_are_invalid_arguments():
 
 
 def account(response: pb.ReportGroundTruthResponse) -> dict[str, int]:
-    """The counts of an answer that are not 0."""
     return {field.name: count for field, count in response.account.ListFields()}
 
 

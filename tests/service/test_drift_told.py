@@ -13,12 +13,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.drift.alarms import (
-    Alarm,
-    DriftReading,
-    DriftState,
-    SliceStanding,
-)
+from monitor.drift.alarms import Alarm, DriftReading, DriftState, SliceStanding
 from monitor.drift.bets import Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.service.admin import MOST_ACTOR
@@ -42,7 +37,6 @@ def watch():
 
 @pytest.fixture
 def asked(watch):
-    """Asks the handlers over this watch; the answer, or the refusal."""
     service = service_of(pipeline_of(), watch)
     methods: dict[Any, Any] = {
         pb.GetCalibrationRequest: (service.get_calibration, pb.GetCalibrationResponse),
@@ -111,7 +105,6 @@ Key = tuple[str, tuple[str, ...]]
 
 
 def samples(reading: DriftReading) -> dict[Key, float]:
-    """By name, without the prefix, and the values of the labels, in the order of their names."""
     found: dict[Key, float] = {}
     for family in text_string_to_metric_families("".join(drift(reading))):
         for sample in family.samples:
@@ -143,7 +136,6 @@ def test_evidence_is_shown_at_its_peak_and_beside_it_what_an_alarm_needs(peak, s
 
 
 def latched(severity: Severity, estimate: float, slice="car", stage=FORWARDED.stage):
-    """A standing with an alarm of this scale."""
     scale = Scale(estimate, estimate / 2, 2 * estimate)
     stays = alarm(slice, severity=severity, stage=stage, scale=scale)
     return replace(STANDING, slice=slice, severity=severity, state=DriftState.ALARM, alarm=stays)

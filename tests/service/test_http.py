@@ -38,7 +38,6 @@ def connected(port: int) -> socket.socket:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Reads until the endpoint closes."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while data := connection.recv(2**16):

@@ -58,7 +58,6 @@ FIRST_ID = 2 * 10**18
 
 
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
-    """A request the way the server takes it."""
     message = decode_process_request(data, LIMITS, TAIL)
     if isinstance(message, Refusal):
         pipeline.counters.refuse_frame(message.reason)
@@ -117,7 +116,6 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
 
 
 def at_once(work: Generator[None, None, Result]) -> Result:
-    """What a generator of steps returns."""
     returned = []
 
     def run():
@@ -161,13 +159,11 @@ def text_of(pipeline: Pipeline) -> str:
 
 
 def class_evaluation() -> ClassEvaluation:
-    """Every measure is 0.25."""
     values: dict[str, Any] = {field.name: 0.25 for field in fields(ClassEvaluation)}
     return ClassEvaluation(**(values | {"n": 40}))
 
 
 def samples_of(text):
-    """All samples: (name, labels, value)."""
     families = list(text_string_to_metric_families(text))
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
@@ -183,7 +179,6 @@ def samples(busy):
 
 
 def values(samples, name, **labels):
-    """The values of one series name whose labels include these."""
     wanted = labels.items()
     return [v for n, has, v in samples if n == f"calibration_{name}" and wanted <= has.items()]
 

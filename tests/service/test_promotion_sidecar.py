@@ -38,7 +38,6 @@ def killed(sidecar: Sidecar) -> None:
 
 
 def compensated(traffic: Traffic) -> bool:
-    """Whether what is forwarded is about as large as what is true."""
     factors = traffic.factors() * traffic.variance["car"]
     return bool(np.all((factors > 0.6) & (factors < 1.6)))
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from monitor.pipeline.promotions import (
-    Promotions,
-)
+from monitor.pipeline.promotions import Promotions
 from monitor.promotion.records import Factor
 from monitor.recalibration.selection import Selection
 from monitor.service.readings import FactorReader
@@ -20,7 +18,6 @@ Factors = Mapping[str, tuple[Factor, ...]]
 
 
 def reading(acting: Promotions) -> Factors:
-    """By somebody who has read nothing before."""
     return finished(FactorReader(acting.pipeline).read())
 
 
@@ -31,7 +28,6 @@ def typical(found: Factors) -> dict[str, list[float]]:
 
 
 def send(acting, *classes: int, number: int = 1) -> None:
-    """A frame with a detection of each class."""
     rows = [sent(i, classes=1) for i in range(len(classes))]
     stream = opened(acting.pipeline)
     received = frame(rows, frame_id=number)

@@ -32,7 +32,6 @@ ONE, TWO = "one-" * 5, "two-" * 5
 
 
 def written(folder: Path, **contents: str) -> SecurityConfig:
-    """Writes files of tokens by right."""
     files = {}
     for right, text in contents.items():
         path = folder / right

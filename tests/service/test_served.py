@@ -17,14 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from monitor import __version__
 from monitor.v1 import frame_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.foreign_client import (
-    failure,
-    frame,
-    in_frame,
-    in_header,
-    opened,
-    padded,
-)
+from tests.foreign_client import failure, frame, in_frame, in_header, opened, padded
 from tests.fuzzed_live import CONFIG, besieged
 from tests.served import (
     ADMIN,

@@ -120,7 +120,6 @@ UNKEPT = '[state]\nfolder = ""\n'
 
 @pytest.fixture
 def doubling(tmp_path) -> Path:
-    """A recalibrator that doubles deviations."""
     path = tmp_path / "doubling.json"
     path.write_text(scaling(2.0, 2.0), "utf-8")
     return Path(path)
@@ -301,7 +300,6 @@ def failing(tmp_path, monkeypatch):
 
 
 def flooded(sidecar: Sidecar) -> None:
-    """Sends frames of which each is answered, though each fails."""
     stream = Conversation(process_bytes(sidecar.channel))
     stream.ask(encode_header(Header("lidar", XYZ, CLASSES)))
     for number in range(1, FRAMES + 1):

@@ -2,8 +2,6 @@
 
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from monitor.wire.client_messages import Why
 from tests.certificates import Authority, Pair
 from tests.foreign_client import failure, in_frame, in_header
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, frame
-from tests.served import MONITOR, PATIENCE, ROOT, Conversation, Sidecar, eventually, running
+from tests.served import MONITOR, PATIENCE, Conversation, Sidecar, eventually, running
 
 pytestmark = pytest.mark.components
 
@@ -60,7 +58,6 @@ class Guarded:
         return grpc.secure_channel(self.sidecar.grpc, credentials, options=CHANNEL)
 
     def fingerprint(self) -> bytes:
-        """Reads the certificate that a new connection sees."""
         context = ssl.create_default_context(cafile=str(self.ours.certificate))
         context.load_cert_chain(self.client.certificate, self.client.key)
         context.set_alpn_protocols(["h2"])
@@ -111,7 +108,6 @@ def guarded(tmp_path_factory) -> Iterator[Guarded]:
 
 @pytest.fixture(scope="module")
 def channel(guarded) -> Iterator[grpc.Channel]:
-    """A client whose certificate is right."""
     with guarded.channel(guarded.client) as made:
         yield made
 
@@ -198,25 +194,6 @@ def test_renewed_files_are_in_force_soon_bad_ones_are_not_and_no_stream_ends(gua
         assert health(fresh) == 1
     assert stream.ask(in_frame(1)).frame.frame_id == 1
     stream.close()
-
-
-def test_a_verb_shows_its_certificate_and_token_and_says_which_right_it_lacks(guarded):
-    def verb(*arguments: str, token: str) -> subprocess.CompletedProcess[str]:
-        files = ["--certificate-authority", str(guarded.ours.certificate)]
-        files += ["--certificate", str(guarded.client.certificate)]
-        files += ["--key", str(guarded.client.key), "--token-file", str(guarded.folder / token)]
-        command = [sys.executable, "-m", "monitor", *arguments, "--address", guarded.sidecar.grpc]
-        return subprocess.run(
-            [*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE
-        )
-
-    done = verb("recalibrators", "list", "--json", token="admin")
-    assert done.returncode == 0, done.stderr
-    assert '"recalibrators"' in done.stdout
-    done = verb("export", "--output", str(guarded.folder / "exported.state"), token="data")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "needs the right 'admin', and the bearer token is for 'data'" in line
 
 
 def test_a_detector_with_a_wrong_token_or_certificate_reads_it_again_and_is_then_served(

@@ -28,7 +28,6 @@ def listening(name: str) -> Iterator[socket.socket]:
 
 
 def heard(bound: socket.socket) -> list[str]:
-    """Receives all datagrams that wait."""
     found = []
     with contextlib.suppress(BlockingIOError):
         while True:

@@ -40,8 +40,6 @@ def test_no_window_holds_more_messages_than_its_rate_and_one_burst(rate, gaps):
 
 
 class Clock:
-    """Moves on when it is told to."""
-
     now = 100.0
 
     def __call__(self) -> float:

@@ -8,26 +8,15 @@ from hypothesis import strategies as st
 
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Reason
-from monitor.frames.frame import (
-    AnswerExtras,
-    FrameAnswer,
-    ReceivedFrame,
-    Refusal,
-    TruthAnswer,
-)
+from monitor.frames.frame import AnswerExtras, FrameAnswer, ReceivedFrame, Refusal, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
-    encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.client_messages import (
-    decode_answer,
-    decode_truth_answer,
-    refused,
-)
+from monitor.wire.client_messages import decode_answer, decode_truth_answer, refused
 from monitor.wire.requests import decode_process_request
 from tests.as_protobuf import LIMITS, TAIL, on_wire
 from tests.reported import reported_tracks, track_messages
@@ -270,17 +259,6 @@ def test_a_refused_message_is_answered_as_protobuf_would_write_it():
         data = encode_process_response(refusal, 7)
         assert data == in_bytes(result)
         assert refused(data) == "frame: σ is too much: less."
-
-
-def test_the_answer_to_a_header_is_what_protobuf_would_write():
-    refusal = Refusal(Reason.INVALID_HEADER, "stream", "no name.")
-    accepted = perception_monitor_pb2.HeaderResult(stream="lidar", accepted=True)
-    denied = perception_monitor_pb2.HeaderResult(stream="", notice=wire_notice(refusal))
-    for result, why in ((accepted, None), (denied, refusal)):
-        response = perception_monitor_pb2.ProcessResponse(header=result)
-        data = encode_header_answer(result.stream, why)
-        assert data == response.SerializeToString()
-        assert refused(data) == (None if why is None else "stream: no name.")
 
 
 @given(

@@ -37,17 +37,3 @@ def beset(world: World, frames: int, processed: int) -> None:
 
 def test_messages_gone_wrong_are_answered_refused_or_counted_but_raise_nothing(world):
     beset(world, 600, 8)
-
-
-@pytest.mark.campaign
-def test_many_messages_gone_wrong_raise_nothing(world):
-    beset(world, 5_000, 16)
-
-
-def test_values_of_the_worst_kind_leave_the_sums_finite(world):
-    fuzz = Fuzz(world, random.Random(1))
-    for i in range(200):
-        fuzz.processed(fuzz.frames.valid() if i % 3 else fuzz.frames.of("values"))
-        fuzz.label(fuzz.labels.of("values"))
-    fuzz.assert_sound()
-    assert fuzz.outcomes["answered"] > 190

@@ -25,12 +25,10 @@ def read_on(reader: TailReader, frame: frame_pb2.Frame) -> Records | None:
 
 
 def read_tail(frame: frame_pb2.Frame) -> Records | None:
-    """The same by a reader that has seen no other."""
     return read_on(TailReader(DETECTIONS, DETECTION), frame)
 
 
 def values(records: Records | None, number: int) -> list[float]:
-    """All values of a field, row by row."""
     assert records is not None
     column = records.column(number)
     assert column is not None

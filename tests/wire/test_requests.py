@@ -26,7 +26,6 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
-from tests import laws
 from tests.as_protobuf import (
     LIMITS,
     TAIL,
@@ -38,14 +37,7 @@ from tests.as_protobuf import (
     parsed,
 )
 from tests.mutations import PROCESS_REQUEST, TRUTH_REQUEST, Mutations
-from tests.written import (
-    IDS,
-    doubles,
-    in_request,
-    names,
-    tagged,
-    varint,
-)
+from tests.written import IDS, doubles, in_request, names, tagged, varint
 
 XY = plain_space(("x", "y"), "m")
 
@@ -61,7 +53,6 @@ UINT32, INT64 = st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1)
 
 
 def messages(kind, **fields):
-    """Messages of that kind with any of these fields."""
     return st.fixed_dictionaries({}, optional=fields).map(lambda given: kind(**given))
 
 
@@ -239,7 +230,6 @@ def test_a_length_beyond_the_message_is_refused(decode, wrap, length):
 
 
 def frame_of(count=3, **fields: Any):
-    """A frame of good detections; fields of all of them, by row."""
     frame = frame_pb2.Frame(frame_id=1, stamp_ns=2)
     for i in range(count):
         own = {name: values[i] for name, values in fields.items()}
@@ -270,29 +260,6 @@ def test_class_values_of_every_detection_are_read_the_fast_way(m, field):
         assert (found.detections.class_probabilities is None) == (field == "class_logits")
 
 
-@given(st.integers(1, 5), st.sampled_from([0, 3, 6, 4, 1]), st.booleans(), st.booleans(), st.data())
-def test_the_slow_way_reads_and_finds_what_the_fast_way_does(n, width, true, sound, data):
-    fields: dict[str, Any] = {}
-    if width:
-        usable = sound and width % 3 == 0
-        fields["class_probabilities"] = (
-            eighths(n, width // 3).reshape(n, -1)
-            if usable
-            else [data.draw(doubles(width)) for _ in range(n)]
-        )
-    if true:
-        fields["ground_truth_class"] = [data.draw(st.integers(0, 3)) for _ in range(n)]
-    frame, mixed = frame_of(n, **fields), frame_of(n, **fields)
-    mixed.detections.add(id=n, class_index=0, mean=[0, 0])  # no covariance: not in the batch
-    assert received(frame).fast
-    assert not received(mixed).fast
-    with np.errstate(all="raise"):
-        one, other = looked_at(frame), looked_at(mixed)
-    laws.assert_same(one.batch, other.batch)
-    assert one.probabilities_invalid.tolist() == other.probabilities_invalid[:-1].tolist()
-    assert one.true_class_invalid.tolist() == other.true_class_invalid[:-1].tolist()
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_more_class_values_than_are_kept_are_counted_and_set_aside(first):
     long = np.tile([1.0, 0.0, 0.0], MOST_VALUES // 3 + 1)
@@ -307,27 +274,6 @@ def test_more_class_values_than_are_kept_are_counted_and_set_aside(first):
     assert (examined.reason == Reason.NONE).all()
     assert examined.probabilities_invalid[1]
     assert examined.batch.probabilities is None
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        b"\x42\x07" + bytes(7),  # not whole doubles
-        b"\x42\x40" + bytes(8),  # a length beyond the detection
-        b"\x42" + varint(2**63) + bytes(8),
-        b"\x4d\x00\x00",  # half a fixed32
-        b"\x52\x07" + bytes(7),  # logits that are not whole doubles
-    ],
-)
-def test_malformed_values_are_refused_whether_the_layout_is_known_or_not(field):
-    frame, tail = frame_of(class_probabilities=eighths(3)[:, 0]), detection_tail()
-    received(frame, tail)
-    good = frame.detections[0].SerializeToString()
-    data = in_request(tagged(15, 2, good) + tagged(15, 2, good + field))
-    assert_decoded_as_protobuf_does(data, tail)
-    refusal = decode_process_request(data, LIMITS, tail)
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason is Reason.MALFORMED
 
 
 # ---- labels, by detection id and as objects with regions

@@ -7,23 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.frame import (
-    EgoMotion,
-    FrameAnswer,
-    Pose,
-    ReceivedFrame,
-    ReportedTracks,
-    Twist,
-)
+from monitor.frames.frame import EgoMotion, FrameAnswer, Pose, ReceivedFrame, ReportedTracks, Twist
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
-from monitor.wire.answers import encode_process_response, encode_tracks
-from monitor.wire.client_messages import (
-    OutgoingFrame,
-    encode_frame,
-)
+from monitor.wire.answers import encode_process_response
 from monitor.wire.requests import decode_process_request, detection_tail
 from monitor.wire.tracker import (
     MOST_STATE,
@@ -32,24 +21,13 @@ from monitor.wire.tracker import (
     encode_frame_update,
     reported_tracks,
 )
-from tests import reported
-from tests.as_protobuf import LIMITS, assert_decoded_as_protobuf_does, assert_same_frame
-from tests.piped import (
-    BAD,
-    CLASSES,
-    GOOD_TRUTH,
-    MISSING,
-    SELECTIONS,
-    opened,
-    pipeline_of,
-    sent,
-)
+from tests.as_protobuf import LIMITS, assert_same_frame
+from tests.piped import BAD, CLASSES, GOOD_TRUTH, MISSING, SELECTIONS, opened, pipeline_of, sent
 from tests.received import FORMS, Sent, detections, frame
-from tests.written import IDS, doubles, in_request
+from tests.written import in_request
 
 
 def frame_of(n=3, **fields):
-    """A frame of n detections of one layout."""
     made = frame_pb2.Frame(frame_id=1, stamp_ns=-5, **fields)
     for i in range(n):
         made.detections.add(id=i, class_index=0, mean=[i, 2], covariance=[1, 1])
@@ -87,57 +65,6 @@ def test_motion_is_read_where_it_lies_with_as_many_values_as_were_sent(
     if where_it_lies:
         monkeypatch.setattr("monitor.wire.requests.parse", None)  # of the whole message
     assert received(made, tail).fast
-
-
-@st.composite
-def motions(draw):
-    """Motion of a sensor; now and then with a value too many or too few."""
-
-    def values(count):
-        return np.array(draw(doubles(draw(st.sampled_from([count, count, 0, count + 1])))))
-
-    pose = Pose(values(3), values(4)) if draw(st.booleans()) else None
-    return EgoMotion(pose, Twist(values(3), values(3)) if draw(st.booleans()) else None)
-
-
-@given(motions(), st.integers(0, 2))
-@example(EgoMotion(Pose(np.ones(3), np.ones(4)), Twist(np.ones(3), np.ones(3))), 2)
-def test_the_client_sends_motion_as_protobuf_would_write_it(ego, n):
-    message = frame_of(n)
-    if ego.pose is not None:
-        position, orientation = ego.pose.position, ego.pose.orientation
-        message.ego_pose.CopyFrom(frame_pb2.Pose(position=position, orientation=orientation))
-    if ego.twist is not None:
-        linear, angular = ego.twist.linear, ego.twist.angular
-        message.ego_twist.CopyFrom(frame_pb2.Twist(linear=linear, angular=angular))
-    outgoing = OutgoingFrame(
-        frame_id=message.frame_id,
-        stamp_ns=message.stamp_ns,
-        id=np.arange(n, dtype=np.uint64),
-        class_index=np.zeros(n, np.int64),
-        mean=np.array([[i, 2.0] for i in range(n)]).reshape(n, 2),
-        covariance=np.ones((n, 2)),
-        ego=ego,
-    )
-    data = encode_frame(outgoing)
-    assert data == in_request(message.SerializeToString())
-    assert_decoded_as_protobuf_does(data)
-
-
-@st.composite
-def tracked_frames(draw):
-    """Ids of the detections of a frame, and tracks of some of them."""
-    ids = draw(st.lists(IDS, max_size=6))
-    return np.array(ids, np.uint64), draw(reported.reported_tracks(range(len(ids))))
-
-
-@given(tracked_frames())
-def test_tracks_are_what_protobuf_would_write_and_their_detections_have_their_ids(made):
-    ids, tracks = made
-    expected = frame_pb2.FrameResult(tracks=reported.track_messages(tracks, ids))
-    assert encode_tracks(tracks, ids) == expected.SerializeToString()
-    track_of = dict(zip(tracks.detection.tolist(), tracks.id.tolist(), strict=True))
-    assert tracks.of_detections(ids.size).tolist() == [track_of.get(i, 0) for i in range(ids.size)]
 
 
 def processed(rows, selection="by slice", **changes) -> FrameAnswer:
