@@ -1,6 +1,4 @@
-"""Recalibrator administration without a sidecar: what people ask for is remembered, and answered
-with what a test lays down; no tests.
-"""
+"""Recalibrator administration without a sidecar, with what a test lays down; no tests."""
 
 import asyncio
 import contextlib

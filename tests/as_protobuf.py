@@ -85,7 +85,8 @@ def assert_same_rows(found, sent):
     if not any(sent):
         assert found is None
     else:
-        assert_padded(*found, sent)
+        values, lengths = found
+        assert_padded(values, lengths, sent)
 
 
 def assert_same_scalars(found, sent, field):

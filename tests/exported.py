@@ -1,8 +1,4 @@
-"""Made-up counts by export bin, and the measures they must give; a made-up watch over drift. No
-tests.
-
-The measures are written from the papers, bin by bin, over sums of any number of vehicles.
-"""
+"""Made-up counts by export bin, and their measures from the papers, bin by bin; no tests."""
 
 from dataclasses import dataclass, replace
 

@@ -211,8 +211,6 @@ class Fuzz:
             if one.number == 7 and not isinstance(one.content, bytes):
                 _numbered(one.content, 6, STEP * number)
 
-    # ---- frames
-
     def frame(self, data: bytes) -> None:
         """A message of Process, through the decoder alone."""
         decoded = decode_process_request(data, LIMITS, self.tail)
@@ -276,8 +274,6 @@ class Fuzz:
             decoded = decode_process_frame_request(sent, LIMITS)
             self.outcomes["unary refused" if isinstance(decoded, Refusal) else "unary read"] += 1
 
-    # ---- labels
-
     def label(self, data: bytes) -> None:
         """A message of ReportGroundTruth, through the decoder, the ledger and back."""
         decoded = decode_truth_request(data, LIMITS)
@@ -300,8 +296,6 @@ class Fuzz:
     def _tell(self, decoded: object) -> None:
         told = f"refused {decoded.reason.label}" if isinstance(decoded, Refusal) else "header"
         self.outcomes[told] += 1
-
-    # ---- at the end
 
     def assert_sound(self) -> None:
         """Every detection has one fate, and all that was counted is finite."""

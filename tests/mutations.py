@@ -95,8 +95,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-# ---- changes of one field of a message, or of its fields
-
 Random = random_.Random
 Change = Callable[[Random, list[Field]], None]
 
@@ -192,9 +190,6 @@ def _one(random: Random, fields: list[Field]) -> list[Field] | None:
         if found is not None:
             return found
     return fields or None
-
-
-# ---- changes of bytes
 
 
 def _flipped(random: Random, data: bytes) -> bytes:

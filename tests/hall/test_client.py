@@ -1,6 +1,4 @@
-"""A detector's client: recalibrated detections in time, or its own as they were given, whatever the
-sidecar does; beside a real sidecar, and servers that answer wrongly, late or not at all.
-"""
+"""A detector's client: recalibrated in time or its own detections, whatever the sidecar does."""
 
 from __future__ import annotations
 
@@ -55,9 +53,6 @@ def free_address():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
-# ---- beside a real sidecar
 
 
 def test_recalibrated_estimates_and_tracks_come_back_and_what_is_refused_as_it_was(sidecar):
@@ -146,9 +141,6 @@ def test_without_a_sidecar_detections_come_back_at_once_and_later_recalibrated(
                 sidecar.end()
             assert eventually(lambda: client.process(frame()).why is Why.DOWN)
         assert client.counters.connections == 2
-
-
-# ---- beside servers that answer wrongly, late, or not at all
 
 
 def changing(index, request, change) -> bytes:

@@ -13,7 +13,6 @@ from monitor.config import (
     InvalidConfiguration,
     Mode,
     checked,
-    is_loopback,
     load,
     replaced,
 )
@@ -251,17 +250,6 @@ TLS = 'certificate = "c.pem"\nkey = "k.pem"\n'
 TOKEN = 'data_token_file = "t"\n'
 OPEN = '[server]\ngrpc_address = "0.0.0.0:50051"\n[security]\n'
 HTTP = '[server]\nhttp_address = "0.0.0.0:1"\n[security]\n'
-
-
-@pytest.mark.parametrize(
-    ("hosts", "loopback"),
-    [
-        (("127.0.0.1", "127.9.9.9", "::1", "localhost"), True),
-        (("0.0.0.0", "::", "10.0.0.1", "vehicle", "127.0.0.1.example", ""), False),
-    ],
-)
-def test_loopback_is_what_this_machine_alone_reaches(hosts, loopback):
-    assert [is_loopback(host) for host in hosts] == [loopback] * len(hosts)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Administration in process: what is asked reaches the part that acts, and documents are read while
-frames go on being answered.
-"""
+"""Administration in process; documents are read while frames go on being answered."""
 
 import asyncio
 import threading

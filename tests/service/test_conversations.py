@@ -1,6 +1,4 @@
-"""Calls of detectors and labellers without a wire: every message is answered, in order, whatever
-it is; and only a client that reads nothing loses its stream.
-"""
+"""Calls without a wire: every message is answered, in order, whatever it is."""
 
 from __future__ import annotations
 
@@ -30,9 +28,6 @@ from tests.written import tagged
 
 def encoded(number: int, n: int = 2) -> bytes:
     return encode_frame(outgoing(number, n))
-
-
-# ---- Process
 
 
 def test_frames_are_answered_in_their_order_by_number_and_position():
@@ -98,9 +93,6 @@ def test_more_streams_than_allowed_are_refused_by_name_and_number():
     assert "max_streams" in answers[2].header.notice.message
 
 
-# ---- unary methods
-
-
 def unary(number: int, **others: Any) -> bytes:
     sent = pb.ProcessRequest.FromString(encoded(number)).frame
     return pb.ProcessFrameRequest(frame=sent, **others).SerializeToString()
@@ -158,9 +150,6 @@ def test_malformed_requests_and_impossible_questions_are_invalid_arguments():
     assert words == "bins: 513, at most 512."
 
 
-# ---- ground truth
-
-
 def account(response: pb.ReportGroundTruthResponse) -> dict[str, int]:
     return {field.name: count for field, count in response.account.ListFields()}
 
@@ -195,9 +184,6 @@ def test_every_label_is_accounted_for_and_a_malformed_message_ends_nothing():
         ({"orphan": 1}, "stream"),
     ]
     assert service.pipeline.streams["lidar"].seen.matched == 1
-
-
-# ---- answers that wait for a tracker elsewhere
 
 
 class Waiting:
@@ -244,20 +230,6 @@ def test_a_fault_of_forwarding_costs_no_answer(caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_stale_frame_is_answered_and_not_forwarded():
-    tracker = Waiting()
-    service = service_of(pipeline_of(server={"stale_seconds": 0.5}), tracker=tracker)
-    stamps = (10.0, 10.0, 9.2, 9.8)  # s; the third waited longer than the limit
-    sent = [replace(outgoing(i), stamp_ns=round(s * 1e9)) for i, s in enumerate(stamps)]
-    found = talked(service, *map(encode_frame, sent))
-    assert [len(one.frame.detections) for one in found] == [2, 2, 2, 2]
-    assert len(tracker.left) == 3
-    assert service.pipeline.counters.internal_errors == 0
-
-
-# ---- faults of our own
-
-
 @pytest.mark.parametrize("method", ["process", "report_ground_truth"])
 def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_lives(
     monkeypatch, caplog, method
@@ -277,9 +249,6 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
     assert "secret" in caplog.text
     assert service.pipeline.counters.internal_errors == 2
     assert not service._sessions
-
-
-# ---- the end of streams
 
 
 class Idle(Call):

@@ -1,6 +1,4 @@
-"""Drift of calibration in streams to a real sidecar: it is told by every way there is, ends with
-what compensates it, and outlives kills.
-"""
+"""Drift is told by every way there is, and ends with what compensates it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""What a sidecar tells of drift, over the wire and to Prometheus: nothing is lost; who asks for
-slices gets these alone; who ends alarms is told which; no series comes twice.
-"""
+"""What a sidecar tells of drift, over the wire and to Prometheus."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import replace
 from typing import Any
@@ -17,17 +14,15 @@ from monitor.drift.alarms import Alarm, DriftReading, DriftState, SliceStanding
 from monitor.drift.bets import Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.service.admin import MOST_ACTOR
-from monitor.service.calls import guarded
 from monitor.service.slice_metrics import LEAST_EVIDENCE, drift
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.fields import message_of, value_of
 from tests import exported
-from tests.administered import Caller, Refused
+from tests.administered import Refused
 from tests.alarmed import STAGES, STANDINGS, FixedWatch, alarm, service_of
 from tests.piped import pipeline_of
-
-# NaN is no equal of itself.
+from tests.service import handled
 
 
 @pytest.fixture
@@ -45,12 +40,7 @@ def asked(watch):
 
     def answer(request):
         handler, reply = methods[type(request)]
-
-        async def call() -> bytes:
-            found: bytes = await guarded(service, handler)(request.SerializeToString(), Caller())
-            return found
-
-        return reply.FromString(asyncio.run(call()))
+        return reply.FromString(handled.asked(service, handler, request.SerializeToString()))
 
     return answer
 
@@ -100,7 +90,6 @@ SLICES_SHOWN = ("car", 'a "quoted" \\ one')
 FULL = exported.watched(*SLICES_SHOWN)
 STANDING = SliceStanding("car", Severity.PAGE, DriftState.OK, 5.0, 100.0, 1000.0, None)
 RAW, FORWARDED = FULL.stages[:2]
-# All that there are, by their labels.
 Key = tuple[str, tuple[str, ...]]
 
 

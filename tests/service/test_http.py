@@ -137,13 +137,6 @@ def test_a_request_that_is_too_large_is_refused(port, rest):
     assert answer(port, HEALTH).endswith(b"ok\n")
 
 
-@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nX: "])
-def test_a_request_that_is_never_finished_is_not_awaited(port, sent):
-    with connected(port) as connection:
-        connection.sendall(sent)
-        assert b"page" not in read_all(connection)
-
-
 def test_a_request_that_drips_is_sent_away_however_steadily(port):
     with connected(port) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")

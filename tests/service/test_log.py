@@ -1,6 +1,4 @@
-"""The log: one event is one line and holds no secret, alike lines are bounded and accounted for,
-and nobody who logs is held up, or learns that it failed.
-"""
+"""The log: an event is a line without secrets, alike lines are bounded, nobody is held up."""
 
 from __future__ import annotations
 

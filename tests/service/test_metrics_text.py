@@ -1,10 +1,6 @@
-"""The text of /metrics: it parses, its labels come from closed sets, its counters add up. The names
-and labels of all families are in golden/metrics.txt.
-"""
+"""The text of /metrics: its counters add up. All families are in golden/metrics.txt."""
 
-from collections.abc import Generator
 from dataclasses import fields
-from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -27,9 +23,10 @@ from monitor.service.metrics import render
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.observations import finished
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.v1 import frame_pb2
-from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
 from monitor.wire.requests import (
     WireLimits,
     decode_process_request,
@@ -39,11 +36,11 @@ from monitor.wire.requests import (
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
-from tests.piped import pipeline_of, statistics_of
+from tests.piped import opened, pipeline_of, statistics_of
 
+OF_CLASSES = ClassEvaluation(**{f.name: 0.25 for f in fields(ClassEvaluation)} | {"n": 40})  # type: ignore[arg-type]
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
-Result = TypeVar("Result")
 BOX = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
@@ -67,14 +64,6 @@ def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
     pipeline.counters.frame_seconds.observe(0.0003)
 
 
-def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
-    header = decode_process_request(encode_header(Header(name, space, CLASSES)), LIMITS, TAIL)
-    assert isinstance(header, Header)
-    stream = pipeline.register(header)
-    assert isinstance(stream, Stream)
-    return stream
-
-
 def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     """Two tracked streams, a recalibrator that fits one of them, truth of every kind, refusals."""
     random = np.random.default_rng(3)
@@ -85,7 +74,7 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     )
     pipeline.activate(pipeline.recalibrators.learn(SCALING.to_json()).version)
     for name, space in (("lidar", BOX), ("camera", PIXEL)):
-        stream = registered(pipeline, name, space)
+        stream = opened(pipeline, Header(name, space, CLASSES))
         for frame_id in FRAME_IDS:
             n, k = 20, space.k
             mean = random.normal(size=(n, k))
@@ -115,20 +104,9 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     return pipeline
 
 
-def at_once(work: Generator[None, None, Result]) -> Result:
-    returned = []
-
-    def run():
-        returned.append((yield from work))
-
-    for _ in run():
-        pass
-    return returned[0]
-
-
 def text_of(pipeline: Pipeline) -> str:
     """All that is exported; windows are of no length, class probabilities and trials made up."""
-    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
+    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     single = [reading for reading in readings if not reading.name.startswith("total")]
     found = exported.snapshot(
         tuple(pipeline.live.export_bins()),
@@ -137,7 +115,7 @@ def text_of(pipeline: Pipeline) -> str:
         readings=readings,
         refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
-        classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
+        classes=tuple(ClassReading(reading.name, OF_CLASSES) for reading in single),
         promotions=exported.LaidDown(
             pipeline,
             standing=tuple(
@@ -150,17 +128,12 @@ def text_of(pipeline: Pipeline) -> str:
             reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
             for reading in single
         },
-        drift=at_once(pipeline.drift.reading()),
+        drift=finished(pipeline.drift.reading()),
         build=build(),
         lag={"least": 0.1, "most": 0.2},
         logs=LogCounts(lines={"info": 0}),
     )
-    return at_once(render(found)).decode()
-
-
-def class_evaluation() -> ClassEvaluation:
-    values: dict[str, Any] = {field.name: 0.25 for field in fields(ClassEvaluation)}
-    return ClassEvaluation(**(values | {"n": 40}))
+    return finished(render(found)).decode()
 
 
 def samples_of(text):
@@ -205,7 +178,7 @@ def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_eac
 
 def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
     pipeline = pipeline_of()
-    registered(pipeline, "lidar", BOX)
+    opened(pipeline, Header("lidar", BOX, CLASSES))
     samples = samples_of(text_of(pipeline))
     counters = {name: v for name, _, v in samples if name.endswith("_total")}
     assert set(counters.values()) == {0.0}
@@ -274,7 +247,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     one = OutgoingFrame(
         1, 1, np.ones(1, np.uint64), np.zeros(1, np.int64), mean, mean + 1, truth=mean
     )
-    sent(pipeline, registered(pipeline, "lidar", space), encode_frame(one))
+    sent(pipeline, opened(pipeline, Header("lidar", space, CLASSES)), encode_frame(one))
     found = [
         (name.removeprefix("calibration_"), labels)
         for name, labels, _ in samples_of(text_of(pipeline))

@@ -1,6 +1,4 @@
-"""A recalibrator's way through a real sidecar: born beside the stream, tried on later truth, put in
-force by itself or by people, and sent home when the fault is over; also over kills.
-"""
+"""A recalibrator's way through a real sidecar, there and back; also over kills."""
 
 from __future__ import annotations
 
@@ -73,13 +71,6 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         drive(traffic, until=lambda: compensated(traffic), tracks=3000)
         traffic.send(1)
         assert traffic.versions == (active_version(sidecar),)
-        label, factor = 'dimension="x",slice="car"', float(traffic.factors()[0, 0])
-
-        def shows(expected: float) -> bool:
-            found = series(sidecar, "recalibration_factor").get(label)
-            return bool(found == pytest.approx(expected))
-
-        assert eventually(lambda: shows(factor))
         assert series(sidecar, "recalibrator_swaps_total")['outcome="promoted"'] >= 1
 
         traffic.variance.clear()
@@ -90,7 +81,6 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         assert back.evidence.log10_better >= back.evidence.log10_threshold == pytest.approx(5)
         traffic.send(1)
         assert np.array_equal(traffic.forwarded, traffic.sent)
-        assert eventually(lambda: shows(1.0))
         traffic.close()
 
 

@@ -1,5 +1,4 @@
-"""What Prometheus sees of recalibrators: outcomes under their names, and the factors that were
-forwarded last, by slice."""
+"""The factors that Prometheus sees are those that were forwarded last, by slice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Rights by token, certificates as files that change, and what a client shows; without a wire."""
 
 import asyncio
-import logging
 import os
 from pathlib import Path
 
@@ -88,23 +87,6 @@ def test_a_token_opens_what_it_is_for_and_that_of_administration_all(tmp_path):
 )
 def test_a_token_that_is_not_shown_as_it_should_be_is_none(tmp_path, headers, enough):
     assert opens(Tokens(written(tmp_path, admin=ONE)), Right.ADMIN, *headers) == enough
-
-
-def test_files_that_change_are_in_force_after_the_next_look(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    tokens = Tokens(written(tmp_path, data=ONE, admin="x" * 20))
-    written(tmp_path, data=TWO)
-    assert shows(tokens, Right.DATA, ONE)
-    tokens.look_again()
-    assert not shows(tokens, Right.DATA, ONE)
-    assert shows(tokens, Right.DATA, TWO)
-    (tmp_path / "data").unlink()
-    tokens.look_again()
-    tokens.look_again()
-    assert shows(tokens, Right.DATA, TWO)
-    assert caplog.text.count("Until then the tokens read before stay active") == 1
-    assert "data_token_file has changed" in caplog.text
-    assert TWO not in caplog.text
 
 
 UNUSABLE = [

@@ -1,8 +1,4 @@
-"""A real sidecar as others meet it: real sockets, generated stubs, our own client. One process for
-all, which each test leaves as it is.
-
-Nothing that goes wrong over the wire may show a traceback or a path, nor stand in the log.
-"""
+"""A real sidecar as others meet it: no traceback and no path is shown over the wire."""
 
 import asyncio
 import re

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -105,8 +104,6 @@ def test_sigterm_under_load_is_told_to_who_watches_and_loses_no_acknowledged_fra
     with pytest.raises(StopIteration):
         next(events)
 
-
-# ---- reload and limits
 
 USUAL = """
 [metrics]
@@ -227,18 +224,8 @@ def answers(sidecar: Sidecar) -> bool:
     return True
 
 
-def loopback() -> str:
-    """Returns that of IPv6, where this machine has one."""
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return "127.0.0.1:0"
-    return "[::1]:0"
-
-
 def test_calls_beyond_the_limit_are_refused_and_those_of_a_vanished_client_end(start):
-    sidecar = start(FEW, "--grpc-address", loopback(), "--http-address", loopback())
+    sidecar = start(FEW)
     for _ in range(20):  # asked for too early, a reload ends nothing
         sidecar.process.send_signal(signal.SIGHUP)
     streams = [opened(sidecar, f"call{i}") for i in range(3)]
@@ -264,8 +251,6 @@ def test_calls_beyond_the_limit_are_refused_and_those_of_a_vanished_client_end(s
         finally:
             client.kill()
 
-
-# ---- standard error
 
 METRICS = "[metrics]\nrefresh_seconds = 0.2\n"
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"

@@ -70,14 +70,11 @@ def test_without_a_socket_nothing_happens(name, caplog):
 @pytest.mark.parametrize(
     ("microseconds", "pid", "seconds"),
     [
-        (None, None, None),
         ("30000000", None, 15.0),
         ("30000000", str(PID), 15.0),
         ("30000000", "1", None),
         ("30000000", "nobody", None),
-        *((text, None, None) for text in ("0", "-5", "soon", "3 0")),
-        ("٣", None, None),  # a digit, but not one of ASCII
-        (str(2**64 - 1), None, None),  # systemd's infinity
+        *((text, None, None) for text in ("0", "-5", "soon", "٣", str(2**64 - 1))),
     ],
 )
 def test_half_of_the_watchdogs_limit_is_the_pace_if_it_watches_us(microseconds, pid, seconds):

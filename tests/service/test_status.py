@@ -1,6 +1,4 @@
-"""A sidecar's status: every field of it over the wire and back, and how far stamps are from the
-clock.
-"""
+"""A sidecar's status, and how far stamps are from the clock."""
 
 from types import SimpleNamespace
 from typing import cast

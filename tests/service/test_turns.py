@@ -83,20 +83,6 @@ def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
     assert (done.count("seldom"), done.count("pushing")) == (5, 240)
 
 
-def test_streams_that_push_get_the_same_share_whatever_a_message_of_theirs_takes(clock):
-    turns, had = Turns(clock), {"long": 0.0, "short": 0.0}
-
-    async def pushing(name: str, seconds: float) -> None:
-        share = Share()
-        while sum(had.values()) < 10.0:
-            await turns.take(share)
-            clock.now += seconds
-            had[name] += seconds
-
-    together(pushing("long", 0.1), pushing("short", 0.01))
-    assert had["long"] == pytest.approx(had["short"], rel=0.2)
-
-
 def test_a_place_is_free_again_however_a_call_ends():
     room = Room(2)
     calls = OpenCalls(room)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Reason
-from monitor.frames.frame import AnswerExtras, FrameAnswer, ReceivedFrame, Refusal, TruthAnswer
+from monitor.frames.frame import AnswerExtras, FrameAnswer, ReceivedFrame, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
@@ -16,11 +16,10 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.client_messages import decode_answer, decode_truth_answer, refused
+from monitor.wire.client_messages import decode_answer, decode_truth_answer
 from monitor.wire.requests import decode_process_request
 from tests.as_protobuf import LIMITS, TAIL, on_wire
 from tests.reported import reported_tracks, track_messages
-from tests.scripted_monitor import in_bytes
 from tests.written import IDS, doubles, in_request, names, packed
 
 PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
@@ -245,20 +244,6 @@ def as_matrix(values, k):
         for j in range(i + 1):
             matrix[i, j] = matrix[j, i] = next(lower)
     return matrix
-
-
-def test_a_refused_message_is_answered_as_protobuf_would_write_it():
-    for reason in Reason:
-        refusal = Refusal(reason, "frame", "σ is too much: less.")
-        result = frame_pb2.FrameResult(
-            message_index=7,
-            status=frame_pb2.STATUS_REFUSED,
-            reason=on_wire(reason),
-            notices=[wire_notice(refusal)],
-        )
-        data = encode_process_response(refusal, 7)
-        assert data == in_bytes(result)
-        assert refused(data) == "frame: σ is too much: less."
 
 
 @given(

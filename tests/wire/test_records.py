@@ -1,6 +1,4 @@
-"""Strided records are never taken for what they are not. That they read and write what protobuf
-does is held where whole requests and answers are.
-"""
+"""Strided records are never taken for what they are not."""
 
 from __future__ import annotations
 

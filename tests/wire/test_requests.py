@@ -1,8 +1,4 @@
-"""Requests of detectors and labellers, decoded to arrays: what protobuf's own field access reads.
-
-Requests are also written as other clients may write them. Protobuf decides whether such bytes are
-a message at all.
-"""
+"""Requests of detectors and labellers, decoded to arrays: what protobuf itself reads."""
 
 from __future__ import annotations
 
@@ -239,25 +235,6 @@ def frame_of(count=3, **fields: Any):
 
 def looked_at(frame) -> Examined:
     return examine(received(frame).detections, XY, 3, Limits())
-
-
-def eighths(n, m=1, classes=3):
-    """(n, m, C) opinions that nothing rounds."""
-    parts = np.random.default_rng(n).integers(0, 8 // classes + 1, (n, m, classes)) / 8.0
-    parts[:, :, 0] += 1 - parts.sum(axis=2)
-    return parts
-
-
-@pytest.mark.parametrize("m", [1, 2, 7])
-@pytest.mark.parametrize("field", ["class_probabilities", "class_logits"])
-def test_class_values_of_every_detection_are_read_the_fast_way(m, field):
-    values, tail = eighths(3, m).reshape(3, -1), detection_tail()
-    frame = frame_of(**{field: values}, ground_truth_class=[0, 2, 2**32 - 1])
-    for _ in range(2):  # a layout that is new, then one that is known
-        found = received(frame, tail)
-        assert found.fast
-        assert found.detections.uniform
-        assert (found.detections.class_probabilities is None) == (field == "class_logits")
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -1,5 +1,4 @@
-"""What trackers add to the messages: motion of the sensor, scores, upstream tracks, tracks; and
-the messages of a tracker elsewhere."""
+"""Motion of the sensor, and the messages of a tracker elsewhere."""
 
 import contextlib
 from dataclasses import replace

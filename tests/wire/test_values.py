@@ -1,6 +1,4 @@
-"""Values of administration, drift and status over the wire and back: nothing is lost, and every
-word has its number.
-"""
+"""Values over the wire and back: nothing is lost, and every word has its number."""
 
 import pytest
 from hypothesis import example, given
