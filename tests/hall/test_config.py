@@ -111,11 +111,9 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
         ('statistics.windows = ["10001d"]', "['10001d']"),
         ("statistics.tau = [0.9, 0.5]", "[0.9, 0.5]"),
         ("statistics.tau = [0.5, 1.0]", "1.0"),
-        ("statistics.max_slices = 513", "513"),
         ("limits.max_dimensions = 33", "33"),
         ("limits.smallest_deviation = nan", "nan"),
         ('state.name = "a/b"', "'a/b'"),
-        ('state.name = ".."', "'..'"),
         ("metrics.export_edges = [0.5, -1.0]", "-1.0"),
     ],
 )

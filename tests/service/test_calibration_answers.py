@@ -150,7 +150,3 @@ def test_every_field_of_classes_is_what_is_read_off_the_statistics_of_the_window
             assert np.isnan(found.epistemic) == (opinions == 1)
             numbers.append(found.n)
     assert numbers == [75, 300, 300, 300]
-
-
-def test_streams_that_send_no_probabilities_have_no_classes(driven):
-    assert not calibration(driven).classes

@@ -63,7 +63,6 @@ def answer(port: int, request: bytes) -> bytes:
         ("HEAD", "/", 200, "text/html; charset=utf-8", b""),
         ("GET", "/nothing", 404, None, b"there are /metrics, /healthz, /readyz and /\n"),
         ("GET", "/../../etc/passwd", 404, None, None),
-        ("GET", "/metrics/", 404, None, None),
         *((method, "/metrics", 501, None, None) for method in ("POST", "PUT", "DELETE")),
     ],
 )
