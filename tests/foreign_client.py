@@ -15,7 +15,6 @@ INTERNALS = re.compile(r'Traceback|File "|\.py\b|site-packages|/srv|/tmp|<class|
 
 
 def serve_to_the_end(*options: str) -> subprocess.CompletedProcess[str]:
-    """A `serve` that is expected to end by itself."""
     return subprocess.run(
         serve_command(*options), cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE
     )
@@ -53,7 +52,6 @@ def in_frame(frame_id, **changes):
 
 
 def opened(sidecar, name, **changes) -> Conversation:
-    """A Process stream whose header was accepted."""
     stream = Conversation(sidecar.monitor.Process)
     assert stream.ask(in_header(name, **changes)).header.accepted
     return stream
@@ -75,7 +73,6 @@ def assert_clean(text):
 
 
 def scaling(*scale, dimensions=("x", "y")) -> str:
-    """A recalibrator document."""
     return Selection(tuple(dimensions), VarianceScaling(tuple(scale))).to_json()
 
 

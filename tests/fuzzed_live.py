@@ -228,7 +228,7 @@ async def _calls(siege: Siege, count: int) -> None:
 def _unary(world: World, data: bytes, random: random_.Random) -> bytes:
     """Makes a request of Process one of ProcessFrame; some with a header, some with none."""
     at = next((i for i in range(1, len(data)) if data[i] < 0x80), 0) + 1
-    whole: bytes = tagged(15, 2, data[at:])
-    if random.random() < 0.7:
-        return encode_header(world.header).replace(b"\x0a", b"\x12", 1) + whole
-    return tagged(1, 2, world.header.stream.encode()) + whole
+    header, name = encode_header(world.header), world.header.stream.encode()
+    named = random.random() < 0.7
+    head = header.replace(b"\x0a", b"\x12", 1) if named else tagged(1, 2, name)
+    return bytes(head + tagged(15, 2, data[at:]))

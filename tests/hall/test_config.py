@@ -4,6 +4,7 @@ import json
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_a_file_that_is_none_is_refused_by_name(tmp_path):
 
 
 # Keys of [drift] by the name that the pure core has for them, with another value each.
-OF_THE_CORE = {
+OF_THE_CORE: dict[str, tuple[str, Any]] = {
     "hours_between_false_pages": ("hours_between_false_pages", 70.0),
     "hours_between_false_tickets": ("hours_between_false_tickets", 7.0),
     "page_tolerance": ("page_tolerance", 1.5),
@@ -184,7 +185,7 @@ OF_THE_CORE = {
     "open_tracks": ("most_open", 17),
     "track_idle_seconds": ("idle_seconds", 0.7),
 }
-OF_THE_WATCH = {"watch": False, "reference": "usual.json", "refit_on_page": True}
+OF_THE_WATCH: dict[str, Any] = {"watch": False, "reference": "usual.json", "refit_on_page": True}
 
 
 @pytest.mark.parametrize("key", [*OF_THE_CORE, *OF_THE_WATCH])

@@ -1,6 +1,7 @@
 """The sidecar without its ports: which of its parts learn what."""
 
 import asyncio
+from typing import Any
 
 from monitor.config import Config, StateConfig, checked
 from monitor.service.host import Host
@@ -52,7 +53,7 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
 
 
 # Every key that a reload takes, at another value than the default.
-TAKEN: dict[str, dict[str, object]] = {
+TAKEN: dict[str, dict[str, Any]] = {
     "server": {"max_streams": 3, "max_messages_per_second": 7.0, "write_timeout_seconds": 3.0}
     | {"grace_seconds": 1.0, "shed_lag_seconds": 0.7, "shed_rows": 77}
     | {"stale_seconds": 7.0, "clock_step_seconds": 0.7},
