@@ -193,7 +193,8 @@ def test_a_key_of_drift_reaches_the_core_and_nothing_else_there_or_is_of_the_wat
     name, value = OF_THE_CORE.get(key) or ("", OF_THE_WATCH.get(key))
     found = loaded(tmp_path, f"[drift]\n{key} = {json.dumps(value)}\n").drift
     assert found != DriftConfig()
-    assert found.settings() == replace(DriftSettings(), **({name: value} if name else {}))
+    changes: dict[str, Any] = {name: value} if name else {}
+    assert found.settings() == replace(DriftSettings(), **changes)
     assert DriftConfig.model_fields.keys() == OF_THE_CORE.keys() | OF_THE_WATCH.keys()
     names = {name for name, _ in OF_THE_CORE.values()}
     assert {field.name for field in fields(DriftSettings)} - names == {"shortest_reference"}
