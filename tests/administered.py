@@ -1,6 +1,4 @@
-"""Recalibrator administration without a sidecar: what people ask for is remembered, and answered
-with what a test lays down; no tests.
-"""
+"""Recalibrator administration without a sidecar, with what a test lays down; no tests."""
 
 import asyncio
 import contextlib
@@ -44,7 +42,6 @@ FITTED = (
 
 
 def record(what: Happened, before="a-0", after="a-0", **changes: Any) -> Record:
-    """One with every field, as of noon."""
     fields: dict[str, Any] = {
         "sequence": 7,
         "time_ns": NOON_NS,
@@ -141,8 +138,6 @@ class Caller:
 
 
 class Refused(grpc.aio.AbortError):  # type: ignore[misc]  # grpc ships no types
-    """The status and the words that a call was ended with."""
-
     def __init__(self, status: grpc.StatusCode, words: str) -> None:
         super().__init__(status, words)
         self.status, self.words = status, words

@@ -12,6 +12,7 @@ from monitor.wire.requests import WireLimits, decode_process_request, detection_
 from tests.written import packed
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+WIDE = WireLimits(max_message_bytes=2**20, max_detections=10_000)
 TAIL = detection_tail()  # remembers the layout of whatever it read before
 
 
@@ -65,11 +66,13 @@ def assert_same_frame(received, frame):
     assert_padded(found.mean, found.mean_length, [d.mean for d in sent])
     assert_padded(found.covariance, found.covariance_length, [d.covariance for d in sent])
     assert_padded(found.truth, found.truth_length, [d.ground_truth for d in sent])
-    assert_same_score(found.score, sent)
-    assert_same_upstream(found.upstream_track, sent)
-    assert_same_probabilities(found.class_probabilities, [d.class_probabilities for d in sent])
-    assert_same_probabilities(received.class_logits, [d.class_logits for d in sent])
-    assert_same_true_class(found.ground_truth_class, sent)
+    scores = [[d.score] if d.HasField("score") else [] for d in sent]
+    lengths = np.array([len(row) for row in scores])
+    assert_same_rows(None if found.score is None else (found.score[:, None], lengths), scores)
+    assert_same_rows(found.class_probabilities, [d.class_probabilities for d in sent])
+    assert_same_rows(received.class_logits, [d.class_logits for d in sent])
+    assert_same_scalars(found.upstream_track, sent, "upstream_track_id")
+    assert_same_scalars(found.ground_truth_class, sent, "ground_truth_class")
     assert_same_ego(received.ego, frame)
     if len({layout_of(d) for d in sent}) > 1:
         assert not received.fast
@@ -77,42 +80,24 @@ def assert_same_frame(received, frame):
         assert received.fast
 
 
-def assert_same_score(score, sent):
-    if not any(d.HasField("score") for d in sent):
-        assert score is None
-        return
-    values = [[d.score] if d.HasField("score") else [] for d in sent]
-    assert_padded(score[:, None], np.array([len(row) for row in values]), values)
-
-
-def assert_same_upstream(upstream, sent):
-    if not any(d.HasField("upstream_track_id") for d in sent):
-        assert upstream is None
-        return
-    ids, has = upstream
-    assert ids.tolist() == [d.upstream_track_id for d in sent]
-    assert has.tolist() == [d.HasField("upstream_track_id") for d in sent]
-
-
-def assert_same_probabilities(probabilities, sent):
+def assert_same_rows(found, sent):
+    """Optional values, row by row: None where no row has any."""
     if not any(sent):
-        assert probabilities is None
-        return
-    values, length = probabilities
-    assert_padded(values, length, sent)
+        assert found is None
+    else:
+        values, lengths = found
+        assert_padded(values, lengths, sent)
 
 
-def assert_same_true_class(true_class, sent):
-    if not any(d.HasField("ground_truth_class") for d in sent):
-        assert true_class is None
+def assert_same_scalars(found, sent, field):
+    """Optional numbers and which rows have them: None where no row has any."""
+    has = [d.HasField(field) for d in sent]
+    if not any(has):
+        assert found is None
         return
-    index, has = true_class
-    assert (index.dtype, has.dtype) == (np.int64, np.bool_)
-    has_class = [d.HasField("ground_truth_class") for d in sent]
-    assert has.tolist() == has_class
-    assert index[has].tolist() == [
-        d.ground_truth_class for d in sent if d.HasField("ground_truth_class")
-    ]
+    assert found[1].dtype == np.bool_
+    assert found[1].tolist() == has
+    assert found[0][has].tolist() == [getattr(d, field) for d in sent if d.HasField(field)]
 
 
 def assert_same_ego(ego, frame):
@@ -152,7 +137,7 @@ def assert_decoded_as_protobuf_does(data, *tails):
     """With any reader: one that knows another layout, one that knows none, one that knows this."""
     unused = detection_tail()
     for tail in (*tails, TAIL, unused, unused):
-        decoded = decode_process_request(data, LIMITS, tail)
+        decoded = decode_process_request(data, WIDE, tail)
         request = parsed(perception_monitor_pb2.ProcessRequest, data)
         if request is None or request.WhichOneof("message") is None:
             assert isinstance(decoded, Refusal)

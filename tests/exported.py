@@ -1,8 +1,4 @@
-"""Made-up counts by export bin, and the measures they must give; a made-up watch over drift. No
-tests.
-
-The measures are written from the papers, bin by bin, over sums of any number of vehicles.
-"""
+"""Made-up counts by export bin, and their measures from the papers, bin by bin; no tests."""
 
 from dataclasses import dataclass, replace
 
@@ -99,7 +95,6 @@ def measures(counts: StageBins, tau) -> dict[str, dict[str, float]]:
 
 
 def slice_bins(counts: Counts, k) -> tuple[SliceBins, ...]:
-    """As the exporter takes them."""
     dimensions = tuple(f"x{d}" for d in range(k))
     names = sorted({name for name, _ in counts})
     return tuple(
@@ -124,7 +119,6 @@ def snapshot(
     pipeline: Pipeline | None = None,
     **others,
 ) -> Snapshot:
-    """Of a sidecar that has nothing else to tell."""
     pipeline = pipeline or pipeline_of()
     return Snapshot(
         **{
@@ -177,5 +171,4 @@ def watched(*slices: str) -> DriftReading:
 
 
 def text_of(snapshot: Snapshot) -> str:
-    """The whole exposition at once."""
     return bytes(finished(render(snapshot))).decode()

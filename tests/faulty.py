@@ -30,7 +30,6 @@ class FaultyDisk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process that writes to it."""
         return {
             "LD_PRELOAD": str(self.library),
             "DISK_FOLDER": str(self.folder),
@@ -45,7 +44,6 @@ class FaultyDisk:
         half.replace(self.switch)
 
     def heal(self) -> None:
-        """From now on, writes succeed."""
         self.switch.unlink()
 
     def after_power_loss(self, to: Path) -> None:

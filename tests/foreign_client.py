@@ -8,25 +8,13 @@ import pytest
 
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.v1 import (
-    frame_pb2,
-    perception_monitor_pb2,
-    recalibrator_admin_pb2,
-    truth_pb2,
-)
-from tests.served import (
-    PATIENCE,
-    ROOT,
-    Conversation,
-    Sidecar,
-    serve_command,
-)
+from monitor.v1 import frame_pb2, perception_monitor_pb2, recalibrator_admin_pb2, truth_pb2
+from tests.served import PATIENCE, ROOT, Conversation, serve_command
 
 INTERNALS = re.compile(r'Traceback|File "|\.py\b|site-packages|/srv|/tmp|<class|Exception|Error')
 
 
 def serve_to_the_end(*options: str) -> subprocess.CompletedProcess[str]:
-    """A `serve` that is expected to end by itself."""
     return subprocess.run(
         serve_command(*options), cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE
     )
@@ -64,7 +52,6 @@ def in_frame(frame_id, **changes):
 
 
 def opened(sidecar, name, **changes) -> Conversation:
-    """A Process stream whose header was accepted."""
     stream = Conversation(sidecar.monitor.Process)
     assert stream.ask(in_header(name, **changes)).header.accepted
     return stream
@@ -86,7 +73,6 @@ def assert_clean(text):
 
 
 def scaling(*scale, dimensions=("x", "y")) -> str:
-    """A recalibrator document."""
     return Selection(tuple(dimensions), VarianceScaling(tuple(scale))).to_json()
 
 
@@ -106,13 +92,6 @@ def labels(stream, frame_id, ids, **changes):
             **changes,
         )
     )
-
-
-def is_ready(sidecar: Sidecar) -> bool:
-    try:
-        return sidecar.get("/readyz") == "ready\n"
-    except OSError:
-        return False
 
 
 def padded(size):

@@ -167,7 +167,6 @@ def _numbered(inner: list[Field], key: int, number: int) -> None:
 
 
 def frame_renewed(fields: list[Field], made: int) -> None:
-    """A number and a stamp that no frame had before."""
     frame = fields[-1].content
     assert not isinstance(frame, bytes)
     _numbered(frame, 1, made)
@@ -211,8 +210,6 @@ class Fuzz:
         for one in truth:
             if one.number == 7 and not isinstance(one.content, bytes):
                 _numbered(one.content, 6, STEP * number)
-
-    # ---- frames
 
     def frame(self, data: bytes) -> None:
         """A message of Process, through the decoder alone."""
@@ -277,8 +274,6 @@ class Fuzz:
             decoded = decode_process_frame_request(sent, LIMITS)
             self.outcomes["unary refused" if isinstance(decoded, Refusal) else "unary read"] += 1
 
-    # ---- labels
-
     def label(self, data: bytes) -> None:
         """A message of ReportGroundTruth, through the decoder, the ledger and back."""
         decoded = decode_truth_request(data, LIMITS)
@@ -301,8 +296,6 @@ class Fuzz:
     def _tell(self, decoded: object) -> None:
         told = f"refused {decoded.reason.label}" if isinstance(decoded, Refusal) else "header"
         self.outcomes[told] += 1
-
-    # ---- at the end
 
     def assert_sound(self) -> None:
         """Every detection has one fate, and all that was counted is finite."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import random as random_
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
+from google.protobuf.message import Message
 
 from monitor.frames.frame import Header
 from monitor.v1 import perception_monitor_pb2 as pb
@@ -22,7 +23,7 @@ from monitor.wire.client_messages import encode_header
 from tests.fuzzed import Fuzz, World, worlds
 from tests.mutations import Mutations
 from tests.piped import CLASSES, XYZ
-from tests.written import varint
+from tests.written import tagged
 
 MONITOR, ADMIN = "/monitor.v1.PerceptionMonitor/", "/monitor.v1.RecalibratorAdmin/"
 PATIENCE = 30.0  # s for the answer to a message
@@ -54,7 +55,10 @@ FAULTS_OF_CLIENTS = {
         "RESOURCE_EXHAUSTED",
     )
 }
-_UNARY = {
+_REQUESTS: dict[str, Message] = {
+    MONITOR + "ImportStatistics": pb.ImportStatisticsRequest(),
+    MONITOR + "ExportStatistics": pb.ExportStatisticsRequest(),
+    MONITOR + "WatchEvents": pb.WatchEventsRequest(),
     MONITOR + "GetCalibration": pb.GetCalibrationRequest(
         slices=["car"], bins=5, include_bins=True, window="5m"
     ),
@@ -130,7 +134,6 @@ async def _beside(siege: Siege, channel: grpc.aio.Channel, ending: asyncio.Event
 
 
 async def _frames(siege: Siege, world: World, count: int) -> None:
-    """Attacks Process, with a good header first."""
     fuzz = siege.fuzz(world)
 
     def read(reply: bytes, index: int) -> str:
@@ -191,60 +194,41 @@ async def _streams(
 
 async def _calls(siege: Siege, count: int) -> None:
     """Calls the other methods, each with its own request gone wrong, one after the other."""
-    random, channel = siege.random, siege.channel
-    unary = {
-        name: Mutations([data], {}, random) if data else None
-        for name, data in ((name, one.SerializeToString()) for name, one in _UNARY.items())
+    random = siege.random
+    requests = {name: one.SerializeToString() for name, one in _REQUESTS.items()}
+    changed = {
+        name: Mutations([data], {}, random).next if data else lambda: random.randbytes(8)
+        for name, data in requests.items()
     }
-    names = [name for name in unary if name != ADMIN + "Fit"]
+    names = [name for name in changed if name != ADMIN + "Fit"]
     frames = [(world, siege.fuzz(world)) for world in worlds()]
     for i in range(count):
         siege.sent += 1
-        call: Awaitable[object]
+        # A fit takes a second of a process of its own.
+        name = ADMIN + "Fit" if i % 1000 == 506 else random.choice(names)
         if i % 2:
             world, fuzz = random.choice(frames)
-            name = MONITOR + "ProcessFrame"
-            call = channel.unary_unary(name)(_unary_frame(world, fuzz.frames.next(), random))
-        elif i % 50 in (0, 2, 4):
-            name = ("ImportStatistics", "ExportStatistics", "WatchEvents")[i % 50 // 2]
-            call = (_imported, _exported, _watched)[i % 50 // 2](channel, random)
+            name, data = MONITOR + "ProcessFrame", _unary(world, fuzz.frames.next(), random)
         else:
-            # A fit takes a second of a process of its own.
-            name = ADMIN + "Fit" if i % 1000 == 506 else random.choice(names)
-            changed = unary[name]
-            call = channel.unary_unary(name)(changed.next() if changed else random.randbytes(8))
+            data = changed[name]()
+        # To the wire, a unary call is a stream of one message.
+        call = siege.channel.stream_stream(name)(iter([data]))
         code = grpc.StatusCode.OK
         try:
-            await asyncio.wait_for(call, PATIENCE)
+            while await asyncio.wait_for(call.read(), PATIENCE) is not grpc.aio.EOF:
+                if name.endswith("WatchEvents") or random.random() < 0.2:
+                    break  # this client has seen enough, and goes without a word
         except grpc.aio.AioRpcError as error:
             code = error.code()
             assert code in FAULTS_OF_CLIENTS, (name, error)
+        call.cancel()
         siege.outcomes[f"{name.rpartition('/')[2]} {code.name}"] += 1
 
 
-def _unary_frame(world: World, data: bytes, random: random_.Random) -> bytes:
+def _unary(world: World, data: bytes, random: random_.Random) -> bytes:
     """Makes a request of Process one of ProcessFrame; some with a header, some with none."""
     at = next((i for i in range(1, len(data)) if data[i] < 0x80), 0) + 1
-    frame = data[at:]
-    whole: bytes = b"\x7a" + varint(len(frame)) + frame
-    if random.random() < 0.7:
-        return encode_header(world.header).replace(b"\x0a", b"\x12", 1) + whole
-    name = world.header.stream.encode()
-    return b"\x0a" + bytes([len(name)]) + name + whole
-
-
-async def _imported(channel: grpc.aio.Channel, random: random_.Random) -> None:
-    parts = [random.randbytes(random.randrange(60)) for _ in range(random.randrange(4))]
-    await channel.stream_unary(MONITOR + "ImportStatistics")(iter(parts))
-
-
-async def _exported(channel: grpc.aio.Channel, random: random_.Random) -> None:
-    async for _ in channel.unary_stream(MONITOR + "ExportStatistics")(random.randbytes(4)):
-        if random.random() < 0.2:
-            return  # this client has seen enough, and goes without a word
-
-
-async def _watched(channel: grpc.aio.Channel, random: random_.Random) -> None:
-    call = channel.unary_stream(MONITOR + "WatchEvents")(random.randbytes(random.randrange(3)))
-    await call.read()
-    call.cancel()
+    header, name = encode_header(world.header), world.header.stream.encode()
+    named = random.random() < 0.7
+    head = header.replace(b"\x0a", b"\x12", 1) if named else tagged(1, 2, name)
+    return bytes(head + tagged(15, 2, data[at:]))

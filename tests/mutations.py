@@ -95,8 +95,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-# ---- changes of one field of a message, or of its fields
-
 Random = random_.Random
 Change = Callable[[Random, list[Field]], None]
 
@@ -194,9 +192,6 @@ def _one(random: Random, fields: list[Field]) -> list[Field] | None:
     return fields or None
 
 
-# ---- changes of bytes
-
-
 def _flipped(random: Random, data: bytes) -> bytes:
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 4, 16)) if data else 0):
@@ -243,12 +238,6 @@ class Mutations:
     def valid(self) -> bytes:
         """Makes a message in which nothing is wrong."""
         return written(self._renewed())
-
-    def of(self, name: str) -> bytes:
-        """Makes a message with a single change, of the kind that is named."""
-        fields = self._renewed()
-        self._change(name, fields)
-        return self._tell(name, written(fields))
 
     def next(self) -> bytes:
         """Makes a message with any change."""

@@ -37,7 +37,6 @@ def frame(frame_id: int = 1, n: int = 3, **changes: Any) -> OutgoingFrame:
 
 
 def accepted(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
-    """The answer to a header."""
     answer = pb.HeaderResult(stream=request.header.stream, accepted=True)
     yield pb.ProcessResponse(header=answer).SerializeToString()
 
@@ -71,7 +70,6 @@ def well(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def serving(script: Script, address: str = "127.0.0.1:0") -> Iterator[str]:
-    """A server on loopback; its address."""
 
     def process(requests: Iterable[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         for index, data in enumerate(requests):
@@ -99,7 +97,6 @@ def connected(address: str, header: Header = HEADER, **options: float) -> Monito
 
 
 def answered_again(client: MonitorClient, first: int = 1000) -> bool:
-    """Whether frames are answered after a while; bounded."""
     numbers = iter(range(first, first + 1000))
     return bool(eventually(lambda: not client.process(frame(next(numbers))).raw))
 

@@ -42,11 +42,7 @@ class Sidecar:
     """A running `serve`, and the addresses it told."""
 
     def __init__(
-        self,
-        folder: Path,
-        config: str,
-        *options: str,
-        environment: Mapping[str, str] | None = None,
+        self, folder: Path, config: str, *options: str, environment: Mapping[str, str] | None = None
     ) -> None:
         settings = folder / "sidecar.toml"
         if "[state]" not in config:
@@ -95,7 +91,6 @@ class Sidecar:
             self.process.stdout.close()
 
     def stopped(self) -> tuple[int, int, int]:
-        """Frames, detections and labelled ones of the last line of the log."""
         text = self.log.read_text("utf-8")
         found = re.search(r"stopped: (\d+) frames, (\d+) detections, (\d+) with", text)
         assert found, text
@@ -126,7 +121,6 @@ class Sidecar:
         return sum(s.stages[0].n for s in self.calibration().slices if s.slice == name)
 
     def memory(self) -> int:
-        """Resident bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found
@@ -169,7 +163,6 @@ def process_bytes(channel, name="Process"):
 
 
 def eventually(check, seconds=PATIENCE):
-    """Until it is true; what it was at last."""
     end = time.monotonic() + seconds
     while not (found := check()) and time.monotonic() < end:
         time.sleep(0.05)

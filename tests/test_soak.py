@@ -31,6 +31,3 @@ def test_a_short_soak_makes_its_report_and_nothing_is_beyond_its_bound():
     assert labels is not None
     sent, answered, durable = map(int, labels.groups())
     assert sent == answered == durable > 0
-    fates = re.search(r"^fates: .*matched (\d+)", done.stdout, re.MULTILINE)
-    assert fates is not None
-    assert int(fates[1]) > 0

@@ -4,11 +4,9 @@ Threads of the test for most of them; `python -m tests.trackers` is one that can
 """
 
 import contextlib
-import itertools
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,26 +87,19 @@ def frame(number: int, n: int = 2) -> OutgoingFrame:
 
 
 class FakeTracker:
-    """A server in threads of the test.
-
-    requests  all that came, in order, over all calls
-    calls     how many there were
-    deaf      it takes calls and reads none of them
-    """
+    """A server in threads of the test; requests: all that came, in order, over all calls."""
 
     def __init__(
         self,
         behave: Behaviour = answering,
         *,
         address: str = "127.0.0.1:0",
-        deaf: bool = False,
         healthy: bool | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self.behave, self.deaf = behave, deaf
+        self.behave = behave
         self.requests: list[Request] = []
         self.calls = 0
-        self._stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
         handler = grpc.stream_stream_rpc_method_handler(self._update)
         handlers = grpc.method_handlers_generic_handler("monitor.v1.Tracker", {"Update": handler})
@@ -130,7 +121,6 @@ class FakeTracker:
 
     def stop(self) -> None:
         """At once: calls end where they are."""
-        self._stopped.set()
         self._server.stop(0).wait(PATIENCE)
 
     @property
@@ -143,9 +133,6 @@ class FakeTracker:
 
     def _update(self, requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
         self.calls += 1
-        if self.deaf:
-            self._stopped.wait(3 * PATIENCE)
-            return
         for data in requests:
             request = Request.FromString(data)
             self.requests.append(request)
@@ -185,7 +172,7 @@ def tracker_process(address: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.P
 def serve(address: str) -> None:
     """Until killed."""
     print(FakeTracker(address=address).address, flush=True)
-    for _ in itertools.repeat(None):
+    while True:
         time.sleep(PATIENCE)
 
 

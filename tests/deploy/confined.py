@@ -44,12 +44,8 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 def groups() -> dict[str, set[str]]:
     """Reads systemd's sets of system calls, each with what is in the sets that it names."""
-    listed = subprocess.run(
-        ["systemd-analyze", "syscall-filter", "--no-pager"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    command = ["systemd-analyze", "syscall-filter", "--no-pager"]
+    listed = subprocess.check_output(command, text=True)
     members: dict[str, set[str]] = {}
     current: set[str] = set()
     for line in listed.splitlines():
@@ -82,11 +78,8 @@ def allowed(filters: list[str]) -> set[str]:
 def confine(unit: Path) -> None:
     """Filters from now on, and for whatever this process becomes and starts. Raises OSError."""
     asked = settings(unit)
-    families = [
-        int(getattr(socket, name))
-        for line in asked["RestrictAddressFamilies"]
-        for name in line.split()
-    ]
+    names = " ".join(asked["RestrictAddressFamilies"]).split()
+    families = [int(getattr(socket, name)) for name in names]
     no_new_code = asked["MemoryDenyWriteExecute"] == ["yes"]
     library = ctypes.CDLL("libseccomp.so.2")
     library.seccomp_init.restype = ctypes.c_void_p

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -37,8 +37,6 @@ class Question:
     place     the panel or annotation that asks it
     optional  whether its row is one of those that may be empty
     instant   answered for one moment, the last; else over the range of the dashboard
-    legend    of its series, with labels in double braces
-    ref       letter of the expression within its panel
     """
 
     dashboard: str
@@ -52,12 +50,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one question.
-
-    expression  as it was asked, with all variables put in
-    series      labels, and moments with values, without those that are NaN
-    error       what Prometheus says instead, or empty
-    """
+    """What came of one question, as it was asked with all variables put in; NaN are left out."""
 
     question: Question
     expression: str
@@ -171,9 +164,8 @@ def call(prometheus: Prometheus, path: str, **asked: str) -> Any:
         raise Refused(json.load(error)["error"]) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One of a rule file, by the name that it is recorded under, or of the alert."""
+class Rule(NamedTuple):
+    """Holds one rule by the name that it is recorded under, or of the alert."""
 
     name: str
     expression: str

@@ -35,23 +35,6 @@ def metrics(expression: str) -> set[str]:
     return found
 
 
-def documented(readme: str) -> tuple[set[str], set[str]]:
-    """Lists the metrics that the section Metrics of a README names, and those of its table.
-
-    Names stand in backticks, without calibration_; a list of labels may follow in braces.
-    """
-    (section,) = re.findall(r"^## Metrics\n(.*?)^### ", readme, flags=re.DOTALL | re.MULTILINE)
-    names: set[str] = set()
-    rows: set[str] = set()
-    for line in section.splitlines():
-        row = line.startswith("| `")
-        for name in re.findall(r"`(\w+)(?:\{[\w,]*\})?`", line.split(" | ")[0] if row else line):
-            full = name if name.startswith("process_") else f"calibration_{name}"
-            names.add(full)
-            rows |= {full} if row else set()
-    return names, rows
-
-
 def families(exposition: str) -> dict[str, set[str]]:
     """Lists the series of each family by its name."""
     found = {}

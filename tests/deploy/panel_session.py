@@ -35,15 +35,10 @@ _OF_ALERTS = {"ALERTS"}
 class Session:
     """Holds what was seen, and what was asked of it.
 
-    known        every metric that a Prometheus has, or whose type a sidecar tells
-    panels       answers to the panels' questions, each dashboard as it opens; those of optional
-                 rows from the sidecar with all options
-    sliced       the same with the demo's faulty sensor chosen, of dashboards that choose a slice
-    plain        answers to the questions of optional rows from the demo
-    annotations  answers from the demo
-    health       of each rule by its name: ok, or what is wrong
-    alerts       answers from the demo to the expressions of alerts
-    recorded     answers from the demo: how many series a rule has recorded
+    known     every metric that a Prometheus has, or whose type a sidecar tells
+    panels    answers to the panels' questions; those of optional rows from the sidecar with options
+    health    of each rule by its name: ok, or what is wrong
+    recorded  how many series a rule has recorded
     """
 
     boards: tuple[Json, ...]
@@ -51,8 +46,6 @@ class Session:
     options: Watched
     known: frozenset[str]
     panels: tuple[Answer, ...]
-    sliced: tuple[Answer, ...]
-    plain: tuple[Answer, ...]
     annotations: tuple[Answer, ...]
     rules: tuple[Rule, ...]
     health: Mapping[str, str]
@@ -97,35 +90,30 @@ class Session:
         """Gives the account of it all."""
         answers = (*self.panels, *self.annotations, *self.alerts)
         return {
-            "dashboards": len(self.boards),
             "panels": sum(len(panels(board)) for board in self.boards),
             "expressions of panels": len(self.panels),
-            "expressions of annotations": len(self.annotations),
-            "recording rules": len(self.recorded),
-            "alert rules": len(self.alerts),
-            "answered with an error": sum(bool(answer.error) for answer in answers)
-            + sum(health != "ok" for health in self.health.values()),
+            "rules": len(self.rules),
+            "answered with an error": sum(bool(answer.error) for answer in answers),
             "panel expressions without data": sum(answer.is_empty for answer in self.panels),
             "named that do not exist": len(self.mistakes()),
-            "metrics": len(self.exposed()),
             "metrics in no panel": len(self.in_no_panel()),
         }
 
 
 def session(demo: Watched, options: Watched, faulty: str = Plan().faulty) -> Session:
-    """Asks everything. Raises LookupError where a variable of a dashboard has no value."""
-    found: dict[str, list[Answer]] = {"panels": [], "sliced": [], "plain": [], "annotations": []}
+    """Asks everything; of dashboards that show one slice at a time, of the faulty sensor's.
+
+    Raises LookupError where a variable of a dashboard has no value.
+    """
+    asked, marks = list[Answer](), list[Answer]()
     for board in boards():
         chosen, with_options = opened(demo, board), opened(options, board)
+        if "slice" in chosen:
+            chosen["slice"] = faulty
         for question in questions(board):
-            if question.optional:
-                found["panels"].append(ask(options, question, with_options))
-                found["plain"].append(ask(demo, question, chosen))
-                continue
-            found["panels"].append(ask(demo, question, chosen))
-            if "slice" in chosen:
-                found["sliced"].append(ask(demo, question, chosen | {"slice": faulty}))
-        found["annotations"] += [ask(demo, each, chosen) for each in annotations(board)]
+            where = (options, with_options) if question.optional else (demo, chosen)
+            asked.append(ask(where[0], question, where[1]))
+        marks += [ask(demo, each, chosen) for each in annotations(board)]
     every = rules((RECORDING, *ALERT_FILES))
     alerts = [_of_rule(demo, rule.name, rule.expression) for rule in every if rule.alert]
     recorded = [
@@ -147,7 +135,8 @@ def session(demo: Watched, options: Watched, faulty: str = Plan().faulty) -> Ses
         health=health_of_rules(demo),
         alerts=tuple(alerts),
         recorded=tuple(recorded),
-        **{name: tuple(answers) for name, answers in found.items()},
+        panels=tuple(asked),
+        annotations=tuple(marks),
     )
 
 

@@ -1,10 +1,8 @@
 """deploy/compose.yml as text, and its configurations in the real programs.
 
 There is no container engine here, and no Grafana server: that the images start is not shown.
-Grafana's provisioning files are held to its documentation.
 """
 
-import json
 import re
 import sys
 import tomllib
@@ -17,8 +15,7 @@ import yaml
 from monitor.cli import build_parser
 from monitor.commands.demo.run import config_text
 from monitor.config import load
-from tests.components import program
-from tests.deploy.scraping import ROOT, printed, promtool
+from tests.deploy.scraping import ROOT, printed
 
 FILE = ROOT / "deploy" / "compose.yml"
 CONFIGS = FILE.parent / "compose"
@@ -28,10 +25,6 @@ OURS = ("sidecar", "demo")
 EACH = pytest.mark.parametrize("service", SERVICES)
 IN_SIDECAR = "/etc/calibration-monitor/sidecar.toml"
 PROMETHEUS = yaml.safe_load((CONFIGS / "prometheus.yml").read_text("utf-8"))
-DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards"
-# Keys as Grafana's documentation has them (Administration, Provision Grafana): it ignores others.
-DATA_SOURCE = {"name", "type", "uid", "access", "url", "isDefault", "editable", "jsonData"}
-PROVIDER = {"name", "type", "folder", "disableDeletion", "allowUiUpdates", "options"}
 
 
 def mounts(service: str) -> dict[Path, str]:
@@ -40,15 +33,6 @@ def mounts(service: str) -> dict[Path, str]:
     return {
         FILE.parent / source: target for source, target, *_ in volumes if source.startswith(".")
     }
-
-
-def laid_out(folder: Path, service: str) -> str:
-    """Makes a root of a container of its mounts; returns where its configuration is in it."""
-    for ours, target in mounts(service).items():
-        link = folder / target.removeprefix("/")
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(ours)
-    return f"{folder}{SERVICES[service]['command'][0].removeprefix('--config.file=')}"
 
 
 # ---- the file
@@ -84,18 +68,6 @@ def test_a_service_has_no_privilege_and_publishes_on_the_loopback_alone(service)
     assert bool(published) != ("network_mode" in settings)
 
 
-def test_our_image_is_built_here_and_once():
-    """Keeps two services from building the same at once, which fails now and then, and first of
-    all the first time: "image already exists".
-    """
-    (builder,) = (name for name, settings in SERVICES.items() if "build" in settings)
-    assert builder == "sidecar"
-    assert (FILE.parent / SERVICES[builder]["build"]["context"]).resolve() == ROOT
-    assert {SERVICES[service]["image"] for service in OURS} == {"calibration-monitor"}
-    # It is not looked for in a registry, where somebody else may have one of that name.
-    assert SERVICES["demo"]["pull_policy"] == "never"
-
-
 @EACH
 def test_our_services_are_bounded_and_images_of_others_are_pinned_to_a_version(service):
     settings = SERVICES[service]
@@ -109,6 +81,8 @@ def test_our_services_are_bounded_and_images_of_others_are_pinned_to_a_version(s
 
 def test_the_traffic_shares_the_network_of_the_sidecar_and_restarts_with_it():
     demo = SERVICES["demo"]
+    # It is not looked for in a registry, where somebody else may have one of that name.
+    assert (demo["pull_policy"], demo["image"]) == ("never", SERVICES["sidecar"]["image"])
     assert demo["network_mode"] == "service:sidecar"
     assert demo["depends_on"] == {"sidecar": {"condition": "service_healthy", "restart": True}}
     # A sidecar that an engine restarts leaves us in its old network: we give up, and are restarted.
@@ -135,75 +109,15 @@ def test_the_sidecar_is_that_of_the_demo_with_http_for_its_neighbours_and_time_t
     assert ours == tomllib.loads(config_text(1.0))
 
 
-def test_the_health_check_is_that_of_the_image_and_comes_sooner():
-    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
-    (check,) = re.findall(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", dockerfile, flags=re.MULTILINE)
-    assert SERVICES["sidecar"]["healthcheck"]["test"] == ["CMD", *json.loads(check)]
-
-
-# ---- configurations in the real programs
-
-
-@pytest.mark.components
-def test_prometheus_takes_its_configuration_and_finds_all_rules(tmp_path):
-    said = promtool("check", "config", laid_out(tmp_path, "prometheus"))
-    files = {path.name for path in (ROOT / "deploy" / "prometheus").glob("*_rules.yml")}
-    assert len(files) >= 4
-    assert set(re.findall(r"(\w+_rules\.yml)$", said, re.MULTILINE)) >= files
-    assert "FAILED" not in said
-
-
-@pytest.mark.components
-def test_alertmanager_takes_its_configuration(tmp_path):
-    command = (program("amtool"), "check-config", laid_out(tmp_path, "alertmanager"))
-    assert "SUCCESS" in printed(*command)
-
-
-def test_prometheus_scrapes_and_alerts_services_of_the_file_on_the_ports_that_they_have():
+def test_prometheus_loads_all_rules_and_scrapes_the_sidecar_where_it_listens():
+    (pattern,) = PROMETHEUS["rule_files"]
+    place = mounts("prometheus")[FILE.parent / "./prometheus"]
+    assert (place, pattern) == ("/etc/prometheus/rules", "rules/*_rules.yml")
     (job,) = PROMETHEUS["scrape_configs"]
-    assert job["job_name"] == "calibration_monitor"
     assert job["static_configs"] == [{"targets": ["sidecar:9464"], "labels": {"instance": "demo"}}]
-    (told,) = PROMETHEUS["alerting"]["alertmanagers"][0]["static_configs"]
-    assert told["targets"] == ["alertmanager:9093"]
-    for target in ("sidecar:9464", "alertmanager:9093", "prometheus:9090"):
-        service, port = target.split(":")
-        assert f"127.0.0.1:{port}:{port}" in SERVICES[service]["ports"]
 
 
 # ---- Grafana, which does not run here
-
-
-def provisioned(kind: str) -> dict[str, Any]:
-    """Reads the only entry of the only file of a kind."""
-    places = {target: ours for ours, target in mounts("grafana").items()}
-    (file,) = places[f"/etc/grafana/provisioning/{kind}"].iterdir()
-    content = yaml.safe_load(file.read_text("utf-8"))
-    assert content.pop("apiVersion") == 1
-    ((entry,),) = content.values()
-    assert content.keys() == {{"datasources": "datasources", "dashboards": "providers"}[kind]}
-    return dict(entry)
-
-
-def test_the_data_source_is_the_prometheus_of_the_file_under_the_uid_that_dashboards_name():
-    source = provisioned("datasources")
-    assert source.keys() <= DATA_SOURCE
-    assert source["jsonData"].keys() <= {"httpMethod", "timeInterval"}
-    assert (source["type"], source["access"]) == ("prometheus", "proxy")
-    assert (source["uid"], source["isDefault"]) == ("prometheus", True)
-    assert source["url"] == "http://prometheus:9090"
-    assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
-
-
-def test_the_dashboards_are_where_the_provider_looks_and_the_first_is_one_of_them():
-    provider = provisioned("dashboards")
-    assert provider.keys() <= PROVIDER | {"updateIntervalSeconds"}
-    assert (provider["type"], provider["folder"]) == ("file", "Calibration monitor")
-    place = mounts("grafana")[FILE.parent / "./grafana/dashboards"]
-    assert provider["options"] == {"path": place}
-    environment = SERVICES["grafana"]["environment"]
-    home = Path(environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
-    assert str(home.parent) == place
-    assert (DASHBOARDS / home.name).is_file()
 
 
 def test_grafana_lets_everybody_look_and_nobody_in():
@@ -212,5 +126,7 @@ def test_grafana_lets_everybody_look_and_nobody_in():
     assert settings["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert settings["GF_AUTH_BASIC_ENABLED"] == "false"
     assert not any("PASSWORD" in name for name in settings)
-    # A boolean in YAML would be handed on as such, and compose refuses it.
-    assert all(isinstance(value, str) for value in settings.values())
+    home = settings["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    place, _, name = home.rpartition("/")
+    assert mounts("grafana")[FILE.parent / "./grafana/dashboards"] == place
+    assert (ROOT / "deploy" / "grafana" / "dashboards" / name).is_file()

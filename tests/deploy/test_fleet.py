@@ -1,10 +1,8 @@
 """The agent of a vehicle: promtool is content with it, every name it keeps is one that the sidecar
-exports and no alert needs another; and a real agent sends exactly these to a real Prometheus.
+exports, and no alert needs another.
 """
 
-import contextlib
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +10,21 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.service.http import Endpoint
-from tests.components import program
 from tests.deploy.panel_names import metrics
 from tests.deploy.scraping import (
     ALERT_FILES,
     EXPOSITION,
     FOLDER,
-    Answering,
-    Started,
     promtool,
-    until,
 )
 
-# A name, and the labels beside it.
-Series = tuple[str, frozenset[tuple[str, str]]]
-
-VEHICLE, FLEET = "van-17", "vans"
 AGENT: dict[str, Any] = yaml.safe_load((FOLDER / "agent.yml").read_text("utf-8"))
 (SCRAPE,) = AGENT["scrape_configs"]
 # The rules that say what is kept.
 MARKS = [r for r in SCRAPE["metric_relabel_configs"] if r.get("target_label") == "__tmp_headline"]
-# As the file says: 13 and one a dimension of each slice, and at most so many of a vehicle.
-OF_A_SLICE, OF_A_VEHICLE = 13, 120
 # The golden text leaves these out, since they are never the same; dashboards ask for them, too.
-BESIDE = """\
-# TYPE calibration_build_info gauge
-calibration_build_info{version="1.0"} 1
-# TYPE calibration_stamp_lag_seconds gauge
-calibration_stamp_lag_seconds{of="freshest"} 0.1
-calibration_stamp_lag_seconds{of="stalest"} 0.2
-# TYPE process_resident_memory_bytes gauge
-process_resident_memory_bytes 3e8
-# TYPE process_start_time_seconds gauge
-process_start_time_seconds 1.7e9
-# TYPE process_open_fds gauge
-process_open_fds 30
-"""
-EXPORTED = EXPOSITION.read_text("utf-8") + BESIDE
-SAMPLES: dict[Series, float] = {
-    # To Prometheus a label without a value is none.
-    (sample.name, frozenset((k, v) for k, v in sample.labels.items() if v)): sample.value
-    for family in text_string_to_metric_families(EXPORTED)
-    for sample in family.samples
-}
-
-
-def kept() -> dict[Series, float]:
-    """Finds what the rules leave, read as Prometheus reads them."""
-
-    def wanted(series: Series) -> bool:
-        labels = {"__name__": series[0], **dict(series[1])}
-        return any(
-            re.fullmatch(rule["regex"], ";".join(labels.get(x, "") for x in rule["source_labels"]))
-            for rule in MARKS
-        )
-
-    return {series: value for series, value in SAMPLES.items() if wanted(series)}
+BESIDE = {"calibration_build_info", "calibration_stamp_lag_seconds", "process_open_fds"}
+BESIDE |= {"process_resident_memory_bytes", "process_start_time_seconds"}
 
 
 def names() -> set[str]:
@@ -97,89 +53,11 @@ def test_promtool_is_content_with_the_agent(tmp_path):
 
 
 def test_every_name_that_is_kept_is_exported_and_no_alert_needs_another():
-    assert names() <= {name for name, _ in SAMPLES}
+    families = text_string_to_metric_families(EXPOSITION.read_text("utf-8"))
+    assert names() <= BESIDE | {each.name for family in families for each in family.samples}
     for path in ALERT_FILES:
         for group in yaml.safe_load(path.read_text("utf-8"))["groups"]:
             for rule in group["rules"]:
                 asked = metrics(rule["expr"])
                 assert asked, rule["alert"]
                 assert asked <= names() | {"up"}, rule["alert"]
-
-
-def test_a_vehicle_has_as_many_series_as_the_file_says():
-    found = kept()
-    of_slices = Counter(dict(labels)["slice"] for _, labels in found if "slice" in dict(labels))
-    dimensions = Counter(
-        dict(labels)["slice"] for name, labels in found if name.endswith("recalibration_factor")
-    )
-    assert of_slices and dimensions
-    for name, count in of_slices.items():
-        assert count <= OF_A_SLICE + dimensions[name], name
-    assert len(found) - of_slices.total() <= OF_A_VEHICLE
-    text = (FOLDER / "agent.yml").read_text("utf-8")
-    assert f"{OF_A_SLICE} + K" in text
-    assert f"and {OF_A_VEHICLE} a vehicle" in text
-    assert f"at most {OF_A_SLICE + 7} series a slice of up to seven" in text
-
-
-# ---- a real agent, and a real Prometheus that receives
-
-
-def receiver(folder: Path) -> Answering:
-    """Starts a Prometheus that scrapes nothing and takes what is written to it."""
-    (folder / "fleet.yml").write_text("{}", "utf-8")
-    return Answering(
-        folder / "fleet.txt",
-        program("prometheus"),
-        "--web.enable-remote-write-receiver",
-        f"--config.file={folder / 'fleet.yml'}",
-        f"--storage.tsdb.path={folder / 'fleet'}",
-    )
-
-
-def everything(received: Answering) -> dict[Series, float]:
-    """Returns the newest value of each series."""
-    found = received.query('{job!=""}')
-    return {(of.pop("__name__"), frozenset(of.items())): value for of, value in found}
-
-
-class Agent(Started):
-    """Runs the agent of the file, in more of a hurry, and over a link without TLS."""
-
-    def __init__(self, folder: Path, target: int, receiver: str) -> None:
-        config = yaml.safe_load((FOLDER / "agent.yml").read_text("utf-8"))
-        config["global"]["scrape_interval"] = "250ms"
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{target}"]}]
-        (remote,) = config["remote_write"]
-        del remote["tls_config"], remote["authorization"]
-        remote |= {"url": f"http://{receiver}/api/v1/write", "remote_timeout": "1s"}
-        remote["queue_config"] |= {"batch_send_deadline": "250ms", "max_backoff": "1s"}
-        path = folder / "agent.yml"
-        path.write_text(yaml.safe_dump(config), "utf-8")
-        super().__init__(
-            folder / "agent.txt",
-            # It inherits our environment, to which its variable is added on the way.
-            "env",
-            f"VEHICLE={VEHICLE}",
-            program("prometheus"),
-            "--enable-feature=agent,expand-external-labels",
-            f"--config.file={path}",
-            f"--storage.agent.path={folder / 'agent'}",
-        )
-
-
-@pytest.mark.components
-def test_exactly_what_is_kept_arrives_under_the_name_of_the_vehicle(tmp_path):
-    endpoint = Endpoint()
-    endpoint.published.metrics = EXPORTED.encode()
-    target = endpoint.start("127.0.0.1", 0)
-    common = {("job", "calibration_monitor"), ("instance", VEHICLE), ("fleet", FLEET)}
-    expected = {(name, labels | common): value for (name, labels), value in kept().items()}
-    expected[("up", frozenset(common))] = 1.0
-    with contextlib.ExitStack() as started:
-        started.callback(endpoint.stop)
-        received = receiver(tmp_path)
-        started.callback(received.stop)
-        started.callback(Agent(tmp_path, target, received.address).stop)
-        until(lambda: len(everything(received)) >= len(expected), "the series of the agent")
-        assert everything(received) == pytest.approx(expected, rel=1e-12, nan_ok=True)

@@ -1,39 +1,13 @@
-"""The sidecar without its ports: which of its parts learn what, and what it finds on the disk."""
+"""The sidecar without its ports: which of its parts learn what."""
 
 import asyncio
-import socket
-from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
-import pytest
-
-from monitor.config import (
-    Config,
-    PendingConfig,
-    StateConfig,
-    checked,
-)
-from monitor.pipeline.checkpoints import Checkpoints
-from monitor.pipeline.pending import Dropped
-from monitor.pipeline.run_state import RunState, restore_run
-from monitor.service.host import Host, ServiceManager
+from monitor.config import Config, StateConfig, checked
+from monitor.service.host import Host
 from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
-from monitor.store.files import Claim
-from monitor.store.journal import Journal
 from monitor.wire.messages import Health
-from tests.journalled import frame
-from tests.piped import fateless
-
-
-def test_failed_checkpoints_and_rows_not_learned_are_in_the_metrics():
-    sidecar = quiet()
-    sidecar.checkpoints.failures, sidecar.pipeline.learning._open.left_out = 5, 7
-    asyncio.run(sidecar.exporting.refresh_if_possible())
-    assert sidecar.pipeline.counters.internal_errors == 0
-    lines = sidecar.endpoint.published.metrics.decode().splitlines()
-    assert "calibration_checkpoint_failures_total 5.0" in lines
-    assert "calibration_learning_left_out_total 7.0" in lines
 
 
 def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:
@@ -66,21 +40,6 @@ def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
     assert (counters.overloads, counters.shedding, counters.loop_lag_seconds) == (1, False, 0.3)
 
 
-def test_frames_that_wait_long_for_their_turn_are_an_overload_of_a_punctual_loop():
-    sidecar = quiet()
-    turns = sidecar.server.service.turns
-
-    async def wait(*seconds: float) -> list[bool]:
-        found = []
-        for now, waited in enumerate(seconds):
-            turns._longest = waited
-            sidecar._look(float(now), 0.0, 0, 0)
-            found.append(sidecar.pipeline.overload.shedding)
-        return found
-
-    assert asyncio.run(wait(0.05, 0.3, 0.3, 0.3)) == [False, False, True, True]
-
-
 def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
     sidecar = quiet()
     told = looked_at(sidecar, (0.0, 0.0, 0), (0.05, 0.0, -3 * 10**9), (0.1, 0.0, -3 * 10**9))
@@ -93,114 +52,17 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
     assert sidecar.server.service.events.health == Health(False, "starting")
 
 
-# ---- what the disk has at start
-
-
-def resumed(folder: Path, waiting: dict[int, int] | None) -> Sidecar:
-    """One that found frames 2 to 4 in partitions 7 to 9; partition 6, with frame 1, has expired.
-
-    waiting  detections that its checkpoint says wait, by partition; None: its position in the
-             ledger is not known
-    """
-    pending = PendingConfig(keep_hours=1, partition_minutes=30)
-    state = StateConfig(folder=str(folder))
-
-    async def start() -> Sidecar:
-        claim = Claim(folder)
-        journal = Journal(claim, pending, list[object]().append)
-        journal.open(dict[int, str]().__setitem__)
-        for number in range(1, 4):
-            journal.note(frame(number, number + 5))
-        assert await journal.durable(3)
-        journal.covered(3, 9)
-        journal.note(frame(4, 9))
-        await journal.close()
-        claim.release()
-        sidecar = Sidecar(Config(state=state, pending=pending))
-
-        def load(checkpoints: Checkpoints) -> None:
-            if waiting is None:
-                checkpoints.position = None
-                return
-            restore_run(sidecar.pipeline, RunState(3, on_disk=tuple(waiting.items())))
-
-        with patch.object(Checkpoints, "load", load):
-            sidecar._resume()
-        await sidecar.journal.close()
-        assert sidecar.claim is not None
-        sidecar.claim.release()
-        return sidecar
-
-    return asyncio.run(start())
-
-
-def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage(tmp_path):
-    waiting = dict.fromkeys((5, 6, 7, 8, 9, 10), 1)
-    sidecar = resumed(tmp_path / "pending", waiting)
-    assert sidecar.journal.drops == {"expired": 1, "vanished": 2}
-    assert sidecar.journal.refused == 2
-    account = sidecar.pipeline.ledger.fates.account
-    assert (account["unlabelled"], account[f"dropped_{Dropped.CORRUPT}"]) == (1, 2)
-    assert sidecar.pipeline.ledger.sequence == 4
-
-
-@pytest.mark.parametrize(("waiting", "begins"), [(None, 5), ({}, 0)])
-def test_an_account_begins_after_the_ledger_where_the_snapshot_has_no_position(
-    tmp_path, waiting, begins
-):
-    ledger = resumed(tmp_path / "pending", waiting).pipeline.ledger
-    assert (ledger.begins, ledger.sequence) == (begins, 4)
-    assert fateless(ledger.fates) == ledger.fates.pending
-
-
-def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):
-    path = str(tmp_path / "notify")
-    sidecar = quiet()
-    manager = ServiceManager.of({"NOTIFY_SOCKET": path}, 1)
-    sidecar.host = Host(manager=manager)
-    manager.ready("serving")
-
-    async def heard() -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
-            bound.bind(path)
-            bound.setblocking(False)
-            telling = asyncio.create_task(sidecar._tell_that_we_live())
-            try:
-                async with asyncio.timeout(20):
-                    return await asyncio.get_running_loop().sock_recv(bound, 4096)
-            finally:
-                telling.cancel()
-
-    assert asyncio.run(heard()) == b"READY=1\nSTATUS=serving"
-
-
 # Every key that a reload takes, at another value than the default.
-TAKEN: dict[str, dict[str, object]] = {
-    "server": {
-        "max_streams": 3,
-        "max_messages_per_second": 7.0,
-        "write_timeout_seconds": 3.0,
-        "grace_seconds": 1.0,
-        "shed_lag_seconds": 0.7,
-        "shed_rows": 77,
-        "stale_seconds": 7.0,
-        "clock_step_seconds": 0.7,
-    },
+TAKEN: dict[str, dict[str, Any]] = {
+    "server": {"max_streams": 3, "max_messages_per_second": 7.0, "write_timeout_seconds": 3.0}
+    | {"grace_seconds": 1.0, "shed_lag_seconds": 0.7, "shed_rows": 77}
+    | {"stale_seconds": 7.0, "clock_step_seconds": 0.7},
     "security": {"reload_seconds": 7.0},
     "recalibration": {"mode": "observe"},
-    "promotion": {
-        "mode": "automatic",
-        "allow_shrinking": True,
-        "method": "adaptive-scaling",
-        "objective": None,
-        "time_constant_seconds": 70.0,
-        "band": [0.7, 1.7],
-        "hysteresis": 1.7,
-        "prior_tracks": 7.0,
-        "fit_tracks": 17,
-        "fit_every_seconds": 7.0,
-        "fit_timeout_seconds": 70.0,
-    },
+    "promotion": {"mode": "automatic", "allow_shrinking": True, "method": "adaptive-scaling"}
+    | {"objective": None, "time_constant_seconds": 70.0, "band": [0.7, 1.7], "hysteresis": 1.7}
+    | {"prior_tracks": 7.0, "fit_tracks": 17, "fit_every_seconds": 7.0}
+    | {"fit_timeout_seconds": 70.0},
     "drift": {"refit_on_page": True},
     "state": {"every_seconds": 8.0},
     "metrics": {"refresh_seconds": 7.0},

@@ -44,7 +44,6 @@ def service_of(pipeline: Pipeline | None = None, **others: Any) -> Service:
 
 
 def talked(service: Service, *messages: bytes, header: Header | None = HEADER) -> list[Any]:
-    """The answers to messages of Process, behind a header if one is given."""
     opening = [] if header is None else [encode_header(header)]
     call = Call(*opening, *messages)
     asyncio.run(service.process(None, call))
@@ -72,7 +71,6 @@ def asked(service: Service, handler: Any, data: bytes) -> bytes:
 async def handled(
     interceptor: Any, handler: Any, method: str = f"/{MONITOR}/Process", metadata: Any = ()
 ) -> Any:
-    """The handler that an interceptor makes of one."""
 
     async def continuation(_: object) -> object:
         return handler

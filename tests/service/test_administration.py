@@ -1,6 +1,4 @@
-"""Administration in process: what is asked reaches the part that acts, and documents are read while
-frames go on being answered.
-"""
+"""Administration in process; documents are read while frames go on being answered."""
 
 import asyncio
 import threading
@@ -10,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.pipeline import recalibrators
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
-from monitor.promotion.records import Happened
-from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.selection import IDENTITY
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
 from monitor.store.recalibrator_documents import any_selection_from_json
-from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
-from tests.administered import TRIALS, Caller, Refused, administration, record
+from tests.administered import Caller, Refused, administration
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent
 from tests.piped_classes import WARM
 from tests.received import frame
@@ -56,7 +51,6 @@ def answer_of(kind, handler, message):
 
 
 def refusal(pipeline, handler, message) -> tuple[grpc.StatusCode, str]:
-    """Status and words that the server ends the call with."""
     with pytest.raises(Refused) as ended:
         asked(service_of(pipeline), handler, message.SerializeToString())
     return ended.value.status, ended.value.words
@@ -125,60 +119,6 @@ def test_a_document_that_is_known_is_not_read_again_and_one_that_is_none_changes
     assert pipeline.recalibrators.learn(DOUBLE.to_json()) is pipeline.recalibrators.selection
 
 
-def test_documents_that_are_read_but_not_known_are_remembered_within_bounds(monkeypatch):
-    monkeypatch.setattr(recalibrators, "MOST_KNOWN", 5)
-    known = recalibrators.Recalibrators()
-    for blanks in range(20):
-        assert known.learn(DOUBLE.to_json() + " " * blanks).version == DOUBLE.version
-    assert len(known.listed()) == 3
-    assert known.known_by(DOUBLE.to_json()) is not None
-    assert known.known_by(DOUBLE.to_json() + " " * 19) is None
-
-
-# ---- what reaches who acts, and what comes back
-
-
-def test_list_shows_kinds_trials_the_pin_the_mode_and_as_many_records_as_asked_for(admin, told):
-    for one in (DOUBLE, WARM):
-        asyncio.run(admin.promote(promoting(one), Caller()))
-    told.pinned = True
-    told.happened = tuple(record(Happened.BEGAN, sequence=i) for i in range(1, 6))
-    listed = answer_of(pb.ListResponse, admin.list_recalibrators, pb.ListRequest(records=2))
-    promoted = {entry.version: entry.kind for entry in listed.recalibrators if entry.promoted}
-    assert promoted == {
-        DOUBLE.version: pb.RECALIBRATOR_KIND_ESTIMATES,
-        WARM.version: pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES,
-    }
-    assert all(entry.kind for entry in listed.recalibrators)
-    assert [one.sequence for one in listed.records] == [4, 5]
-    assert [(one.slice, one.state) for one in listed.trials] == [
-        ("car", pb.TRIAL_STATE_PROVEN),
-        ("truck", pb.TRIAL_STATE_GUARD),
-    ]
-    assert listed.trials[0].version == TRIALS[0].version
-    assert (listed.pinned, listed.promotion) == (True, "advise")
-    assert not answer_of(pb.ListResponse, admin.list_recalibrators, pb.ListRequest()).records
-
-
-def test_get_shows_document_records_and_whether_it_is_active_and_names_what_is_known(
-    pipeline, admin, told
-):
-    pipeline.recalibrators.learn(DOUBLE.to_json())
-    of_it = record(Happened.PROMOTED, after=IDENTITY.version, version=IDENTITY.version)
-    told.happened = (record(Happened.BEGAN), of_it)
-    got, other = (
-        answer_of(pb.GetResponse, admin.get_recalibrator, pb.GetRequest(version=one.version))
-        for one in (IDENTITY, DOUBLE)
-    )
-    assert got.document == IDENTITY.to_json()
-    assert [one.what for one in got.records] == [record_pb.HAPPENED_PROMOTED]
-    assert (got.summary.promoted, other.summary.promoted) == (True, False)
-    status, words = refusal(pipeline, admin.get_recalibrator, pb.GetRequest(version="gp-0"))
-    assert status is grpc.StatusCode.NOT_FOUND
-    assert "no recalibrator 'gp-0'" in words
-    assert DOUBLE.version in words
-
-
 def test_a_promotion_reaches_the_part_that_acts_and_is_answered_when_it_is_on_the_disk(
     pipeline, admin, told
 ):
@@ -188,42 +128,6 @@ def test_a_promotion_reaches_the_part_that_acts_and_is_answered_when_it_is_on_th
     assert (answer.before, answer.after) == (IDENTITY.version, DOUBLE.version)
     assert told.asked == [("promote", DOUBLE.version, "anna")]
     assert told.settled == 1
-
-
-def test_a_fit_is_asked_for_each_slice_once_and_says_what_came_of_it(admin, told):
-    request = pb.FitRequest(slices=["car", "truck", "car"], method="isotonic-std", actor="anna")
-    fits = answer_of(pb.FitResponse, admin.fit, request).fits
-    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", "anna")]
-    assert [(one.slice, one.version, one.tracks) for one in fits] == [
-        ("car", "variance-scaling-0123456789ab", 31),
-        ("truck", "", 12),
-    ]
-    assert [factor.typical for factor in fits[0].factors] == [4.0, 0.75]
-    assert fits[1].reason
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (pb.RECALIBRATOR_KIND_UNSPECIFIED, Selection),
-        (pb.RECALIBRATOR_KIND_ESTIMATES, Selection),
-        (pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES, ClassSelection),
-    ],
-)
-def test_a_rollback_is_of_one_kind(admin, told, kind, expected):
-    request = pb.RollbackRequest(kind=kind, actor="anna")
-    answer = answer_of(pb.RollbackResponse, admin.rollback, request)
-    assert told.asked == [("rollback", expected, "", "anna")]
-    assert (answer.before, answer.after) == ("b-1", "a-0")
-
-
-def test_pin_says_how_it_was(admin, told):
-    was = [
-        answer_of(pb.PinResponse, admin.pin, pb.PinRequest(pinned=pinned)).was_pinned
-        for pinned in (True, True, False)
-    ]
-    assert was == [False, True, True]
-    assert [words[1] for words in told.asked] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -297,9 +201,3 @@ def test_an_actor_is_printable_of_bounded_length_and_never_empty(given):
     assert actor_of(actor) == actor
     if given.isprintable() and given.strip() == given and 0 < len(given) <= MOST_ACTOR:
         assert actor == given
-
-
-def test_a_long_actor_is_cut_and_one_that_breaks_lines_does_not():
-    assert actor_of("a" * 1000) == "a" * MOST_ACTOR
-    assert actor_of("anna\n00:00 by root\x1b[2J") == "anna00:00 by root[2J"
-    assert actor_of(" \t") == "unnamed"

@@ -1,6 +1,4 @@
-"""Drift of calibration in streams to a real sidecar: it is told by every way there is, ends with
-what compensates it, and outlives kills.
-"""
+"""Drift is told by every way there is, and ends with what compensates it."""
 
 from __future__ import annotations
 
@@ -11,11 +9,8 @@ import pytest
 
 from monitor.cli import main
 from monitor.v1 import calibration_pb2, drift_pb2
-from tests.checkpointed import on_disk
 from tests.drifting import (
-    ALARM,
     NEW_EPOCH,
-    PAGE,
     QUIET,
     RAISED,
     TICKET,
@@ -29,7 +24,7 @@ from tests.drifting import (
 )
 from tests.foreign_client import promote, scaling
 from tests.promoted import BEGAN, Watcher, series
-from tests.served import PATIENCE, eventually, running, starting
+from tests.served import PATIENCE, eventually, running
 
 RAW, FORWARDED = calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED
 OVER = drift_pb2.DRIFT_DIRECTION_OVER
@@ -89,42 +84,3 @@ def test_a_page_is_told_by_every_way_until_somebody_knows_and_a_promotion_ends_i
         assert eventually(lambda: [one.change for one in drift_events(watcher)] == changes)
         assert eventually(lambda: sidecar.metric("drift_epochs_total") == 1)
         drive.close()
-
-
-def test_a_page_outlives_kills_is_not_raised_again_and_is_gone_when_acknowledged(tmp_path):
-    kept = tmp_path / "state"
-    state = f"[state]\nfolder = '{kept}'\nevery_seconds = 0.2\n"
-    with starting(tmp_path, settings("hours_between_false_pages = 1e-4", state)) as start:
-
-        def latched():
-            there = (kept / "state.db").exists()
-            return json.loads(on_disk(kept).parts["drift"])["latched"] if there else []
-
-        def killed_and_started():
-            sidecar.process.kill()
-            sidecar.process.wait(PATIENCE)
-            drive.connect(begun := start())
-            return begun
-
-        sidecar = start()
-        drive = Drive(sidecar)
-        drive.variance["car"] = TOO_SMALL
-        told = drive_until_alarm(drive, 100)
-        assert eventually(latched)
-        sidecar = killed_and_started()
-        watcher = Watcher(sidecar)
-        drive.variance.clear()
-        drive.send(0.1)
-        again = standing(sidecar)
-        assert (again.state, again.alarm) == (ALARM, told)
-        assert eventually(lambda: series(sidecar, "drift_state").get(OF_CAR) == 2)
-        assert sum(series(sidecar, "drift_alarms_total").values()) == 1
-        assert drift_events(watcher) == []
-        watcher.close()
-        assert acknowledge(sidecar) == [told]
-        # It was answered when it was on the disk.
-        assert latched() == []
-        sidecar = killed_and_started()
-        drive.send(0.1)
-        assert not standing(sidecar, severity=PAGE).HasField("alarm")
-        assert eventually(lambda: sum(series(sidecar, "drift_alarms_total").values()) == 1)

@@ -1,115 +1,28 @@
-"""What a sidecar tells of drift, over the wire and to Prometheus: nothing is lost; who asks for
-slices gets these alone; who ends alarms is told which; no series comes twice.
-"""
+"""What a sidecar tells of drift, over the wire and to Prometheus."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.drift.alarms import (
-    Alarm,
-    AlarmChange,
-    AlarmReason,
-    Counted,
-    DriftReading,
-    DriftState,
-    SliceStanding,
-    StageStanding,
-)
-from monitor.drift.bets import CHARTS, DETECTORS, Detector, Direction, Severity, Stage
+from monitor.drift.alarms import Alarm, DriftReading, DriftState, SliceStanding
+from monitor.drift.bets import Severity, Stage
 from monitor.drift.evidence import Scale
-from monitor.drift.reference import Origin
 from monitor.service.admin import MOST_ACTOR
-from monitor.service.calls import guarded
 from monitor.service.slice_metrics import LEAST_EVIDENCE, drift
-from monitor.v1 import calibration_pb2 as calibration_pb
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.fields import message_of, value_of
 from tests import exported
-from tests.administered import Caller, Refused
-from tests.alarmed import STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, service_of
-from tests.deploy.scraping import promtool
+from tests.administered import Refused
+from tests.alarmed import STAGES, STANDINGS, FixedWatch, alarm, service_of
 from tests.piped import pipeline_of
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-COUNT = st.integers(0, 2**32 - 1)
-# NaN is no equal of itself.
-NUMBER = st.floats(allow_nan=False)
-TIME = st.integers(0, 2**63 - 1)
-KINDS = {
-    Alarm: drift_pb.DriftAlarm,
-    AlarmChange: drift_pb.DriftEvent,
-    SliceStanding: drift_pb.DriftStanding,
-    StageStanding: drift_pb.DriftStageStanding,
-}
-
-
-def received(message):
-    """As it arrives."""
-    return type(message).FromString(message.SerializeToString())
-
-
-SCALES = st.builds(Scale, NUMBER, NUMBER, NUMBER)
-ALARMS = st.builds(
-    Alarm,
-    *(TEXT, st.sampled_from(Severity), st.sampled_from(Stage), st.sampled_from(Detector)),
-    *(st.sampled_from(Direction), NUMBER, NUMBER),
-    *(TIME, TIME, COUNT, COUNT, COUNT, SCALES, COUNT, NUMBER),
-)
-CHANGES = st.builds(
-    AlarmChange, st.sampled_from(AlarmReason), ALARMS, st.lists(TEXT, max_size=3).map(tuple), TEXT
-)
-WORDS = st.sampled_from(Severity), st.sampled_from(DriftState)
-SLICES = st.builds(SliceStanding, TEXT, *WORDS, NUMBER, NUMBER, NUMBER, st.none() | ALARMS)
-STAGE_STANDINGS = st.builds(
-    StageStanding,
-    *(TEXT, st.sampled_from(Stage), SCALES, NUMBER, st.sampled_from(Origin)),
-    *(COUNT, COUNT, st.sampled_from(Counted)),
-)
-
-
-@given(ALARMS | CHANGES | SLICES | STAGE_STANDINGS)
-def test_alarms_their_changes_and_standings_come_back_as_they_were(one):
-    kind = type(one)
-    assert value_of(kind, received(message_of(KINDS[kind], one))) == one
-
-
-def test_a_scale_that_is_unknown_stays_unknown():
-    back = value_of(Alarm, received(message_of(drift_pb.DriftAlarm, alarm(scale=UNKNOWN))))
-    assert all(map(math.isnan, (back.scale.estimate, back.scale.lower, back.scale.upper)))
-
-
-@pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
-        (Severity, drift_pb.DriftSeverity),
-        (Stage, calibration_pb.Stage),
-        (Detector, drift_pb.DriftDetector),
-        (Direction, drift_pb.DriftDirection),
-        (AlarmReason, drift_pb.DriftChange),
-        (DriftState, drift_pb.DriftState),
-        (Origin, drift_pb.DriftOrigin),
-        (Counted, drift_pb.DriftUnit),
-    ],
-)
-def test_every_word_has_a_number_on_the_wire_and_every_number_a_word(words, numbers):
-    unspecified, *names = numbers.keys()
-    assert numbers.Value(unspecified) == 0
-    assert len(names) == len(words)
-    assert all(name.endswith(f"_{word.name}") for name, word in zip(names, words, strict=True))
-
-
-# ---- the handlers
+from tests.service import handled
 
 
 @pytest.fixture
@@ -119,7 +32,6 @@ def watch():
 
 @pytest.fixture
 def asked(watch):
-    """Asks the handlers over this watch; the answer, or the refusal."""
     service = service_of(pipeline_of(), watch)
     methods: dict[Any, Any] = {
         pb.GetCalibrationRequest: (service.get_calibration, pb.GetCalibrationResponse),
@@ -128,12 +40,7 @@ def asked(watch):
 
     def answer(request):
         handler, reply = methods[type(request)]
-
-        async def call() -> bytes:
-            found: bytes = await guarded(service, handler)(request.SerializeToString(), Caller())
-            return found
-
-        return reply.FromString(asyncio.run(call()))
+        return reply.FromString(handled.asked(service, handler, request.SerializeToString()))
 
     return answer
 
@@ -179,22 +86,14 @@ def test_who_acknowledges_is_noted_and_told_which_alarms_are_over(
     assert watch.asked == [(tuple(dict.fromkeys(slices)), noted)]
 
 
-# ---- metrics
-
-
 SLICES_SHOWN = ("car", 'a "quoted" \\ one')
 FULL = exported.watched(*SLICES_SHOWN)
 STANDING = SliceStanding("car", Severity.PAGE, DriftState.OK, 5.0, 100.0, 1000.0, None)
 RAW, FORWARDED = FULL.stages[:2]
-# All that there are, by their labels.
-COUNTED = {
-    (detector, chart.direction, chart.stage.label) for chart in CHARTS for detector in DETECTORS
-}
 Key = tuple[str, tuple[str, ...]]
 
 
 def samples(reading: DriftReading) -> dict[Key, float]:
-    """By name, without the prefix, and the values of the labels, in the order of their names."""
     found: dict[Key, float] = {}
     for family in text_string_to_metric_families("".join(drift(reading))):
         for sample in family.samples:
@@ -203,14 +102,6 @@ def samples(reading: DriftReading) -> dict[Key, float]:
             assert key not in found, f"{key} is written twice"
             found[key] = sample.value
     return found
-
-
-def test_before_any_slice_is_known_the_counters_of_the_whole_are_there_at_zero():
-    names = ("drift_driving_seconds_total", "drift_epochs_total")
-    whole = {(name, ()) for name in names}
-    alarms = {("drift_alarms_total", labels) for labels in COUNTED}
-    assert samples(DriftReading()) == dict.fromkeys(whole | alarms, 0.0)
-    assert "calibration_drift_" not in exported.text_of(exported.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -233,18 +124,7 @@ def test_evidence_is_shown_at_its_peak_and_beside_it_what_an_alarm_needs(peak, s
     assert found["drift_log10_threshold", ("ticket",)] == 1.0
 
 
-def test_the_scale_is_shown_of_both_stages_and_what_it_rests_on_as_forwarded():
-    found = samples(DriftReading(stages=(RAW, FORWARDED)))
-    assert found == samples(DriftReading()) | {
-        ("drift_scale_estimate", ("car", "raw")): 0.25,
-        ("drift_scale_estimate", ("car", "recalibrated")): 0.5,
-        ("drift_effective_sample_ratio", ("car",)): 0.5,
-        ("drift_reference_tracks", ("learned", "car", "track-second")): 30.0,
-    }
-
-
 def latched(severity: Severity, estimate: float, slice="car", stage=FORWARDED.stage):
-    """A standing with an alarm of this scale."""
     scale = Scale(estimate, estimate / 2, 2 * estimate)
     stays = alarm(slice, severity=severity, stage=stage, scale=scale)
     return replace(STANDING, slice=slice, severity=severity, state=DriftState.ALARM, alarm=stays)
@@ -268,22 +148,3 @@ def test_as_long_as_an_alarm_stays_its_scale_is_shown_a_page_before_a_ticket():
         ("total", "recalibrated"): 2.2,
         ("bus", "raw"): 0.4,
     }
-
-
-def test_driving_is_in_seconds_what_was_left_out_goes_by_why_and_series_are_few():
-    found = samples(FULL)
-    assert found["drift_driving_seconds_total", ()] == 5400.0
-    assert found["drift_left_out_total", ("overload",)] == 7.0
-    assert found["drift_left_out_total", ("late",)] == 0.0
-    assert found["drift_epochs_total", ()] == 4
-    assert found["drift_alarms_total", ("track", "over", "recalibrated")] == 1
-    assert found["drift_state", ("page", "car")] == DriftState.OK
-    for name, series in ((SLICES_SHOWN[0], 8), (SLICES_SHOWN[1], 8), ("total", 4)):
-        assert sum(name in labels for _, labels in found) == series
-
-
-@pytest.mark.components
-def test_promtool_finds_nothing_to_complain_about():
-    text = exported.text_of(exported.snapshot(drift=FULL))
-    assert "calibration_drift_" in text
-    assert promtool("check", "metrics", given=text) == ""

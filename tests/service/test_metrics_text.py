@@ -1,21 +1,14 @@
-"""The text of /metrics: it parses, its labels come from closed sets, its counters add up. The names
-and labels of all families are in golden/metrics.txt.
-"""
+"""The text of /metrics: its counters add up. All families are in golden/metrics.txt."""
 
-import re
-from collections.abc import Generator
 from dataclasses import fields
-from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import Mode, TrackerKind
-from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.pipeline.accounts import new_account
 from monitor.pipeline.forwarding import OUTPUT_NUMBER
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
@@ -30,10 +23,10 @@ from monitor.service.metrics import render
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.observations import finished
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
-from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
-from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
 from monitor.wire.requests import (
     WireLimits,
     decode_process_request,
@@ -43,12 +36,11 @@ from monitor.wire.requests import (
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
-from tests.piped import pipeline_of, statistics_of
-from tests.piped_classes import WARM
+from tests.piped import opened, pipeline_of, statistics_of
 
+OF_CLASSES = ClassEvaluation(**{f.name: 0.25 for f in fields(ClassEvaluation)} | {"n": 40})  # type: ignore[arg-type]
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
-Result = TypeVar("Result")
 BOX = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
@@ -56,7 +48,6 @@ PIXEL = plain_space(("u", "v"), "px")
 WINDOWS = ("5m", "1h", "24h")
 SCALING = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5)))
 VERSION = SCALING.version
-OF_TRACKS = ("track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio")
 # Names that must be escaped in the text.
 CLASSES = ("car", 'a "quoted" one', "back\\slash", "Straßenbahn 🚋", "100 %s")
 FRAME_IDS = [10**15 + 7 * i for i in range(8)]
@@ -64,7 +55,6 @@ FIRST_ID = 2 * 10**18
 
 
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
-    """A request the way the server takes it."""
     message = decode_process_request(data, LIMITS, TAIL)
     if isinstance(message, Refusal):
         pipeline.counters.refuse_frame(message.reason)
@@ -72,14 +62,6 @@ def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
     assert isinstance(message, ReceivedFrame)
     pipeline.process(stream, message)
     pipeline.counters.frame_seconds.observe(0.0003)
-
-
-def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
-    header = decode_process_request(encode_header(Header(name, space, CLASSES)), LIMITS, TAIL)
-    assert isinstance(header, Header)
-    stream = pipeline.register(header)
-    assert isinstance(stream, Stream)
-    return stream
 
 
 def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
@@ -92,7 +74,7 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     )
     pipeline.activate(pipeline.recalibrators.learn(SCALING.to_json()).version)
     for name, space in (("lidar", BOX), ("camera", PIXEL)):
-        stream = registered(pipeline, name, space)
+        stream = opened(pipeline, Header(name, space, CLASSES))
         for frame_id in FRAME_IDS:
             n, k = 20, space.k
             mean = random.normal(size=(n, k))
@@ -122,21 +104,9 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
     return pipeline
 
 
-def at_once(work: Generator[None, None, Result]) -> Result:
-    """What a generator of steps returns."""
-    returned = []
-
-    def run():
-        returned.append((yield from work))
-
-    for _ in run():
-        pass
-    return returned[0]
-
-
 def text_of(pipeline: Pipeline) -> str:
     """All that is exported; windows are of no length, class probabilities and trials made up."""
-    readings = at_once(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
+    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
     single = [reading for reading in readings if not reading.name.startswith("total")]
     found = exported.snapshot(
         tuple(pipeline.live.export_bins()),
@@ -145,7 +115,7 @@ def text_of(pipeline: Pipeline) -> str:
         readings=readings,
         refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
-        classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
+        classes=tuple(ClassReading(reading.name, OF_CLASSES) for reading in single),
         promotions=exported.LaidDown(
             pipeline,
             standing=tuple(
@@ -158,22 +128,15 @@ def text_of(pipeline: Pipeline) -> str:
             reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
             for reading in single
         },
-        drift=at_once(pipeline.drift.reading()),
+        drift=finished(pipeline.drift.reading()),
         build=build(),
         lag={"least": 0.1, "most": 0.2},
         logs=LogCounts(lines={"info": 0}),
     )
-    return at_once(render(found)).decode()
-
-
-def class_evaluation() -> ClassEvaluation:
-    """Every measure is 0.25."""
-    values: dict[str, Any] = {field.name: 0.25 for field in fields(ClassEvaluation)}
-    return ClassEvaluation(**(values | {"n": 40}))
+    return finished(render(found)).decode()
 
 
 def samples_of(text):
-    """All samples: (name, labels, value)."""
     families = list(text_string_to_metric_families(text))
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
@@ -189,7 +152,6 @@ def samples(busy):
 
 
 def values(samples, name, **labels):
-    """The values of one series name whose labels include these."""
     wanted = labels.items()
     return [v for n, has, v in samples if n == f"calibration_{name}" and wanted <= has.items()]
 
@@ -216,48 +178,11 @@ def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_eac
 
 def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
     pipeline = pipeline_of()
-    registered(pipeline, "lidar", BOX)
+    opened(pipeline, Header("lidar", BOX, CLASSES))
     samples = samples_of(text_of(pipeline))
-    counters = [entry for entry in samples if entry[0].endswith("_total")]
-    assert {v for _, _, v in counters} == {0.0}
-    assert {name.removeprefix("calibration_") for name, _, _ in counters} >= {
-        *("frames_total", "rejected_total", "ground_truth_total", "recalibrator_swaps_total"),
-        "tracker_frames_total",
-    }
-    # It does not track.
-    for name in ("tracks", *OF_TRACKS):
-        assert not values(samples, name)
-
-
-def test_label_values_come_from_closed_sets(samples):
-    slices = {*CLASSES, *(f"{name} (u,v)" for name in CLASSES), "total", "total (u,v)"}
-    reasons = {name.removeprefix("REASON_").lower() for name in frame_pb2.Reason.keys()}  # noqa: SIM118 -- no mapping
-    unwatched = {"late", "late_seconds", "undated", "superseded", "overload", "tracks", "failed"}
-    edges = {f"{2.0**octave:g}" for octave in range(-4, 5)}
-    bounds = {repr(float(bound)) for bound in (*FRAME_SECONDS, *TRUTH_DELAY)}
-    allowed = {
-        "slice": slices,
-        "dimension": {"x", "y", "yaw", "u", "v", "joint"},
-        "tau": {"0.5", "0.68", "0.9", "0.95", "0.99"},
-        "reason": reasons | unwatched,
-        "window": set(WINDOWS),
-        "bin": {str(b) for b in range(10)},
-        "lower": {"0", *edges},
-        "upper": {*edges, "+Inf"},
-        "fate": {*new_account(), "waiting"},
-        **{label: {text} for label, text in build().items()},
-    }
-    seen: dict[str, set[str]] = {}
-    for _, labels, _ in samples:
-        for name, text in labels.items():
-            seen.setdefault(name, set()).add(text)
-    assert {repr(float(bound)) for bound in seen.pop("le")} <= bounds | {"inf"}
-    seen["version"].discard(VERSION)
-    for name, found in seen.items():
-        # The others are few words of the program.
-        words = {text for text in found if re.fullmatch(r"[a-z]+([_-][a-z]+)*", text)}
-        assert found <= allowed.get(name, words), name
-        assert name in allowed or len(found) <= 32
+    counters = {name: v for name, _, v in samples if name.endswith("_total")}
+    assert set(counters.values()) == {0.0}
+    assert counters.keys() >= {"calibration_frames_total", "calibration_rejected_total"}
 
 
 def test_no_id_stamp_or_stream_is_in_the_text_and_the_version_is_there_once(busy):
@@ -275,96 +200,41 @@ def test_slices_beyond_the_limit_share_the_overflow_slice_and_no_series_is_writt
     assert len(keys) == len(set(keys))
     slices = {labels["slice"] for _, labels, _ in samples if "slice" in labels}
     assert len([s for s in slices if "overflow" not in s and "total" not in s]) == 2
-    matched = "calibration_matched_detections"
-    rows = [(labels["slice"], n) for name, labels, n in samples if name == matched]
-    in_overflow = sum(number for name, number in rows if name.startswith("overflow"))
-    assert in_overflow > 0
-    assert value(samples, "overflow_detections_total") == in_overflow
+    rows = [values(samples, "matched_detections", slice=s) for s in slices if "overflow" in s]
+    assert value(samples, "overflow_detections_total") == sum(map(sum, rows)) > 0
 
 
-def test_detections_add_up_over_outcomes_and_reasons(busy, samples):
-    total = 2 * len(FRAME_IDS) * 20
-    assert sum(values(samples, "detections_total")) == total
-    assert value(samples, "frames_total") == 2 * len(FRAME_IDS)
-    passed = value(samples, "detections_total", outcome="passed_through")
-    assert sum(values(samples, "passed_through_total")) == passed
+def test_detections_and_truth_add_up_over_outcomes_reasons_and_slices(samples):
+    per_stream = len(FRAME_IDS)
+    frames = 2 * per_stream
     # In each frame: one without covariance, one not positive definite, one of no known class;
     # the camera's other 17 do not fit the recalibrator.
-    frames = len(FRAME_IDS)
-    assert value(samples, "detections_total", outcome="recalibrated") == 17 * frames
-    assert value(samples, "detections_total", outcome="refused") == 2 * 2 * frames
-    assert value(samples, "passed_through_total", reason="recalibrator_mismatch") == 17 * frames
-    assert value(samples, "passed_through_total", reason="missing_covariance") == 2 * frames
-    assert value(samples, "rejected_total", reason="unknown_class") == 2 * frames
-    assert value(samples, "rejected_total", reason="malformed") == 2
-    assert value(samples, "rejected_total", reason="covariance_not_positive_definite") == 2 * frames
-
-
-def test_truth_adds_up_over_outcomes_and_slices(samples):
-    frames = 2 * len(FRAME_IDS)
-    matched = value(samples, "ground_truth_total", outcome="matched")
     # Inline truth of the odd ones: 10, less the one that was refused. Late truth of the even
     # ones: 10, less the one without covariance and the one of no class; then the same again.
     # Unusable are the inline truth of the refused one and, twice, the late truth of two.
-    assert matched == frames * (9 + 8)
-    assert value(samples, "ground_truth_total", outcome="duplicate") == frames * 8
-    assert value(samples, "ground_truth_total", outcome="unusable") == frames * (1 + 2 * 2)
-    assert value(samples, "ground_truth_total", outcome="orphan") == frames * 2
-    slices = values(samples, "matched_detections")
+    for name, labels, expected in (
+        ("frames_total", {}, frames),
+        ("detections_total", {"outcome": "recalibrated"}, 17 * per_stream),
+        ("detections_total", {"outcome": "refused"}, 2 * frames),
+        ("detections_total", {"outcome": "passed_through"}, 19 * per_stream),
+        ("passed_through_total", {"reason": "recalibrator_mismatch"}, 17 * per_stream),
+        ("passed_through_total", {"reason": "missing_covariance"}, frames),
+        ("rejected_total", {"reason": "unknown_class"}, frames),
+        ("rejected_total", {"reason": "covariance_not_positive_definite"}, frames),
+        ("rejected_total", {"reason": "malformed"}, 2),
+        ("rejected_total", {"reason": "ground_truth_invalid"}, frames * 10),
+        ("ground_truth_total", {"outcome": "matched"}, frames * (9 + 8)),
+        ("ground_truth_total", {"outcome": "duplicate"}, frames * 8),
+        ("ground_truth_total", {"outcome": "unusable"}, frames * (1 + 2 * 2)),
+        ("ground_truth_total", {"outcome": "orphan"}, frames * 2),
+        ("match_ratio", {}, 1.0),
+        ("pending_detections", {}, 0),
+        ("tracker_frames_total", {"order": "in_order"}, frames),
+    ):
+        assert value(samples, name, **labels) == expected, (name, labels)
     totals = [value(samples, "matched_detections", slice=name) for name in ("total", "total (u,v)")]
-    assert sum(totals) == matched
-    assert sum(slices) == 2 * matched
-    assert value(samples, "match_ratio") == 1.0
-    assert value(samples, "pending_detections") == 0
-    assert value(samples, "rejected_total", reason="ground_truth_invalid") == frames * 10
-
-
-def test_tracks_are_counted_by_slice_and_status_and_frames_by_how_they_came(busy, samples):
-    assert value(samples, "tracker_frames_total", order="in_order") == 2 * len(FRAME_IDS)
-    assert sum(values(samples, "tracker_frames_total")) == 2 * len(FRAME_IDS)
-    assert len(values(samples, "tracker_frames_total")) == len(Order)
-    counts = np.sum([stream.tracker.counts() for stream in busy.streams.values()], axis=(0, 2))
-    statuses = ("tentative", "confirmed", "coasting")
-    shown = [sum(values(samples, "tracks", status=status)) for status in statuses]
-    assert shown == counts.tolist()
-    assert sum(shown) > 0
-    assert len(values(samples, "tracks")) == 2 * len(CLASSES) * 3
-    for name, least, most in zip(OF_TRACKS, (0, -1, 0), (np.inf, 1, 1), strict=True):
-        found = values(samples, name)
-        assert len(found) == 2 * len(CLASSES)
-        assert all(least <= ratio <= most and np.isfinite(ratio) for ratio in found), name
-
-
-def summed(samples, name, **labels):
-    return sum(values(samples, name, **labels))
-
-
-@pytest.mark.parametrize("stage", ["raw", "recalibrated"])
-def test_the_bins_of_a_slice_add_up_to_its_measures(samples, stage):
-    matched = "calibration_matched_detections"
-    slices = [labels["slice"] for name, labels, _ in samples if name == matched]
-    assert len(slices) == 2 * (len(CLASSES) + 1)
-    for name in slices:
-        if name.startswith("total"):
-            assert not values(samples, "bin_detections_total", slice=name)
-            continue
-        at = {"slice": name, "stage": stage}
-        n = value(samples, "matched_detections", slice=name)
-        dimensions = ("u", "v") if "(u,v)" in name else ("x", "y", "yaw")
-        for dimension in (*dimensions, "joint"):
-            assert summed(samples, "bin_detections_total", **at, dimension=dimension) == n
-        nees = summed(samples, "bin_nees_total", **at)
-        # Angles take no part in it.
-        assert nees / n / 2 == pytest.approx(
-            value(samples, "nees_ratio", **at, dimension="joint"), rel=1e-9
-        )
-        for tau in ("0.5", "0.68", "0.9", "0.95", "0.99"):
-            within = summed(samples, "bin_nees_within_total", **at, tau=tau)
-            assert within / n == pytest.approx(value(samples, "coverage", **at, tau=tau))
-    for dimension in ("x", "y", "u"):
-        at = {"stage": "raw", "dimension": dimension}
-        total = summed(samples, "bin_detections_total", **at)
-        assert summed(samples, "bin_variance_total", **at) == pytest.approx(0.25 * total, rel=1e-9)
+    assert sum(totals) == frames * (9 + 8)
+    assert sum(values(samples, "matched_detections")) == 2 * sum(totals)
 
 
 def test_one_slice_has_no_more_series_than_the_contract_allows():
@@ -373,56 +243,26 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     """
     pipeline = pipeline_of(tracker={"kind": TrackerKind.EMBEDDED})
     space = Space((*BOX.dimensions[:2], Dimension("z", "m"), *BOX.dimensions[2:]))
-    stream = registered(pipeline, "lidar", space)
     mean = np.zeros((1, 4))
     one = OutgoingFrame(
         1, 1, np.ones(1, np.uint64), np.zeros(1, np.int64), mean, mean + 1, truth=mean
     )
-    sent(pipeline, stream, encode_frame(one))
+    sent(pipeline, opened(pipeline, Header("lidar", space, CLASSES)), encode_frame(one))
     found = [
         (name.removeprefix("calibration_"), labels)
         for name, labels, _ in samples_of(text_of(pipeline))
         if labels.get("slice") == CLASSES[0]
     ]
     of_classes = [name for name, _ in found if name.startswith(("class_", "classified_"))]
-    gaussian = [(name, labels) for name, labels in found if name not in of_classes]
-    by_bin = [labels for _, labels in gaussian if "bin" in labels]
-    of_drift = [name for name, _ in gaussian if name.startswith("drift_")]
-    assert len(by_bin) == 10 * (4 * 3 + 1 + 1 + 5) * 2
-    assert len(of_drift) == 8
-    assert len(gaussian) == 480
-    assert len(of_classes) == 9
+    assert sum("bin" in labels for _, labels in found) == 10 * (4 * 3 + 1 + 1 + 5) * 2
+    assert sum(name.startswith("drift_") for name, _ in found) == 8
+    assert (len(found) - len(of_classes), len(of_classes)) == (480, 9)
 
 
 @pytest.mark.components
 @pytest.mark.parametrize("make", [pipeline_of, busy_pipeline])
 def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""
-
-
-def test_single_counters_are_shown_under_their_own_names():
-    pipeline = pipeline_of()
-    counters = pipeline.counters
-    pipeline.live.clock.jumps = 3
-    counters.class_recalibrations.mismatch = 7
-    counters.uncertain[:] = [1, 2, 4]
-    pipeline.recalibrators.learn(WARM.to_json())
-    pipeline.activate(WARM.version)
-    found = samples_of(exported.text_of(exported.snapshot(pipeline=pipeline)))
-    assert value(found, "event_time_jumps_total") == 3
-    info = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
-    assert [(one["version"], one["method"], one["output"]) for one in info] == [
-        (pipeline.recalibrators.selection.version, "identity", "gaussian"),
-        (WARM.version, "temperature", "class_probabilities"),
-    ]
-    by_outcome = {
-        labels["outcome"]: number
-        for name, labels, number in found
-        if name == "calibration_class_recalibrations_total"
-    }
-    assert by_outcome == {"recalibrated": 0, "mismatch": 7, "failed": 0}
-    for by, number in (("entropy", 1), ("deviation", 2), ("both", 4)):
-        assert value(found, "uncertain_detections_total", by=by) == number
 
 
 def test_the_numbers_of_outputs_and_of_rejections_are_those_of_the_wire():

@@ -1,70 +1,22 @@
-"""What Prometheus sees of recalibrators: outcomes under their names, and the factors that were
-forwarded last, by slice."""
+"""The factors that Prometheus sees are those that were forwarded last, by slice."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
-from monitor.config import Config
-from monitor.pipeline.promotions import (
-    FIT_OUTCOMES,
-    SWAP_OUTCOMES,
-    TRIAL_OUTCOMES,
-    Promotions,
-    RecalibrationCounters,
-)
-from monitor.pipeline.recalibrators import ActiveRecalibrator
-from monitor.promotion.records import SWAPS, Factor
+from monitor.pipeline.promotions import Promotions
+from monitor.promotion.records import Factor
 from monitor.recalibration.selection import Selection
 from monitor.service.readings import FactorReader
-from monitor.service.slice_metrics import recalibrators
 from monitor.statistics.observations import finished
-from tests import exported
-from tests.learnt import document, known, promoted, promotions_of
-from tests.piped import BAD, HEADER, opened, pipeline_of, sent
+from tests.learnt import promoted, promotions_of
+from tests.piped import opened, sent
 from tests.received import frame
-
-IN_FORCE = (ActiveRecalibrator("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
-
-OUTCOMES = {
-    "recalibrator_swaps": ("promoted", "rolled_back", "adapted"),
-    "recalibrator_fits": ("candidate", "nothing", "refused", "failed", "superseded"),
-    "recalibrator_trials": (
-        *("began", "proven", "promoted"),
-        *("discarded_worse", "discarded_unsound", "discarded_over", "superseded"),
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "outcomes"),
-    [
-        ("recalibrator_swaps", SWAP_OUTCOMES),
-        ("recalibrator_fits", FIT_OUTCOMES),
-        ("recalibrator_trials", TRIAL_OUTCOMES),
-    ],
-)
-def test_every_outcome_is_counted_under_its_own_name(name, outcomes):
-    # Whatever puts another recalibrator in force has an outcome.
-    assert {str(what) for what in SWAPS} == set(OUTCOMES["recalibrator_swaps"])
-    counts = {outcome: number for number, outcome in enumerate(outcomes, 1)}
-    field = name.removeprefix("recalibrator_")
-    counted = RecalibrationCounters(**{field: counts})
-    promotions = exported.LaidDown(pipeline_of(), counters=counted)
-    text = "".join(recalibrators(IN_FORCE, "apply", promotions, {}))
-    for number, outcome in enumerate(OUTCOMES[name], 1):
-        assert text.count(f'calibration_{name}_total{{outcome="{outcome}"}} {number}.0\n') == 1
-
-
-# ---- factors that were forwarded
 
 Factors = Mapping[str, tuple[Factor, ...]]
 
 
 def reading(acting: Promotions) -> Factors:
-    """By somebody who has read nothing before."""
     return finished(FactorReader(acting.pipeline).read())
 
 
@@ -75,7 +27,6 @@ def typical(found: Factors) -> dict[str, list[float]]:
 
 
 def send(acting, *classes: int, number: int = 1) -> None:
-    """A frame with a detection of each class."""
     rows = [sent(i, classes=1) for i in range(len(classes))]
     stream = opened(acting.pipeline)
     received = frame(rows, frame_id=number)
@@ -83,71 +34,18 @@ def send(acting, *classes: int, number: int = 1) -> None:
     acting.pipeline.process(stream, received)
 
 
-def test_factors_are_those_that_were_applied_by_slice():
-    acting = promotions_of()
-    (version,) = known(acting, document(truck=9.0))
-    acting.promote(version, "anna")
-    send(acting, 0, 1, 1)
-    found = reading(acting)
-    assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
-    for factors in found.values():
-        assert [factor.dimension for factor in factors] == ["x", "y", "z"]
-        for factor in factors:
-            assert factor.lowest == pytest.approx(factor.highest)
-
-
-def test_a_promotion_is_seen_with_the_next_frame():
-    acting = promotions_of()
+def test_factors_are_those_that_were_forwarded_last_under_what_is_active():
+    acting = promotions_of("car")
     send(acting, 0)
     assert typical(reading(acting)) == {"car": [1.0] * 3}
     promoted(acting, 4.0)
     assert typical(reading(acting)) == {}
-    send(acting, 0, number=2)
-    assert typical(reading(acting)) == {"car": [4.0] * 3}
-
-
-def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
-    acting = promotions_of("car")
-    promoted(acting, 4.0)
     readings = FactorReader(acting.pipeline)
-    send(acting, 0, 1)
+    send(acting, 0, 1, number=2)
     finished(readings.read())
-    send(acting, 0, number=2)
+    send(acting, 0, number=3)
+    # A slice of which nothing came since keeps what was last forwarded, for who has read it.
     assert typical(finished(readings.read())) == {"car": [4.0] * 3, "truck": [1.0] * 3}
     assert typical(reading(acting)) == {"car": [4.0] * 3}
-
-
-def test_what_another_recalibrator_made_is_forgotten_with_it():
-    acting = promotions_of("car")
-    readings = FactorReader(acting.pipeline)
-    promoted(acting, 4.0)
-    send(acting, 0, 1)
-    assert typical(finished(readings.read()))["car"] == [4.0] * 3
     acting.rollback(Selection, "", "anna")
-    # No detection of either slice comes any more.
     assert typical(finished(readings.read())) == {}
-
-
-def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
-    acting = promotions_of("car")
-    acting.pipeline.config = Config.model_validate({"recalibration": {"mode": "observe"}})
-    promoted(acting, 4.0)
-    send(acting, 0)
-    assert typical(reading(acting)) == {"car": [1.0] * 3}
-
-
-def test_a_frame_without_usable_detections_takes_nothing_away():
-    acting = promotions_of("car")
-    readings = FactorReader(acting.pipeline)
-    send(acting, 0)
-    before = finished(readings.read())
-    acting.pipeline.process(opened(acting.pipeline, HEADER), frame([BAD]))
-    assert finished(readings.read()) == before != {}
-
-
-def test_every_stream_is_a_step_of_its_own():
-    acting = promotions_of()
-    send(acting, 0)
-    (recalibrated,) = acting.pipeline.latest.values()
-    acting.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
-    assert len(list(FactorReader(acting.pipeline).read())) == 3

@@ -1,14 +1,11 @@
 """Rights by token, certificates as files that change, and what a client shows; without a wire."""
 
 import asyncio
-import logging
 import os
 from pathlib import Path
 
 import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.client import Access, InvalidAccess
 from monitor.config import LONGEST, MOST_TOKENS, InvalidConfiguration, SecurityConfig, read_tokens
@@ -20,10 +17,8 @@ from monitor.service.security import (
     NotAuthenticated,
     NotPermitted,
     Right,
-    ServerCertificates,
     Tokens,
     read_pem,
-    read_private,
     right_of,
 )
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
@@ -34,11 +29,8 @@ from tests.service.handled import handled
 
 ONE, TWO = "one-" * 5, "two-" * 5
 
-# ---- tokens
-
 
 def written(folder: Path, **contents: str) -> SecurityConfig:
-    """Writes files of tokens by right."""
     files = {}
     for right, text in contents.items():
         path = folder / right
@@ -97,23 +89,6 @@ def test_a_token_that_is_not_shown_as_it_should_be_is_none(tmp_path, headers, en
     assert opens(Tokens(written(tmp_path, admin=ONE)), Right.ADMIN, *headers) == enough
 
 
-def test_files_that_change_are_in_force_after_the_next_look(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    tokens = Tokens(written(tmp_path, data=ONE, admin="x" * 20))
-    written(tmp_path, data=TWO)
-    assert shows(tokens, Right.DATA, ONE)
-    tokens.look_again()
-    assert not shows(tokens, Right.DATA, ONE)
-    assert shows(tokens, Right.DATA, TWO)
-    (tmp_path / "data").unlink()
-    tokens.look_again()
-    tokens.look_again()
-    assert shows(tokens, Right.DATA, TWO)
-    assert caplog.text.count("Until then the tokens read before stay active") == 1
-    assert "data_token_file has changed" in caplog.text
-    assert TWO not in caplog.text
-
-
 UNUSABLE = [
     ("", "holds no token"),
     (" \n\n", "holds no token"),
@@ -140,25 +115,12 @@ def test_a_file_that_holds_no_tokens_is_refused_and_its_text_is_not_shown(tmp_pa
     assert len(read_tokens(longest.encode(), "path")) == 3
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_are_tokens_or_a_value_error(data):
-    try:
-        tokens = read_tokens(data, "path")
-    except ValueError as error:
-        assert "path" in str(error)
-    else:
-        assert b"\n".join(tokens).split() == list(tokens)
-
-
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o640, True)])
 def test_a_secret_that_others_can_read_is_warned_of(tmp_path, caplog, mode, warned):
     settings = written(tmp_path, admin=ONE)
     (tmp_path / "admin").chmod(mode)
     Tokens(settings)
     assert ("others than its owner can read it" in caplog.text) == warned
-
-
-# ---- rights
 
 
 def test_every_method_of_the_contract_needs_a_right_and_unknown_ones_that_of_administration():
@@ -203,62 +165,20 @@ def test_refusals_are_counted_and_in_the_log_ever_more_rarely_and_without_the_to
     assert counters.calls_refused == {"unauthenticated": 100, "permission_denied": 1}
 
 
-# ---- certificates of the server
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"), "authority")
 
 
-@pytest.fixture(scope="module")
-def signed(authority) -> dict[str, Pair]:
-    return {name: authority.signed(name) for name in ("one", "other")}
-
-
 @pytest.fixture
-def settings(authority, signed, tmp_path) -> SecurityConfig:
+def settings(authority, tmp_path) -> SecurityConfig:
     place = Pair(tmp_path / "server.pem", tmp_path / "server.key")
-    signed["one"].written_to(place)
+    authority.signed("one").written_to(place)
     return SecurityConfig(
         certificate=str(place.certificate),
         key=str(place.key),
         client_authority=str(authority.certificate),
     )
-
-
-@pytest.mark.components
-def test_a_certificate_that_has_changed_is_taken_over_by_the_next_connection_alone(
-    settings, signed, caplog
-):
-    caplog.set_level(logging.INFO)
-    certificates = ServerCertificates(settings)
-    assert "PRIVATE" not in repr(certificates) + repr(certificates._pem)
-    certificates.look_again()
-    assert certificates._fetch() is None
-    for name in ("other", "one", "other"):
-        signed[name].written_to(Pair(Path(settings.certificate), Path(settings.key)))
-        certificates.look_again()
-        assert f"sha256:{read_pem(settings).fingerprint}" in caplog.text
-    newest = certificates._changed[0]
-    assert certificates._fetch() is newest
-    assert certificates._fetch() is None
-
-
-@pytest.mark.components
-def test_a_certificate_without_its_key_is_complained_of_once_and_taken_when_the_key_comes(
-    settings, signed, caplog
-):
-    certificates = ServerCertificates(settings)
-    Path(settings.certificate).write_bytes(signed["other"].certificate.read_bytes())
-    for _ in range(3):
-        certificates.look_again()
-    assert certificates._fetch() is None
-    assert caplog.text.count("cannot be used together (key values mismatch)") == 1
-    assert "Until then the certificate read before stays active." in caplog.text
-    Path(settings.key).write_bytes(signed["other"].key.read_bytes())
-    certificates.look_again()
-    assert certificates._fetch() is not None
 
 
 ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGb\n-----END ENCRYPTED PRIVATE KEY-----"
@@ -289,24 +209,6 @@ def test_a_file_that_cannot_be_used_is_named_with_its_key(settings, tmp_path, ke
     assert said in str(found.value)
 
 
-def test_a_pipe_or_a_folder_is_refused_not_awaited_and_left_closed(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    before = set(Path("/proc/self/fd").iterdir())
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(InvalidConfiguration, match="no regular file"):
-            read_private(str(path), "key")
-    # What other tests left behind may be closed meanwhile.
-    assert set(Path("/proc/self/fd").iterdir()) <= before
-
-
-# ---- clients
-
-
-def test_a_client_that_names_nothing_talks_in_plain_text_and_shows_nothing():
-    assert Access().credentials() is None
-    assert Access().metadata("vehicle:50051") == ()
-
-
 @pytest.mark.components
 def test_a_client_shows_the_first_token_of_its_file_where_nobody_can_listen(authority, tmp_path):
     token = tmp_path / "token"
@@ -323,7 +225,6 @@ def test_a_client_shows_the_first_token_of_its_file_where_nobody_can_listen(auth
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"certificate": "c", "certificate_authority": "a"}, "belong together"),
         ({"key": "k"}, "belong together"),
         ({"certificate": "c", "key": "k"}, "--certificate-authority"),
     ],

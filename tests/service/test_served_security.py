@@ -2,8 +2,6 @@
 
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from monitor.client import Access, MonitorClient
 from monitor.service.security import RIGHTS
@@ -20,7 +17,7 @@ from monitor.wire.client_messages import Why
 from tests.certificates import Authority, Pair
 from tests.foreign_client import failure, in_frame, in_header
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, frame
-from tests.served import MONITOR, PATIENCE, ROOT, Conversation, Sidecar, eventually, running
+from tests.served import MONITOR, PATIENCE, Conversation, Sidecar, eventually, running
 
 pytestmark = pytest.mark.components
 
@@ -61,7 +58,6 @@ class Guarded:
         return grpc.secure_channel(self.sidecar.grpc, credentials, options=CHANNEL)
 
     def fingerprint(self) -> bytes:
-        """Reads the certificate that a new connection sees."""
         context = ssl.create_default_context(cafile=str(self.ours.certificate))
         context.load_cert_chain(self.client.certificate, self.client.key)
         context.set_alpn_protocols(["h2"])
@@ -112,7 +108,6 @@ def guarded(tmp_path_factory) -> Iterator[Guarded]:
 
 @pytest.fixture(scope="module")
 def channel(guarded) -> Iterator[grpc.Channel]:
-    """A client whose certificate is right."""
     with guarded.channel(guarded.client) as made:
         yield made
 
@@ -168,20 +163,6 @@ def test_every_method_needs_its_token_and_what_does_not_exist_that_of_administra
     assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_reflection_needs_the_right_of_administration(channel):
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-
-    def services(token: str | None) -> list[reflection_pb2.ServerReflectionResponse]:
-        return list(
-            stub.ServerReflectionInfo(iter([asked]), metadata=bearer(token), timeout=PATIENCE)
-        )
-
-    listed = services(EVERYTHING)[0].list_services_response.service
-    assert {MONITOR, "grpc.health.v1.Health"} <= {service.name for service in listed}
-    assert failure(lambda: services(DATA))[0] is DENIED
-
-
 def test_renewed_files_are_in_force_soon_bad_ones_are_not_and_no_stream_ends(guarded, channel):
     folder, before = guarded.folder, guarded.fingerprint()
     stub = perception_monitor_pb2_grpc.PerceptionMonitorStub(channel)
@@ -213,25 +194,6 @@ def test_renewed_files_are_in_force_soon_bad_ones_are_not_and_no_stream_ends(gua
         assert health(fresh) == 1
     assert stream.ask(in_frame(1)).frame.frame_id == 1
     stream.close()
-
-
-def test_a_verb_shows_its_certificate_and_token_and_says_which_right_it_lacks(guarded):
-    def verb(*arguments: str, token: str) -> subprocess.CompletedProcess[str]:
-        files = ["--certificate-authority", str(guarded.ours.certificate)]
-        files += ["--certificate", str(guarded.client.certificate)]
-        files += ["--key", str(guarded.client.key), "--token-file", str(guarded.folder / token)]
-        command = [sys.executable, "-m", "monitor", *arguments, "--address", guarded.sidecar.grpc]
-        return subprocess.run(
-            [*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE
-        )
-
-    done = verb("recalibrators", "list", "--json", token="admin")
-    assert done.returncode == 0, done.stderr
-    assert '"recalibrators"' in done.stdout
-    done = verb("export", "--output", str(guarded.folder / "exported.state"), token="data")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "needs the right 'admin', and the bearer token is for 'data'" in line
 
 
 def test_a_detector_with_a_wrong_token_or_certificate_reads_it_again_and_is_then_served(

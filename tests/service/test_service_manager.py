@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor.service.host import ServiceManager
 
@@ -30,7 +28,6 @@ def listening(name: str) -> Iterator[socket.socket]:
 
 
 def heard(bound: socket.socket) -> list[str]:
-    """Receives all datagrams that wait."""
     found = []
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -73,14 +70,11 @@ def test_without_a_socket_nothing_happens(name, caplog):
 @pytest.mark.parametrize(
     ("microseconds", "pid", "seconds"),
     [
-        (None, None, None),
         ("30000000", None, 15.0),
         ("30000000", str(PID), 15.0),
         ("30000000", "1", None),
         ("30000000", "nobody", None),
-        *((text, None, None) for text in ("0", "-5", "soon", "3 0")),
-        ("٣", None, None),  # a digit, but not one of ASCII
-        (str(2**64 - 1), None, None),  # systemd's infinity
+        *((text, None, None) for text in ("0", "-5", "soon", "٣", str(2**64 - 1))),
     ],
 )
 def test_half_of_the_watchdogs_limit_is_the_pace_if_it_watches_us(microseconds, pid, seconds):
@@ -109,34 +103,3 @@ def test_a_manager_that_is_not_there_is_said_once_and_told_the_newest_state_when
         manager.alive()
         assert heard(bound) == ["WATCHDOG=1"]
     told_of("/" + "x" * 200).ready("longer than a path may be")
-
-
-def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_later(
-    tmp_path, caplog
-):
-    name = str(tmp_path / "notify")
-    with listening(name) as bound:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                for _ in range(100_000):
-                    sender.sendto(b"x", name)
-            manager = told_of(name)
-            manager.ready("ready")
-            manager.alive()
-            assert len(caplog.records) == 1
-            assert "READY=1" not in "".join(heard(bound))
-        manager.alive()
-        assert heard(bound) == READY
-
-
-@given(text=st.text(max_size=3000))
-def test_no_text_becomes_an_assignment_or_is_too_long_for_systemd(text):
-    name = f"@calibration-test-any-{os.getpid()}"
-    with listening(name) as bound:
-        told_of(name).ready(text)
-        (message,) = heard(bound)
-        assert len(message.encode()) <= 4096
-        ready, status = message.split("\n")
-        assert ready == "READY=1"
-        assert status.startswith("STATUS=")

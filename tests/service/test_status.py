@@ -1,12 +1,7 @@
-"""A sidecar's status: every field of it over the wire and back, and how far stamps are from the
-clock.
-"""
+"""A sidecar's status, and how far stamps are from the clock."""
 
 from types import SimpleNamespace
 from typing import cast
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitor import __version__
 from monitor.frames.frame import Header
@@ -14,49 +9,10 @@ from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.streams import Seen
 from monitor.service.admin import status
-from monitor.service.exposition import REVISION_VARIABLE, build
 from monitor.service.readings import stamp_lag
 from monitor.service.reload import Reloads
-from monitor.v1 import status_pb2
-from monitor.wire.fields import message_of, value_of
+from monitor.wire.fields import value_of
 from tests.piped import CLASSES, SECOND, XYZ, opened, pipeline_of
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-COUNT = st.integers(0, 2**64 - 1)
-TIME = st.integers(-(2**63), 2**63 - 1)
-STREAMS = st.builds(
-    StreamStatus,
-    stream=TEXT,
-    frames=COUNT,
-    detections=COUNT,
-    stamp_ns=st.none() | st.just(0) | TIME,
-    stamped_received_ns=st.none() | TIME,
-    received_ns=st.none() | TIME,
-    matched=COUNT,
-    matched_received_ns=st.none() | TIME,
-)
-STATUS = st.builds(
-    Status,
-    version=TEXT,
-    started_ns=TIME,
-    now_ns=TIME,
-    streams=st.lists(STREAMS, max_size=3).map(tuple),
-    tracker=st.none() | st.builds(TrackerStatus, address=TEXT, up=st.booleans(), trouble=TEXT),
-    configuration=TEXT,
-    waiting_keys=st.lists(TEXT, max_size=3).map(tuple),
-    configuration_refused=TEXT,
-)
-
-
-@given(STATUS)
-def test_a_status_comes_back_as_it_was(sent):
-    data = message_of(status_pb2.GetStatusResponse, sent).SerializeToString()
-    assert value_of(Status, status_pb2.GetStatusResponse.FromString(data)) == sent
-
-
-def test_a_path_that_is_no_utf8_is_told_all_the_same():
-    told = status((), None, Reloads("/etc/\udcff.toml"), 0, 0, 0)
-    assert told.configuration == "/etc/?.toml"
 
 
 def test_a_sidecar_tells_all_that_it_knows_of_itself():
@@ -110,11 +66,3 @@ def test_streams_without_stamps_and_silent_ones_say_nothing_of_clocks():
     silent = (0, MONOTONIC - 60 * SECOND)
     assert lag(silent, (None, MONOTONIC), None) == {}
     assert lag((0, MONOTONIC - 60 * SECOND + 1)) != {}
-
-
-def test_a_build_says_its_revision_only_where_it_was_told(monkeypatch):
-    monkeypatch.delenv(REVISION_VARIABLE, raising=False)
-    assert build()["revision"] == "unknown"
-    monkeypatch.setenv(REVISION_VARIABLE, "0123abc")
-    assert build()["revision"] == "0123abc"
-    assert all(build().values())

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.service.calls import BURST_SECONDS, HALF_LIFE, MONITOR, Pace, Share, Turns
+from monitor.service.calls import BURST_SECONDS, MONITOR, Pace, Share, Turns
 from monitor.service.security import PROBES_END, OpenCalls, Room
 from tests.administered import Caller, Refused
 from tests.service.handled import handled
-
-# ---- the pace of a stream
 
 RATES = st.sampled_from([0.5, 1.0, 8.0, 128.0])
 # Idle times between messages, exact in binary.
@@ -41,19 +39,7 @@ def test_no_window_holds_more_messages_than_its_rate_and_one_burst(rate, gaps):
     assert read_times(rate, [1 / rate] * 100) == [i / rate for i in range(100)]
 
 
-def test_a_pace_that_is_changed_is_kept_from_then_on():
-    pace = Pace()
-    assert [pace.delay(10.0, 0.0) for _ in range(9)] == [0.0] * 9
-    assert [pace.delay(10.0, 1.0) for _ in range(3)] == [0.0, 1.0, 2.0]
-    assert pace.delay(10.0, 0.0) == 0.0
-
-
-# ---- turns on the event loop
-
-
 class Clock:
-    """Moves on when it is told to."""
-
     now = 100.0
 
     def __call__(self) -> float:
@@ -70,34 +56,6 @@ def together(*tasks: Awaitable[None]) -> None:
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
 
     asyncio.run(work())
-
-
-def test_half_of_a_share_is_forgotten_in_a_half_life():
-    share = Share()
-    share.add(10.0, 4.0)
-    assert share.by(10.0 + HALF_LIFE) == 2.0
-    share.add(10.0 + HALF_LIFE, 1.0)
-    assert share.by(10.0 + HALF_LIFE) == 3.0
-
-
-def test_one_at_a_time_has_a_turn_and_others_have_a_pass_of_the_loop_in_between(clock):
-    turns, done = Turns(clock), []
-
-    async def pushing(name: str) -> None:
-        share = Share()
-        for _ in range(5):
-            await turns.take(share)
-            clock.now += 0.01
-            done.append(name)
-
-    async def other() -> None:
-        while len(done) < 15:
-            before = len(done)
-            await asyncio.sleep(0)
-            assert len(done) - before <= 1
-
-    together(*map(pushing, "abc"), other())
-    assert sorted(done) == sorted("abc" * 5)
 
 
 def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
@@ -123,55 +81,6 @@ def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
 
     together(*(pushing() for _ in range(6)), coming())
     assert (done.count("seldom"), done.count("pushing")) == (5, 240)
-
-
-def test_streams_that_push_get_the_same_share_whatever_a_message_of_theirs_takes(clock):
-    turns, had = Turns(clock), {"long": 0.0, "short": 0.0}
-
-    async def pushing(name: str, seconds: float) -> None:
-        share = Share()
-        while sum(had.values()) < 10.0:
-            await turns.take(share)
-            clock.now += seconds
-            had[name] += seconds
-
-    together(pushing("long", 0.1), pushing("short", 0.01))
-    assert had["long"] == pytest.approx(had["short"], rel=0.2)
-
-
-def test_a_stream_that_ends_while_it_waits_costs_the_others_nothing(clock):
-    turns = Turns(clock)
-
-    async def work() -> None:
-        with pytest.raises(StopIteration):  # where nobody has a turn, none is waited for
-            turns.take(Share()).send(None)
-        gone, stays = (asyncio.create_task(turns.take(Share())) for _ in range(2))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await stays
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await turns.take(Share())
-
-    together(work())
-
-
-def test_the_longest_wait_for_a_turn_is_told_once(clock):
-    turns = Turns(clock)
-
-    async def pushing() -> None:
-        share = Share()
-        for _ in range(5):
-            await turns.take(share)
-            clock.now += 0.01
-
-    together(*(pushing() for _ in range(4)))
-    # Three others have theirs meanwhile, at least; those who had less come first.
-    assert 0.03 - 1e-9 < turns.longest_wait() < 0.2
-    assert turns.longest_wait() == 0.0
-
-
-# ---- room for calls
 
 
 def test_a_place_is_free_again_however_a_call_ends():

@@ -7,20 +7,21 @@ The F and Q of the reference come from filterpy or stand here, never from our mo
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import filterpy
 import numpy as np
 from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
 from filterpy.kalman import KalmanFilter
 
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.space import DimensionKind, FloatArray, Space, plain_space
 from monitor.tracking.kalman import TrackerSettings, motion_model, predict, update
-from monitor.tracking.tracker import Sightings, Tracks, born, no_tracks
+from monitor.tracking.tracker import Tracks, born, no_tracks
+from tests.tracking.scenes import YAW, covariances, seen
 
 STEPS, MOST_TRACKS = 1000, 6
 ACCELERATION, WALK, TURN, SPEED = 2.0, 0.03, 0.2, 5.0
-YAW = Dimension("yaw", "rad", DimensionKind.ANGLE)
 # The space, and which of its dimensions move.
 CASES = {
     "xyz, 6 states": (plain_space(("x", "y", "z")), (0, 1, 2)),
@@ -33,38 +34,21 @@ CASES = {
 }
 
 
-@dataclass
-class Walk:
-    """What happened, and the largest gaps.
+def walk(space: Space, moving: tuple[int, ...], seed: int) -> dict[str, float]:
+    """Leads both filters through the same random life.
 
-    state_gap       as a share of the larger of a state and its σ
-    covariance_gap  as a share of σi σj
+    Returns counts, and the largest gaps: of a state as a share of the larger of it and its σ, of a
+    covariance as a share of σi σj.
     """
-
-    states: int
-    updates: int = 0
-    skipped: int = 0
-    births: int = 0
-    deaths: int = 0
-    most: int = 0
-    state_gap: float = 0.0
-    covariance_gap: float = 0.0
-
-
-def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
-    """Both filters through the same random life."""
     random, k = np.random.default_rng(seed), space.k
-    settings = TrackerSettings(
-        velocity_dimensions=tuple(space.names[i] for i in moving),
-        acceleration_density=ACCELERATION,
-        walk_density=WALK,
-        turn_density=TURN,
-        initial_speed=SPEED,
-        dimensions={},
-    )
+    names = tuple(space.names[i] for i in moving)
+    densities: dict[str, Any] = {"acceleration_density": ACCELERATION, "walk_density": WALK}
+    densities |= {"turn_density": TURN, "initial_speed": SPEED, "dimensions": {}}
+    settings = TrackerSettings(velocity_dimensions=names, **densities)
     model = motion_model(space, settings)
     tracks, references = no_tracks(model), list[KalmanFilter]()
-    found = Walk(model.size)
+    counted = ("updates", "skipped", "deaths", "most", "state_gap", "covariance_gap")
+    found = {"states": model.size, **dict.fromkeys(counted, 0.0)}
     for number in range(STEPS):
         seconds = float(10 ** random.uniform(-3, 0.3))
         state, covariance = predict(tracks.state, tracks.covariance, *model.step(seconds))
@@ -75,49 +59,34 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
             one.predict(F=f, Q=q)
             wrap(one, space)
 
-        seen = np.flatnonzero(random.random(tracks.n) < 0.7)
-        noise = covariances(random, seen.size, k)
-        innovation = np.einsum(
-            "nij,nj->ni", np.linalg.cholesky(noise), random.normal(size=(seen.size, k))
-        )
+        rows = np.flatnonzero(random.random(tracks.n) < 0.7)
+        noise = covariances(random, rows.size, k, 0.01, 1.0)
+        drawn = random.normal(size=(rows.size, k))
+        innovation = np.einsum("nij,nj->ni", np.linalg.cholesky(noise), drawn)
         state, covariance = tracks.state.copy(), tracks.covariance.copy()
-        state[seen], covariance[seen] = update(state[seen], covariance[seen], innovation, noise)
+        state[rows], covariance[rows] = update(state[rows], covariance[rows], innovation, noise)
         tracks = replace(tracks, state=state, covariance=covariance)
         model.space.wrap(tracks.state)
-        for row, nu, r in zip(seen.tolist(), innovation, noise, strict=True):
+        for row, nu, r in zip(rows.tolist(), innovation, noise, strict=True):
             references[row].update(references[row].x[:k] + nu[:, None], R=r)
             wrap(references[row], space)
-        found.updates += seen.size
-        found.skipped += tracks.n - seen.size
+        found["updates"] += rows.size
+        found["skipped"] += tracks.n - rows.size
 
         kept = np.flatnonzero(random.random(tracks.n) > 0.02)
-        found.deaths += tracks.n - kept.size
+        found["deaths"] += tracks.n - kept.size
         tracks, references = tracks.take(kept), [references[row] for row in kept.tolist()]
         fresh = min(int(random.integers(0, 3)), MOST_TRACKS - tracks.n)
-        mean, noise = random.uniform(-3, 3, (fresh, k)), covariances(random, fresh, k)
-        born_now = born(
-            model, sightings(number, mean, noise), noise, np.arange(fresh), confirmed=False
-        )
+        mean, noise = random.uniform(-3, 3, (fresh, k)), covariances(random, fresh, k, 0.01, 1.0)
+        of_frame = seen(number, mean, covariance=noise, k=k)
+        born_now = born(model, of_frame, noise, np.arange(fresh), confirmed=False)
         tracks = Tracks.joined([tracks, born_now])
         references += [reference(z, r, len(moving)) for z, r in zip(mean, noise, strict=True)]
-        found.births += fresh
-        found.most = max(found.most, tracks.n)
-        compare(found, space, tracks.state, tracks.covariance, references)
+        found["most"] = max(found["most"], tracks.n)
+        for x, p, one in zip(tracks.state, tracks.covariance, references, strict=True):
+            for name, gap in gaps(space, x, p, one).items():
+                found[name] = max(found[name], gap)
     return found
-
-
-def sightings(stamp_ns: int, mean: FloatArray, covariance: FloatArray) -> Sightings:
-    """Detections of one class."""
-    row = np.arange(mean.shape[0])
-    return Sightings(
-        stamp_ns=stamp_ns,
-        mean=mean,
-        covariance=covariance,
-        missing=np.zeros(row.size, bool),
-        class_index=np.zeros(row.size, np.int64),
-        row=row,
-        number=row.astype(np.uint64),
-    )
 
 
 def reference(mean: FloatArray, noise: FloatArray, moving: int) -> KalmanFilter:
@@ -156,37 +125,21 @@ def wrap(one: KalmanFilter, space: Space) -> None:
             one.x[i, 0] = np.arctan2(np.sin(one.x[i, 0]), np.cos(one.x[i, 0]))
 
 
-def covariances(random: np.random.Generator, n: int, k: int) -> FloatArray:
-    """Full ones; deviations from a centimetre to a metre in one detection."""
-    root = random.normal(size=(n, k, k))
-    deviation = 10 ** random.uniform(-2, 0, (n, k))
-    spread = root @ root.transpose(0, 2, 1) / k + 0.1 * np.eye(k)
-    made: FloatArray = deviation[:, :, None] * spread * deviation[:, None, :]
-    return made
-
-
-def compare(
-    found: Walk,
-    space: Space,
-    state: FloatArray,
-    covariance: FloatArray,
-    references: list[KalmanFilter],
-) -> None:
-    for x, p, one in zip(state, covariance, references, strict=True):
-        sigma, gap = np.sqrt(np.diagonal(one.P)), np.abs(x - one.x[:, 0])
-        for i, dimension in enumerate(space.dimensions):
-            if dimension.kind is DimensionKind.ANGLE:
-                # −π and π are one.
-                gap[i] = min(gap[i], 2 * np.pi - gap[i])
-        size = np.maximum(np.abs(one.x[:, 0]), sigma)
-        found.state_gap = max(found.state_gap, float((gap / size).max()))
-        away = np.abs(p - one.P) / np.outer(sigma, sigma)
-        found.covariance_gap = max(found.covariance_gap, float(away.max()))
+def gaps(space: Space, x: FloatArray, p: FloatArray, one: KalmanFilter) -> dict[str, float]:
+    sigma, gap = np.sqrt(np.diagonal(one.P)), np.abs(x - one.x[:, 0])
+    for i, dimension in enumerate(space.dimensions):
+        if dimension.kind is DimensionKind.ANGLE:
+            # −π and π are one.
+            gap[i] = min(gap[i], 2 * np.pi - gap[i])
+    return {
+        "state_gap": float((gap / np.maximum(np.abs(one.x[:, 0]), sigma)).max()),
+        "covariance_gap": float((np.abs(p - one.P) / np.outer(sigma, sigma)).max()),
+    }
 
 
 def main() -> None:
     walks = {
-        name: asdict(walk(space, moving, seed))
+        name: walk(space, moving, seed)
         for seed, (name, (space, moving)) in enumerate(CASES.items())
     }
     print(json.dumps({"version": filterpy.__version__, "file": filterpy.__file__, "walks": walks}))

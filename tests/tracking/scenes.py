@@ -9,11 +9,9 @@ import numpy as np
 
 from monitor.frames.frame import EgoMotion
 from monitor.frames.space import (
-    BoolArray,
     Dimension,
     DimensionKind,
     FloatArray,
-    IntArray,
     Space,
     plain_space,
 )
@@ -94,22 +92,14 @@ def seen(
         stamp_ns=round(frame * dt * 1e9) if stamp_ns is None else stamp_ns,
         mean=values,
         covariance=covariance,
-        missing=_flags(missing, n),
-        class_index=_classes(kind, n),
+        missing=np.zeros(n, bool) if missing is None else np.array(list(missing), bool),
+        class_index=np.zeros(n, np.int64) if kind is None else np.array(list(kind), np.int64),
         row=np.arange(n),
         number=np.arange(n, dtype=np.uint64) + np.uint64(1000 * frame + 1),
         score=None if score is None else np.array(list(score), float),
         upstream=ids,
         ego=ego,
     )
-
-
-def _flags(flags: Iterable[bool] | None, n: int) -> BoolArray:
-    return np.zeros(n, bool) if flags is None else np.array(list(flags), bool)
-
-
-def _classes(kind: Iterable[int] | None, n: int) -> IntArray:
-    return np.zeros(n, np.int64) if kind is None else np.array(list(kind), np.int64)
 
 
 def model_of(space: Space, **choices: Any) -> TrackerModel:

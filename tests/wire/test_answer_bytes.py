@@ -1,56 +1,29 @@
 """Answers as protobuf would write them, what the client reads in them, and what it sends itself."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Reason
-from monitor.frames.frame import (
-    AnswerExtras,
-    FrameAnswer,
-    Header,
-    ReceivedFrame,
-    Refusal,
-    TruthAnswer,
-)
+from monitor.frames.frame import AnswerExtras, FrameAnswer, ReceivedFrame, TruthAnswer
 from monitor.frames.reasons import Notice
-from monitor.frames.space import plain_space
-from monitor.pipeline.streams import Stream
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.rejection import RejectedBy
-from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
-    encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.client_messages import (
-    decode_answer,
-    decode_truth_answer,
-    refused,
-)
+from monitor.wire.client_messages import decode_answer, decode_truth_answer
 from monitor.wire.requests import decode_process_request
-from tests import piped_classes
 from tests.as_protobuf import LIMITS, TAIL, on_wire
-from tests.piped import pipeline_of
-from tests.piped_classes import recalibrating, rejection
 from tests.reported import reported_tracks, track_messages
-from tests.scripted_monitor import in_bytes
 from tests.written import IDS, doubles, in_request, names, packed
 
 PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
 
-
-# ---- answers to frames
 
 notices = st.builds(
     Notice,
@@ -273,34 +246,6 @@ def as_matrix(values, k):
     return matrix
 
 
-# ---- answers to headers, labels and what is refused
-
-
-def test_a_refused_message_is_answered_as_protobuf_would_write_it():
-    for reason in Reason:
-        refusal = Refusal(reason, "frame", "σ is too much: less.")
-        result = frame_pb2.FrameResult(
-            message_index=7,
-            status=frame_pb2.STATUS_REFUSED,
-            reason=on_wire(reason),
-            notices=[wire_notice(refusal)],
-        )
-        data = encode_process_response(refusal, 7)
-        assert data == in_bytes(result)
-        assert refused(data) == "frame: σ is too much: less."
-
-
-def test_the_answer_to_a_header_is_what_protobuf_would_write():
-    refusal = Refusal(Reason.INVALID_HEADER, "stream", "no name.")
-    accepted = perception_monitor_pb2.HeaderResult(stream="lidar", accepted=True)
-    denied = perception_monitor_pb2.HeaderResult(stream="", notice=wire_notice(refusal))
-    for result, why in ((accepted, None), (denied, refusal)):
-        response = perception_monitor_pb2.ProcessResponse(header=result)
-        data = encode_header_answer(result.stream, why)
-        assert data == response.SerializeToString()
-        assert refused(data) == (None if why is None else "stream: no name.")
-
-
 @given(
     st.lists(st.integers(0, 2**40), min_size=9, max_size=9),
     st.none() | IDS,
@@ -325,152 +270,3 @@ def test_the_answer_to_labels_is_what_protobuf_would_write(
     data = encode_truth_response("lidar", frame_id, answer)
     assert data == response.SerializeToString()
     assert decode_truth_answer(data)[0] == account
-
-
-# ---- there and back through a pipeline
-
-SPACE = plain_space(("x", "y", "z"), "m")
-SCALE = (2.0, 0.5, 3.0)
-
-
-def answered(frame, classes=("car",), space=SPACE):
-    """The FrameResult of a frame that went through everything but gRPC; x, y, z are scaled."""
-    pipeline = pipeline_of(Selection(SPACE.names, VarianceScaling(SCALE)))
-    stream = pipeline.register(Header("lidar", space, classes))
-    assert isinstance(stream, Stream)
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
-    assert isinstance(received, ReceivedFrame)
-    data = encode_process_response(pipeline.process(stream, received), 1)
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    assert response.SerializeToString() == data
-    assert pipeline.counters.internal_errors == 0
-    return response.frame
-
-
-def valid_covariance(draw, form):
-    """Values of a positive definite matrix in that form."""
-    root = np.array([draw(st.integers(-8, 8)) for _ in range(9)]).reshape(3, 3) / 4
-    matrix = root @ root.T + np.eye(3)
-    if form == 3:
-        return np.diagonal(matrix)
-    return matrix[np.tril_indices(3)] if form == 6 else matrix.ravel()
-
-
-@st.composite
-def plausible_frames(draw):
-    """Good detections of every form among arbitrary ones."""
-    frame = frame_pb2.Frame(frame_id=1)
-    for i in range(draw(st.integers(1, 6))):
-        detection = frame.detections.add(id=i, class_index=0)
-        if draw(st.sampled_from([True, True, False])):
-            detection.mean.extend([1.0, 2.0, i])
-            detection.covariance.extend(valid_covariance(draw, draw(st.sampled_from([3, 6, 9]))))
-            continue
-        for name in ("id", "class_index"):
-            if draw(st.integers(0, 4)) == 0:
-                detection.ClearField(name)
-        detection.mean.extend(draw(doubles(draw(st.sampled_from([3, 3, 0, 2])))))
-        detection.covariance.extend(draw(doubles(draw(st.sampled_from([3, 6, 9, 0, 4])))))
-    return frame
-
-
-@given(plausible_frames())
-def test_what_is_not_recalibrated_comes_back_bit_for_bit_and_the_rest_scaled(frame):
-    result = answered(frame)
-    for sent, found in zip(frame.detections, result.detections, strict=True):
-        assert found.HasField("id") == sent.HasField("id")
-        assert found.id == sent.id
-        assert packed(found.mean) == packed(sent.mean)
-        if found.status != frame_pb2.STATUS_RECALIBRATED:
-            assert packed(found.covariance) == packed(sent.covariance)
-            continue
-        s = np.array(SCALE)
-        expected = as_matrix(sent.covariance, 3) * s[:, None] * s
-        assert len(found.covariance) == len(sent.covariance)
-        assert as_matrix(found.covariance, 3) == pytest.approx(expected, rel=1e-15)
-
-
-NAN, INF = float("nan"), float("inf")
-FULL = [2, 1, 0, 1, 2, 0, 0, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("reason", "field", "values"),
-    [
-        ("NONE", "covariance", [[1, 1, 1], FULL]),
-        ("MISSING_COVARIANCE", "covariance", [[], [0.0] * 6, [0.0] * 3]),
-        ("UNKNOWN_CLASS", "class_index", [1, 2**32 - 1, None]),
-        ("MEAN_LENGTH", "mean", [[1.0], [], [0.0] * 4, [0.0] * 200]),
-        ("MEAN_VALUE", "mean", [[1, NAN, 3], [1, 2, -INF], [1, 2, 1e9]]),
-        ("COVARIANCE_LENGTH", "covariance", [[1.0, 1.0], [1.0] * 4, [1.0] * 64, [1.0] * 2000]),
-        ("COVARIANCE_NOT_FINITE", "covariance", [[1, NAN, 1], [INF, 1, 1], [INF] * 9]),
-        (
-            "COVARIANCE_ASYMMETRIC",
-            "covariance",
-            [[2, 1, 0, 0, 2, 0, 0, 0, 2], [1, 0.5, 0, 0, 1, 0, 0, 0, 1]],
-        ),
-        (
-            "COVARIANCE_NOT_POSITIVE_DEFINITE",
-            "covariance",
-            [[1, -1, 1], [1, 2, 1, 0, 0, 1], [1, 2, 0, 2, 1, 0, 0, 0, 1]],
-        ),
-        (
-            "COVARIANCE_SCALE",
-            "covariance",
-            [[1, 1, 1e11], [1e-14, 1, 1], [1e300, 1, 1], [5e-324, 1, 1]],
-        ),
-        ("MISSING_ID", "id", [None]),
-    ],
-)
-def test_every_reason_comes_back_marked_with_the_detection_as_it_was(reason, field, values):
-    good: dict[str, Any] = {"id": 1, "class_index": 0, "mean": [1, 2, 3], "covariance": [1, 1, 1]}
-    status = {"NONE": 1, "MISSING_COVARIANCE": 2}.get(reason, 3)
-    for value in values:
-        detection = frame_pb2.Detection(**good | {field: value})
-        alone = frame_pb2.Frame(frame_id=1, detections=[detection])
-        neighbour = frame_pb2.Detection(**good | {"id": 2})
-        among = frame_pb2.Frame(frame_id=1, detections=[detection, neighbour])
-        for frame in (alone, among):
-            found = answered(frame).detections[0]
-            assert frame_pb2.Reason.Name(found.reason) == f"REASON_{reason}"
-            assert found.status == status
-            assert packed(found.mean) == packed(detection.mean)
-            if reason != "NONE":
-                assert packed(found.covariance) == packed(detection.covariance)
-        assert answered(among).detections[1].status == frame_pb2.STATUS_RECALIBRATED
-
-
-def test_unusable_class_probabilities_are_answered_with_words_and_their_detection_as_ever():
-    plain = frame_pb2.Frame(frame_id=1)
-    for i in range(3):
-        plain.detections.add(id=i, class_index=0, mean=[0, 0, i], covariance=[1, 1, 1])
-    classified = frame_pb2.Frame()
-    classified.CopyFrom(plain)
-    told = ([0.5, 0.25, 0.25], [NAN, 0.5, 0.5], [0.25, 0.5, 0.25])
-    for detection, opinion, true_class in zip(classified.detections, told, (0, 1, 7), strict=True):
-        detection.class_probabilities.extend(opinion)
-        detection.ground_truth_class = true_class
-    classes = ("car", "truck", "person")
-    found, without = answered(classified, classes), answered(plain, classes)
-    assert list(found.detections) == list(without.detections)
-    (notice,) = found.notices
-    assert notice.reason == frame_pb2.REASON_CLASS_PROBABILITIES_INVALID
-    assert (notice.field, notice.count, notice.first_index) == ("class_probabilities", 2, 1)
-    assert notice.message.startswith("value 0 is nan: send 3 values")
-    assert not without.notices
-
-
-def test_a_detection_that_fits_no_array_has_a_flag_like_the_others():
-    frame = frame_pb2.Frame(frame_id=1, stamp_ns=1)
-    frame.detections.add(id=1, class_index=0, mean=[0.0, 0.0], covariance=[9.0, 9.0])
-    frame.detections.add(id=2, class_index=0, mean=[0.0] * 40, covariance=[1.0, 1.0])
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
-    assert isinstance(received, ReceivedFrame)
-    assert list(received.overlong) == [1]
-    pipeline = recalibrating(
-        CLASS_IDENTITY, Selection((), Identity(), rejection=rejection(RejectedBy.DEVIATION, 2.0))
-    )
-    data = encode_process_response(pipeline.process(piped_classes.opened(pipeline), received), 1)
-    result = perception_monitor_pb2.ProcessResponse.FromString(data).frame
-    assert [row.HasField("rejected_by") for row in result.detections] == [True, True]
-    assert [row.rejected_by for row in result.detections] == [2, 0]

@@ -1,15 +1,12 @@
-"""Strided records are never taken for what they are not. That they read and write what protobuf
-does is held where whole requests and answers are.
-"""
+"""Strided records are never taken for what they are not."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from monitor.v1 import frame_pb2
-from monitor.wire.records import Kind, Records, Schema, TailReader, sorted_by_layout, walk
-from tests.written import tagged, varint
+from monitor.wire.records import Kind, Records, Schema, TailReader
+from tests.written import tagged
 
 DETECTIONS = 15
 DETECTION: Schema = {
@@ -26,12 +23,10 @@ def read_on(reader: TailReader, frame: frame_pb2.Frame) -> Records | None:
 
 
 def read_tail(frame: frame_pb2.Frame) -> Records | None:
-    """The same by a reader that has seen no other."""
     return read_on(TailReader(DETECTIONS, DETECTION), frame)
 
 
 def values(records: Records | None, number: int) -> list[float]:
-    """All values of a field, row by row."""
     assert records is not None
     column = records.column(number)
     assert column is not None
@@ -82,25 +77,3 @@ def test_values_that_look_like_records_are_not_read_as_detections():
     records = read_on(reader, frame)
     assert values(records, 1) == [7]
     assert np.array(values(records, 4)).tobytes() == hiding.tobytes()
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        tagged(7, 2, b"abc"),
-        varint(1 << 3 | 5) + bytes(4),  # id as fixed32
-        varint(3 << 3 | 0) + b"\x01",  # score as a varint
-    ],
-)
-def test_a_field_that_the_schema_does_not_hold_has_no_layout(record):
-    assert walk(record, DETECTION, 0) is None
-    (group,) = sorted_by_layout([record], DETECTION)
-    assert (group[0].tolist(), group[1]) == ([0], None)
-
-
-def test_mixed_layouts_are_sorted_and_a_detection_without_any_field_is_a_record_too():
-    messages = [b"", TRUE.SerializeToString(), b"", FALSE.SerializeToString()]
-    groups = sorted_by_layout(messages, DETECTION)
-    assert [rows.tolist() for rows, _ in groups] == [[0, 2], [1, 3]]
-    assert [len(records.layout.fields) for _, records in groups if records is not None] == [0, 2]
-    assert values(groups[1][1], 1) == [7, 666]
