@@ -20,8 +20,8 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import recalibration_record_pb2 as records_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
-from tests.edges.fit_processes import children, is_there
 from tests.labelled import header
+from tests.pipeline.fit_processes import children, is_there
 from tests.served import PATIENCE, Conversation, Sidecar, eventually
 
 BEGAN, PROVEN = records_pb.HAPPENED_BEGAN, records_pb.HAPPENED_PROVEN

@@ -10,8 +10,15 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.commands.recordings import (
+    DIMENSIONS,
+    csv_file,
+    error,
+    nees,
+    npz_file,
+    with_bad_covariances,
+)
 from tests.commands.spoken import done, found, refused, wrong_usage
-from tests.verbs.recordings import DIMENSIONS, csv_file, error, nees, npz_file, with_bad_covariances
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")

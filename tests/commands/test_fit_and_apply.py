@@ -12,9 +12,9 @@ from monitor.cli import main
 from monitor.frames.detections import Estimates
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.selection import METHODS
+from tests.commands.documents import document
+from tests.commands.recordings import csv_file, with_bad_covariances
 from tests.recalibration.rows import read_selection
-from tests.verbs.documents import document
-from tests.verbs.recordings import csv_file, with_bad_covariances
 
 XY, XYZ = ("--dimensions", "x,y"), ("--dimensions", "x,y,z")
 SHAPED = {"isotonic-quantiles": "moments", "gp-beta": "moments", "gp-cauchy": "surrogate"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.commands.documents import document
+from tests.commands.recordings import csv_file, error
 from tests.commands.spoken import wrong_usage
 from tests.recalibration.rows import read_selection
-from tests.verbs.documents import document
-from tests.verbs.recordings import csv_file, error
 
 XYZ = ("--dimensions", "x,y,z")
 SCALING = (*XYZ, "--method", "variance-scaling")

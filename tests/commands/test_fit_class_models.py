@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from tests.verbs.documents import document
+from tests.commands.documents import document
 
 N, C, M = 900, 4, 3
 NAMES = np.array(["bus", "car", "cyclist", "pedestrian"])

@@ -11,8 +11,8 @@ import pytest
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
+from tests.commands.recordings import csv_file, nees
 from tests.commands.spoken import done, refused
-from tests.verbs.recordings import csv_file, nees
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))

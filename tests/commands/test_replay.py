@@ -12,8 +12,8 @@ import pytest
 
 from monitor.commands import replay
 from monitor.commands.sending import running_sidecar
+from tests.commands.recordings import DIMENSIONS, FRAMES, SEQUENCES, nees, npz_file
 from tests.commands.spoken import done, found, refused, spoken
-from tests.verbs.recordings import DIMENSIONS, FRAMES, SEQUENCES, nees, npz_file
 
 replayed = partial(found, "replay")
 refusal = partial(refused, "replay")

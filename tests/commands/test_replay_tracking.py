@@ -14,8 +14,8 @@ from monitor.commands import replay
 from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
+from tests.commands.recordings import FRAMES, SEQUENCES, Recorded, labels_file
 from tests.commands.spoken import done, found, refused
-from tests.verbs.recordings import FRAMES, SEQUENCES, Recorded, labels_file
 
 CLASSES = ("car", "pedestrian")
 NAMES = ("x", "y", "z")

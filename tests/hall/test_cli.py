@@ -20,9 +20,9 @@ from monitor.cli import VERBS, build_parser, main
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import SidecarFailed
 from monitor.recalibration.selection import IDENTITY
+from tests.commands.recordings import csv_file, recorded
 from tests.foreign_client import scaling, serve_to_the_end
 from tests.served import ROOT, serve_command
-from tests.verbs.recordings import csv_file, recorded
 
 COMMAND = [sys.executable, "-m", "monitor"]
 

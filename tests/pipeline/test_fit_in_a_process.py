@@ -20,7 +20,7 @@ from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes
 from monitor.pipeline.fits.process import WORKER, FitProcess
 from monitor.pipeline.fits.worker import HEAD
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome, fit_slices
-from tests.edges.fit_processes import (
+from tests.pipeline.fit_processes import (
     PATIENCE,
     SOON,
     children,
@@ -160,7 +160,7 @@ def test_a_parent_that_is_killed_leaves_no_fit_behind(fitting):
     program = """
         import asyncio
         from monitor.pipeline.fits.process import FitProcess
-        from tests.edges.fit_processes import long_job
+        from tests.pipeline.fit_processes import long_job
         asyncio.run(FitProcess().fit(long_job(), 100))
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT)

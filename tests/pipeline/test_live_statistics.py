@@ -23,7 +23,7 @@ from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import StatisticsState
 from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
-from tests.calibration.matched_frames import UV, XY, matched
+from tests.statistics.matched_frames import UV, XY, matched
 
 SECOND = 10**9
 NAMES = ("car", "truck", "bus")

@@ -24,8 +24,8 @@ from monitor.statistics.windows import (
     put,
 )
 from tests import laws
-from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
 from tests.states import within
+from tests.statistics.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
 
 # Panes of 2, 6 and 12 ns: small enough for every case to be met.
 SMALL = Windows((6, 18, 36), 3)
