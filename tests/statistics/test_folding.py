@@ -18,9 +18,9 @@ from monitor.statistics.folding import ClassAccumulator, SliceAccumulator, Slots
 from monitor.statistics.observations import CHUNK
 from monitor.statistics.windows import PaneChanges, PaneKey, put
 from tests import laws
-from tests.calibration import matched_frames as fed
 from tests.laws import costly
 from tests.states import bits
+from tests.statistics import matched_frames as fed
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -129,7 +129,7 @@ DIAGNOSIS = DOCS.parent / "monitor" / "commands" / "doctor"
 ASKING = {"value", "by", "rows", "increase", "increases", "words"}
 # Which arguments of a shape of rules are names.
 SHAPES = {"counter": (1,), "part_of": (1, 3)}
-# Of a tracker elsewhere, whose families are there with it alone: tests/edges has them.
+# Of a tracker elsewhere, whose families are there with it alone: tests/pipeline has them.
 TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
 
 
