@@ -34,8 +34,8 @@ from monitor.statistics.class_evaluation import evaluate_class_rows
 from monitor.statistics.evaluation import TAU
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.measures import Marginals, NormalMarginals
-from tests.recalibration.classes.class_sets import distorted, evaluated
-from tests.recalibration.gp_multivariate_sets import correlated_pairs
+from tests.recalibration.processes.test_normal import correlated_pairs
+from tests.recalibration.rows import distorted, evaluated
 from tests.reference.datasets import Arrays, DataSets, all_sets
 
 Score = Callable[[Recalibrator, FitRows], float]

@@ -161,7 +161,7 @@ def _sidecar(folder: Path, config: str, port: int) -> Iterator[Sidecar]:
 
 @contextlib.contextmanager
 def _prometheus(folder: Path, port: int, *rules: Path) -> Iterator[Prometheus]:
-    prometheus = Prometheus(folder, port, rules)
+    prometheus = Prometheus(folder, {"demo": port}, rules)
     try:
         yield prometheus
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def rose(name: str, value: float, added: float, **labels: str) -> Observation:
     return seen(metric(name, value, **labels), metric(name, added, **labels))
 
 
-def told(*streams: StreamStatus, **changes: object) -> Observation:
+def told(*streams: StreamStatus, **changes: Any) -> Observation:
     return seen(told=status(*streams, **changes))
 
 
@@ -94,7 +95,7 @@ def lagging(*lags_s: float) -> Observation:
     return told(*(stream(name, lag_s=lag) for name, lag in zip("abc", lags_s, strict=False)))
 
 
-def asked(grpc: Asked = GIVEN, http: Asked = GIVEN, **changes: object) -> Observation:
+def asked(grpc: Asked = GIVEN, http: Asked = GIVEN, **changes: Any) -> Observation:
     return replace(seen(), grpc=grpc, http=http, **changes)
 
 
@@ -156,8 +157,14 @@ FAILED = metric("tracker_up", 0) | metric("tracker_forwarded_total", 50, outcome
 GATE = metric("near_gate_ratio", 0.165) | metric("gated_matches", 5000)
 TOO_LATE = truth(too_late=100) | metric("dropped_detections_total", 900)
 HEADERS = metric("rejected_total", 4, reason="no_header")
-WAITING = {"configuration": "/etc/sidecar.toml", "waiting_keys": ("statistics.bins", "limits.x")}
-UNREADABLE = {"configuration": "/etc/sidecar.toml", "configuration_refused": "line 3: no such key"}
+WAITING: dict[str, Any] = {
+    "configuration": "/etc/sidecar.toml",
+    "waiting_keys": ("statistics.bins", "limits.x"),
+}
+UNREADABLE: dict[str, Any] = {
+    "configuration": "/etc/sidecar.toml",
+    "configuration_refused": "line 3: no such key",
+}
 
 # The only trouble of an area: how bad it is, what was seen, and words of the finding.
 CASES = [
