@@ -298,7 +298,7 @@ class Cycle:
         if found and found[0].tracks:
             self._wait(f"waiting for proof: {_progress(found[0])}")
         elif phase is Phase.FAULT:
-            self._wait("waiting for a candidate: fits run at the lowest priority")
+            self._wait("waiting for a candidate: fits give way to frames")
 
     def _wait(self, text: str) -> None:
         self.waiting = text
