@@ -1,9 +1,11 @@
 """A real sidecar that is killed with -9, loses power or has a full disk: what was acknowledged is
 there, nothing counts twice, and in the end every bit is as if nobody had disturbed it.
+`python -m tests.store.test_crashes --rounds 50` kills it a hundred times and more.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import re
@@ -313,23 +315,30 @@ def assert_ends_undisturbed(
     no_fault(sidecar)
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("seed", "every_seconds", "memory"),
-    [(1, 0.3, 2**28), (2, 60.0, 100_000), (3, 0.3, 100_000), (4, 60.0, 2**28)],
-)
-def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
-    tmp_path, undisturbed, seed, every_seconds, memory
-):
-    """Under load and as it starts; with little memory, most labels find frames on the disk."""
-    config = settings(tmp_path, every_seconds, max_bytes=memory)
+# s between two checkpoints, and bytes of memory: with little, most labels find frames on the disk.
+VARIANTS = ((60.0, 2**28), (0.3, 2**28), (60.0, 100_000), (0.3, 100_000))
+
+
+def killed_round(folder: Path, undisturbed: dict[str, Any], seed: int) -> Client:
+    """Kills it twice under load, and perhaps as it starts; it must end as if nobody had."""
+    every_seconds, memory = VARIANTS[seed % len(VARIANTS)]
+    config = settings(folder, every_seconds, max_bytes=memory)
     chance, client = random.Random(seed), Client()
     for _ in range(2):
         if chance.random() < 0.3:
-            killed_as_it_starts(tmp_path, config, chance.uniform(0.3, 1.5))
-        with killed_after(sidecar := Sidecar(tmp_path, config), chance.uniform(0.0, 0.8)):
+            killed_as_it_starts(folder, config, chance.uniform(0.3, 1.5))
+        with killed_after(sidecar := Sidecar(folder, config), chance.uniform(0.0, 0.8)):
             client.send(sidecar)
-    assert_ends_undisturbed(tmp_path, tmp_path, config, client, undisturbed)
+    assert_ends_undisturbed(folder, folder, config, client, undisturbed)
+    return client
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(1, 1 + len(VARIANTS)))
+def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
+    tmp_path, undisturbed, seed
+):
+    killed_round(tmp_path, undisturbed, seed)
 
 
 # ---- the power fails: of each file a disk has what it was when it was last synced
@@ -465,3 +474,21 @@ def test_where_the_disk_takes_nothing_from_the_start_it_serves_and_keeps_when_it
         assert new_labels(sidecar, client.acknowledged.values()) == 0
     finally:
         sidecar.end()
+
+
+def main() -> None:
+    """Plays rounds of kills until one raises."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as name:
+        undisturbed = undisturbed_run(Path(name), settings(Path(name)))
+    for seed in range(rounds):
+        print(f"seed {seed}: ", end="", flush=True)
+        with tempfile.TemporaryDirectory() as name:
+            client = killed_round(Path(name), undisturbed, seed)
+        print(f"{len(client.acknowledged)} acknowledged labels, none lost, none counted twice")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,12 @@
 """Messages gone wrong through decoder, validator and pipeline: nothing is raised, nothing spoils a
-sum, and both ways of reading agree bit for bit. `make benchmark-fuzz` sends a million of them.
+sum, and both ways of reading agree bit for bit. `python -m tests.fuzzed` sends a million of them.
 """
 
 import random
 
 import pytest
 
-from tests.fuzzed import Fuzz, World, worlds
+from tests.fuzzed import Fuzz, World, fuzzed, worlds
 from tests.mutations import PROCESS_REQUEST, TRUTH_REQUEST, Mutations, taken_apart, written
 
 WORLDS = {world.header.stream: world for world in worlds()}
@@ -19,16 +19,7 @@ def world(request) -> World:
 
 def beset(world: World, frames: int, processed: int) -> None:
     """Sends so many frames, one of `processed` through the pipeline too, with labels."""
-    fuzz = Fuzz(world, random.Random(world.header.stream))
-    for i in range(frames):
-        data = fuzz.frames.valid() if i % 30 == 0 else fuzz.frames.next()
-        if i % processed:
-            fuzz.frame(data)
-            continue
-        fuzz.processed(data)
-        fuzz.unary(data)
-        fuzz.label(fuzz.labels.next())
-    fuzz.assert_sound()
+    fuzz = fuzzed(world, world.header.stream, frames, processed)
     # They were of all kinds, and not all of one fate.
     assert len(fuzz.frames.told) > 12
     for outcome in ("answered", "read at once", "read apart", "refused malformed", "labels"):
