@@ -4,9 +4,8 @@ beside them one fault after the other, each by a process of its own.
 For each: resident memory before, at most and after; p99 of the six, and against the calm p99
 measured just before in the same sidecar; how long after the end of the fault they are calm again;
 and what the sidecar left undone. The machine has to run the faulty client too: what those that
-push cost an echo in place of the sidecar is printed below.
-
-    python -m benchmarks.faults [--seconds 30] [--only NAME]
+push cost an echo in place of the sidecar is measured as well. Exits with 1 where the six are not
+calm again in time, an answer is wrong, or the sidecar's log tells a fault of its own.
 """
 
 from __future__ import annotations
@@ -14,216 +13,81 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import os
 import signal
-import socket
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc
-
-from benchmarks.loads import OPTIONS, SENSORS, Running, Sensor, percentile, serving
+from benchmarks.loads import SENSORS, Running, Sensor, going, percentile, serving, taken
 from benchmarks.machine import machine
 from benchmarks.scene import RATE, frames
-from monitor.v1 import frame_pb2
+from tests.deploy.scraping import free_port
 from tests.faulty_clients import faulty
 
 DETECTIONS = 100
-CALM = 10.0  # s of calm before each fault
+CALM, STEP = 10.0, 1.0  # s of calm before each fault; s of each look at p99 afterwards
 AGAIN = 75.0  # s that recovery may take at most: keepalive is 30 s and 10 s
-STEP = 1.0  # s of each look at p99 afterwards
-LEFT_UNDONE = (
-    "streams_dropped_total",
-    'detection_fates{fate="overload"}',
-    "overloads_total",
-    "internal_errors_total",
-)
-
-
-@dataclass(slots=True)
-class Row:
-    """What one fault did."""
-
-    name: str
-    calm: float
-    during: float
-    before: float
-    most: float
-    after: float
-    recovered: float | None
-    undone: dict[str, float] = field(default_factory=dict)
-    skipped: int = 0
-    wrong: int = 0
-
-
-@dataclass(slots=True)
-class Watched:
-    """The six sensors and their sidecar."""
-
-    sidecar: Running
-    sensors: list[Sensor]
-    most: float = 0.0
-
-    async def over(self, seconds: float) -> list[float]:
-        """s of each answer in so many seconds from now."""
-        for sensor in self.sensors:
-            sensor.taken()
-        end = time.perf_counter() + seconds
-        while (left := end - time.perf_counter()) > 0:
-            await asyncio.sleep(min(0.2, left))
-            self.most = max(self.most, self.sidecar.rss())
-        return [t for sensor in self.sensors for t in sensor.taken()]
-
-    async def series(self) -> dict[str, float]:
-        await asyncio.sleep(2.5)
-        return await asyncio.to_thread(self.sidecar.metrics)
-
-    @property
-    def skipped(self) -> int:
-        return sum(sensor.skipped for sensor in self.sensors)
-
-
-@contextlib.asynccontextmanager
-async def sensors(sidecar: Running, bodies: list[bytes]) -> AsyncIterator[Watched]:
-    ending = asyncio.Event()
-    six = [Sensor(f"sensor{i}", bodies) for i in range(SENSORS)]
-    async with grpc.aio.insecure_channel(sidecar.grpc, options=OPTIONS) as channel:
-        tasks = [
-            asyncio.create_task(one.run(channel, ending, i / SENSORS / RATE))
-            for i, one in enumerate(six)
-        ]
-        await asyncio.sleep(2.0)
-        yield Watched(sidecar, six)
-        ending.set()
-        await asyncio.gather(*tasks)
+REFRESHED = 2.5  # s after which metrics are of now
+TOTALS = ("streams_dropped", "overloads", "internal_errors", "tracker_forwarded")
+LEFT_UNDONE = ('detection_fates{fate="overload"}', *(f"{name}_total" for name in TOTALS))
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """How it begins and ends.
+class Case:
+    """Describes a fault.
 
-    begin    given the sidecar's address and a place for what must end with it
-    ended    whether the sidecar has got over it, by its metrics
-    lasts    s; None: as long as is asked for
+    client  kind of tests.faulty_clients, if any, and how many streams, or ms to an answer, it has
+    then    signal that it gets a second after it began
+    lasts   s; 0: as long as is asked for
+    flaps   it comes and goes
     """
 
     name: str
-    begin: Callable[[str, ExitStack], None]
-    over: Callable[[dict[str, float]], bool] = lambda _: True
-    lasts: float | None = None
-    config: str = ""
+    client: str = ""
+    count: int = 0
+    then: int = 0
+    lasts: float = 0.0
+    flaps: bool = False
 
 
-def client(kind: str, count: int, then: Callable[[int], None] | None = None) -> Callable[..., None]:
-    """A faulty client; and what is done to it at once, by its process number."""
-
-    def begin(address: str, ends: ExitStack) -> None:
-        process = ends.enter_context(faulty(kind, address, count))
-        if then is not None:
-            time.sleep(1.0)
-            then(process.pid)
-
-    return begin
-
-
-def killed(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def stopped(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
-async def measured(fault: Fault, watched: Watched, seconds: float) -> Row:
-    calm = percentile(await watched.over(CALM), 0.99)
-    start, skipped = await watched.series(), watched.skipped
-    before = watched.most = watched.sidecar.rss()
-    ends = ExitStack()
-    async with off_the_loop(ends):
-        await asyncio.to_thread(fault.begin, watched.sidecar.grpc, ends)
-        during = percentile(await watched.over(fault.lasts or seconds), 0.99)
-    skipped = watched.skipped - skipped
-    ended = time.perf_counter()
-    recovered = None
-    while recovered is None and (now := time.perf_counter()) - ended < AGAIN:
-        at = percentile(await watched.over(STEP), 0.99)
-        series = await asyncio.to_thread(watched.sidecar.metrics)
-        if at <= max(2 * calm, 0.01) and not series.get("overload") and fault.over(series):
-            recovered = now - ended
-    end = await watched.series()
-    undone = {name: end.get(name, 0.0) - start.get(name, 0.0) for name in LEFT_UNDONE}
-    return Row(
-        fault.name,
-        *(calm, during, before, watched.most, watched.sidecar.rss(), recovered),
-        undone={name: count for name, count in undone.items() if count},
-        skipped=skipped,
-        wrong=sum(sensor.wrong for sensor in watched.sensors),
-    )
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def bodies_of(detections: int) -> list[bytes]:
-    """Of a scene, the first so many detections of each frame."""
-    fewer = []
-    for body in frames(truth=False):
-        frame = frame_pb2.Frame.FromString(body)
-        del frame.detections[detections:]
-        fewer.append(frame.SerializeToString())
-    return fewer
-
-
+PUSHES = (Case("pushes, 1 stream", "greedy", 1), Case("pushes, 6 streams", "greedy", 6))
 CLIENTS = (
-    Fault("nothing at all", lambda _address, _ends: None),
-    Fault("stops reading", client("deaf", 4)),
-    Fault("vanishes (kill -9)", client("greedy", 4, killed), lasts=5.0),
-    Fault("half-open (stopped)", client("greedy", 4, stopped)),
-    Fault("1,000 idle streams", client("idle", 1000)),
-    Fault("pushes, 1 stream", client("greedy", 1)),
-    Fault("pushes, 6 streams", client("greedy", 6)),
+    Case("nothing at all"),
+    Case("stops reading", "deaf", 4),
+    Case("vanishes (kill -9)", "greedy", 4, signal.SIGKILL, lasts=5.0),
+    Case("half-open (stopped)", "greedy", 4, signal.SIGSTOP),
+    Case("1,000 idle streams", "idle", 1000),
+    *PUSHES,
+)
+TRACKERS = (
+    Case("tracker down"),
+    Case("tracker slow (100 ms)", "tracker", 100),
+    Case("tracker flapping", "tracker", flaps=True),
 )
 
 
-def show(rows: list[Row]) -> None:
-    print(
-        f"{'':<24}{'calm p99':>9}{'during':>8}{'ratio':>7}{'RSS MB':>9}{'most':>7}{'after':>7}"
-        f"{'calm again':>12}  left undone"
-    )
-    for row in rows:
-        again = "no" if row.recovered is None else f"{row.recovered:.0f} s"
-        undone = ", ".join(f"{name} {count:.0f}" for name, count in row.undone.items())
-        print(
-            f"{row.name:<24}{1e3 * row.calm:7.1f}ms{1e3 * row.during:6.1f}ms"
-            f"{row.during / row.calm:7.2f}{row.before:9.0f}{row.most:7.0f}{row.after:7.0f}"
-            f"{again:>12}  {undone or 'nothing'}; frames skipped {row.skipped}, wrong {row.wrong}"
-        )
-
-
-async def by_clients(sidecar: Running, chosen: list[Fault], seconds: float) -> list[Row]:
-    rows = []
-    async with sensors(sidecar, bodies_of(DETECTIONS)) as watched:
-        for fault in chosen:
-            rows.append(await measured(fault, watched, seconds))
-            show(rows[-1:])
-    return rows
-
-
-def tracker(milliseconds: int, address: str) -> AbstractContextManager[object]:
-    return faulty("tracker", address, milliseconds)
+def begin(case: Case, address: str, seconds: float, ends: ExitStack) -> None:
+    """Begins a fault; it ends with the stack."""
+    if case.flaps:
+        for _ in range(max(1, int(seconds / 6))):
+            with faulty(case.client, address, case.count):
+                time.sleep(1.5)
+            time.sleep(1.0)
+    elif case.client:
+        process = ends.enter_context(faulty(case.client, address, case.count))
+        if case.then:
+            time.sleep(1.0)
+            os.kill(process.pid, case.then)
 
 
 @contextlib.asynccontextmanager
 async def off_the_loop(context: AbstractContextManager[object]) -> AsyncIterator[None]:
-    """Processes begin and end beside the sensors, which are of this one."""
+    """Lets processes begin and end beside the sensors, which are of this one."""
     await asyncio.to_thread(context.__enter__)
     try:
         yield
@@ -231,90 +95,110 @@ async def off_the_loop(context: AbstractContextManager[object]) -> AsyncIterator
         await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def by_tracker(sidecar: Running, address: str, seconds: float) -> list[Row]:
-    """Calm is with one that answers at once; it goes, is slow, and comes and goes."""
-    rows = []
+@dataclass(slots=True)
+class Watched:
+    """Watches sensors and sidecar; calm is with a tracker that answers at once, if it has any."""
 
-    def flapping(ends: ExitStack) -> None:
-        for _ in range(max(1, int(seconds / 6))):
-            with tracker(0, address):
-                time.sleep(1.5)
-            time.sleep(1.0)
-        del ends
+    sidecar: Running
+    sensors: list[Sensor]
+    tracker: str
+    most: float = 0.0
 
-    async with sensors(sidecar, bodies_of(DETECTIONS)) as watched:
-        async with off_the_loop(tracker(0, address)):
-            await asyncio.sleep(5.0)
-            calm = percentile(await watched.over(CALM), 0.99)
-        for name, begin in (
-            ("tracker down", lambda ends: None),
-            ("tracker slow (100 ms)", lambda ends: ends.enter_context(tracker(100, address))),
-            ("tracker flapping", flapping),
-        ):
-            start, before = await watched.series(), watched.sidecar.rss()
-            watched.most, skipped = before, watched.skipped
-            ends = ExitStack()
-            async with off_the_loop(ends):
-                beginning = asyncio.create_task(asyncio.to_thread(begin, ends))
-                during = percentile(await watched.over(seconds), 0.99)
-                await beginning
-            ended, recovered = time.perf_counter(), None
-            async with off_the_loop(tracker(0, address)):
-                while recovered is None and (now := time.perf_counter()) - ended < AGAIN:
-                    await watched.over(STEP)
-                    series = await asyncio.to_thread(watched.sidecar.metrics)
-                    recovered = now - ended if series.get("tracker_up") == 1 else None
-            end = await watched.series()
-            names = (n for n in end if n.startswith("tracker_forwarded_total"))
-            undone = {n.partition('"')[2].rstrip('"}'): end[n] - start.get(n, 0) for n in names}
-            row = Row(
-                name, calm, during, before, watched.most, watched.sidecar.rss(), recovered,
-                {n: count for n, count in undone.items() if count}, watched.skipped - skipped,
-            )  # fmt: skip
-            rows.append(row)
-            show([row])
-    return rows
+    async def p99(self, seconds: float) -> float:
+        """Returns that of the answers in so many seconds from now, in s."""
+        taken(self.sensors)
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            await asyncio.sleep(min(0.2, left))
+            self.most = max(self.most, self.sidecar.rss())
+        return percentile(taken(self.sensors), 0.99)
+
+    async def series(self, wait: float = REFRESHED) -> dict[str, float]:
+        """Returns the metrics after a while."""
+        await asyncio.sleep(wait)
+        return await asyncio.to_thread(self.sidecar.metrics)
+
+    def healthy(self) -> AbstractContextManager[object]:
+        """Runs the tracker that answers at once, where there is one."""
+        return faulty("tracker", self.tracker, 0) if self.tracker else contextlib.nullcontext()
+
+    async def measured(self, case: Case, seconds: float) -> bool:
+        """Prints what a fault did; returns whether all was well again in time."""
+        async with off_the_loop(self.healthy()):
+            calm = await self.p99(CALM)
+        start, skipped = await self.series(), sum(one.skipped for one in self.sensors)
+        before = self.most = self.sidecar.rss()
+        ends, address = ExitStack(), self.tracker or self.sidecar.grpc
+        async with off_the_loop(ends):
+            beginning = asyncio.to_thread(begin, case, address, seconds, ends)
+            during, _ = await asyncio.gather(self.p99(case.lasts or seconds), beginning)
+        skipped = sum(one.skipped for one in self.sensors) - skipped
+        again = await self._calm_again(calm)
+        end = await self.series()
+        undone = [
+            f"{name} {more:.0f}"
+            for name, value in end.items()
+            if name.startswith(LEFT_UNDONE) and (more := value - start.get(name, 0.0))
+        ]
+        wrong = sum(one.wrong for one in self.sensors)
+        print(
+            f"{case.name:<24}{1e3 * calm:7.1f}ms{1e3 * during:6.1f}ms{during / calm:7.2f}"
+            f"{before:9.0f}{self.most:7.0f}{self.sidecar.rss():7.0f}{again:10.0f} s  "
+            f"{', '.join(undone) or 'nothing'}; frames skipped {skipped}, wrong {wrong}",
+            flush=True,
+        )
+        return again < AGAIN and not wrong
+
+    async def _calm_again(self, calm: float) -> float:
+        """Returns s until answers come as before, and the sidecar has got over it."""
+        ended = time.perf_counter()
+        async with off_the_loop(self.healthy()):
+            while (passed := time.perf_counter() - ended) < AGAIN:
+                at, series = await self.p99(STEP), await self.series(0.0)
+                well = not series.get("overload") and series.get("tracker_up", 1.0) == 1
+                if at <= max(2 * calm, 0.01) and well:
+                    break
+        return passed
 
 
-def told(sidecar: Running) -> int:
-    """Faults in its log, which are shown."""
-    text = sidecar.log.read_text("utf-8")
-    if found := sidecar.faults():
-        print(text[max(0, text.index("Traceback") - 300) :][:4000])
-    return found
+async def run(sidecar: Running, cases: Sequence[Case], seconds: float, tracker: str) -> bool:
+    """Plays the cases one after the other over streams that go on."""
+    bodies = frames(truth=False, objects=DETECTIONS)
+    six = [Sensor(f"sensor{i}", bodies) for i in range(SENSORS)]
+    async with going(sidecar.grpc, six):
+        await asyncio.sleep(2.0)
+        watched = Watched(sidecar, six, tracker)
+        well = [await watched.measured(case, seconds) for case in cases]
+    return all(well)
 
 
-def main() -> None:
+def main() -> int:
+    """Prints a line for each fault; returns 1 where a bound is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="faults whose name has this in it")
     options = parser.parse_args()
-    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
-    rows: list[Row] = []
-    chosen = [fault for fault in CLIENTS if options.only in fault.name]
-    with tempfile.TemporaryDirectory() as name, serving(Path(name), "") as sidecar:
-        if chosen:
-            rows += asyncio.run(by_clients(sidecar, chosen, options.seconds))
-        faults = told(sidecar)
-    pushing = [fault for fault in chosen if fault.name.startswith("pushes")]
-    if pushing:
-        print("the same clients, and an echo in place of the sidecar:")
-        with (
-            tempfile.TemporaryDirectory() as name,
-            serving(Path(name), "", echo=True) as server,
-        ):
-            floor = asyncio.run(by_clients(server, pushing, options.seconds))
-        rows += [dataclasses.replace(row, name=f"echo: {row.name}") for row in floor]
-    if options.only in "tracker":
-        address = free_address()
-        config = f'[tracker]\nkind = "grpc"\naddress = "{address}"\n'
-        with tempfile.TemporaryDirectory() as name, serving(Path(name), config) as sidecar:
-            rows += asyncio.run(by_tracker(sidecar, address, options.seconds))
-            faults += told(sidecar)
-    print(f"\n{SENSORS} sensors x {RATE:g} Hz x {DETECTIONS} detections")
-    show(rows)
-    print(f"faults in the logs: {faults}")
+    print(f"{machine()}; {SENSORS} sensors x {RATE:g} Hz x {DETECTIONS} detections")
+    heads = f"{'calm p99':>9}{'during':>8}{'ratio':>7}{'RSS MB':>9}{'most':>7}{'after':>7}"
+    print(f"{'':<24}{heads}{'calm again':>12}  left undone")
+    well, address = True, f"127.0.0.1:{free_port()}"
+    tracker = f'[tracker]\nkind = "grpc"\naddress = "{address}"\n'
+    echoes = [replace(case, name=f"echo: {case.name}") for case in PUSHES]
+    for cases, config, at in ((CLIENTS, "", ""), (echoes, None, ""), (TRACKERS, tracker, address)):
+        chosen = [case for case in cases if options.only in case.name]
+        if not chosen:
+            continue
+        state, echo = f'{config or ""}[state]\nfolder = "state"\n', config is None
+        folder = tempfile.TemporaryDirectory()
+        with folder as name, serving(Path(name), state, echo=echo) as server:
+            well &= asyncio.run(run(server, chosen, options.seconds, at))
+            if server.faults():
+                well = False
+                text = server.log.read_text("utf-8")
+                print(text[max(0, text.index("Traceback") - 300) :][:4000])
+    print("bounds hold" if well else "a bound is broken")
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

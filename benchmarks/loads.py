@@ -1,6 +1,6 @@
-"""A sidecar as a process of its own, and sensors that keep a pace, for the benchmarks that load it.
-
-What a sidecar says of itself is read from /proc and from its metrics.
+"""Runs a sidecar as a process of its own, and sensors that load it; what the sidecar says of itself
+is read from /proc and from its metrics. Run by itself, it is the floor: a gRPC server that sends
+every message back as it came.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
 import numpy as np
 
-from benchmarks.scene import CLASSES, RATE, SPACE
+from benchmarks.scene import CLASSES, RATE, SPACE, framed
 from monitor.frames.frame import Header
 from monitor.wire.client_messages import encode_header
-from monitor.wire.records import varint
 
+ROOT = Path(__file__).parents[1]
 SENSORS = 6
 PROCESS = "/monitor.v1.PerceptionMonitor/Process"
-TRUTH = "/monitor.v1.PerceptionMonitor/ReportGroundTruth"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 PATIENCE = 10.0  # s for an answer to come at all
+WINDOW = 4  # frames on their way per stream that is not paced
 MEGABYTE = 1e6
 
 
 @dataclass(slots=True)
 class Running:
-    """A sidecar that serves.
+    """Looks at a sidecar that serves, or at an echo.
 
     stopping  s that it took from SIGTERM to its end; NaN before
     """
@@ -49,27 +50,28 @@ class Running:
     log: Path
     stopping: float = math.nan
 
+    def _told(self, name: str) -> str:
+        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
     def rss(self) -> float:
-        """Resident MB."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
+        """Reads resident MB."""
+        return int(self._told("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
 
     def peak(self) -> float:
-        """The most resident MB since the start."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / MEGABYTE
+        """Reads the most resident MB since the start."""
+        return int(self._told("status").partition("VmHWM:")[2].split()[0]) * 1024 / MEGABYTE
 
     def descriptors(self) -> int:
+        """Counts open files."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
     def cpu(self) -> float:
-        """Seconds of processor so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        """Reads seconds of processor so far."""
+        fields = self._told("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def metrics(self) -> dict[str, float]:
-        """All series, by name and labels, without the prefix; empty where none came in time."""
+        """Reads all series, by name and labels, without the prefix; empty where none came."""
         if not self.http:
             return {}
         try:
@@ -81,31 +83,26 @@ class Running:
         return {name.removeprefix("calibration_"): float(value) for name, _, value in lines}
 
     def faults(self) -> int:
-        """Lines of the log that tell of faults of its own."""
+        """Counts the faults of its own that its log tells."""
         return self.log.read_text("utf-8").count("Traceback")
 
 
 @contextlib.contextmanager
 def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Running]:
-    """A sidecar whose state is in the folder; it is told to stop at the end of the block.
+    """Runs a sidecar in a folder; it is told to stop at the end of the block.
 
-    echo  a server instead that sends back what it gets: what gRPC and the machine cost alone
+    echo  a server instead that sends back what it gets: the cost of gRPC and the machine alone
     """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
-    settings.write_text(f'{config}\n[state]\nfolder = "state"\n', encoding="utf-8")
+    settings.write_text(config, encoding="utf-8")
     command = [sys.executable, "-m", "monitor", "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     if echo:
-        command = [sys.executable, str(Path(__file__).with_name("echo_server.py"))]
-    path = str(Path(__file__).parents[1])
+        command = [sys.executable, "-m", "benchmarks.loads"]
+    environment, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            command, cwd=folder, stdout=pipe, stderr=errors, text=True, env=environment
         )
     try:
         assert process.stdout is not None
@@ -124,17 +121,9 @@ def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Runnin
         process.wait(30)
 
 
-def framed(number: int, stamp_ns: int, bodies: list[bytes]) -> bytes:
-    """ProcessRequest with the frame of that number."""
-    body = bodies[number % len(bodies)]
-    head = b"\x09" + number.to_bytes(8, "little")
-    head += b"\x11" + stamp_ns.to_bytes(8, "little", signed=True)
-    return b"\x12" + varint(len(head) + len(body)) + head + body
-
-
 @dataclass(slots=True)
 class Sensor:
-    """A stream that sends a frame each 1/rate s, and has one at a time on its way.
+    """Sends a frame each 1/rate s and has one at a time on its way, or does what it can.
 
     answered  told of each frame that was: its number
     took      s from when a frame was due to its answer
@@ -145,22 +134,30 @@ class Sensor:
     name: str
     bodies: list[bytes]
     rate: float = RATE
+    return_tracks: bool = False
     answered: Callable[[int], None] = lambda _number: None
     took: list[float] = field(default_factory=list)
     frames: int = 0
     skipped: int = 0
     wrong: int = 0
 
-    def taken(self) -> list[float]:
-        """What was measured since this was asked last."""
-        took, self.took = self.took, []
-        return took
-
-    async def run(self, channel: grpc.aio.Channel, ending: asyncio.Event, offset: float) -> None:
-        """Until the event; the first frame is due `offset` s from now."""
+    async def _opened(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall:
         call = channel.stream_stream(PROCESS)()
-        await call.write(encode_header(Header(self.name, SPACE, CLASSES)))
+        header = Header(self.name, SPACE, CLASSES, return_tracks=self.return_tracks)
+        await call.write(encode_header(header))
         await asyncio.wait_for(call.read(), PATIENCE)
+        return call
+
+    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
+        reply = await asyncio.wait_for(call.read(), 3 * PATIENCE)
+        self.frames += 1
+        # The frame's number is the first field of the answer, behind two tags and a length.
+        self.wrong += self.frames.to_bytes(8, "little") not in bytes(reply[:32])
+        self.answered(self.frames)
+
+    async def paced(self, channel: grpc.aio.Channel, ending: asyncio.Event, offset: float) -> None:
+        """Goes on until the event; the first frame is due `offset` s from now."""
+        call = await self._opened(channel)
         due, base = time.perf_counter() + offset, time.time_ns()
         began = due
         while not ending.is_set():
@@ -170,19 +167,83 @@ class Sensor:
                 self.skipped += int((now - due) * self.rate)
                 due = now
             await asyncio.sleep(max(0.0, due - now))
-            number = self.frames + 1
-            data = framed(number, base + round(1e9 * (due - began)), self.bodies)
-            await call.write(data)
-            reply = await asyncio.wait_for(call.read(), 3 * PATIENCE)
+            stamp_ns = base + round(1e9 * (due - began))
+            await call.write(framed(self.frames + 1, stamp_ns, self.bodies))
+            await self._read(call)
             self.took.append(time.perf_counter() - due)
-            # The frame's number is the first field of the answer, behind two tags and a length.
-            self.wrong += number.to_bytes(8, "little") not in bytes(reply[:32])
-            self.frames = number
             due += 1 / self.rate
-            self.answered(number)
+        await call.done_writing()
+
+    async def flat_out(self, channel: grpc.aio.Channel, ending: asyncio.Event) -> None:
+        """Goes on until the event, with some frames on their way at any time."""
+        call, sent = await self._opened(channel), self.frames
+        base = time.time_ns()
+        while not ending.is_set():
+            sent += 1
+            # Stamps as of a paced stream, so that a tracker sees the same motion.
+            await call.write(framed(sent, base + round(sent * 1e9 / self.rate), self.bodies))
+            if sent - self.frames >= WINDOW:
+                await self._read(call)
+        while self.frames < sent:
+            await self._read(call)
         await call.done_writing()
 
 
-def percentile(values: list[float], share: float) -> float:
-    """NaN of nothing."""
-    return float(np.quantile(values, share)) if values else float("nan")
+@contextlib.asynccontextmanager
+async def going(
+    address: str,
+    sensors: Sequence[Sensor],
+    *others: Callable[[grpc.aio.Channel, asyncio.Event], Awaitable[None]],
+    pace: bool = True,
+) -> AsyncIterator[Sequence[asyncio.Future[None]]]:
+    """Runs sensors, and others on the same channel, until the end of the block.
+
+    pace  whether sensors keep theirs, by turns
+    """
+    ending = asyncio.Event()
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        running = [other(channel, ending) for other in others]
+        for i, one in enumerate(sensors):
+            paced = partial(one.paced, offset=i / len(sensors) / one.rate)
+            running.append((paced if pace else one.flat_out)(channel, ending))
+        tasks = [asyncio.ensure_future(each) for each in running]
+        yield tasks
+        ending.set()
+        await asyncio.gather(*tasks)
+
+
+def taken(sensors: Iterable[Sensor]) -> list[float]:
+    """Returns what sensors have measured since this was asked last."""
+    found = []
+    for sensor in sensors:
+        found += sensor.took
+        sensor.took = []
+    return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Returns NaN of nothing."""
+    return float(np.quantile(values, share)) if values else math.nan
+
+
+# ---- the echo
+
+
+async def _echo(_: object, context: grpc.aio.ServicerContext) -> None:
+    while (data := await context.read()) is not grpc.aio.EOF:
+        await context.write(data)
+
+
+async def _serve_echo() -> None:
+    server = grpc.aio.server(options=OPTIONS)
+    service, _, method = PROCESS[1:].rpartition("/")
+    handlers = {method: grpc.stream_stream_rpc_method_handler(_echo)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"listening {json.dumps({'grpc': f'127.0.0.1:{port}'})}", flush=True)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_echo())

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, without which absolute numbers mean nothing; and timing on it."""
+"""Says what a benchmark ran on, without which absolute numbers mean nothing, and times calls."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Processor, cores and Python, in words."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
+    """Names processor, cores and Python."""
+    told = Path("/proc/cpuinfo").read_text("utf-8").partition("model name")[2]
+    model = told.partition("\n")[0].lstrip("\t :") or platform.machine()
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def shortest(rounds: int, *calls: Callable[[], object]) -> list[float]:
-    """Seconds of each call; one round runs them all, one after the other."""
+    """Times each call, in s; one round runs them all, one after the other."""
     took = [float("inf")] * len(calls)
     for _ in range(rounds):
         for i, call in enumerate(calls):

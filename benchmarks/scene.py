@@ -1,4 +1,4 @@
-"""What a detector of the benchmark sees: objects that last and move, frame after frame, as bytes.
+"""Makes what detectors of the benchmarks see: objects that last and move, frame after frame.
 
 Each drives a circle of its own in one period, after which the scene is where it was: so
 tracks live, the bytes are made once, and a stream may last as long as it likes.
@@ -24,25 +24,28 @@ PERIOD = 400  # frames
 REACH = 60.0  # m; the scene ends there
 
 
-def frames(*, truth: bool) -> list[bytes]:
-    """The detections of each frame of a period, encoded; what `message` puts in front is not."""
+def frames(*, truth: bool, objects: int = OBJECTS, life: int = 0) -> list[bytes]:
+    """Encodes the detections of each frame of a period; `framed` puts number and stamp in front.
+
+    life  frames after which an object has another upstream track; 0: none has any
+    """
     random = np.random.default_rng(0)
     k = SPACE.k
-    root = random.normal(size=(OBJECTS, k, k))
+    root = random.normal(size=(objects, k, k))
     covariance = (root @ root.transpose(0, 2, 1) + np.eye(k)) * 0.01
     factor = np.linalg.cholesky(covariance)
-    kind = random.integers(0, len(CLASSES), OBJECTS)
+    kind, ids = random.integers(0, len(CLASSES), objects), np.arange(objects, dtype=np.uint64)
     bodies = []
-    for true in _driven(random):
-        mean = true + (factor @ random.normal(size=(OBJECTS, k, 1)))[:, :, 0]
+    for number, true in enumerate(_driven(random, objects)):
         frame = OutgoingFrame(
             frame_id=1,
             stamp_ns=1,
-            id=np.arange(OBJECTS, dtype=np.uint64),
+            id=ids,
             class_index=kind,
-            mean=mean,
+            mean=true + (factor @ random.normal(size=(objects, k, 1)))[:, :, 0],
             covariance=covariance,
             truth=true if truth else None,
+            upstream_track=ids + np.uint64(objects * (number // life)) if life else None,
         )
         encoded = encode_frame(frame)
         _, frame_at = read_varint(encoded, 1)
@@ -51,25 +54,24 @@ def frames(*, truth: bool) -> list[bytes]:
     return bodies
 
 
-def _driven(random: np.random.Generator) -> FloatArray:
-    """(PERIOD, OBJECTS, K) true boxes; 0.6 to 8 m/s."""
-    radius = random.uniform(2.0, 25.0, OBJECTS)
-    centre = random.uniform(radius - REACH, REACH - radius, (2, OBJECTS))
-    way = random.choice((-1.0, 1.0), OBJECTS)
+def _driven(random: np.random.Generator, objects: int) -> FloatArray:
+    """Draws (PERIOD, objects, K) true boxes; 0.6 to 8 m/s."""
+    radius = random.uniform(2.0, 25.0, objects)
+    centre = random.uniform(radius - REACH, REACH - radius, (2, objects))
+    way = random.choice((-1.0, 1.0), objects)
     turned = way * 2 * np.pi * np.arange(PERIOD)[:, None] / PERIOD
-    angle = turned + random.uniform(-np.pi, np.pi, OBJECTS)
-    boxes = np.empty((PERIOD, OBJECTS, SPACE.k))
+    angle = turned + random.uniform(-np.pi, np.pi, objects)
+    boxes = np.empty((PERIOD, objects, SPACE.k))
     boxes[:, :, 0] = centre[0] + radius * np.cos(angle)
     boxes[:, :, 1] = centre[1] + radius * np.sin(angle)
     boxes[:, :, 2] = 1.0
-    boxes[:, :, 3:6] = random.uniform((0.5, 0.5, 1.4), (5.0, 2.0, 2.0), (OBJECTS, 3))
+    boxes[:, :, 3:6] = random.uniform((0.5, 0.5, 1.4), (5.0, 2.0, 2.0), (objects, 3))
     boxes[:, :, 6] = (angle + way * np.pi / 2 + np.pi) % (2 * np.pi) - np.pi
     return boxes
 
 
-def message(number: int, bodies: list[bytes]) -> bytes:
-    """ProcessRequest with the frame of that number, stamped at RATE whenever it is sent."""
-    body = bodies[number % PERIOD]
-    stamp_ns = round(number * 1e9 / RATE)
+def framed(number: int, stamp_ns: int, bodies: list[bytes]) -> bytes:
+    """Makes the ProcessRequest with the frame of that number."""
+    body = bodies[number % len(bodies)]
     head = b"\x09" + number.to_bytes(8, "little") + b"\x11" + stamp_ns.to_bytes(8, "little")
     return b"\x12" + varint(len(head) + len(body)) + head + body

@@ -1,5 +1,5 @@
 """A pipeline behind its decoder, fed with messages that went wrong, and all that must hold; no
-tests here.
+tests here. `python -m tests.fuzzed` feeds it with a million of them.
 
 Decoded frames are compared with protobuf's own reading, every answer with what was sent; at the
 end every detection has a fate, and all statistics are finite.
@@ -7,10 +7,12 @@ end every detection has a fate, and all statistics are finite.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import random as random_
 import struct
 from collections import Counter, deque
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +56,8 @@ WIDE = Space(tuple(Dimension(f"d{i}", "m") for i in range(16)))
 STEP = 10**8  # ns between two frames
 # Frames back that labels may be of.
 BACK = 60
+# Messages of one pipeline, which begins anew behind them.
+ROUND = 5_000
 # One message in so many is compared with protobuf field by field; all others with another reader.
 FIELD_BY_FIELD = 8
 
@@ -346,3 +350,40 @@ def _assert_answered(reply: Any, frame: Any, k: int) -> None:
             assert struct.pack(size[1], *result.covariance) == struct.pack(
                 size[1], *sent.covariance
             )
+
+
+def fuzzed(world: World, seed: int | str, frames: int, processed: int) -> Fuzz:
+    """Sends so many frames, one of `processed` through the pipeline too, with labels."""
+    fuzz = Fuzz(world, random_.Random(seed))
+    for i in range(frames):
+        data = fuzz.frames.valid() if i % 30 == 0 else fuzz.frames.next()
+        try:
+            if i % processed:
+                fuzz.frame(data)
+                continue
+            fuzz.processed(data)
+            fuzz.unary(data)
+            data = fuzz.labels.next()
+            fuzz.label(data)
+        except Exception as error:
+            raise AssertionError(f"{seed}, message {i}: {error!r}: {data.hex()}") from error
+    fuzz.assert_sound()
+    return fuzz
+
+
+def _round(seed: int) -> Counter[str]:
+    return fuzzed(worlds()[seed % len(worlds())], seed, ROUND, FIELD_BY_FIELD).outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    rounds = -(-parser.parse_args().frames // ROUND)
+    with ProcessPoolExecutor() as pool:
+        outcomes = sum(pool.map(_round, range(rounds)), Counter[str]())
+    for name, count in outcomes.most_common():
+        print(f"{count:9d}  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,11 @@
-"""A real sidecar that is killed with -9 or loses power: what was acknowledged is
+"""A real sidecar that is killed with -9, loses power or has a full disk: what was acknowledged is
 there, nothing counts twice, and in the end every bit is as if nobody had disturbed it.
+`python -m tests.store.test_crashes --rounds 50` kills it a hundred times and more.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import re
@@ -26,10 +28,13 @@ from monitor.store.state import StateFile
 from monitor.store.statistics_state import decode, parsed
 from monitor.v1 import frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.faulty import FaultyDisk, faulty_disk
+from tests.faulty import FULL, READ_ONLY, FaultyDisk, faulty_disk
 from tests.labelled import SECOND, header
+from tests.promoted import Watcher
 from tests.served import PATIENCE, ROOT, Sidecar, eventually, serve_command
 from tests.states import bits, canonical
+
+# ---- the traffic of two detectors and a labeller, the same in every run
 
 Group = Sequence[frame_pb2.Frame] | Sequence[truth_pb2.FrameTruth]
 _STREAMS = ("lidar", "camera")
@@ -98,6 +103,11 @@ def drawn_traffic() -> Iterator[Group]:
 TRAFFIC = tuple(drawn_traffic())
 
 
+def through(groups: int) -> int:
+    """Counts the operations of the first groups."""
+    return sum(map(len, TRAFFIC[:groups]))
+
+
 def stream_of(at: int) -> str:
     """The stream of a group of frames: they take turns."""
     frames = [isinstance(group[0], frame_pb2.Frame) for group in TRAFFIC[:at]]
@@ -131,16 +141,23 @@ class Client:
 
     durable       operations that never need be sent again
     acknowledged  labels whose acknowledgement was durable, by their position
+    fleeting      acknowledgements that were not
     """
 
     durable: int = 0
     acknowledged: dict[int, truth_pb2.FrameTruth] = field(default_factory=dict)
+    fleeting: int = 0
 
-    def send(self, sidecar: Sidecar) -> bool:
-        """Sends all that is left; False where the sidecar died of it."""
+    def send(self, sidecar: Sidecar, until: int | None = None) -> bool:
+        """Sends all that is left; False where the sidecar died of it.
+
+        until  so many operations, at least
+        """
         begins = 0
         try:
             for at, group in enumerate(TRAFFIC):
+                if until is not None and begins >= until:
+                    return True
                 skip = max(0, self.durable - begins)
                 if skip < len(group):
                     self._send(sidecar, at, begins, skip)
@@ -162,7 +179,11 @@ class Client:
             if answer.durable:
                 self.durable = place + 1
                 self.acknowledged[place] = truths[place - begins - skip]
+            else:
+                self.fleeting += 1
 
+
+# ---- what there is in the end
 
 # Labels that changed something. What came again, or is of no frame, may be told more than once.
 _TOLD = ("matched", "ignored", "missed", "unassigned")
@@ -230,16 +251,21 @@ def no_fault(sidecar: Sidecar) -> None:
     assert again is None or again[1] == "0", text
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    sidecar, client = Sidecar(folder, settings(folder)), Client()
+def undisturbed_run(folder: Path, config: str) -> dict[str, Any]:
+    """What there is in the end where nothing dies."""
+    sidecar, client = Sidecar(folder, config), Client()
     try:
         assert client.send(sidecar), sidecar.log.read_text("utf-8")
-        assert client.durable == sum(map(len, TRAFFIC))
+        assert client.durable == through(len(TRAFFIC))
         return ended(sidecar, folder)
     finally:
         sidecar.end()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return undisturbed_run(folder, settings(folder))
 
 
 @contextlib.contextmanager
@@ -289,28 +315,40 @@ def assert_ends_undisturbed(
     no_fault(sidecar)
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("seed", "every_seconds", "memory"),
-    [(1, 0.3, 2**28), (2, 60.0, 100_000), (3, 0.3, 100_000), (4, 60.0, 2**28)],
-)
-def test_wherever_it_is_killed_the_end_is_the_same(
-    tmp_path, undisturbed, seed, every_seconds, memory
-):
-    """Under load and as it starts; with little memory, most labels find frames on the disk."""
-    config = settings(tmp_path, every_seconds, max_bytes=memory)
+# s between two checkpoints, and bytes of memory: with little, most labels find frames on the disk.
+VARIANTS = ((60.0, 2**28), (0.3, 2**28), (60.0, 100_000), (0.3, 100_000))
+
+
+def killed_round(folder: Path, undisturbed: dict[str, Any], seed: int) -> Client:
+    """Kills it twice under load, and perhaps as it starts; it must end as if nobody had."""
+    every_seconds, memory = VARIANTS[seed % len(VARIANTS)]
+    config = settings(folder, every_seconds, max_bytes=memory)
     chance, client = random.Random(seed), Client()
     for _ in range(2):
         if chance.random() < 0.3:
-            killed_as_it_starts(tmp_path, config, chance.uniform(0.3, 1.5))
-        with killed_after(sidecar := Sidecar(tmp_path, config), chance.uniform(0.0, 0.8)):
+            killed_as_it_starts(folder, config, chance.uniform(0.3, 1.5))
+        with killed_after(sidecar := Sidecar(folder, config), chance.uniform(0.0, 0.8)):
             client.send(sidecar)
-    assert_ends_undisturbed(tmp_path, tmp_path, config, client, undisturbed)
+    assert_ends_undisturbed(folder, folder, config, client, undisturbed)
+    return client
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(1, 1 + len(VARIANTS)))
+def test_wherever_it_is_killed_the_end_is_that_of_a_run_that_nobody_disturbed(
+    tmp_path, undisturbed, seed
+):
+    killed_round(tmp_path, undisturbed, seed)
+
+
+# ---- the power fails: of each file a disk has what it was when it was last synced
 
 
 @pytest.mark.components
 @pytest.mark.parametrize(("seed", "every_seconds"), [(1, 0.3), (2, 60.0), (3, 0.3)])
-def test_what_was_acknowledged_outlives_the_power(tmp_path, undisturbed, seed, every_seconds):
+def test_what_was_acknowledged_outlives_the_power_and_the_rest_is_sent_again(
+    tmp_path, undisturbed, seed, every_seconds
+):
     disk, chance, client = faulty_disk(tmp_path), random.Random(seed), Client()
     config = settings(disk.folder, every_seconds)
     for number in range(2):
@@ -355,3 +393,102 @@ def test_frames_without_labels_are_synced_by_themselves_after_a_while(tmp_path):
             assert answer.account.matched > 0 == answer.account.orphan
     finally:
         sidecar.end()
+
+
+# ---- a disk that takes nothing
+
+# Groups that are through before the disk fails, and when it is well again.
+BEFORE, AFTER = through(14), through(18)
+
+
+def told(watcher: Watcher, words: str) -> int:
+    """Counts events of health with these words."""
+    return sum(words in one.event.health.message for one in watcher.events)
+
+
+def warnings(sidecar: Sidecar, words: str) -> int:
+    text = sidecar.log.read_text("utf-8").splitlines()
+    return sum("WARNING" in line and words in line for line in text)
+
+
+@pytest.mark.components
+@pytest.mark.parametrize("code", [FULL, READ_ONLY])
+def test_while_the_disk_takes_nothing_frames_go_on_and_afterwards_all_is_promised_again(
+    tmp_path, code
+):
+    disk = faulty_disk(tmp_path)
+
+    def in_one(folder: Path) -> str:
+        """All in one partition: of several, the oldest would go where the disk is full."""
+        return settings(folder, partition_minutes=10.0)
+
+    (tmp_path / "calm").mkdir()
+    calm = undisturbed_run(tmp_path / "calm", in_one(tmp_path / "calm"))
+    config = in_one(disk.folder)
+    sidecar = Sidecar(tmp_path, config, environment=disk.environment)
+    with killed_after(sidecar, 90.0):
+        watcher, client = Watcher(sidecar), Client()
+        assert client.send(sidecar, until=BEFORE)
+        promised, through = len(client.acknowledged), client.durable
+        assert promised > 0 == client.fleeting
+
+        disk.fail(code)
+        assert client.send(sidecar, until=AFTER)
+        assert client.fleeting > 0
+        assert len(client.acknowledged) == promised
+        assert eventually(lambda: told(watcher, "are not written") == 1)
+        assert eventually(lambda: sidecar.metric("ledger_failures_total") >= 1)
+        assert sidecar.metric("ledger_waiting") > 0
+        # The 1st, 2nd, 4th, 8th … failure.
+        assert 1 <= warnings(sidecar, "frames and labels are not written") <= 8
+
+        disk.heal()
+        assert eventually(lambda: told(watcher, "are written again") == 1)
+        assert eventually(lambda: sidecar.metric("ledger_waiting") == 0)
+        assert told(watcher, "are not written") == 1
+        # What was not promised is sent again, and known.
+        assert client.durable == through
+        assert client.send(sidecar, until=AFTER)
+        assert client.durable == AFTER
+        watcher.close()
+    assert_ends_undisturbed(tmp_path, disk.folder, config, client, calm)
+
+
+@pytest.mark.components
+def test_where_the_disk_takes_nothing_from_the_start_it_serves_and_keeps_when_it_can(tmp_path):
+    disk, client = faulty_disk(tmp_path), Client()
+    disk.fail(READ_ONLY)
+    sidecar = Sidecar(tmp_path, settings(disk.folder), environment=disk.environment)
+    with killed_after(sidecar, 60.0):
+        watcher = Watcher(sidecar)
+        assert warnings(sidecar, "pending: ") >= 1
+        assert client.send(sidecar, until=through(9))
+        assert client.fleeting > 0 == len(client.acknowledged)
+        disk.heal()
+        assert eventually(lambda: told(watcher, "are written again") == 1)
+        client.send(sidecar, until=through(9))
+        assert client.acknowledged
+        watcher.close()
+    sidecar = Sidecar(tmp_path, settings(disk.folder), environment=disk.environment)
+    try:
+        assert new_labels(sidecar, client.acknowledged.values()) == 0
+    finally:
+        sidecar.end()
+
+
+def main() -> None:
+    """Plays rounds of kills until one raises."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as name:
+        undisturbed = undisturbed_run(Path(name), settings(Path(name)))
+    for seed in range(rounds):
+        print(f"seed {seed}: ", end="", flush=True)
+        with tempfile.TemporaryDirectory() as name:
+            client = killed_round(Path(name), undisturbed, seed)
+        print(f"{len(client.acknowledged)} acknowledged labels, none lost, none counted twice")
+
+
+if __name__ == "__main__":
+    main()

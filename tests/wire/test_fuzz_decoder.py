@@ -1,4 +1,4 @@
-"""Messages gone wrong raise nothing; `make benchmark-fuzz` sends a million of them."""
+"""Messages gone wrong raise nothing; `python -m tests.fuzzed` sends a million."""
 
 import random
 

@@ -2,7 +2,7 @@
 
 The sources are read and never imported; generated code (v1/) is left out.
 
-    python -m benchmarks.grain [--tree FOLDER]
+    python -m tests.grain [--tree FOLDER]
 """
 
 from __future__ import annotations
