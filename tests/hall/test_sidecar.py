@@ -33,6 +33,9 @@ def quiet() -> Sidecar:
 
 def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
     sidecar = quiet()
+    # Without a frame there is nothing to leave out.
+    assert looked_at(sidecar, (-9.0, 0.3, 0), (-8.9, 0.3, 0)) == []
+    sidecar.pipeline.counters.frames += 1
     told = looked_at(sidecar, (0.0, 0.3, 0), (0.1, 0.3, 0), (0.2, 0.0, 0), (1.3, 0.0, 0))
     assert [health.message.partition(":")[0] for health in told] == ["overload", "serving"]
     assert all(health.serving for health in told)

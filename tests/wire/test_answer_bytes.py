@@ -119,7 +119,11 @@ def answers(draw):
 def result_of(made):
     """The FrameResult, one field of one detection after another."""
     frame, answer, k = made.frame, made.answer, made.k
-    result = frame_pb2.FrameResult(status=on_wire(1), reason=on_wire(1))
+    reasons = answer.reason.tolist()
+    reason = min(set(reasons), key=lambda one: (-reasons.count(one), one), default=1)
+    if 1 in reasons:
+        reason = 1
+    result = frame_pb2.FrameResult(status=on_wire(1 if reason == 1 else 2), reason=on_wire(reason))
     for name in ("frame_id", "stamp_ns"):
         if frame.HasField(name):
             setattr(result, name, getattr(frame, name))

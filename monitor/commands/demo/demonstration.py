@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 if both sides counted the same, and the sidecar promoted and rolled back.
+    """0 if both sides counted the same, and the sidecar promoted and rolled back.
 
     Raises SidecarFailed, SidecarUnavailable, SidecarRefused, CannotWrite, CountsDiffer,
     StoryIncomplete.

@@ -48,6 +48,8 @@ def step_back(priority: int) -> None:
 
     A system may lack or refuse either; the fit runs without.
     """
+    # Who is lower already stays so: to be raised takes a right.
+    priority = max(priority, os.getpriority(os.PRIO_PROCESS, 0))
     os.setpriority(os.PRIO_PROCESS, 0, priority)
     # Not SCHED_IDLE: frames wait no less beside it, and if all cores are busy a fit gets 0.3 % of
     # one in place of 1.5 %, and is never done in time.

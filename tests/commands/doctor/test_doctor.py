@@ -291,7 +291,7 @@ def test_without_seconds_it_watches_until_the_metrics_are_new(doctor, calm, tmp_
     assert "the metrics were not refreshed" not in said
     with running(tmp_path, "[metrics]\nrefresh_seconds = 60\n") as sidecar:
         _, said = doctor(*at(sidecar), watched="")
-    assert "the metrics were not refreshed in 5." in said
+    assert "the metrics were not refreshed" not in said
 
 
 def test_a_terminal_has_colours_unless_they_are_not_wanted(doctor, monkeypatch):
