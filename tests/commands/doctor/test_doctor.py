@@ -195,7 +195,7 @@ max_streams = 3
 def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell):
     with driving(unwell, {"front": mixed, "rear": mixed, "left": sound}):
         assert eventually(lambda: unwell.metric("checkpoint_failures_total") > 0)
-        code, said = doctor(*at(unwell))
+        code, said = doctor(*at(unwell), watched="1.5")
         found = json.loads(doctor(*at(unwell), "--json")[1])
     assert code == 1
     assert f"the tracker at {NOBODY} is away" in said
