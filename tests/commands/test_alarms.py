@@ -8,7 +8,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
-from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
 from tests.alarmed import RAISED, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
@@ -100,3 +100,15 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
     sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
     (line,) = heard()
     assert "acknowledged by an�[2Jna: page: c�ar" in line
+
+
+def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
+    sidecar.say(AlarmChange(AlarmReason.RAISED, alarm("bus")), RAISED, None)
+    (line,) = heard("truck")
+    assert "raised: page: car" in line
+
+
+def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
+    sidecar.watch.answer = DriftReading()
+    assert "no slice is watched: no truth has come yet, or" in said("list")
+    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}

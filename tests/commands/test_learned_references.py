@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from monitor.commands.replay_drift import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
@@ -101,6 +103,8 @@ def test_both_stages_are_known_where_a_recalibrator_will_be_active(usual, drive,
         (("--class", "cyclist"), "nothing is learned: cyclist: 6 tracks and 59 detections"),
         (("--where", "gt_id="), "have no truth. Give longer drives."),
         (("--recalibrator", "gone.json"), "gone.json"),
+        (("--config", "WRONG"), "open_track"),
+        (("--rows", "900:"), "rows 900:"),
         (("FLAT",), "Give --dimensions that all have"),
     ],
 )
@@ -120,5 +124,8 @@ def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
     again = read_references(path)
     same(again, usual)
     assert reference_text(again) == reference_text(usual)
+    # replay hands it to the sidecar that it starts.
+    with reference_file(Namespace(reference=str(path)), None) as given:
+        assert given == path
     path = Path(__file__).with_name("reference_1.json")
     assert json.loads(reference_text(read_references(path))) == json.loads(path.read_text())

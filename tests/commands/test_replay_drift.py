@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from monitor.commands import replay
+from monitor.commands import replay, replay_drift
 from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
@@ -34,6 +34,7 @@ from tests.commands.spoken import done, refused
         # What cannot be usual is told before a sidecar is started.
         (("--reference", "gone.json"), "cannot read the reference gone.json"),
         (("--reference-where", "class=cyclist"), "nothing is learned"),
+        (("--reference-where", "colour=red"), "'colour'"),
     ],
 )
 def test_what_makes_no_sense_starts_no_sidecar(drive, monkeypatch, words, sentence):
@@ -83,8 +84,11 @@ def test_an_alarm_from_before_the_replay_is_no_news():
     old = Telling([], (standing(ALARM),))
     assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()
     again = replace(ALARM, event_ns=ALARM.event_ns + 1)
-    raised = Telling([AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
+    over = AlarmChange(AlarmReason.ACKNOWLEDGED, ALARM, actor="anna")
+    raised = Telling([over, AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
+    # One that nobody heard of is there at the end all the same.
+    assert heard_by_the_end(Telling([]), (standing(again),), 0.0).alarms == (again,)
 
 
 def sequence(name: str, times: list[float]) -> RecordedSequence:
@@ -203,3 +207,14 @@ def test_a_fault_is_told_and_a_healthy_drive_raises_nothing(tmp_path):
     assert first["evidence_hours"] >= first["threshold_hours"] == 1000
     # To the byte, however the drive is played.
     assert done(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text
+
+
+def test_the_table_shows_every_standing_and_every_alarm():
+    played = [sequence("north", TENTHS)]
+    standings = (standing(ALARM), standing(None, slice="total", state=DriftState.TOO_FEW))
+    table = replay_drift.drift_table(DriftFound((ALARM,), standings), played)
+    heads, car, total, alarm = table.splitlines()
+    assert heads.split() == ["drift", "severity", "state", "evidence", "peak", "threshold"]
+    assert car.split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
+    assert "too few" in total
+    assert alarm.startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
