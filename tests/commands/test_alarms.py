@@ -63,12 +63,14 @@ def heard(capsys, sidecar):
     return lines
 
 
-def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said):
+def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said, sidecar):
     assert said("list").splitlines() == LISTED.splitlines()
     some = said("list", "truck", "total")
     heads = [line.split()[0] for line in some.splitlines() if line]
     assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
     assert "alarms acknowledge" not in some
+    sidecar.watch.answer = DriftReading()
+    assert "no slice is watched: no truth has come yet, or" in said("list")
 
 
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
@@ -106,9 +108,3 @@ def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar)
     sidecar.say(AlarmChange(AlarmReason.RAISED, alarm("bus")), RAISED, None)
     (line,) = heard("truck")
     assert "raised: page: car" in line
-
-
-def test_where_nothing_is_watched_list_says_why_that_may_be(said, sidecar):
-    sidecar.watch.answer = DriftReading()
-    assert "no slice is watched: no truth has come yet, or" in said("list")
-    assert json.loads(said("list", "--json")) == {"standings": [], "stages": []}

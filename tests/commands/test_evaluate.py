@@ -206,7 +206,6 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     accuracy = np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
     assert float(values[heads.index("accuracy")]) == pytest.approx(accuracy, rel=1e-3)
     assert "error rate, highest entropy rejected: " in table[2]
-    # What cannot be evaluated of them.
     untrue, bare = tmp_path / "untrue.npz", tmp_path / "bare.npz"
     np.savez(untrue, prob=arrays["prob"], label=np.full(rows.n, -1))
     np.savez(bare, prob=arrays["prob"])

@@ -211,10 +211,7 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
         (("fit", "DRIVE", *FIT, "--time-constant", "1"), "has no use for it; it is for adaptive-"),
         (("fit", "DRIVE", *FIT, "--label-delay", "1"), "has no use for it; it is for adaptive-"),
         (("fit", "DRIVE", *FIT, "--prior-strength", "5"), "with --previous or --by. Leave it out"),
-        (
-            ("fit", "DRIVE", *ADAPTIVE, *OUT, "--label-delay", "30"),
-            "--label-delay 30: the file has truth for its last 2.9 s alone",
-        ),
+        (("fit", "DRIVE", *ADAPTIVE, *OUT, "--label-delay", "30"), "for its last 2.9 s alone"),
         (("apply", "model.json", "DRIVE", "--output", "o.csv"), "o.csv: the name must end in .npz"),
         (("evaluate", "DRIVE", *XY, "--model", "model.json"), "give --dimensions x,y,z"),
         (("replay", "DRIVE", *XY, "--recalibrator", "model.json"), "give --dimensions x,y,z"),
@@ -238,6 +235,7 @@ def test_what_has_another_shape_is_told_and_goes_into_no_micro_bins(models, run,
     assert "coverage and QCE: of the method's own distribution" in table
     line = next(line for line in table.split("variance")[-1].splitlines() if line[:2] == "x ")
     assert line.split()[1:4] == ["–"] * 3
+    assert "method's own distribution" not in run(*words[:-1], models["gp-normal"])
     line = refused(*words, "--engine", "streaming")
     assert "is no Gaussian (output: surrogate), and micro-bins keep Gaussians only" in line
 
@@ -248,7 +246,6 @@ def test_names_that_could_not_be_read_again_are_in_no_model(refused, rows, drive
     np.savez(file, **{"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth, "class": named})
     line = refused("fit", file, *SCALING, "--by-class", "--output", tmp_path / "model.json")
     assert "what was fitted makes no model that can be read again: '" in line
-    changed = tmp_path / "changed.json"
-    changed.write_text('{"format": "other"}')
+    (changed := tmp_path / "changed.json").write_text('{"format": "other"}')
     assert f"{changed}: " in refused("evaluate", drive, "--model", changed)
     assert sorted(tmp_path.iterdir()) == [changed, file]

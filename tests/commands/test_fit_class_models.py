@@ -124,9 +124,7 @@ def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, d
     assert "has no class probabilities, which temperature is fitted to" in line
 
 
-def test_rejection_keeps_the_error_rate_of_the_rest_within_the_target(
-    run, applied, classes, tmp_path
-):
+def test_rejection_keeps_the_error_rate_of_the_rest_low(run, applied, classes, tmp_path):
     path = tmp_path / "model.json"
     said = run("fit", classes, *TEMPERATURE, "--reject-above-error", "0.3", "--output", path)
     rejection = document(path)["rejection"]

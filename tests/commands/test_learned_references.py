@@ -13,8 +13,8 @@ from monitor.commands.replay_drift import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
-from tests.commands.recordings import csv_file, nees
-from tests.commands.spoken import done, refused
+from tests.commands.recordings import csv_file, nees, npz_file
+from tests.commands.spoken import done, refused, spoken
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
@@ -129,3 +129,11 @@ def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
         assert given == path
     path = Path(__file__).with_name("reference_1.json")
     assert json.loads(reference_text(read_references(path))) == json.loads(path.read_text())
+
+
+def test_without_tracks_it_has_no_levels_and_what_is_too_little_is_told(rows, tmp_path):
+    file, enough = npz_file(tmp_path / "drive.npz", rows), tmp_path / "sidecar.toml"
+    words = ("--config", configuration(enough, **ENOUGH), "--output", tmp_path / "usual.json")
+    code, out, err = spoken("reference", file, *words)
+    assert (code, out.splitlines()[1].split()[-4:]) == (0, ["0", "-", "-", "-"])
+    assert "cyclist: 0 tracks and 59 detections say too little of what is usual" in err

@@ -160,6 +160,7 @@ def test_a_sidecar_of_others_that_is_killed_on_the_way_is_told_in_a_line(words, 
             children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
             killed.append(int(children.split()[-1]))
             os.kill(killed[0], signal.SIGKILL)
+            os.waitid(os.P_PID, killed[0], os.WEXITED | os.WNOWAIT)
         return encode_frame(frame)
 
     monkeypatch.setattr(sending, "encode_frame", encode_and_kill)

@@ -120,7 +120,7 @@ def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_ve
     assert (found.stream, found.start_ns, found.frame) == ("south", 50_000_000, 7)
 
 
-def test_json_holds_what_a_program_needs_to_know_of_alarms():
+def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
     played = [sequence("north", [t + 100 for t in TENTHS])]
     alarm = replace(
         ALARM, event_ns=112_300_000_000, since_ns=110_100_000_000, scale=Scale(2.2, 1.9, math.inf)
@@ -155,6 +155,10 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
         "log10_threshold": pytest.approx(3),
     }
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
+    table = replay_drift.drift_table(DriftFound((alarm,), standings), played).splitlines()
+    assert table[1].split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
+    assert table[3].startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
+    assert replay_drift.drift_table(DriftFound(), played) == ""
 
 
 DIMENSIONS = ("x", "y", "z")
@@ -207,14 +211,3 @@ def test_a_fault_is_told_and_a_healthy_drive_raises_nothing(tmp_path):
     assert first["evidence_hours"] >= first["threshold_hours"] == 1000
     # To the byte, however the drive is played.
     assert done(*played, *fault, "--speed", "20", "--ground-truth-delay", "0.7s") == text
-
-
-def test_the_table_shows_every_standing_and_every_alarm():
-    played = [sequence("north", TENTHS)]
-    standings = (standing(ALARM), standing(None, slice="total", state=DriftState.TOO_FEW))
-    table = replay_drift.drift_table(DriftFound((ALARM,), standings), played)
-    heads, car, total, alarm = table.splitlines()
-    assert heads.split() == ["drift", "severity", "state", "evidence", "peak", "threshold"]
-    assert car.split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
-    assert "too few" in total
-    assert alarm.startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
