@@ -209,14 +209,14 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     untrue, bare = tmp_path / "untrue.npz", tmp_path / "bare.npz"
     np.savez(untrue, prob=arrays["prob"], label=np.full(rows.n, -1))
     np.savez(bare, prob=arrays["prob"])
-    for file, words, said in (
+    for file, given, said in (
         (alone, ("--class-bins", "25"), "keeps class probabilities in sixtieths. Use one of 1, 2,"),
         (alone, ("--class-binning", "equal-count"), "--class-binning equal-count sorts the rows"),
         (untrue, (), "of 760 rows, 760 have no true class and 0"),
         (bare, (), "there are class probabilities, but no array 'label'"),
         (alone, ("--rows", "900:"), "rows 900:"),
     ):
-        assert said in refusal(file, "--engine", "streaming", *words)
+        assert said in refusal(file, "--engine", "streaming", *given)
 
 
 @pytest.mark.parametrize(

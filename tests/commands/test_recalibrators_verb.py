@@ -160,5 +160,5 @@ def test_programs_read_what_happened_and_null_for_what_is_no_number(asked, told)
 
 
 def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
-    monkeypatch.setattr("getpass.getuser", lambda: {}["uid"])
+    monkeypatch.setattr("getpass.getuser", lambda: dict[str, str]()["uid"])
     assert this_person() == "command line"

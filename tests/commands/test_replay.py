@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from monitor.commands import replay, sending
-from monitor.commands.sending import SidecarFailed, running_sidecar
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import SidecarFailed
 from monitor.wire.client_messages import OutgoingFrame, encode_frame
 from tests.commands.recordings import DIMENSIONS, FRAMES, SEQUENCES, csv_file, nees, npz_file
 from tests.commands.spoken import done, found, refused, spoken
