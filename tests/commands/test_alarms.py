@@ -8,7 +8,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
-from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
 from tests.alarmed import RAISED, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
@@ -63,12 +63,14 @@ def heard(capsys, sidecar):
     return lines
 
 
-def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said):
+def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(said, sidecar):
     assert said("list").splitlines() == LISTED.splitlines()
     some = said("list", "truck", "total")
     heads = [line.split()[0] for line in some.splitlines() if line]
     assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
     assert "alarms acknowledge" not in some
+    sidecar.watch.answer = DriftReading()
+    assert "no slice is watched: no truth has come yet, or" in said("list")
 
 
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):
@@ -100,3 +102,9 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
     sidecar.say(AlarmChange(AlarmReason.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
     (line,) = heard()
     assert "acknowledged by an�[2Jna: page: c�ar" in line
+
+
+def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
+    sidecar.say(AlarmChange(AlarmReason.RAISED, alarm("bus")), RAISED, None)
+    (line,) = heard("truck")
+    assert "raised: page: car" in line

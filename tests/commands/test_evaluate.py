@@ -95,7 +95,7 @@ def test_the_measures_are_those_of_the_formulas(drive, rows, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_frozen_bins_are_those_of_the_reference(drive, engine):
+def test_frozen_bins_are_those_of_the_reference(drive, rows, tmp_path, engine):
     words = ("--binning", "frozen", "--bins", "5", "--engine", engine, "--edges-from", drive)
 
     def lower_edges(got):
@@ -111,6 +111,10 @@ def test_frozen_bins_are_those_of_the_reference(drive, engine):
     assert lower_edges(faulty) == edges
     assert faulty["dimensions"]["x"]["bins"][-1]["n"] > 0.8 * faulty["rows"]
     assert faulty["dimensions"]["x"]["out_of_range"]["std"] == {"below": 0, "above": 0}
+    plain = tmp_path / "plain.npz"
+    np.savez(plain, mean=rows.mean, var=np.ones((rows.n, 4)), gt=rows.truth)
+    assert "has dimensions 0, 1, 2, 3 and not x, y, z, yaw" in refusal(drive, *words[:-1], plain)
+    assert evaluate(drive, "--range", "data") == evaluate(drive)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,10 @@ def test_a_fault_divides_the_nees_from_its_second_of_each_sequence(drive, rows, 
     # Two of four rows of either sequence: NEES 1 before the fault and 4 from it on.
     got = evaluate(path, "--fault", "variance=0.25@t=2")
     assert got["joint"]["nees_mean"] == pytest.approx(2.5)
+    timeless = npz_file(tmp_path / "drive.npz", rows)
+    assert "@t=1: " in refusal(timeless, "--fault", "variance=2@t=1")
+    got = evaluate(timeless, "--fault", "variance=0.2")
+    assert got["joint"]["nees_mean"] == pytest.approx(5 * sound["joint"]["nees_mean"])
 
 
 def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_path):
@@ -192,6 +200,23 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     assert got == plain
     # Columns choose detections, and nobody says which probabilities are theirs.
     assert "classification" not in evaluate(both, "--class", "car")
+    table = done("evaluate", both).partition("\n\n760 rows with a true class of 3, 0 without, 0")
+    assert table[0] == done("evaluate", path).rstrip("\n")
+    heads, values = (line.split() for line in table[2].splitlines()[1:3])
+    accuracy = np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
+    assert float(values[heads.index("accuracy")]) == pytest.approx(accuracy, rel=1e-3)
+    assert "error rate, highest entropy rejected: " in table[2]
+    untrue, bare = tmp_path / "untrue.npz", tmp_path / "bare.npz"
+    np.savez(untrue, prob=arrays["prob"], label=np.full(rows.n, -1))
+    np.savez(bare, prob=arrays["prob"])
+    for file, given, said in (
+        (alone, ("--class-bins", "25"), "keeps class probabilities in sixtieths. Use one of 1, 2,"),
+        (alone, ("--class-binning", "equal-count"), "--class-binning equal-count sorts the rows"),
+        (untrue, (), "of 760 rows, 760 have no true class and 0"),
+        (bare, (), "there are class probabilities, but no array 'label'"),
+        (alone, ("--rows", "900:"), "rows 900:"),
+    ):
+        assert said in refusal(file, "--engine", "streaming", *given)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +227,11 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
         (("--rows", "900:"), ("rows 900:", "760 rows", "Ask for less")),
         (("--range", "0:10"), ("--range", "--binning equal-width")),
         (("--binning", "frozen"), ("--binning frozen", "--edges-from FILE")),
+        (("--binning", "frozen", "--edges-from", "gone.csv"), ("gone.csv",)),
+        (("--edges-from", "e.csv"), ("--edges-from is for --binning frozen",)),
+        (("--micro-bins", "8"), ("--micro-bins is for --engine streaming",)),
+        (("--model", "gone.json"), ("cannot read the recalibrator gone.json",)),
+        (("--where", "gt_id="), ("nothing to evaluate: of 97 rows, 97 have no truth",)),
         (("--class-bins", "20"), ("--class-bins: no class probabilities of", "prob and label")),
     ],
 )
@@ -215,6 +245,7 @@ def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named
     [
         ("--rows", ("5", "a:b", "1:2:3", "-3:")),
         ("--fault", ("0.2", "variance=0", "variance=x", "variance=1e400")),
+        ("--where", ("role", "=deploy")),
         ("--range", ("5", "2:2", "0:inf", "nan:1")),
         ("--tau", ("0", "1", "0.5,", "nan")),
     ],

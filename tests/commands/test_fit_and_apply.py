@@ -206,6 +206,15 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
         (("fit", "DRIVE", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: of 97"),
         (("fit", "DRIVE", *FIT[:-1], "no/m.json"), "--output no/m.json: cannot be written"),
         (("fit", "DRIVE", *XY, "--reject-above-error", "1e-6", *FIT), "no threshold on deviation"),
+        (("fit", "DRIVE", *FIT, "--dimensions", "q"), "'q'"),
+        (("fit", "DRIVE", *FIT[:-1], "/dev/null"), "/dev/null: cannot be written (not a regular"),
+        (("fit", "DRIVE", *FIT, "--time-constant", "1"), "has no use for it; it is for adaptive-"),
+        (("fit", "DRIVE", *FIT, "--label-delay", "1"), "has no use for it; it is for adaptive-"),
+        (("fit", "DRIVE", *FIT, "--prior-strength", "5"), "with --previous or --by. Leave it out"),
+        (("fit", "DRIVE", *ADAPTIVE, *OUT, "--label-delay", "30"), "for its last 2.9 s alone"),
+        (("apply", "model.json", "DRIVE", "--output", "o.csv"), "o.csv: the name must end in .npz"),
+        (("evaluate", "DRIVE", *XY, "--model", "model.json"), "give --dimensions x,y,z"),
+        (("replay", "DRIVE", *XY, "--recalibrator", "model.json"), "give --dimensions x,y,z"),
         (("apply", "DRIVE", "DRIVE", *OUT), "cannot read the recalibrator"),
         (("apply", "model.json", "DRIVE", *XYZ, "--output", "no/o.npz"), "no/o.npz: cannot be"),
         (("apply", "model.json", "DRIVE", *OUT), "give --dimensions x,y,z"),
@@ -217,3 +226,26 @@ def test_what_cannot_be_leaves_nothing(refused, run, drive, tmp_path, monkeypatc
     line = refused(*[drive if word == "DRIVE" else word for word in words])
     assert named in line
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.json"]
+
+
+def test_what_has_another_shape_is_told_and_goes_into_no_micro_bins(models, run, refused, drive):
+    words = ("evaluate", drive, *XY, "--model", models["gp-cauchy"])
+    table = run(*words)
+    assert f"recalibrated by {document(models['gp-cauchy'])['version']}\n" in table
+    assert "coverage and QCE: of the method's own distribution" in table
+    line = next(line for line in table.split("variance")[-1].splitlines() if line[:2] == "x ")
+    assert line.split()[1:4] == ["–"] * 3
+    assert "method's own distribution" not in run(*words[:-1], models["gp-normal"])
+    line = refused(*words, "--engine", "streaming")
+    assert "is no Gaussian (output: surrogate), and micro-bins keep Gaussians only" in line
+
+
+def test_names_that_could_not_be_read_again_are_in_no_model(refused, rows, drive, tmp_path):
+    named = np.where(rows.class_name == "car", "bus\n", rows.class_name)
+    file = tmp_path / "names.npz"
+    np.savez(file, **{"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth, "class": named})
+    line = refused("fit", file, *SCALING, "--by-class", "--output", tmp_path / "model.json")
+    assert "what was fitted makes no model that can be read again: '" in line
+    (changed := tmp_path / "changed.json").write_text('{"format": "other"}')
+    assert f"{changed}: " in refused("evaluate", drive, "--model", changed)
+    assert sorted(tmp_path.iterdir()) == [changed, file]

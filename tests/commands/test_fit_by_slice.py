@@ -112,6 +112,13 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, dri
         assert basis["clock"] == "t"
         whose = f"slice {name}: " if name else "fitted on "
         assert f"{whose}{there.n} rows of {len(tracks)} tracks, worth " in said
+    # Stamps of nanoseconds stay what they are.
+    stamped, stamps = tmp_path / "stamped.npz", 1_318_000_000_000_000_001 + np.arange(rows.n)
+    np.savez(stamped, mean=rows.mean, cov=rows.covariance, gt=rows.truth, stamp_ns=stamps)
+    run("fit", stamped, "--method", "variance-scaling", "--output", path)
+    basis, of_rows = document(path)["fallback"]["basis"], stamps[rows.labelled]
+    period = (of_rows.min(), of_rows.max(), "stamp_ns")
+    assert (basis["first"], basis["last"], basis["clock"]) == period
 
 
 def test_what_does_not_fit_the_file_is_refused(fitted, refused, drive, tmp_path):

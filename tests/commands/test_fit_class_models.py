@@ -122,3 +122,29 @@ def test_a_model_of_the_other_kind_is_refused(refused, fitted, model, classes, d
     assert "class probabilities (temperature), not Gaussians" in line
     line = refused("fit", drive, *TEMPERATURE, *output)
     assert "has no class probabilities, which temperature is fitted to" in line
+
+
+def test_rejection_keeps_the_error_rate_of_the_rest_low(run, applied, classes, tmp_path):
+    path = tmp_path / "model.json"
+    said = run("fit", classes, *TEMPERATURE, "--reject-above-error", "0.3", "--output", path)
+    rejection = document(path)["rejection"]
+    assert f"{rejection['rejected_share']:.1%} of the rows are rejected, entropy above" in said
+    _, arrays = applied(path, classes)
+    wrong = arrays["prob"].argmax(axis=1) != LABEL
+    assert wrong.mean() > 0.3 >= rejection["error"]
+    assert wrong[~arrays["rejected"]].mean() == pytest.approx(rejection["error"])
+    table = run("evaluate", classes, "--model", path)
+    assert table.startswith(f"recalibrated by {document(path)['version']}\n900 rows with a true")
+
+
+def test_what_cannot_be_fitted_or_applied_is_named(refused, model, classes, save, tmp_path):
+    output = ("--output", tmp_path / "other.npz")
+    untrue, bare = save("untrue", prob=PROB, label=np.full(N, -1)), save("bare", prob=PROB)
+    for words, said in (
+        (("fit", untrue), f"0 detections with a true class: of {N} rows, {N} have none"),
+        (("fit", bare), f"{bare}: there are class probabilities, but no array 'label'"),
+        (("fit", classes, "--class", "car"), "temperature is fitted to class probabilities"),
+        (("fit", classes, "--rows", "900:"), "rows 900:"),
+        (("apply", model, classes, "--where", "role=fit"), f"{model} recalibrates class prob"),
+    ):
+        assert said in refused(*words, *(TEMPERATURE if words[0] == "fit" else ()), *output)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from monitor.commands.replay_drift import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.drift_documents import read_references, reference_text
-from tests.commands.recordings import csv_file, nees
-from tests.commands.spoken import done, refused
+from tests.commands.recordings import csv_file, nees, npz_file
+from tests.commands.spoken import done, refused, spoken
 
 CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
@@ -101,6 +103,8 @@ def test_both_stages_are_known_where_a_recalibrator_will_be_active(usual, drive,
         (("--class", "cyclist"), "nothing is learned: cyclist: 6 tracks and 59 detections"),
         (("--where", "gt_id="), "have no truth. Give longer drives."),
         (("--recalibrator", "gone.json"), "gone.json"),
+        (("--config", "WRONG"), "open_track"),
+        (("--rows", "900:"), "rows 900:"),
         (("FLAT",), "Give --dimensions that all have"),
     ],
 )
@@ -120,5 +124,16 @@ def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
     again = read_references(path)
     same(again, usual)
     assert reference_text(again) == reference_text(usual)
+    # replay hands it to the sidecar that it starts.
+    with reference_file(Namespace(reference=str(path)), None) as given:
+        assert given == path
     path = Path(__file__).with_name("reference_1.json")
     assert json.loads(reference_text(read_references(path))) == json.loads(path.read_text())
+
+
+def test_without_tracks_it_has_no_levels_and_what_is_too_little_is_told(rows, tmp_path):
+    file, enough = npz_file(tmp_path / "drive.npz", rows), tmp_path / "sidecar.toml"
+    words = ("--config", configuration(enough, **ENOUGH), "--output", tmp_path / "usual.json")
+    code, out, err = spoken("reference", file, *words)
+    assert (code, out.splitlines()[1].split()[-4:]) == (0, ["0", "-", "-", "-"])
+    assert "cyclist: 0 tracks and 59 detections say too little of what is usual" in err

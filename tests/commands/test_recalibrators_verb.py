@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from monitor.commands.options import this_person
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
-from monitor.promotion.records import Happened
+from monitor.promotion.records import Evidence, Happened
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.administered import FITTED, TRIALS, administration, record, served
@@ -128,7 +129,36 @@ def test_history_tells_the_latest_records_with_their_evidence(asked, told):
 def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "no recalibrator 'gp-0'" in denied("promote", "gp-0")
     assert "no recalibrator 'gp-0'" in denied("show", "gp-0")
+    assert "gone.json" in denied("promote", "--file", "gone.json")
     told.failure = NothingToRollBack("nothing was in force before. Promote a version.")
     assert "nothing was in force before. Promote a version." in denied("rollback")
     told.failure = FitFailed("the fit was ended after 120 s.")
     assert "the fit was ended after 120 s." in denied("fit")
+
+
+def test_a_document_goes_to_a_file_and_comes_from_it(pipeline, asked, told, tmp_path, monkeypatch):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    file = tmp_path / "double.json"
+    said = asked("show", DOUBLE.version, "--output", file)
+    assert file.read_text("utf-8") == DOUBLE.to_json()
+    assert f"document written to {file}" in said
+    shown = json.loads(asked("show", DOUBLE.version, "--json"))
+    assert shown["document"] == json.loads(DOUBLE.to_json())
+    monkeypatch.setattr("monitor.commands.recalibrators.MOST_SHOWN", 10)
+    assert "characters: give --output F to write it to a file" in asked("show", DOUBLE.version)
+    asked("promote", "--file", file, "--actor", "anna")
+    assert told.asked == [("promote", DOUBLE.version, "anna")]
+
+
+def test_programs_read_what_happened_and_null_for_what_is_no_number(asked, told):
+    nothing = Evidence(0, float("nan"), 0.0, float("-inf"), 2.0)
+    told.happened = (record(Happened.BEGAN, evidence=nothing, event_ns=None),)
+    (found,) = json.loads(asked("history", "--json"))["records"]
+    assert (found["what"], found["event_ns"]) == ("began", None)
+    assert found["evidence"]["gain"] is found["evidence"]["log10_worse"] is None
+    assert json.loads(asked("list", "--json"))["promotion"] == "advise"
+
+
+def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: dict[str, str]()["uid"])
+    assert this_person() == "command line"

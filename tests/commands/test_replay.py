@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.commands import replay
+from monitor.commands import replay, sending
 from monitor.commands.sending import running_sidecar
-from tests.commands.recordings import DIMENSIONS, FRAMES, SEQUENCES, nees, npz_file
+from monitor.commands.sidecar_client import SidecarFailed
+from monitor.wire.client_messages import OutgoingFrame, encode_frame
+from tests.commands.recordings import DIMENSIONS, FRAMES, SEQUENCES, csv_file, nees, npz_file
 from tests.commands.spoken import done, found, refused, spoken
 
 replayed = partial(found, "replay")
@@ -103,10 +108,11 @@ def test_several_files_are_sliced_by_class_and_stream(drive, rows, folder):
         assert len(stages["raw"]["bins"]["x"]) <= 5
 
 
-def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows):
+def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows, folder):
     with running_sidecar("") as addresses:
         to = ("--address", addresses.grpc)
         first = replayed(*words, *to)
+        said = done("export", *to, "-o", folder / "all.state")
         # Once more: the labels of these frames are already there, and it says so.
         code, out, err = spoken("replay", *words, *to, "--json")
     for name in CLASSES:
@@ -118,6 +124,7 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows):
     assert f"{first['matched']} duplicate" in line
     again = json.loads(out)
     assert (code, again["matched"], again["slices"]) == (0, 0, first["slices"])
+    assert said.endswith(f", {first['matched']} detections, written to {folder / 'all.state'}\n")
 
 
 @pytest.mark.parametrize(
@@ -131,3 +138,33 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows):
 def test_what_cannot_be_sent_is_told_before_a_sidecar_is_started(drive, monkeypatch, more, named):
     monkeypatch.setattr(replay, "running_sidecar", None)
     assert named in refusal(drive, *more)
+
+
+def test_what_a_running_sidecar_refuses_is_named_with_its_stream(rows, folder):
+    mean, crowd, spaced = np.zeros((5000, 1)), folder / "crowd.npz", folder / "spaced.npz"
+    np.savez(crowd, mean=mean, var=mean + 1, frame=np.repeat([0, 1], [10, 4990]))
+    named = np.char.add("north of ", rows.sequence)
+    np.savez(spaced, mean=rows.mean, cov=rows.covariance, seq=named)
+    early = csv_file(folder / "early.csv", replace(rows, frame=rows.frame - 1))
+    with running_sidecar("") as addresses:
+        to = ("--address", addresses.grpc)
+        assert "frame 1 of crowd: " in refusal(crowd, *to)
+        assert "stream: 'north of " in refusal(spaced, *to)
+        assert "sequence north has frame numbers from -1 to 28" in refusal(early, *to)
+
+
+def test_a_sidecar_of_others_that_is_killed_on_the_way_is_told_in_a_line(words, monkeypatch):
+    killed: list[int] = []
+
+    def encode_and_kill(frame: OutgoingFrame) -> bytes:
+        if frame.frame_id == 10 and not killed:
+            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+            killed.append(int(children.split()[-1]))
+            os.kill(killed[0], signal.SIGKILL)
+            os.waitid(os.P_PID, killed[0], os.WEXITED | os.WNOWAIT)
+        return encode_frame(frame)
+
+    monkeypatch.setattr(sending, "encode_frame", encode_and_kill)
+    with pytest.raises(SidecarFailed, match="signal 9"), running_sidecar("") as addresses:
+        line = refusal(*words, "--speed", "20", "--address", addresses.grpc)
+        assert f"the sidecar at {addresses.grpc} ended a stream" in line

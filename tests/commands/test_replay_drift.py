@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from monitor.commands import replay
+from monitor.commands import replay, replay_drift
 from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
@@ -34,6 +34,7 @@ from tests.commands.spoken import done, refused
         # What cannot be usual is told before a sidecar is started.
         (("--reference", "gone.json"), "cannot read the reference gone.json"),
         (("--reference-where", "class=cyclist"), "nothing is learned"),
+        (("--reference-where", "colour=red"), "'colour'"),
     ],
 )
 def test_what_makes_no_sense_starts_no_sidecar(drive, monkeypatch, words, sentence):
@@ -83,8 +84,11 @@ def test_an_alarm_from_before_the_replay_is_no_news():
     old = Telling([], (standing(ALARM),))
     assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()
     again = replace(ALARM, event_ns=ALARM.event_ns + 1)
-    raised = Telling([AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
+    over = AlarmChange(AlarmReason.ACKNOWLEDGED, ALARM, actor="anna")
+    raised = Telling([over, AlarmChange(AlarmReason.RAISED, again)], (standing(ALARM),))
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
+    # One that nobody heard of is there at the end all the same.
+    assert heard_by_the_end(Telling([]), (standing(again),), 0.0).alarms == (again,)
 
 
 def sequence(name: str, times: list[float]) -> RecordedSequence:
@@ -116,7 +120,7 @@ def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_ve
     assert (found.stream, found.start_ns, found.frame) == ("south", 50_000_000, 7)
 
 
-def test_json_holds_what_a_program_needs_to_know_of_alarms():
+def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
     played = [sequence("north", [t + 100 for t in TENTHS])]
     alarm = replace(
         ALARM, event_ns=112_300_000_000, since_ns=110_100_000_000, scale=Scale(2.2, 1.9, math.inf)
@@ -151,6 +155,10 @@ def test_json_holds_what_a_program_needs_to_know_of_alarms():
         "log10_threshold": pytest.approx(3),
     }
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
+    table = replay_drift.drift_table(DriftFound((alarm,), standings), played).splitlines()
+    assert table[1].split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
+    assert table[3].startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
+    assert replay_drift.drift_table(DriftFound(), played) == ""
 
 
 DIMENSIONS = ("x", "y", "z")

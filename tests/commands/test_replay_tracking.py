@@ -14,8 +14,8 @@ from monitor.commands import replay
 from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
-from tests.commands.recordings import FRAMES, SEQUENCES, Recorded, labels_file
-from tests.commands.spoken import done, found, refused
+from tests.commands.recordings import FRAMES, SEQUENCES, Recorded, labels_file, npz_file
+from tests.commands.spoken import done, found, refused, wrong_usage
 
 CLASSES = ("car", "pedestrian")
 NAMES = ("x", "y", "z")
@@ -180,3 +180,25 @@ def test_what_cannot_be_held_against_labels_is_refused(monkeypatch, chosen, trut
     labels = {"LABELS": ("--ground-truth", truth)}
     words = (word for one in more for word in labels.get(one, (one,)))
     assert named in refused("replay", *chosen, *words)
+
+
+def test_people_get_a_line_for_each_slice_stage_and_class(words, drive, plain):
+    lines = done("replay", drive, "--class", "car", *words[3:], "--match-distance", "0.05")
+    heads = [line.split()[:2] for line in lines.splitlines()]
+    there = [["car", "raw"], ["car", "recalibrated"], ["total", "raw"], ["total", "recalibrated"]]
+    assert heads[1:6] == [["slice", "stage"], *there]
+    assert heads[6:8] == [["drift", "severity"], ["car", "page"]]
+    assert heads[-3:] == [["tracks", "class"], ["raw", "car"], ["recalibrated", "car"]]
+    wide = tracking(*words, "--match-distance", "car=2,pedestrian=2")["raw"]["classes"]
+    assert wide["car"] == plain["raw"]["classes"]["car"]
+
+
+def test_files_that_no_labels_can_be_held_against_are_refused(rows, drive, truth, folder):
+    flat = folder / "flat.csv"
+    flat.write_text("frame,t,class,x,var_x\n0,0,car,1,1\n")
+    frameless, to = npz_file(folder / "frameless.npz", rows), ("--ground-truth", truth)
+    assert "the files have dimensions x and x,y,z,yaw." in refused("replay", drive, flat, *to)
+    assert "no column frame" in refused("replay", frameless, *to)
+    assert "gone.csv" in refused("replay", drive, *to[:1], "gone.csv")
+    for text in ("0", "near", "car=0"):
+        wrong_usage("--match-distance", text, "replay", drive)
