@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from monitor.config import Config
 from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
+from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.store.files import Claim
 from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
-from tests.alarmed import alarm
+from tests.alarmed import RAISED, alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
 from tests.learnt import active_version, begin, happened, known, promoted
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
@@ -187,6 +190,8 @@ def later(name: str) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
+OTHERS = "UPDATE recalibrators SET document = {} WHERE version = :other"
+OF_ONE = "(SELECT document FROM recalibrators WHERE version = :one)"
 LOST = "recalibrator {other} is active, and its document cannot be used"
 
 
@@ -198,13 +203,15 @@ LOST = "recalibrator {other} is active, and its document cannot be used"
         (later("run"), "incompatible", "/99'"),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),
         ("DELETE FROM recalibrators WHERE version = :other", "corrupt", LOST),
+        (OTHERS.format("substr(document, 1, 50)"), "corrupt", LOST),
+        (OTHERS.format(OF_ONE), "corrupt", LOST),
     ],
 )
 def test_a_part_that_cannot_be_used_costs_its_generation(folder, two, caplog, damage, suffix, said):
     first, one, other = two
     if isinstance(damage, str):
         with sqlite3.connect(folder / "state.db") as connection:
-            connection.execute(damage, {"other": other})
+            connection.execute(damage, {"one": one, "other": other})
         connection.close()
     else:
         found = on_disk(folder)
@@ -243,7 +250,58 @@ def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, two, ca
     assert_same_statistics(begun(folder).pipeline, first.pipeline)
 
 
+def test_what_only_a_rollback_would_need_may_be_lost(folder, two, caplog):
+    _, one, other = two
+    with sqlite3.connect(folder / "state.db") as connection:
+        connection.execute("DELETE FROM recalibrators WHERE version = ?", (one,))
+    connection.close()
+    assert active_version(begun(folder).promotions) == other
+    assert f"a rollback leaves out {one}, whose documents cannot be used" in caplog.text
+
+
+def test_it_is_said_where_nothing_can_be_kept_and_not_where_nothing_is_wanted(tmp_path, caplog):
+    def claim(**sections: dict[str, str]) -> Claim | None:
+        return claimed(Config.model_validate(sections), {})
+
+    assert claim(state={"folder": ""}) is None
+    assert caplog.text == ""
+    assert claim(server={"grpc_address": "127.0.0.1:0"}) is None
+    assert "Set [state] folder or name" in caplog.text
+    (tmp_path / "file").touch()
+    assert claim(state={"folder": str(tmp_path / "file" / "state")}) is not None
+    assert "nothing is kept until then" in caplog.text
+
+
 # ---- while it runs
+
+
+def test_an_alarm_is_on_the_disk_at_once(folder):
+    run = begun(folder)
+
+    async def live() -> None:
+        task = asyncio.create_task(run.checkpoints.keep())
+        await asyncio.sleep(0)
+        alarmed(run)
+        run.pipeline.drift.announce(RAISED)
+        async with asyncio.timeout(10):
+            while run.checkpoints.written_at is None:
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(live())
+    run.gone()
+    assert latched(begun(folder)) == ["car"]
+
+
+def test_settling_ends_without_a_disk_and_a_fault_of_ours_is_said(folder, monkeypatch, caplog):
+    first, second = begun(folder), begun(folder)
+    asyncio.run(second.checkpoints.settle())
+    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    monkeypatch.setattr(checkpoints, "run_state_of", lambda _: 1 / 0)
+    asyncio.run(first.checkpoints.settle())
+    assert first.checkpoints.failures == 1
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp_path, caplog):
@@ -347,3 +405,19 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
         assert run.promotions.learning.register.pinned
         assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
+
+
+@pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
+def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
+    folder, before, caplog, name
+):
+    path = Path(before.snapshot).parent / name
+    path.write_bytes(path.read_bytes()[:-1])
+    run = begun(folder, previous=before)
+    assert str(path) in warnings(caplog)[0]
+    assert warnings(caplog)[0].endswith("It is not taken over.")
+    assert bool(statistics_of(run.pipeline)) == (name != "statistics")
+    # Under another recalibrator evidence begins anew.
+    assert latched(run) == (["car"] if name == "statistics" else [])
+    lost = name == "recalibrators/state"
+    assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
