@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import Config
+from monitor.config import Config, InvalidConfiguration
 from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import claimed
+from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -25,9 +26,10 @@ from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
-from tests.learnt import active_version, begin, happened, known, promoted
+from tests.learnt import active_version, begin, happened, known, promoted, teach
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
 from tests.received import frame
 from tests.states import bits, canonical
 
@@ -69,14 +71,15 @@ def warnings(caplog) -> list[str]:
 
 
 def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
-    first = begun(folder, "car")
+    first = begun(folder, "car", "bus")
     drive(first, range(1, 6))
     promoted(first.promotions, 4.0)
-    begin(first.promotions, scaled(5.0))
+    teach(first.promotions, tracks(0, 8, scale=4.0))
+    begin(first.promotions, scaled(5.0), 1)
     alarmed(first)
     first.pipeline.newer = b"\xc2\x3e\x05newer"
     kept(first)
-    second = begun(folder, "car")
+    second = begun(folder, "car", "bus")
     assert_same_statistics(second.pipeline, first.pipeline)
     assert second.pipeline.ledger.sequence == first.pipeline.ledger.sequence
     assert second.checkpoints.position == first.pipeline.ledger.sequence
@@ -86,7 +89,8 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert family.labelled[family.names.index("car")] == 300
     assert active_version(second.promotions) == active_version(first.promotions) != IDENTITY.version
     assert second.promotions.records(100) == first.promotions.records(100)
-    assert second.promotions.trials() == first.promotions.trials() != ()
+    assert second.promotions.trials() == first.promotions.trials()
+    assert {one.state for one in second.promotions.trials()} == {"running", "guard"}
     assert second.pipeline.newer == b"\xc2\x3e\x05newer"
     assert warnings(caplog) == []
     # What it keeps is what it has found, to the last bit.
@@ -190,8 +194,7 @@ def later(name: str) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-OTHERS = "UPDATE recalibrators SET document = {} WHERE version = :other"
-OF_ONE = "(SELECT document FROM recalibrators WHERE version = :one)"
+SET = "UPDATE recalibrators SET document = "
 LOST = "recalibrator {other} is active, and its document cannot be used"
 
 
@@ -203,15 +206,15 @@ LOST = "recalibrator {other} is active, and its document cannot be used"
         (later("run"), "incompatible", "/99'"),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),
         ("DELETE FROM recalibrators WHERE version = :other", "corrupt", LOST),
-        (OTHERS.format("substr(document, 1, 50)"), "corrupt", LOST),
-        (OTHERS.format(OF_ONE), "corrupt", LOST),
+        (SET + "substr(document, 1, 50)", "corrupt", LOST),
+        (SET + "(SELECT min(document) FROM recalibrators)", "corrupt", LOST),
     ],
 )
 def test_a_part_that_cannot_be_used_costs_its_generation(folder, two, caplog, damage, suffix, said):
     first, one, other = two
     if isinstance(damage, str):
         with sqlite3.connect(folder / "state.db") as connection:
-            connection.execute(damage, {"one": one, "other": other})
+            connection.execute(damage, {"other": other})
         connection.close()
     else:
         found = on_disk(folder)
@@ -277,11 +280,10 @@ def test_it_is_said_where_nothing_can_be_kept_and_not_where_nothing_is_wanted(tm
 
 def test_an_alarm_is_on_the_disk_at_once(folder):
     run = begun(folder)
+    alarmed(run)
 
     async def live() -> None:
         task = asyncio.create_task(run.checkpoints.keep())
-        await asyncio.sleep(0)
-        alarmed(run)
         run.pipeline.drift.announce(RAISED)
         async with asyncio.timeout(10):
             while run.checkpoints.written_at is None:
@@ -370,6 +372,14 @@ def test_what_was_active_stays_unless_the_configuration_names_another_than_then(
     assert news == (["configuration"] if expected is ONE else [])
 
 
+def test_a_recalibrator_of_the_other_kind_is_refused_with_where_to_name_it(tmp_path):
+    path = tmp_path / "given.json"
+    path.write_text(OF_CLASSES.to_json(), encoding="utf-8")
+    config = Config.model_validate({"recalibration": {"recalibrator": str(path)}})
+    with pytest.raises(InvalidConfiguration, match="name it in class_recalibrator"):
+        configured(Recalibrators(), config)
+
+
 # ---- the version before, which kept files of its own
 
 PREVIOUS = Path(__file__).parents[1] / "store" / "previous"
@@ -408,16 +418,13 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
 
 
 @pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
-def test_a_damaged_file_of_the_version_before_costs_what_it_held_alone(
-    folder, before, caplog, name
-):
+def test_a_damaged_file_of_before_costs_what_it_held_alone(folder, before, caplog, name):
     path = Path(before.snapshot).parent / name
     path.write_bytes(path.read_bytes()[:-1])
     run = begun(folder, previous=before)
     assert str(path) in warnings(caplog)[0]
-    assert warnings(caplog)[0].endswith("It is not taken over.")
     assert bool(statistics_of(run.pipeline)) == (name != "statistics")
     # Under another recalibrator evidence begins anew.
     assert latched(run) == (["car"] if name == "statistics" else [])
-    lost = name == "recalibrators/state"
-    assert active_version(run.promotions) == (IDENTITY if lost else OTHER).version
+    found = IDENTITY if name == "recalibrators/state" else OTHER
+    assert active_version(run.promotions) == found.version

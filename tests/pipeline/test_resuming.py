@@ -329,8 +329,7 @@ def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
     again = begun_anew(journal)
     for move in (Message("lidar", 1, (Named(0, "wrong"),)), Anew(0, 0)):
         moved(again, journal, move)
-    answer = ledger_oracle.tell(again, journal, ALL)
-    assert account_of(answer.account) == {"matched": 3}
+    assert account_of(ledger_oracle.tell(again, journal, ALL).account) == {"matched": 3}
     assert_adds_up(again, predicted=0, matched=0, pending=0)
 
 
