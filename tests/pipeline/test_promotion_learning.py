@@ -262,7 +262,7 @@ def test_frames_become_whole_tracks_by_slice_at_the_next_look():
     for number in range(14):
         promotions.learning.take(seen(number, *((0, 1) if number < 8 else (2,))))
     learned(rounds, lambda: promotions.learning.latest_ns is not None)
-    kept = [promotions.learning.reservoir.tracks(slice) for slice in range(3)]
+    kept = map(promotions.learning.reservoir.tracks, range(3))
     assert [[track.n for track in of_slice] for of_slice in kept] == [[8], [8], []]
     assert promotions.learning.latest_ns == 3_500_000_000
 

@@ -313,8 +313,7 @@ def test_an_entry_that_cannot_be_done_again_costs_itself_alone():
 
 @pytest.mark.parametrize(("max_bytes", "why"), [(2**28, Dropped.RESTART), (1, Dropped.BUDGET)])
 def test_a_frame_that_was_written_anew_is_not_lost_when_labels_tell_of_it(max_bytes, why):
-    journal = ListJournal()
-    pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
+    pipeline = a_pipeline(DOUBLE, journal := ListJournal(), max_bytes=max_bytes)
     for move in (Came("lidar", 1, 0), Anew(0, 1)):
         moved(pipeline, journal, move)
     again = gone_on(pipeline, journal, max_bytes=max_bytes)
@@ -324,8 +323,7 @@ def test_a_frame_that_was_written_anew_is_not_lost_when_labels_tell_of_it(max_by
 
 
 def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
-    journal = ListJournal()
-    moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
+    moved(a_pipeline(DOUBLE, journal := ListJournal()), journal, Came("lidar", 1, 0))
     again = begun_anew(journal)
     for move in (Message("lidar", 1, (Named(0, "wrong"),)), Anew(0, 0)):
         moved(again, journal, move)
