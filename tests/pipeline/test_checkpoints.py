@@ -19,7 +19,6 @@ from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.store.files import Claim
 from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
@@ -263,15 +262,12 @@ def test_what_only_a_rollback_would_need_may_be_lost(folder, two, caplog):
 
 
 def test_it_is_said_where_nothing_can_be_kept_and_not_where_nothing_is_wanted(tmp_path, caplog):
-    def claim(**sections: dict[str, str]) -> Claim | None:
-        return claimed(Config.model_validate(sections), {})
-
-    assert claim(state={"folder": ""}) is None
+    assert claimed(Config.model_validate({"state": {"folder": ""}}), {}) is None
     assert caplog.text == ""
-    assert claim(server={"grpc_address": "127.0.0.1:0"}) is None
+    assert claimed(Config.model_validate({"server": {"grpc_address": "127.0.0.1:0"}}), {}) is None
     assert "Set [state] folder or name" in caplog.text
-    (tmp_path / "file").touch()
-    assert claim(state={"folder": str(tmp_path / "file" / "state")}) is not None
+    (file := tmp_path / "file").touch()
+    assert claimed(Config.model_validate({"state": {"folder": str(file / "state")}}), {})
     assert "nothing is kept until then" in caplog.text
 
 
@@ -279,8 +275,7 @@ def test_it_is_said_where_nothing_can_be_kept_and_not_where_nothing_is_wanted(tm
 
 
 def test_an_alarm_is_on_the_disk_at_once(folder):
-    run = begun(folder)
-    alarmed(run)
+    alarmed(run := begun(folder))
 
     async def live() -> None:
         task = asyncio.create_task(run.checkpoints.keep())

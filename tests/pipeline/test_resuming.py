@@ -376,8 +376,7 @@ def test_open_tracks_ascend_and_were_seen_among_the_rows_that_were_counted():
         (10, (5, 5), "ascend"),
         (10, (0, 3), "ascend"),
         (9, (3, 5), "the 9"),
+        (10, (3,), "are not of 1 tracks"),
     ):
         with pytest.raises(ValueError, match=said):
             tracks(counted, *ids)
-    with pytest.raises(ValueError, match="are not of 1 tracks"):
-        tracks(10, 3)
