@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from monitor.config import Config, InvalidConfiguration
 from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
+from monitor.pipeline.checkpoints import claimed
+from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.pipeline.run_state import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -20,11 +23,12 @@ from monitor.store.previous import PreviousPaths
 from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
-from tests.alarmed import alarm
+from tests.alarmed import RAISED, alarm
 from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
-from tests.learnt import active_version, begin, happened, known, promoted
+from tests.learnt import active_version, begin, happened, known, promoted, teach
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
 from tests.received import frame
 from tests.states import bits, canonical
 
@@ -66,14 +70,15 @@ def warnings(caplog) -> list[str]:
 
 
 def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
-    first = begun(folder, "car")
+    first = begun(folder, "car", "bus")
     drive(first, range(1, 6))
     promoted(first.promotions, 4.0)
-    begin(first.promotions, scaled(5.0))
+    teach(first.promotions, tracks(0, 8, scale=4.0))
+    begin(first.promotions, scaled(5.0), 1)
     alarmed(first)
     first.pipeline.newer = b"\xc2\x3e\x05newer"
     kept(first)
-    second = begun(folder, "car")
+    second = begun(folder, "car", "bus")
     assert_same_statistics(second.pipeline, first.pipeline)
     assert second.pipeline.ledger.sequence == first.pipeline.ledger.sequence
     assert second.checkpoints.position == first.pipeline.ledger.sequence
@@ -83,7 +88,8 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert family.labelled[family.names.index("car")] == 300
     assert active_version(second.promotions) == active_version(first.promotions) != IDENTITY.version
     assert second.promotions.records(100) == first.promotions.records(100)
-    assert second.promotions.trials() == first.promotions.trials() != ()
+    assert second.promotions.trials() == first.promotions.trials()
+    assert {one.state for one in second.promotions.trials()} == {"running", "guard"}
     assert second.pipeline.newer == b"\xc2\x3e\x05newer"
     assert warnings(caplog) == []
     # What it keeps is what it has found, to the last bit.
@@ -187,6 +193,7 @@ def later(name: str) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
+SET = "UPDATE recalibrators SET document = "
 LOST = "recalibrator {other} is active, and its document cannot be used"
 
 
@@ -198,6 +205,8 @@ LOST = "recalibrator {other} is active, and its document cannot be used"
         (later("run"), "incompatible", "/99'"),
         (part("run", RUN_STATE.write(RunState(7))), "corrupt", "not of its position"),
         ("DELETE FROM recalibrators WHERE version = :other", "corrupt", LOST),
+        (SET + "substr(document, 1, 50)", "corrupt", LOST),
+        (SET + "(SELECT min(document) FROM recalibrators)", "corrupt", LOST),
     ],
 )
 def test_a_part_that_cannot_be_used_costs_its_generation(folder, two, caplog, damage, suffix, said):
@@ -243,7 +252,53 @@ def test_other_bins_cost_the_statistics_alone_and_a_copy_is_kept(folder, two, ca
     assert_same_statistics(begun(folder).pipeline, first.pipeline)
 
 
+def test_what_only_a_rollback_would_need_may_be_lost(folder, two, caplog):
+    _, one, other = two
+    with sqlite3.connect(folder / "state.db") as connection:
+        connection.execute("DELETE FROM recalibrators WHERE version = ?", (one,))
+    connection.close()
+    assert active_version(begun(folder).promotions) == other
+    assert f"a rollback leaves out {one}, whose documents cannot be used" in caplog.text
+
+
+def test_it_is_said_where_nothing_can_be_kept_and_not_where_nothing_is_wanted(tmp_path, caplog):
+    assert claimed(Config.model_validate({"state": {"folder": ""}}), {}) is None
+    assert caplog.text == ""
+    assert claimed(Config.model_validate({"server": {"grpc_address": "127.0.0.1:0"}}), {}) is None
+    assert "Set [state] folder or name" in caplog.text
+    (file := tmp_path / "file").touch()
+    assert claimed(Config.model_validate({"state": {"folder": str(file / "state")}}), {})
+    assert "nothing is kept until then" in caplog.text
+
+
 # ---- while it runs
+
+
+def test_an_alarm_is_on_the_disk_at_once(folder):
+    alarmed(run := begun(folder))
+
+    async def live() -> None:
+        task = asyncio.create_task(run.checkpoints.keep())
+        run.pipeline.drift.announce(RAISED)
+        async with asyncio.timeout(10):
+            while run.checkpoints.written_at is None:
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(live())
+    run.gone()
+    assert latched(begun(folder)) == ["car"]
+
+
+def test_settling_ends_without_a_disk_and_a_fault_of_ours_is_said(folder, monkeypatch, caplog):
+    first, second = begun(folder), begun(folder)
+    asyncio.run(second.checkpoints.settle())
+    assert (second.checkpoints.failures, second.checkpoints.written_at) == (0, None)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    monkeypatch.setattr(checkpoints, "run_state_of", lambda _: 1 / 0)
+    asyncio.run(first.checkpoints.settle())
+    assert first.checkpoints.failures == 1
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_fault_is_counted_said_at_the_1st_2nd_and_4th_time_and_tried_again(tmp_path, caplog):
@@ -312,6 +367,14 @@ def test_what_was_active_stays_unless_the_configuration_names_another_than_then(
     assert news == (["configuration"] if expected is ONE else [])
 
 
+def test_a_recalibrator_of_the_other_kind_is_refused_with_where_to_name_it(tmp_path):
+    path = tmp_path / "given.json"
+    path.write_text(OF_CLASSES.to_json(), encoding="utf-8")
+    config = Config.model_validate({"recalibration": {"recalibrator": str(path)}})
+    with pytest.raises(InvalidConfiguration, match="name it in class_recalibrator"):
+        configured(Recalibrators(), config)
+
+
 # ---- the version before, which kept files of its own
 
 PREVIOUS = Path(__file__).parents[1] / "store" / "previous"
@@ -347,3 +410,15 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
         assert run.promotions.learning.register.pinned
         assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
+
+
+@pytest.mark.parametrize("name", ["statistics", "drift", "recalibrators/state"])
+def test_a_damaged_file_of_before_costs_what_it_held_alone(folder, before, caplog, name):
+    path = Path(before.snapshot).parent / name
+    path.write_bytes(path.read_bytes()[:-1])
+    run = begun(folder, previous=before)
+    assert str(path) in warnings(caplog)[0]
+    assert bool(statistics_of(run.pipeline)) == (name != "statistics")
+    # Under another recalibrator evidence begins anew.
+    assert latched(run) == (["car"] if name == "statistics" else [])
+    assert (active_version(run.promotions) == OTHER.version) == (name != "recalibrators/state")

@@ -8,8 +8,9 @@ import pytest
 
 from monitor.frames.counters import ClassAccount
 from monitor.frames.detections import Reason
+from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import FloatArray
-from monitor.recalibration.classes.class_scaling import Temperature
+from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.classes.probabilities import LEAST
 from monitor.recalibration.rejection import RejectedBy
@@ -64,6 +65,18 @@ def test_every_opinion_is_recalibrated_and_then_their_mean_goes_out(opinions):
         assert made == pytest.approx(warmed(row.class_probabilities), abs=1e-12)
         assert made.sum() == pytest.approx(1, abs=1e-12)
     assert found.rejected_by is None
+
+
+def test_both_kinds_are_active_and_the_log_says_what_of_them_is_not_as_here(caplog):
+    pipeline, ranges = recalibrating(CLASS_IDENTITY), RangeBuckets((30.0,), ("x", "y"))
+    double = Selection(("x", "y"), VarianceScaling((2.0, 2.0)), ranges=ranges)
+    unnamed = ClassSelection((), VectorScaling((1.0, 2.0, 1.0), (0.0, 0.0, 0.0)))
+    for one in (double, unnamed):
+        pipeline.activate(pipeline.recalibrators.learn(one.to_json()).version)
+    assert "fitted by range, on [30.0] of ['x', 'y']" in caplog.text
+    assert "fitted on 3 classes without names" in caplog.text
+    active = [one.output for one in pipeline.recalibrators.active()]
+    assert active == ["gaussian", "class_probabilities"]
 
 
 def test_only_usable_opinions_of_usable_detections_are_recalibrated():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
 
+from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.frame import MatchedRows, TrackIds
@@ -113,6 +115,21 @@ def test_what_an_earlier_recalibrator_of_a_slice_made_is_superseded_also_where_i
     assert watch.left_out["superseded"] == 2
     assert taken_in(watch, rows_of(2, slices=(0, 0, 1)), made_by="b") == [2, 3, 0]
     assert dict(reading_of(watch).epochs) == {"car": 1, "van": 0, "box": 0}
+    assert taken_in(watch, rows_of(3)) == [2, 3, 0]
+    assert reading_of(watch_of(watching=False)) == DriftReading()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_two_at_once_take_in_what_one_that_is_dropped_half_way_had_not_begun_with(steps):
+    watch = watch_of()
+    for number in range(300):
+        watch.add(rows_of(number), "a")
+    work, *both = (watch.catch_up(everything=True) for _ in range(3))
+    for _ in range(steps):
+        next(work)
+    work.close()
+    assert [next(one) for one in both] == [finished(one) for one in both]
+    assert 1200 >= watch.family.labelled[0] >= (944 if steps else 1200)
 
 
 def test_an_epoch_begins_by_name_and_version_and_goes_on_in_the_next_run():
@@ -263,6 +280,7 @@ def fitted(version: str) -> SliceFitted:
             100,
             [(("car",), looks) for looks in (4, 8, 16, 32)],
         ),
+        ([RuntimeError("a fault that nobody expects ends it")], "car", 100, [(("car",), 4)]),
         # Nothing is asked for once the alarm is over.
         ([], "car", 3, []),
     ],
@@ -295,3 +313,36 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
     monkeypatch.setattr(DriftWatch, "stays", lambda *_: looks < over)
     asyncio.run(run())
     assert asked == expected
+
+
+def test_a_fault_in_the_watch_costs_that_look_and_a_page_asks_for_no_fit_by_itself(monkeypatch):
+    looks = [RuntimeError("a fault"), None, asyncio.CancelledError(), None]
+
+    def catch_up(*_: object, **__: bool):
+        yield
+        if wrong := looks.pop(0):
+            raise wrong
+
+    async def run() -> None:
+        watch = DriftAlarms(pipeline_of(), cast(FitRounds, None))
+        watch.pipeline.drift.announce(RAISED)
+        assert not watch._running
+        with pytest.raises(asyncio.CancelledError):
+            await watch.keep_watching()
+        await watch.end()
+        assert (looks, watch.pipeline.counters.internal_errors) == ([], 1)
+
+    monkeypatch.setattr(alarms, "_PERIOD", 0.0)
+    monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
+    asyncio.run(run())
+
+
+def test_a_reference_is_given_to_the_watch_or_stops_the_start_by_its_name(tmp_path):
+    def given(file: Path) -> Mapping[str, object]:
+        pipeline = pipeline_of(drift={"reference": str(file)})
+        DriftAlarms(pipeline, cast(FitRounds, None))
+        return pipeline.drift.family.usual.given
+
+    assert list(given(Path(__file__).parents[1] / "commands" / "reference_1.json")) == ["car"]
+    with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
+        given(tmp_path / "usual.json")

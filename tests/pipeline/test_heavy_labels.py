@@ -68,6 +68,16 @@ def test_covariances_are_heavy_however_few_the_detections_are():
         assert pipeline.ledger.heavy(replace(told(), foreign=sure)) is None
 
 
+def test_a_frame_that_the_disk_gave_back_is_matched_ahead_once(all_heavy, monkeypatch):
+    pipeline = world(journal := ListJournal(), max_bytes=1)
+    assert pipeline.ledger.heavy(told()) is None
+    found = journal.look_up("lidar", 1, None)
+    ahead = ahead_of(pipeline, told(), found)
+    monkeypatch.delattr(truth, "match")
+    pipeline.ledger.report(told(), found, ahead)
+    assert pipeline.ledger.fates.account["matched"] == 3
+
+
 # ---- what happens meanwhile
 
 

@@ -119,6 +119,10 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     fits = promotions.counters.fits
     assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
     assert learnt.happened(promotions) == [Happened.BEGAN]
+    promotions.promote(known(promotions, document(2.0))[0], "anna")
+    (late,) = finished(promotions.begin(some[:1], outcome, "anna"))
+    assert (late.version, "has come in force" in late.reason) == ("", True)
+    assert (promotions.counters.trials["superseded"], fits["superseded"]) == (1, 1)
 
 
 # ---- candidates

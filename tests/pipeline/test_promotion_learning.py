@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 import monitor.pipeline.fits.rounds
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
-from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome
+from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.records import Happened
-from monitor.promotion.tracks import WholeTrack
+from monitor.promotion.tracks import LabelledRows, WholeTrack
 from monitor.statistics.observations import finished
-from tests.learnt import begin, happened, promotions_of, teach, to_fit
+from tests.learnt import XYZ, begin, happened, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
@@ -248,6 +250,23 @@ async def until_failed(promotions: Promotions, fits: int) -> None:
     await until(lambda: promotions.counters.fits["failed"] == fits)
 
 
+def test_frames_become_whole_tracks_by_slice_at_the_next_look():
+    rounds, promotions, _ = rounds_of("car", "bus", "tram")
+
+    def seen(number: int, *slices: int) -> LabelledRows:
+        n, index, stamp_ns = len(slices), np.array(slices), number * 10**9 // 2
+        sent = Estimates(np.ones((n, 3)), np.tile(np.eye(3), (n, 1, 1)), np.ones(n, bool))
+        ids = TrackIds(index.astype(np.uint64), np.ones(n, bool))
+        return LabelledRows(XYZ, index, sent, np.ones((n, 3)), stamp_ns, 0, ids, 0)
+
+    for number in range(14):
+        promotions.learning.take(seen(number, *((0, 1) if number < 8 else (2,))))
+    learned(rounds, lambda: promotions.learning.latest_ns is not None)
+    kept = map(promotions.learning.reservoir.tracks, range(3))
+    assert [[track.n for track in of_slice] for of_slice in kept] == [[8], [8], []]
+    assert promotions.learning.latest_ns == 3_500_000_000
+
+
 def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
     rounds, promotions, fits = rounds_of("car", "bus", mode="manual")
     teach(promotions, [*faulty(0, 3), *faulty(1, 3, slice=1)])
@@ -272,6 +291,8 @@ def test_what_is_asked_for_is_fitted_at_once_by_the_method_that_is_named():
 )
 def test_what_cannot_be_fitted_is_refused_in_words(slices, method, words):
     rounds, promotions, fits = rounds_of("car", "bus")
+    with pytest.raises(NoTracksYet, match="no slice has a whole track"):
+        asyncio.run(rounds.asked([], "", "anna"))
     teach(promotions, faulty(0, 3))
     with pytest.raises(CannotFit, match=words):
         asyncio.run(rounds.asked(slices, method, "anna"))

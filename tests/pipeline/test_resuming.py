@@ -26,7 +26,7 @@ from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests import ledger_oracle
 from tests.journals import ListJournal, frame_in, name_of
 from tests.ledger_oracle import HEADERS, Busy, Came, Message, Move, Named, messages, named_frames
-from tests.piped import BY_SLICE, DOUBLE, XYZ, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, XYZ, account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state, bits
 
 selections = st.sampled_from([DOUBLE, BY_SLICE])
@@ -311,6 +311,26 @@ def test_an_entry_that_cannot_be_done_again_costs_itself_alone():
     assert again.ledger.sequence == 4
 
 
+@pytest.mark.parametrize(("max_bytes", "why"), [(2**28, Dropped.RESTART), (1, Dropped.BUDGET)])
+def test_a_frame_that_was_written_anew_is_not_lost_when_labels_tell_of_it(max_bytes, why):
+    pipeline = a_pipeline(DOUBLE, journal := ListJournal(), max_bytes=max_bytes)
+    for move in (Came("lidar", 1, 0), Anew(0, 1)):
+        moved(pipeline, journal, move)
+    again = gone_on(pipeline, journal, max_bytes=max_bytes)
+    assert_adds_up(again, **{f"dropped_{why}": 3, "pending": 0})
+    ledger_oracle.tell(again, journal, ALL)
+    assert_adds_up(again, **{f"dropped_{why}": 0, "matched": 3, "predicted": 3})
+
+
+def test_without_a_checkpoint_labels_still_find_a_frame_whose_partition_went():
+    moved(a_pipeline(DOUBLE, journal := ListJournal()), journal, Came("lidar", 1, 0))
+    again = begun_anew(journal)
+    for move in (Message("lidar", 1, (Named(0, "wrong"),)), Anew(0, 0)):
+        moved(again, journal, move)
+    assert account_of(ledger_oracle.tell(again, journal, ALL).account) == {"matched": 3}
+    assert_adds_up(again, predicted=0, matched=0, pending=0)
+
+
 lossy = st.one_of(
     named_frames, messages, messages, st.builds(Anew, st.integers(0, 5), st.integers(0, 3))
 )
@@ -356,6 +376,7 @@ def test_open_tracks_ascend_and_were_seen_among_the_rows_that_were_counted():
         (10, (5, 5), "ascend"),
         (10, (0, 3), "ascend"),
         (9, (3, 5), "the 9"),
+        (10, (3,), "are not of 1 tracks"),
     ):
         with pytest.raises(ValueError, match=said):
             tracks(counted, *ids)

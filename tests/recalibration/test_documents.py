@@ -398,6 +398,7 @@ def test_a_number_beyond_its_bounds_is_refused_by_name_and_one_at_them_is_not(
 SINGULAR = [[(1 / 3) ** 2, (1 / 3) * (1 / 9)], [(1 / 3) * (1 / 9), (1 / 9) ** 2]]
 ASYMMETRIC, INDEFINITE = [[1.0, 0.5], [0.4, 1.0]], [[1.0, 2.0], [2.0, 1.0]]
 NOT_ABOVE = [[1.0, 0.0], [0.5, 1.0]]
+FLAT, FLAT_3 = (SparseProcess((0.0,) * outputs).parameters() for outputs in (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -429,6 +430,28 @@ NOT_ABOVE = [[1.0, 0.0], [0.5, 1.0]]
         ("gp-normal-multivariate", "variances.moment", SINGULAR, "'moment' is"),
         ("gp-beta", "latent.high", [100.0, 100.0], "'lines[0]' leaves the bounds of log a, log b"),
         ("auxiliary-scaling", "hidden_bias", [0.0] * 1025, "hidden_bias' has 1025 entries"),
+        ("histogram-binning", "edges.0", [1.0, 1.0], "'edges' holds 1.0 after 1.0: entries must"),
+        ("isotonic-std", "factor.0", [1.0], "'factor' has 2 rows of 1 entries: with 'deviation'"),
+        ("isotonic-std", "deviation.0", [0.5, 0.5 + 2**-50], "so near to each other make no slope"),
+        ("isotonic-quantiles", "error.0.2", 1e-6, "'error' rises by 1e-06 per unit of 'normal'"),
+        ("isotonic-quantiles", "error.0", [-3.0, 0.0], "'error' has 2 rows of 1 or 2 entries"),
+        ("isotonic-quantiles", "error.0.0", 1.0, "'error' holds 0.0 after 1.0: entries must rise"),
+        ("isotonic-quantiles", "normal.0.0", 0.5, "'normal' holds 0.0 after 0.5: entries must"),
+        ("isotonic-quantiles", "below", [4.0], "'below' has 1 entries: with 'normal' it must"),
+        ("process", "inducing.0", [0.1] * 5, "'inducing' has 5 rows of 2 or 5 entries"),
+        ("process", "location", [], "with 'constant' and 'inducing' it must have 2 rows of 5"),
+        ("process", "scale", [], "'scale' has 0 rows of no entries: with 'location' it must"),
+        ("process", "mixing", [], "'mixing' has 0 rows of no entries: with 'constant' it must"),
+        ("process", "spread.0.0.0", -1.0, "its rows must end in a positive number"),
+        ("gp-normal-multivariate", "order", [0], "'order' is [0]: it must hold 0 to 1, each once"),
+        ("gp-normal-multivariate", "variances.weights.processes", [FLAT_3], "need [1, 2]"),
+        ("gp-beta", "lines", [], "'lines' has 0 entries: with 'factor' it must have 2"),
+        ("gp-beta", "latent.processes", [FLAT], "have [2] outputs: 2 dimensions need [1, 1]"),
+        ("gp-beta", "latent.processes.0.inputs", [], "0 features in 'inputs' and points of 1"),
+        ("gp-beta", "latent.processes.0.inputs.0.scale", 1e-9, "too small for the range 7.54"),
+        ("auxiliary-scaling", "centre", [0.0], "'centre' has 1 entries: with 'weight' it must"),
+        ("auxiliary-scaling", "hidden", [], "'hidden' has 0 rows of no entries: with 'hidden_b"),
+        ("classwise-isotonic", "knots.0.made", [-3.0, -2.0, -1.0], "'made' has 3 entries: with"),
         ("classwise-isotonic", "knots.0.made", [-1.0], "'parameters.knots[0].made' has 1 entries"),
         ("classwise-isotonic", "knots.0.sent", [-1.0, -3.0], "'sent' must never fall"),
     ],

@@ -314,6 +314,17 @@ def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence():
     assert found == pytest.approx(0.5 * value - textbook_divergence(process), rel=1e-7)
 
 
+def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
+    class Brittle(Regression):
+        def expected(self, mean, variance):
+            found = super().expected(mean, variance)
+            return replace(found, value=np.where(variance.any(), np.inf, found.value))
+
+    points = random_points(14, 30)
+    process, _ = fit_process(Brittle(points[:, :1].T), points, 1.0)
+    assert not process.inducing
+
+
 def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     points, likelihood = factors(2, 300, 2)
     search = Search(likelihood, likelihood.start, points, 1.0, 6)
