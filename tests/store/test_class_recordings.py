@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save)
         ({"prob": PROB, "label": LABEL[:3]}, r"label has shape \(3,\).*\[4\]"),
         ({"prob": PROB.astype(str)}, "'prob' holds <U32, not numbers"),
         ({"prob": PROB.astype(object)}, "cannot be read"),
+        ({"prob": PROB[:0], "label": LABEL[:0]}, "none of 0 rows of prob is left. Ask for less"),
+        ({"prob": PROB, "label": LABEL.astype(str)}, "'label' holds <U21, not numbers"),
         ({"prob": PROB, "logits": LOGITS[:, :2]}, r"logits has shape \(4, 2\), but prob has"),
         ({"prob": PROB, "class_names": np.array(["a", "b", "a"])}, "Save as many different names"),
     ],
@@ -104,6 +107,24 @@ def test_arrays_that_make_no_sense_are_named_with_a_remedy(save, arrays, named):
     with pytest.raises(RecordingError, match=named) as caught:
         read(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_member_that_is_no_array_is_named_and_no_rows_are_left_by_the_rows_asked_for(save):
+    path = save(prob=PROB)
+    with pytest.raises(RecordingError, match=r"none of 4 rows of prob is left by .*9"):
+        read(path, slice(9, None))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("prob.npy", "text")
+    with pytest.raises(RecordingError, match=r"classes\.npz: .*prob is no array"):
+        read(path)
+
+
+def test_without_labels_none_are_written_and_the_rejected_are_written_beside(save, tmp_path):
+    path, rejected = tmp_path / "again.npz", np.array([True, False, False, True])
+    assert write_classes(path, read(save(prob=PROB)), rejected) == {"prob", "rejected"}
+    with np.load(path) as archive:
+        assert archive["rejected"].tolist() == rejected.tolist()
+        np.testing.assert_array_equal(archive["prob"], PROB)
 
 
 @pytest.mark.parametrize("prob", [PROB, BOTH])
