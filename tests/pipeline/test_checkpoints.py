@@ -347,3 +347,14 @@ def test_the_first_start_takes_over_what_the_version_before_kept(folder, before,
         assert happened(run.promotions) == [Happened.PROMOTED] * 2 + [Happened.PINNED]
         assert run.promotions.learning.register.pinned
         assert run.promotions.rollback(Selection, "", "anna").after == ONE.version
+
+
+def test_damaged_files_of_the_version_before_cost_what_they_held_alone(folder, before, caplog):
+    history = Path(before.recalibrators, "history.jsonl")
+    history.write_bytes(history.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
+    for path in (before.snapshot, before.drift):
+        Path(path).write_bytes(Path(path).read_bytes()[:-1])
+    run = begun(folder, previous=before)
+    assert [said.endswith("It is not taken over.") for said in warnings(caplog)[:2]] == [True] * 2
+    assert [record.sequence for record in run.promotions.records(10)] == [1, 3]
+    assert (statistics_of(run.pipeline), active_version(run.promotions)) == ((), OTHER.version)

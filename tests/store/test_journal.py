@@ -262,29 +262,20 @@ async def test_later_damage_costs_the_file_and_entries_without_bytes_are_lost_al
 
 
 @on_a_loop
-async def test_frames_reach_the_disk_though_nobody_waits(heard, path, monkeypatch):
+async def test_frames_reach_the_disk_though_nobody_waits_and_whatever_others_make_of_it(
+    path, monkeypatch, caplog
+):
     monkeypatch.setattr("monitor.store.journal._SYNC", 0.3)
-    journal = begin(heard, path)
+    journal = Journal(Claim(path), PendingConfig(), lambda _: 1 / 0)
+    journal.open(lambda *_: 1 / 0)
     for n in range(1, 101):
         journal.note(frame(n, n % 3))
         found = await journal.find("s", n, None)
         assert found is not None and found.entry.sequence == n
     while journal._synced < 100:
         await asyncio.sleep(0.01)
-    assert journal.waiting == 0 < journal.bytes
+    shutil.rmtree(path)
+    assert journal.note(frame(101)) and await journal.durable(101)
     await journal.close()
-
-
-@on_a_loop
-async def test_nothing_that_others_make_of_it_ends_the_writing(path, caplog):
-    journal = Journal(Claim(path), PendingConfig(), lambda _: 1 / 0)
-    journal.open(lambda *_: 1 / 0)
-    for n in (1, 2):
-        journal.note(frame(n, 1))
-        assert await journal.durable(NEVER)
-        shutil.rmtree(path)
-    journal.note(frame(3, 1))
-    assert await journal.durable(NEVER)
-    await journal.close()
-    assert await left(path) == [3]
+    assert await left(path) == [101]
     assert "1 is not counted as dropped" in caplog.text and "were not told" in caplog.text

@@ -225,7 +225,6 @@ INVALID: list[tuple[str, Any, str]] = [
     (f"{CELLS}.spill", [1, 2, 3], "slices[0].panes[0].raw.cells.spill: not one"),
     (f"{RAW}.companions", None, "slices[0].panes[0].raw.companions: absent"),
     (f"{CLASS}.class_names", ["car", "car"], "class_slices[0].class_names: 2: "),
-    (f"{CLASS}.name", "", "class_slices[0].name: "),
     (f"{CLASS_PANE}.tables", None, "class_slices[0].panes[0].tables: absent"),
     (f"{CLASS_PANE}.companions", None, "class_slices[0].panes[0].companions: "),
     (f"{BOX}.name", "car\nbus", "slices[0].name: "),
