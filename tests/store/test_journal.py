@@ -262,9 +262,7 @@ async def test_later_damage_costs_the_file_and_entries_without_bytes_are_lost_al
 
 
 @on_a_loop
-async def test_frames_reach_the_disk_though_nobody_waits_and_whatever_others_make_of_it(
-    path, monkeypatch, caplog
-):
+async def test_frames_reach_the_disk_whatever_others_make_of_it(path, monkeypatch, caplog):
     monkeypatch.setattr("monitor.store.journal._SYNC", 0.3)
     journal = Journal(Claim(path), PendingConfig(), lambda _: 1 / 0)
     journal.open(lambda *_: 1 / 0)
