@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import fields, replace
 from typing import Any
 
@@ -249,10 +248,10 @@ def test_labels_whose_arrays_are_not_of_one_length_are_refused(field, value):
 def test_a_frame_that_was_cut_off_is_nearly_always_refused():
     data, refused = encode_frame(frame_entry(1, 3, whole=True)), 0
     for length in range(len(data)):
-        with contextlib.suppress(NoEntry):
+        try:
             unkeyed(Key(1, 1, FRAME, "s", 1, None), data[:length])
-            refused -= 1
-        refused += 1
+        except NoEntry:
+            refused += 1
     # Protobuf cannot tell where a message ends: whole fields at the end may be missing.
     assert refused > 0.9 * len(data)
 
