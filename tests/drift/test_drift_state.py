@@ -400,8 +400,8 @@ def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(numbe
     paths: list[tuple[Any, ...]] = [()]
     for path in paths:
         inner = reduce(getitem, path, older)
-        for key in inner if isinstance(inner, dict) else range(min(len(inner), 2)):
-            for new in (None, "x", [None, {}]):
+        for key in inner if isinstance(inner, dict) else range(min(len(inner), 1)):
+            for new in (None, "x", [None, {"a": 0}]):
                 try:
                     read_family(changed((*path, key), new, older))
                 except InvalidDocument as error:

@@ -252,8 +252,7 @@ def test_a_frame_that_was_cut_off_is_nearly_always_refused():
             unkeyed(Key(1, 1, FRAME, "s", 1, None), data[:length])
         except NoEntry:
             refused += 1
-    # Protobuf cannot tell where a message ends: whole fields at the end may be missing.
-    assert refused > 0.9 * len(data)
+    assert refused > 0.9 * len(data)  # whole fields at the end may be missing
 
 
 @given(seeds, st.booleans(), st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=4))

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -263,8 +264,8 @@ async def test_later_damage_costs_the_file_and_entries_without_bytes_are_lost_al
 @on_a_loop
 async def test_frames_reach_the_disk_whatever_others_make_of_it(path, monkeypatch, caplog):
     monkeypatch.setattr("monitor.store.journal._SYNC", 0.3)
-    journal = Journal(Claim(path), PendingConfig(), lambda _: 1 / 0)
-    journal.open(lambda *_: 1 / 0)
+    journal = Journal(Claim(path), PendingConfig(), Mock(side_effect=RuntimeError))
+    journal.open(Mock(side_effect=RuntimeError))
     for n in range(1, 101):
         journal.note(frame(n, n % 3))
         found = await journal.find("s", n, None)
