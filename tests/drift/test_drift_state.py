@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +392,21 @@ def test_a_family_drives_on_from_an_older_format_and_counts_detections(
     text = OLDER[number].replace(b'"unit":"track-second"', b'"unit":"track"')
     assert text != OLDER[number]
     assert read_family(text).gathered.unit is Unit.DETECTION
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place(number):
+    older, refused = json.loads(OLDER[number]), 0
+    paths: list[tuple[Any, ...]] = [()]
+    for path in paths:
+        inner = reduce(getitem, path, older)
+        for key in inner if isinstance(inner, dict) else range(min(len(inner), 1)):
+            for new in (None, "x", [None, {"a": 0}]):
+                try:
+                    read_family(changed((*path, key), new, older))
+                except InvalidDocument as error:
+                    assert "this monitor" in str(error)
+                    refused += 1
+            if isinstance(inner[key], dict | list) and len(path) < 3:
+                paths.append((*path, key))
+    assert refused > len(paths)

@@ -488,6 +488,8 @@ IS_DEVIATION = "'rejection.by' is 'deviation': with this 'format' it must be 'en
         ),
         (other(OF_CLASSES, ABSENT, "classes"), "'document' has no 'classes'"),
         (other(OF_CLASSES, ["a", "b", "a"], "classes"), "'classes' is ['a', 'b', 'a']"),
+        (other(OF_CLASSES, ["a"], "classes"), "'classes' holds one name: name at least two"),
+        (other(BY_SLICE, {"\n": described(VarianceScaling((1.0,)))}, "slices"), "'slices' has na"),
         (other(OF_CLASSES, ["a", "b"], "classes"), "'recalibrator' has 3 classes but 'classes'"),
         (other(OF_CLASSES, OF_DEVIATION.parameters(), "rejection"), IS_DEVIATION),
     ],

@@ -174,6 +174,9 @@ def test_a_burst_passes_then_one_in_an_interval_which_tells_of_the_others():
     assert passing(rate, "a", [10 * SECOND]) == [1]
     assert passing(rate, "a", [LONG] * 5) == [0, 0, 0, None, None]
     assert passing(LineRate(0, 1), "a", [0] * 1000) == [0] * 1000
+    few = LineRate(60, 2, most_kinds=2)
+    assert [few.admit(kind_of(name), 0) for name in "abcdef"] == [0] * 4 + [None] * 2
+    assert passing(few, "g", [LONG] * 3) == [0, 0, None]
 
 
 def test_what_a_silent_kind_left_out_is_overdue_after_the_patience_and_told_once():
@@ -274,6 +277,17 @@ def test_a_kind_is_a_level_a_template_and_an_error_whatever_its_arguments(at):
     desk.log.error("late %d", 1, extra={"of": "car"})
     desk.log.error("early %d", 1)
     assert (desk.written, desk.counts.left_out) == (6, 3)
+
+
+def test_what_does_not_fit_or_has_no_text_is_no_reason_to_fail(at):
+    desk = at()
+    desk.log.info("%d", "x")
+    desk.log.info(type("Wrong", (), {"__str__": lambda _: 1 / 0})())
+    desk.log.info("after it")
+    assert desk.messages == ["%d (without its arguments, which do not fit)", "after it"]
+    assert desk.counts.left_out == 1
+    lines = traceback_lines(ValueError("\n".join(map(str, range(99)))))
+    assert len(lines) <= 30 and lines[-1] == "98" and any("lines …" in one for one in lines)
 
 
 def test_lines_left_out_are_told_by_the_next_alike_one_or_within_a_minute_or_at_the_end(at):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from monitor.config import Config, InvalidConfiguration, checked, load
-from monitor.service.reload import RELOADABLE, read_again, reloaded
+from monitor.service.admin import status
+from monitor.service.reload import RELOADABLE, Outcome, Reloads, read_again, reloaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,3 +73,14 @@ def test_a_disk_that_does_not_answer_is_given_up_and_the_loop_ends_all_the_same(
     with pytest.raises(InvalidConfiguration, match=r"within 0\.05 s"):
         asyncio.run(read_again(stuck, 0.05))
     answers.set()
+
+
+def test_reloads_are_counted_and_the_last_refusal_stands_until_the_next_success():
+    reloads = Reloads("/etc/\udcff.toml")
+    reloads.refuse("below 0")
+    told = status((), None, reloads, 0, 0, 0)
+    assert (told.configuration, told.configuration_refused) == ("/etc/?.toml", "below 0")
+    reloads.take([], ["statistics.bins"])
+    assert (reloads.refused, reloads.waiting) == ("", ("statistics.bins",))
+    reloads.take(["metrics.refresh_seconds"], [])
+    assert reloads.outcomes == dict.fromkeys(Outcome, 1) and reloads.waiting == ()

@@ -53,6 +53,21 @@ def shows(tokens: Tokens, right: Right, token: str) -> bool:
     return opens(tokens, right, f"Bearer {token}")
 
 
+def test_files_that_change_are_in_force_after_the_next_look(tmp_path, caplog):
+    caplog.set_level("INFO")
+    tokens = Tokens(written(tmp_path, data=ONE, admin="x" * 20))
+    written(tmp_path, data=TWO)
+    assert shows(tokens, Right.DATA, ONE)
+    tokens.look_again()
+    assert shows(tokens, Right.DATA, TWO) and not shows(tokens, Right.DATA, ONE)
+    (tmp_path / "data").unlink()
+    (tmp_path / "data").mkdir()
+    for _ in range(2):
+        tokens.look_again()
+    assert shows(tokens, Right.DATA, TWO) and "data_token_file has changed" in caplog.text
+    assert caplog.text.count("no regular file") == 1 and TWO not in caplog.text
+
+
 def test_a_right_without_a_file_is_open_and_the_others_are_not(tmp_path, caplog):
     tokens = Tokens(written(tmp_path, truth=ONE))
     assert opens(tokens, Right.DATA)

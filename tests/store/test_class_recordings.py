@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,13 @@ def test_logits_of_other_probabilities_are_refused_with_the_first_row(save):
     assert read(path, slice(3, None))
 
 
-def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save):
+def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save, tmp_path):
     path = save(prob=PROB)
     found = read(path, slice(1, None))
     assert not found.labelled and found.label.tolist() == [-1, -1, -1]
+    rejected = np.array([True, False, True])
+    assert write_classes(tmp_path / "again.npz", found, rejected) == {"prob", "rejected"}
+    assert np.load(tmp_path / "again.npz")["rejected"].tolist() == rejected.tolist()
     with pytest.raises(RecordingError, match=r"no array 'label'\. Save the true class of each"):
         require_labels(path, found)
     labelled = read(save(prob=PROB, label=np.array([0.0, np.nan, -1.0, 1.0])))
@@ -95,6 +99,7 @@ def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save)
         ({"prob": PROB, "label": LABEL[:3]}, r"label has shape \(3,\).*\[4\]"),
         ({"prob": PROB.astype(str)}, "'prob' holds <U32, not numbers"),
         ({"prob": PROB.astype(object)}, "cannot be read"),
+        ({"prob": PROB, "label": LABEL.astype(str)}, "'label' holds <U21, not numbers"),
         ({"prob": PROB, "logits": LOGITS[:, :2]}, r"logits has shape \(4, 2\), but prob has"),
         ({"prob": PROB, "class_names": np.array(["a", "b", "a"])}, "Save as many different names"),
     ],
@@ -104,6 +109,16 @@ def test_arrays_that_make_no_sense_are_named_with_a_remedy(save, arrays, named):
     with pytest.raises(RecordingError, match=named) as caught:
         read(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_member_that_is_no_array_is_named_and_no_rows_are_left_by_the_rows_asked_for(save):
+    path = save(prob=PROB)
+    with pytest.raises(RecordingError, match=r"none of 4 rows of prob is left by .*9"):
+        read(path, slice(9, None))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("prob.npy", "text")
+    with pytest.raises(RecordingError, match=r"classes\.npz: .*prob is no array"):
+        read(path)
 
 
 @pytest.mark.parametrize("prob", [PROB, BOTH])

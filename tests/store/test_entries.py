@@ -228,6 +228,8 @@ def test_a_field_of_newer_code_is_passed_over_and_counts_of_older_code_are_zero(
         ("truth", bytes(9)),
         ("truth_covariance", bytes(8)),
         ("gate", bytes(4)),
+        ("outcome", bytes(2)),
+        ("true_class", b""),
         ("account", range(10)),
     ],
 )
@@ -241,6 +243,16 @@ def test_labels_whose_arrays_are_not_of_one_length_are_refused(field, value):
         setattr(found, field, value)
     with pytest.raises(NoEntry, match=r"size|positional arguments"):
         unkeyed(key, found.SerializeToString())
+
+
+def test_a_frame_that_was_cut_off_is_nearly_always_refused():
+    data, refused = encode_frame(frame_entry(1, 3, whole=True)), 0
+    for length in range(len(data)):
+        try:
+            unkeyed(Key(1, 1, FRAME, "s", 1, None), data[:length])
+        except NoEntry:
+            refused += 1
+    assert refused > 0.9 * len(data)  # whole fields at the end may be missing
 
 
 @given(seeds, st.booleans(), st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=4))

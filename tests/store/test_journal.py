@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -239,3 +241,39 @@ async def test_labels_that_wait_while_their_partition_goes_are_not_durable(heard
     await journal.close()
     assert "1 entries of the ledger are not written" in str(heard)
     assert await left(path) == [3, 4]
+
+
+@on_a_loop
+async def test_later_damage_costs_the_file_and_entries_without_bytes_are_lost_alone(heard, path):
+    journal = begin(heard, path)
+    for n in range(1, 31):
+        journal.note(frame(n, n % 3, size=400))
+    await journal.close()
+    again = begin(heard, path)
+    os.truncate(path / FILE, 30_000)
+    assert await again.find("s", 28, 1) is None
+    assert (again.drops, again.partitions, again.refused) == ({"corrupt": 3}, 0, 1)
+    entries = [frame(31), frame(32, stream="\ud800"), labels(33, 31, stream="\ud800"), frame(34)]
+    assert [again.note(entry) for entry in entries] == [True, False, False, True]
+    assert [await again.durable(n) for n in range(31, 35)] == [True, False, False, True]
+    await again.close()
+    assert heard[2] == (2, "corrupt") and "kept as ledger.db.corrupt" in str(heard[3])
+    assert await left(path) == [31, 34]
+
+
+@on_a_loop
+async def test_frames_reach_the_disk_whatever_others_make_of_it(path, monkeypatch, caplog):
+    monkeypatch.setattr("monitor.store.journal._SYNC", 0.3)
+    journal = Journal(Claim(path), PendingConfig(), Mock(side_effect=RuntimeError))
+    journal.open(Mock(side_effect=RuntimeError))
+    for n in range(1, 101):
+        journal.note(frame(n, n % 3))
+        found = await journal.find("s", n, None)
+        assert found is not None and found.entry.sequence == n
+    while journal._synced < 100:
+        await asyncio.sleep(0.01)
+    shutil.rmtree(path)
+    assert journal.note(frame(101)) and await journal.durable(101)
+    await journal.close()
+    assert await left(path) == [101]
+    assert "1 is not counted as dropped" in caplog.text and "were not told" in caplog.text

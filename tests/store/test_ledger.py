@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.store.databases import LedgerFailed
+from monitor.store.databases import LedgerFailed, UnusableFile
 from monitor.store.entries import Entry, Key, LabelEntry
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
@@ -362,6 +362,20 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_another_begins(path, damage
     commit(one, [frame(31, 1)], durable=True)
     assert sequences(path) == [31]
     one.disconnect()
+
+
+def test_damage_that_is_found_while_it_runs_costs_what_was_there_and_not_what_comes(path):
+    file = kept_ledger(path)
+    one, reader = writer(path), LedgerReader(file)
+    one.disconnect()  # else its pages are in memory
+    entries = reader.after(0)
+    assert next(entries).sequence == 1
+    cut(file)
+    with pytest.raises(UnusableFile):
+        list(entries)
+    commit(one, [frame(31, 1)], durable=True)
+    assert (sorted(gone(one)), one.refused) == ([(n, "corrupt") for n in range(3)], 1)
+    assert sequences(path) == [31]
 
 
 def test_a_file_that_is_removed_while_it_runs_is_begun_again(path):

@@ -163,6 +163,14 @@ def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
         ("x,var_x\n1,2\n1\n", "line 3: 1 cells, but the header names 2 columns."),
         ("x,var_x\n\n1,2\n1,wide\n", "line 4: var_x is 'wide', not a number. Correct the cell"),
         ("x,y,var_x,var_y,cov_xy,cov_y_x\n1,1,1,1,0,0\n", "columns 'cov_xy' and 'cov_y_x' give"),
+        ("x,var_x,cov_xq\n1,2,0\n", "column 'cov_xq' names no two dimensions"),
+        ("var_x\n1\n", "no column 'x'. Columns there are: var_x."),
+        ("x,var_x,gt_x\n1,2,\n1,2,far\n", "line 3: gt_x is 'far', not a number."),
+        ("x,var_x,t\n1,2,\n", "line 2: t is '', not a number."),
+        ("x,var_x,frame\n1,2,1.5\n", "line 2: frame is '1.5', not a whole number"),
+        ("x,var_x,track\n1,2,9223372036854775808\n", "track is '9223372036854775808', not a"),
+        ("x,var_x,track\n1,2,inf\n", "line 2: track is 'inf', not a whole number"),
+        ("x,var_x,ignore\n1,2,perhaps\n", "line 2: ignore is 'perhaps', not"),
     ],
 )
 def test_a_broken_table_is_refused_with_place_value_and_remedy(tmp_path, text, sentence):
@@ -182,6 +190,12 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
         ({"mean": np.ones((3, 2))}, "neither 'cov' nor 'var'. Arrays there are: mean."),
         (gaussians(var=np.ones((2, 2))), "var has shape (2, 2), but mean has (3, 2). Save var as"),
         (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),
+        ({"mean": np.ones(3), "var": np.ones(3)}, "mean has shape (3,). Save it as [N, K]"),
+        (gaussians(mean=np.full((3, 2), "a")), "array 'mean' holds <U1, not numbers."),
+        (gaussians(frame=np.zeros(2)), "frame has shape (2,), but there are 3 rows."),
+        (gaussians(dimensions=["x", "x"]), "dimensions is ['x', 'x'], but mean has 2"),
+        (gaussians(ignore=np.array([0, 1, 2])), "ignore[2] is 2, not 0 or 1."),
+        (gaussians(gt_id=np.array([1, 2.5, 3])), "gt_id[1] is 2.5, not a whole number"),
         (gaussians(extra=OBJECTS), "array 'extra' cannot be read (Object arrays cannot be"),
         (
             gaussians(cov=np.array([np.eye(2), [[1.0, 0.1], [0.2, 1.0]], np.eye(2)])),
@@ -196,11 +210,24 @@ def test_a_broken_archive_is_refused_with_place_value_and_remedy(tmp_path, array
     assert str(path) in str(caught.value)
 
 
+def test_what_cannot_be_asked_of_a_table_is_refused(table):
+    for names, said in (((), "no dimension is asked for"), (("x", "x"), "asked for twice in x, x")):
+        with pytest.raises(RecordingError, match=said):
+            read_recording(table, dimensions=names)
+    with pytest.raises(RecordingError, match=r"none of 4 rows is left by role=test\. Ask"):
+        read_recording(table, where=(("role", "test"),))
+
+
 def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"gone\.csv: cannot be read \(.*No such file"):
         read_recording(tmp_path / "gone.csv")
     with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz or \.npz"):
         read_recording(tmp_path / "table.parquet")
+    with pytest.raises(RecordingError, match=r"must end in \.csv or \.csv\.gz\."):
+        read_label_table(tmp_path / "labels.npz")
+    with pytest.raises(RecordingError, match=r"bytes\.csv: cannot be read \(.*utf-8"):
+        (tmp_path / "bytes.csv").write_bytes(b"x,\xff\n")
+        read_recording(tmp_path / "bytes.csv")
 
 
 def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
@@ -309,6 +336,7 @@ def test_what_there_is_no_label_of_is_named(labelled, asked, sentence):
     ("row", "sentence"),
     [
         ("a,2,0.2,Car,7,far,2,0,0", "line 7: x is 'far', not a number. Correct the cell or leave"),
+        ("a,-1,0.2,Car,7,1,2,0,0", "line 7: frame is -1, but frames count from 0. Renumber"),
         ("a,2,0.2,Car,7,nan,2,0,0", "line 7: x is nan, not finite. Correct the cell or leave"),
         ("a,1,0.1,Car,7,9,9,0,0", "line 7: gt_id 7 is labelled twice in frame 1. Give each"),
         ("a,2,0.2,Car", "line 7: 4 cells, but the header names 9 columns."),

@@ -170,6 +170,7 @@ DAMAGES = {
     "without a table": (sql("DROP TABLE parts"), "corrupt", "no such table"),
     "with another position": (sql("UPDATE checkpoint SET position = 7"), "corrupt", "its position"),
     "without a part": (sql("DELETE FROM parts WHERE name = 'sums'"), "corrupt", "its position"),
+    "with a number": (sql("UPDATE recalibrators SET document = 7"), "corrupt", "its recalibrators"),
     "with another body": (sql("UPDATE parts SET body = x'00'"), "corrupt", "not as it was written"),
 }  # fmt: skip
 
@@ -213,6 +214,38 @@ def test_a_bit_that_is_flipped_anywhere_is_found_or_changes_nothing(file, place,
     file.previous.write_bytes(older)
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_folder_or_a_pipe_in_its_place_is_neither_read_nor_moved(file, make):
+    file.path.unlink()
+    make(file.path)
+    refused, used = file.load(whole).complaints
+    assert "no regular file" in refused and "left where it is" in refused and "before" in used
+    with pytest.raises(OSError, match="no regular file"):
+        file.write(checkpoint(3))
+    assert names(file) == KEPT and not file.path.is_file()
+
+
+def test_what_cannot_be_set_aside_or_copied_is_said_and_not_written_over(file):
+    file.path.with_name("state.db.incompatible").mkdir()
+    assert "A copy of the file cannot be kept as state" in file.keep_copy(file.folder / "nowhere")
+    sql("PRAGMA user_version = 9")(file.path)
+    before = file.path.read_bytes()
+    refused, _ = file.load(whole).complaints
+    assert "It cannot be kept as state.db.incompatible (Is a directory)" in refused
+    with pytest.raises(ValueError, match="format 9"):
+        file.write(checkpoint(3))
+    assert (file.path.read_bytes(), file.load(whole).value) == (before, 1)
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut in two", "without a part"])
+def test_a_file_that_is_damaged_while_it_is_used_costs_no_generation(file, damage):
+    DAMAGES[damage][0](file.path)
+    assert file.write(checkpoint(3)) == 1
+    assert "state.db.corrupt" in names(file) and file.load(whole).value == 3
+    file.path.unlink()
+    assert file.load(whole).value == 1
+
+
 def test_where_no_generation_can_be_used_all_begins_anew_and_both_are_kept(file):
     for path in (file.path, file.previous):
         path.write_bytes(b"no database")
@@ -221,6 +254,7 @@ def test_where_no_generation_can_be_used_all_begins_anew_and_both_are_kept(file)
     assert loaded.complaints[-1].endswith("state.db.1.corrupt, and all begins anew.")
     assert names(file) == ["state.db.1.corrupt", "state.db.corrupt"]
     assert file.write(checkpoint(3)) == 0
+    assert "division by zero" in file.load(lambda _: 1 / 0).complaints[0]
 
 
 def test_damaged_records_are_left_out_alone_and_said_in_one_sentence(file):
@@ -291,6 +325,7 @@ def test_a_folder_that_somebody_removes_is_made_again_and_is_of_whoever_claims_i
     ("folder", "name", "environment", "expected"),
     [
         ("kept", "50051", {"STATE_DIRECTORY": "/var/lib/monitor"}, str(Path("kept").absolute())),
+        (None, "", {}, None),
         ("", "50051", {"STATE_DIRECTORY": "/var/lib/monitor"}, None),
         (None, "front", {"STATE_DIRECTORY": "/var/lib/monitor:/x"}, "/var/lib/monitor/front"),
         (None, "front", {"XDG_STATE_HOME": "/s"}, "/s/calibration-monitor/front"),

@@ -217,6 +217,16 @@ INVALID: list[tuple[str, Any, str]] = [
     ("bins.nees_octaves", 0, "bins.nees: 0 octaves"),
     ("bins.tau", [0.5, 0.5], "bins.tau"),
     ("windows.panes", 4, "windows: "),
+    ("bins.lowest_deviation", 0.0, "bins.lowest_deviation: 0"),
+    (f"{BOX}.dimensions.0.kind", 9, "slices[0].dimensions: 'u' of kind 9"),
+    (f"{PANE}.level", 9, "slices[0].panes[0].level: "),
+    (f"{CELLS}.values.0", 2**63 - 1, "slices[0].panes[0].raw.cells.values: not all in"),
+    (f"{CELLS}.spill_keys", [10**6], "slices[0].panes[0].raw.cells.spill_keys: "),
+    (f"{CELLS}.spill", [1, 2, 3], "slices[0].panes[0].raw.cells.spill: not one"),
+    (f"{RAW}.companions", None, "slices[0].panes[0].raw.companions: absent"),
+    (f"{CLASS}.class_names", ["car", "car"], "class_slices[0].class_names: 2: "),
+    (f"{CLASS_PANE}.tables", None, "class_slices[0].panes[0].tables: absent"),
+    (f"{CLASS_PANE}.companions", None, "class_slices[0].panes[0].companions: "),
     (f"{BOX}.name", "car\nbus", "slices[0].name: "),
     (f"{BOX}.dimensions", None, "slices[0].dimensions: 0"),
     (f"{BOX}.dimensions.0.unit", "\n", "slices[0].dimensions.unit: "),
@@ -262,12 +272,16 @@ def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, s
         parsed(spoilt(path, value).SerializeToString())
 
 
-def test_parts_of_two_states_are_refused():
-    parts = state_message(), spoilt("bins.hash", "0123")
+OTHERS = [("bins.hash", "0123"), ("windows.lengths_ns", without_last), ("slicing.by", ["class"])]
+
+
+@pytest.mark.parametrize(("path", "value"), OTHERS)
+def test_parts_of_two_states_are_refused(path, value):
+    parts = state_message(), spoilt(path, value)
     for message in parts:
         message.ClearField("slices")
         message.ClearField("class_slices")
-    said = "^bins.hash: 0123 after .*parts of two states"
+    said = f"^{path.partition('.')[0]}.* after .*parts of two states"
     with pytest.raises(IncompatibleStatistics, match=said):
         decode(list(parts))
 
