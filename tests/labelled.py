@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
-from scipy.stats import chi2
 
 from monitor.commands.sidecar_client import Client
 from monitor.store.statistics_state import StoredState
@@ -74,42 +72,6 @@ def assert_message(message, measures, besides: set[str]) -> int:
             value = list(value)
         assert np.array_equal(value, expected, equal_nan=True), name
     return len(names)
-
-
-def assert_numbers(stage, mean, covariance, truth, tau):
-    """A StageCalibration of one bin against NumPy on the rows."""
-    n, k = mean.shape
-    error = truth - mean
-    assert stage.n == n
-    for i, found in enumerate(stage.dimensions):
-        variance, squared = covariance[:, i, i], error[:, i] ** 2
-        nees = np.mean(squared / variance)
-        rmv, rmse = np.sqrt(np.mean(variance)), np.sqrt(np.mean(squared))
-        within = (squared / variance)[:, None] <= chi2.ppf(tau, 1)
-        (only,) = found.bins
-        assert (found.name, found.unit, only.n) == ("xy"[i], "m", n)
-        expected = {
-            **{"nees_mean": nees, "bias": np.mean(error[:, i]), "ence": abs(rmv - rmse) / rmv},
-            "ence_noise_floor_gaussian": np.sqrt(1 / (np.pi * n)),
-            "uce": abs(np.mean(squared) - np.mean(variance)),
-            "nll": 0.5 * np.mean(np.log(2 * np.pi * variance) + squared / variance),
-            "qce": np.mean(found.qce_by_tau),
-        }
-        assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
-        assert list(found.qce_by_tau) == pytest.approx(list(abs(within.mean(axis=0) - tau)))
-        sums = only.variance, only.squared_error, only.nees
-        assert sums == pytest.approx((np.sum(variance), np.sum(squared), n * nees))
-        assert list(only.within) == within.sum(axis=0).tolist()
-        assert only.lower <= np.sqrt(variance.min()) <= np.sqrt(variance.max()) <= only.upper
-    distance = np.einsum("ni,nij,nj->n", error, np.linalg.inv(covariance), error)
-    coverage = (distance[:, None] <= chi2.ppf(tau, k)).mean(axis=0)
-    joint, median = stage.joint, np.median(distance) / chi2.ppf(0.5, k)
-    assert (joint.k, joint.nees_over_k) == pytest.approx((k, np.mean(distance) / k))
-    assert joint.nees_median_ratio == pytest.approx(median, rel=0.05)
-    assert list(joint.coverage_by_tau) == pytest.approx(list(coverage))
-    assert list(joint.qce_by_tau) == pytest.approx(list(abs(coverage - tau)))
-    terms = k * np.log(2 * np.pi) + np.log(np.linalg.det(covariance)) + distance
-    assert joint.nll == pytest.approx(0.5 * np.mean(terms))
 
 
 def exported(sidecar: Sidecar) -> StoredState:

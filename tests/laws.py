@@ -5,18 +5,14 @@ Equality is of bits: every array of two values is compared, down to the last fie
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
 
 from monitor.frames.detections import Estimates
 from monitor.recalibration.recalibrator import Recalibrator
-
-Value = TypeVar("Value")
-Merge = Callable[[Value, Value], Value]
 
 # For laws that fit or run a whole pipeline: a quarter of the examples that a profile asks for.
 costly = settings(max_examples=settings().max_examples // 4)
@@ -39,38 +35,6 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
             assert_same(*pair, f"{where}[{i}]")
     else:
         assert left == right, where
-
-
-def merge_is_associative(merge: Merge[Value], a: Value, b: Value, c: Value) -> None:
-    assert_same(merge(merge(a, b), c), merge(a, merge(b, c)))
-
-
-def merge_is_commutative(merge: Merge[Value], a: Value, b: Value) -> None:
-    assert_same(merge(a, b), merge(b, a))
-
-
-def zero_changes_nothing(merge: Merge[Value], zero: Value, a: Value) -> None:
-    assert_same(merge(a, zero), a)
-    assert_same(merge(zero, a), a)
-    assert_same(merge(zero, zero), zero)
-
-
-def retracted(whole: Any, part: Any) -> Any:
-    """Takes out statistics that were added before, or will be."""
-    return whole.merge(part.negated())
-
-
-def retract_undoes_merge(
-    merge: Merge[Value], retract: Merge[Value], zero: Value, a: Value, b: Value
-) -> None:
-    assert_same(retract(merge(a, b), b), a)
-    assert_same(retract(merge(a, b), a), b)
-    assert_same(retract(a, a), zero)
-    assert_same(retract(a, zero), a)
-    # A replica may see the retraction before it sees what is retracted.
-    assert_same(merge(retract(zero, a), a), zero)
-    # What a revision changes can travel on its own.
-    assert_same(merge(a, retract(b, a)), b)
 
 
 def recalibrated_covariances_are_positive_definite(

@@ -67,12 +67,6 @@ def malformed(_: Request) -> list[bytes]:
     return [b"\xff\xff"]
 
 
-def wrong_sequence(request: Request) -> list[bytes]:
-    response = tracker_pb2.UpdateResponse.FromString(answering(request)[0])
-    response.sequence += 10**6
-    return [response.SerializeToString()]
-
-
 def frame(number: int, n: int = 2) -> OutgoingFrame:
     """n detections without correlations, their variances 1, 2 and 3."""
     mean = np.arange(n * XYZ.k, dtype=float).reshape(n, XYZ.k) + number

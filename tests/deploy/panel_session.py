@@ -193,15 +193,3 @@ def told(answers: Sequence[Answer]) -> list[str]:
         for answer in answers
         if answer.error or answer.is_empty
     ]
-
-
-def at_moment(found: Session, moment: float, slice_name: str) -> list[Answer]:
-    """Asks the panels of the demo at one moment; of one slice where one is shown at a time."""
-    answers = []
-    for board in found.boards:
-        variables = {each["name"]: each for each in board["templating"]["list"]}
-        single = "slice" in variables and not variables["slice"]["includeAll"]
-        chosen = opened(found.demo, board, **({"slice": slice_name} if single else {}))
-        asked = [question for question in questions(board) if not question.optional]
-        answers += [ask(found.demo, question, chosen, moment) for question in asked]
-    return answers

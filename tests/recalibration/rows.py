@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, plain_space
-from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection
+from monitor.recalibration.classes.class_selection import CLASS_METHODS
 from monitor.recalibration.classes.probabilities import (
     LEAST,
 )
@@ -212,12 +212,6 @@ def as_read(kind: Any, parameters: Any) -> Any:
 def read_selection(text: str | bytes) -> Selection:
     found = any_selection_from_json(text)
     assert isinstance(found, Selection)
-    return found
-
-
-def read_class_selection(text: str | bytes) -> ClassSelection:
-    found = any_selection_from_json(text)
-    assert isinstance(found, ClassSelection)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from monitor.commands.doctor.diagnosis import findings
 from monitor.commands.doctor.observation import Asked, Look, Observation, Samples
-from monitor.commands.doctor.rules import Area, Finding, Severity
+from monitor.commands.doctor.rules import Area, Finding
 from monitor.frames.status import Status, StreamStatus
 
 SECOND = 10**9
@@ -158,12 +158,3 @@ def same_text(observation: Observation) -> Observation:
 def of(area: Area) -> Callable[[Observation], list[Finding]]:
     """What is told of one area, in the order of its rules."""
     return lambda observation: list(findings(observation, area))
-
-
-def the_one(found: tuple[Finding, ...], severity: Severity, area: Area) -> Finding:
-    """The only finding that is no good news; it must be of this kind."""
-    told = [each for each in found if each.severity is not Severity.WELL]
-    assert [(each.severity, each.area) for each in told] == [(severity, area)], told
-    assert told[0].why
-    assert told[0].remedy
-    return told[0]

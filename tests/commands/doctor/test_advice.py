@@ -153,10 +153,3 @@ def test_every_metric_that_is_asked_for_exists():
     exported = set().union(*families(exposition() + process().decode()).values())
     assert len(full) > 25
     assert full - exported - TRACKER == set()
-
-
-def test_a_name_that_is_asked_for_is_found():
-    assert asked('found = change.last.value("frames_totl", of="x")') == {"frames_totl"}
-    assert asked('counter("an-anchor", "steps_totl", "{}", "step")') == {"steps_totl"}
-    shared = asked('part_of(seen, "late_totl", "outcome", "frames_totl", ["answered"])')
-    assert shared == {"late_totl", "frames_totl"}
