@@ -272,6 +272,12 @@ def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, 
         assert found.bins.within.tolist() == [n.tolist() for n in held]
 
 
+def test_gaussian_marginals_are_those_of_scipy():
+    ours, theirs = measures.NormalMarginals(SENT, SCALE), scipy.stats.norm(SENT, SCALE)
+    np.testing.assert_allclose(ours.log_density(TRUTH), theirs.logpdf(TRUTH), 1e-12)
+    np.testing.assert_allclose(ours.quantiles(LEVELS), [theirs.ppf(t) for t in LEVELS], 1e-9)
+
+
 def test_without_a_variance_what_asks_for_one_is_undefined_and_jointly_dimensions_are_independent():
     own, without = forwarded(shaped()), forwarded(shaped(has_variance=False))
     for name in YAWING.names:

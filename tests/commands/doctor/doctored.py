@@ -38,8 +38,6 @@ def unlabelled(number: int) -> pb.ProcessRequest:
 
 
 def off_by(seconds: float) -> Make:
-    """Stamped by a clock that is so much ahead."""
-
     def make(number: int) -> pb.ProcessRequest:
         request = sound(number)
         request.frame.stamp_ns += int(seconds * SECOND)
@@ -64,14 +62,12 @@ def unstamped(number: int) -> pb.ProcessRequest:
 
 
 def frozen(number: int) -> pb.ProcessRequest:
-    """The stamp of which is never set to anything but zero."""
     request = sound(number)
     request.frame.stamp_ns = 0
     return request
 
 
 def mixed(number: int) -> pb.ProcessRequest:
-    """Of several layouts, one covariance missing and one that is none."""
     request = sound(number)
     request.frame.detections[0].ClearField("covariance")
     request.frame.detections[1].covariance[0] = -1.0
