@@ -71,7 +71,8 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         drive(traffic, until=lambda: compensated(traffic), tracks=3000)
         traffic.send(1)
         assert traffic.versions == (active_version(sidecar),)
-        assert series(sidecar, "recalibrator_swaps_total")['outcome="promoted"'] >= 1
+        swaps = "recalibrator_swaps_total"
+        assert eventually(lambda: series(sidecar, swaps)['outcome="promoted"'] >= 1)
 
         traffic.variance.clear()
         drive(traffic, until=lambda: active_version(sidecar) == IDENTITY.version, tracks=3000)
