@@ -72,10 +72,7 @@ def tracks_drawn(
     seed: int, frames: int, count: int, correlation: float, bias: float = 0.0, life: int = LIFE
 ) -> tuple[FloatArray, IdArray]:
     """Draws NEES and ids of so many tracks at a time, both (frames, count)."""
-    found: tuple[FloatArray, IdArray] = correlated(  # type: ignore[no-untyped-call]
-        seed, K, correlation, frames, count, life, bias
-    )
-    return found
+    return correlated(seed, K, correlation, frames, count, life, bias)
 
 
 def with_tails(nees: FloatArray, degrees: float, seed: int) -> FloatArray:

@@ -156,6 +156,10 @@ class LabelledTracks:
         """True if any slice needs a fit."""
         return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
 
+    def may_be_due(self) -> bool:
+        """True if any slice will need a fit, once it has tracks enough."""
+        return any(self.register.wants_fit(chain) for _, chain in self._kept())
+
     def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
         kept = self._kept()

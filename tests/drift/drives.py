@@ -16,6 +16,7 @@ from monitor.drift.family import Family
 from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, reference_map
 from monitor.drift.state import family_state
 from monitor.drift.usual import WatchedRows
+from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
 from monitor.store.drift_documents import family_text
@@ -80,7 +81,15 @@ def cut(frames, cuts):
     return [watched(frames[a:b]) for a, b in pairwise(edges)]
 
 
-def correlated(seed, k, correlation, frames, open_tracks=8, life=40, bias=0.0):
+def correlated(
+    seed: int,
+    k: int,
+    correlation: float,
+    frames: int,
+    open_tracks: int = 8,
+    life: int = 40,
+    bias: float = 0.0,
+) -> tuple[FloatArray, IdArray]:
     """(F, T) NEES and ids: AR(1) whitened errors, and a constant bias of each track, of which
     the second moment is 1 together; a track ends with 1/life in each frame.
     """

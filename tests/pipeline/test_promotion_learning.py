@@ -16,6 +16,7 @@ import pytest
 import monitor.pipeline.fits.rounds
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
+from monitor.pipeline.fits.process import FitProcess
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
@@ -107,7 +108,7 @@ def test_a_source_that_is_behind_the_others_is_not_taken_for_known():
 
 
 @dataclass
-class Fits:
+class Fits(FitProcess):
     """Stands for the process that fits: all slices by 4, or what goes wrong.
 
     held       fits wait until it is set
@@ -126,10 +127,10 @@ class Fits:
 
     async def end(self) -> None: ...
 
-    async def fit(self, job: FitJob, timeout: float, *, urgent: bool = False) -> FitOutcome:
+    async def fit(self, job: FitJob, timeout_s: float, *, urgent: bool = False) -> FitOutcome:
         self.jobs.append(job)
         self.urgent.append(urgent)
-        self.timeouts.append(timeout)
+        self.timeouts.append(timeout_s)
         if self.held is not None:
             try:
                 await self.held.wait()

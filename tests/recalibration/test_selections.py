@@ -144,7 +144,10 @@ def test_where_only_the_identity_acts_the_very_same_estimates_come_back(slices):
 
 def test_a_selection_says_what_all_of_its_recalibrators_do():
     unsure: Any = Counted(1.0, keeps_definite=False)
-    of = lambda fallback, **by_slice: Selection(("x", "y"), fallback, by_slice)  # noqa: E731
+
+    def of(fallback: Any, **by_slice: Any) -> Selection:
+        return Selection(("x", "y"), fallback, by_slice)
+
     assert of(DOUBLE, car=TRIPLE).keeps_definite
     assert not of(DOUBLE, car=DOUBLE, bus=unsure).keeps_definite
     assert not IDENTITY.changes_estimates

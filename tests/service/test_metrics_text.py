@@ -1,6 +1,7 @@
 """The text of /metrics: its counters add up. All families are in golden/metrics.txt."""
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
 from tests.piped import opened, pipeline_of, statistics_of
 
-OF_CLASSES = ClassEvaluation(**{f.name: 0.25 for f in fields(ClassEvaluation)} | {"n": 40})  # type: ignore[arg-type]
+QUARTERS: dict[str, Any] = {each.name: 0.25 for each in fields(ClassEvaluation)}
+OF_CLASSES = ClassEvaluation(**QUARTERS | {"n": 40})
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
 BOX = Space(

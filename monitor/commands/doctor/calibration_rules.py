@@ -94,12 +94,13 @@ def _shed(seen: Observation) -> float:
 
 
 def unmatched(seen: Observation) -> Found:
-    """Finds labels of which most find no detection, for want of it or for overload."""
-    yield from (each for each in _unmatched(seen) if not _shed(seen))
+    """Finds labels of which most find no detection."""
+    if not _shed(seen):
+        yield from _unmatched(seen)
 
 
 def unmatched_for_overload(seen: Observation) -> Found:
-    """Finds them where detections were left out: the labels are not to blame."""
+    """Finds such labels where their detections were left out: the labels are not to blame."""
     if shed := _shed(seen):
         left = f"; {count(shed, 'detection')} were left out for overload"
         yield from ((severity, f"{what}{left}") for severity, what in _unmatched(seen))

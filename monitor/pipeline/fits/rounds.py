@@ -12,14 +12,13 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from monitor.frames.counters import Counters
 from monitor.pipeline.fits.process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
-from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
+from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import FitSettings, SliceFitted
 from monitor.recalibration.selection import METHODS
 
@@ -32,19 +31,6 @@ _ROUNDS_PERIOD = 0.25
 _MOST_PATIENCE = 32
 
 
-class Fits(Protocol):
-    """Fits one job after another, as FitProcess does."""
-
-    async def prepare(self) -> None:
-        """Makes ready for a job that will come soon."""
-
-    async def fit(self, job: FitJob, timeout_s: float, *, urgent: bool = False) -> FitOutcome:
-        """Fits a job. Raises FitFailed."""
-
-    async def end(self) -> None:
-        """Frees what was made ready."""
-
-
 @dataclass(slots=True)
 class FitRounds:
     """Fits slices of one sidecar, one round after another.
@@ -53,7 +39,7 @@ class FitRounds:
     """
 
     promotions: Promotions
-    fits: Fits = field(default_factory=FitProcess)
+    fits: FitProcess = field(default_factory=FitProcess)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: asyncio.Task[None] | None = None
     _last: float = float("-inf")
@@ -80,8 +66,9 @@ class FitRounds:
     async def _learn(self) -> None:
         promotions = self.promotions
         tracks = await in_steps(promotions.learning.whole())
-        if tracks and self._running is None:
-            await self.fits.prepare()
+        if tracks and self._running is None and promotions.learning.may_be_due():
+            with contextlib.suppress(FitFailed):  # it is told when there is a job
+                await self.fits.prepare()
         while tracks:
             # Of the slice that fails its tracks are taken already; the others go on.
             with contained(self._counters, log, "the whole tracks of one slice decided nothing"):

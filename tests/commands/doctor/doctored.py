@@ -22,7 +22,6 @@ _EVERY = 0.03  # s between two frames
 
 
 def sound(number: int, *, rows: int = 4) -> pb.ProcessRequest:
-    """Of now, with truth and tracks."""
     request = labelled_frame(1, number, rows=rows)
     request.frame.stamp_ns = time.time_ns()
     for detection in request.frame.detections:

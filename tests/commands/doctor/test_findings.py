@@ -59,7 +59,6 @@ def metric(name: str, value: float, **labels: str) -> dict[str, float]:
 
 
 def truth(**counts: float) -> dict[str, float]:
-    """Labels by outcome."""
     found: dict[str, float] = {}
     for outcome, count in counts.items():
         found |= metric("ground_truth_total", count, outcome=outcome)
@@ -74,7 +73,6 @@ def fates(**counts: float) -> dict[str, float]:
 
 
 def rises(name: str, value: float, **labels: str) -> Observation:
-    """All of a counter came between the looks."""
     return seen(*(metric(name, value, **labels),) * 2)
 
 
@@ -91,7 +89,6 @@ def told(*streams: StreamStatus, **changes: Any) -> Observation:
 
 
 def lagging(*lags_s: float) -> Observation:
-    """Streams a, b, … with stamps so late."""
     return told(*(stream(name, lag_s=lag) for name, lag in zip("abc", lags_s, strict=False)))
 
 
@@ -348,15 +345,6 @@ CASES = [
         "Measures stand still; drift cannot be found",
     ),
     (
-        *(WRONG, LABELS),
-        seen(
-            added=NO_LABELS,
-            told=status(stream(matched_received_ns=NOW - 20 * SECOND)),
-            truth_within_s=10.0,
-        ),
-        "no truth comes",
-    ),
-    (
         *(REMARK, LABELS, seen(NO_LABELS, NO_LABELS, status(NEVER, started_ns=NOW - 60 * SECOND))),
         "no truth has come yet, since the start 60 s ago",
     ),
@@ -455,7 +443,6 @@ CASES = [
         *(WRONG, REFUSALS, rises("rejected_total", 40, reason="covariance_scale")),
         "40 refusals for 1,000 detections while doctor looked (covariance_scale 100 %)",
     ),
-    (WRONG, REFUSALS, rises("rejected_total", 40, reason="brand_new"), "(brand_new 100 %)"),
     (
         *(WRONG, REFUSALS, rose("passed_through_total", 900, 300, reason="missing_covariance")),
         "30 % of the detections go out as they came while doctor looked (missing_covariance 30 %)",
@@ -636,7 +623,7 @@ def test_what_is_meant_or_small_is_no_trouble(area, observation, words):
 
 
 def test_where_nothing_could_be_known_nothing_is_said():
-    assert of(CLOCK)(lagging()) or of(CLOCK)(told(QUIET)) == []
+    assert of(CLOCK)(told(QUIET)) == []
     assert of(STREAMS)(same_text(without(seen(added=NOBODY_SENDS), told=TOKEN))) == []
     gone = stream(received_ns=NOW - 60 * SECOND, matched_received_ns=NOW - 7000 * SECOND)
     found = of(LABELS)(seen(added=NO_LABELS, told=status(gone)))
