@@ -20,8 +20,8 @@ from benchmarks.machine import machine, shortest
 from monitor.frames.cholesky import factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates
 from monitor.frames.space import IntArray, plain_space
-from monitor.recalibration.classes.class_selection import CLASS_FITS
-from monitor.recalibration.classes.probabilities import ClassRows, from_probabilities
+from monitor.recalibration.class_probabilities import ClassRows, from_probabilities
+from monitor.recalibration.class_selection import CLASS_FITS
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator, marginals_of

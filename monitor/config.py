@@ -48,9 +48,13 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import CovarianceScaling, Objective, VarianceScaling
+from monitor.recalibration.scaling import (
+    AdaptiveScaling,
+    CovarianceScaling,
+    Objective,
+    VarianceScaling,
+)
 from monitor.recalibration.selection import METHODS
 from monitor.statistics.bins import (
     LOWEST,

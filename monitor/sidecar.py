@@ -18,18 +18,17 @@ from monitor.pipeline.alarms import DriftAlarms
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
-from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.service.admin import AdminService, StateService
-from monitor.service.exporting import Exporting
 from monitor.service.exposition import build
 from monitor.service.frames import Service
 from monitor.service.host import Host, keep_freed_memory
-from monitor.service.http import Endpoint
+from monitor.service.http import Endpoint, Exporting
 from monitor.service.metrics import Snapshot
 from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.frames.frame import Header
+from monitor.frames.frame import Header, SliceKey, StoredEstimates, StoredFrame
 from monitor.frames.space import Dimension, Space
-from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
-from monitor.matching.record import INLINE, LabelRecord
+from monitor.matching.objects import INLINE, LabelRecord
 from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry, bodies_of
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter

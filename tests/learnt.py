@@ -15,7 +15,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import Happened, Record, SliceFitted
 from monitor.promotion.tracks import WholeTrack
-from monitor.recalibration.classes.class_selection import AnySelection
+from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
 from monitor.statistics.observations import finished

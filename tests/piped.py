@@ -5,9 +5,9 @@ from typing import Any, cast
 import numpy as np
 
 from monitor.config import Config
-from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import FrameAnswer, Header, ReceivedTruth, TruthAnswer
 from monitor.frames.space import plain_space
+from monitor.frames.status import TruthAccount
 from monitor.pipeline.accounts import Fates
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.live_statistics import SlicesRead

@@ -13,8 +13,8 @@ from monitor.frames.space import plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.pipeline.streams import Stream
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.class_selection import ClassSelection
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.class_evaluation import read_classes

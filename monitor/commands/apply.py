@@ -7,26 +7,330 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.models import check_kind, read_any_model
 from monitor.commands.options import add_value, confidence_levels, output_file
-from monitor.commands.recalibrated import (
-    recalibrate_classes,
-    recalibrate_gaussians,
-    rejected_rows,
-    stands_for,
+from monitor.commands.recordings import (
+    add_selection,
+    estimates_of,
+    parts_of,
+    read_selected,
+    refuse_options_of_gaussians,
+    sound_rows,
 )
-from monitor.commands.recordings import add_selection, read_selected, refuse_options_of_gaussians
-from monitor.frames.space import BoolArray
-from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.recalibrator import Output
-from monitor.recalibration.selection import Selection
+from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.detections import Estimates
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.recalibration.class_probabilities import from_logits, from_probabilities
+from monitor.recalibration.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.processes.cauchy import GpCauchy
+from monitor.recalibration.recalibrator import (
+    InvalidRecalibrator,
+    Output,
+    Shares,
+    UnfitData,
+    weakest,
+)
+from monitor.recalibration.rejection import normalised_entropy
+from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.evaluation import TAU
+from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
+from monitor.statistics.measures import Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
-from monitor.store.recordings import write_estimates
+from monitor.store.documents import any_selection_from_json
+from monitor.store.recordings import Quantiles, Recording, write_estimates
+
+
+def read_any_model(path: str) -> AnySelection:
+    """Reads a recalibrator that `fit` wrote, of Gaussians or of class probabilities.
+
+    Raises InvalidRecalibrator.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
+    try:
+        return any_selection_from_json(text)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"{path}: {error}") from None
+
+
+def document_of(model: AnySelection) -> str:
+    """Writes the text that a file of the model holds.
+
+    Raises UnfitData where nobody could read it: names or values that came of the data.
+    """
+    text = model.to_json()
+    try:
+        any_selection_from_json(text)
+    except InvalidRecalibrator as error:
+        raise UnfitData(
+            f"what was fitted makes no model that can be read again: {error} Correct the names in "
+            "the file, or use more or other rows."
+        ) from None
+    return text
+
+
+def read_model(path: str) -> Selection:
+    """Reads a recalibrator of Gaussians. Raises InvalidRecalibrator."""
+    model = read_any_model(path)
+    if isinstance(model, ClassSelection):
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), not Gaussians: give a "
+            "model that was fitted by a method of Gaussians, such as variance-scaling."
+        )
+    return model
+
+
+def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecording | None) -> None:
+    """Refuses a model that finds nothing in a file to recalibrate.
+
+    path, file  of the model and of the recording, as they were given
+    recording   the file's class probabilities, None where there are none to look at
+    raises      InvalidRecalibrator
+    """
+    if isinstance(model, ClassSelection) and recording is None:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), and none of {file} are "
+            "looked at. Give a file with prob or logits, without --class and --where, or a model "
+            "of Gaussians."
+        )
+    if isinstance(model, Selection) and recording is not None and not recording.gaussians:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates Gaussians ({model.method}), and {file} has class probabilities "
+            "only. Give a model of class probabilities."
+        )
+
+
+def check_dimensions(selection: Selection, space: Space) -> None:
+    """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
+    if not selection.fits(space):
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
+            f"file is read with {','.join(space.names)}: give --dimensions "
+            f"{','.join(selection.dimensions)}."
+        )
+
+
+# Rows whose quantiles are asked for together.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RecalibratedRecording:
+    """N detections after a recalibrator.
+
+    recording  with the Gaussians that are forwarded; unusable rows as they are
+    diagonal   (N,) of which only variances are forwarded
+    sent       (N,) estimates as they were recorded
+    usable     (N,) rows that were recalibrated
+    slices     (N,) index into chains
+    """
+
+    selection: Selection
+    recording: Recording
+    diagonal: BoolArray
+    sent: Estimates
+    usable: BoolArray
+    slices: IntArray
+    chains: tuple[Chain, ...]
+
+    @property
+    def serving(self) -> Shares | None:
+        """Shares of usable rows that each recalibrator served; None without any."""
+        rows = np.flatnonzero(self.usable)
+        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+
+    @property
+    def output(self) -> Output:
+        """Output of the recalibrators that served: the least that is true of all detections."""
+        shares = self.serving
+        return weakest({one.output for one, _ in shares.shares} if shares else ())
+
+    @property
+    def shaped(self) -> OwnDistributions | None:
+        """The methods' own distributions, for the measures; None where all are Gaussians."""
+        if self.output is Output.GAUSSIAN:
+            return None
+        recording, mean = self.recording, self.sent.mean
+        with np.errstate(invalid="ignore"):  # of rows that are refused
+            value = mean + recording.space.error(recording.truth, mean)
+        return OwnDistributions(value, self.marginals, self.output is Output.MOMENTS)
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
+        rows = np.flatnonzero(self.usable)
+        found = np.full(self.usable.size, np.nan)
+        found[rows] = generalised_deviation(
+            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
+        )
+        return found
+
+    @property
+    def rejected(self) -> BoolArray | None:
+        """(N,) detections that are too uncertain; None where the selection rejects none."""
+        rejection = self.selection.rejection
+        return None if rejection is None else rejection.rejects(self.deviation)
+
+    def marginals(self, rows: IntArray) -> Marginals:
+        """The methods' own distributions of usable rows, at least one."""
+        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
+
+    def quantiles(self, tau: FloatArray) -> Quantiles:
+        """Quantiles of every detection at T levels; NaN where it is not usable."""
+        n, k = self.sent.mean.shape
+        values = np.full((n, k, tau.size), np.nan)
+        usable = np.flatnonzero(self.usable)
+        for start in range(0, usable.size, _CHUNK):
+            rows = usable[start : start + _CHUNK]
+            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
+        return Quantiles(values, tau)
+
+
+def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
+    """Recalibrates each usable row by the recalibrator of its slice.
+
+    Raises InvalidRecalibrator when it was fitted on other dimensions.
+    """
+    check_dimensions(selection, recording.space)
+    slices, chains = parts_of(recording, selection.ranges).chains()
+    sent = estimates_of(recording)
+    usable = sound_rows(recording)
+    rows = np.flatnonzero(usable)
+    made = selection.apply(sent.take(rows), slices[rows], chains)
+    mean, covariance = recording.mean.copy(), recording.covariance.copy()
+    mean[rows], covariance[rows] = made.mean, made.covariance
+    diagonal = sent.diagonal.copy()
+    diagonal[rows] = made.diagonal
+    forwarded = replace(recording, mean=mean, covariance=covariance, diagonal=bool(diagonal.all()))
+    return RecalibratedRecording(selection, forwarded, diagonal, sent, usable, slices, chains)
+
+
+def stands_for(made: RecalibratedRecording) -> str:
+    """Says in a line what mean and covariance stand for."""
+    match made.output:
+        case Output.GAUSSIAN:
+            return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
+        case Output.MOMENTS:
+            return (
+                "mean and covariance: moments of a distribution of another shape (output: moments)"
+            )
+        case Output.SURROGATE:
+            levels = ", ".join(f"{level:.4g}" for level in _surrogate_levels(made))
+            return (
+                "mean and covariance: of a Gaussian that stands in for a Cauchy distribution, with "
+                f"the same\ncentral interval of {levels} (output: surrogate)"
+            )
+
+
+def measured_under(made: RecalibratedRecording) -> str:
+    """Says, above the measures, what they are measures of."""
+    lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
+    if made.output is not Output.GAUSSIAN:
+        lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
+    return "\n".join(lines)
+
+
+def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
+    """The object `model` of `evaluate --json`."""
+    found: dict[str, object] = {
+        "version": made.selection.version,
+        "method": made.selection.method,
+        "output": str(made.output),
+    }
+    levels = _surrogate_levels(made)
+    if levels:
+        # Slices are fitted with one level; of a document made by hand the lowest is told.
+        found["surrogate_level"] = levels[0]
+    return found
+
+
+def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
+    """The levels of the recalibrators that served any row, ascending."""
+    shares = () if made.serving is None else made.serving.shares
+    serving = [recalibrator for recalibrator, _ in shares]
+    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})
+
+
+def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
+    """(N, M, C) log-probabilities, of the logits where there are some; (N,) which can be used.
+
+    The rules are those for received frames. A logit of −infinity is a probability of 0; NaN,
+    +infinity and nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and
+    add up to 1 to OFF_ONE.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        if recording.logits is not None:
+            logits = _each_opinion(recording.logits)
+            # The highest of C logits is finite unless there is no softmax of them.
+            usable = np.asarray(np.isfinite(logits.max(axis=2)).all(axis=1))
+            return from_logits(logits), usable
+        values = _each_opinion(_probabilities(recording))
+        sound: BoolArray = (np.abs(values.sum(axis=2) - 1) <= OFF_ONE).all(axis=1)
+        sound &= ((values >= -BEYOND) & (values <= 1 + BEYOND)).all(axis=(1, 2))
+        return from_probabilities(values), sound
+
+
+def _probabilities(recording: ClassRecording) -> FloatArray:
+    return recording.probabilities if recording.opinions is None else recording.opinions
+
+
+def _each_opinion(values: FloatArray) -> FloatArray:
+    return values[:, None] if values.ndim == 2 else values
+
+
+def rejected_rows(selection: ClassSelection, made: ClassRecording) -> BoolArray | None:
+    """(N,) detections whose recalibrated entropy is too high; None where none are rejected."""
+    if selection.rejection is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        return selection.rejection.rejects(normalised_entropy(made.probabilities))
+
+
+def check_classes(selection: ClassSelection, recording: ClassRecording) -> None:
+    """Raises InvalidRecalibrator unless it was fitted on the classes of the file."""
+    classes = recording.probabilities.shape[1]
+    fitted = len(selection.classes) or selection.recalibrator.classes
+    if fitted is not None and fitted != classes:
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on {fitted} classes and the file has {classes}. Give a "
+            "file with the same classes, or fit again."
+        )
+    if recording.class_names and not selection.fits(recording.class_names):
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on classes {', '.join(selection.classes)}, and the file "
+            f"has {', '.join(recording.class_names)}. Give a file with the same classes in the "
+            "same order, or fit again."
+        )
+
+
+def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) -> ClassRecording:
+    """Recalibrates probabilities, which keep the shape of what they were made from.
+
+    Rows that cannot be used stay as they are, for the measures to refuse; of logits they are NaN.
+
+    raises  InvalidRecalibrator when it was fitted on other classes
+    """
+    check_classes(selection, recording)
+    log_probabilities, usable = opinions_of(recording)
+    if recording.logits is None:
+        made = _probabilities(recording).copy()
+    else:
+        made = np.full_like(recording.logits, np.nan)
+    _each_opinion(made)[usable] = selection.apply(log_probabilities[usable])
+    several = made.ndim == 3
+    return replace(
+        recording,
+        probabilities=made.mean(axis=1) if several else made,
+        opinions=made if several else None,
+        logits=None,
+    )
+
 
 EXAMPLE = """examples:
   calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz

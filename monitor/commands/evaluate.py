@@ -15,15 +15,16 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from monitor.commands.models import check_kind, read_any_model
-from monitor.commands.options import add_number, add_value, allow, checked, confidence_levels, pair
-from monitor.commands.recalibrated import (
+from monitor.commands.apply import (
     RecalibratedRecording,
+    check_kind,
     measured_under,
     model_as_json,
+    read_any_model,
     recalibrate_classes,
     recalibrate_gaussians,
 )
+from monitor.commands.options import add_number, add_value, allow, checked, confidence_levels, pair
 from monitor.commands.recordings import (
     add_selection,
     left_out,
@@ -33,7 +34,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (

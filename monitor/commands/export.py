@@ -6,8 +6,8 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from monitor.commands.options import show, write_state
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
-from monitor.commands.states import show, write_state
 
 EXAMPLE = """examples:
   calibration-monitor export --address 127.0.0.1:50051 -o car1.state"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from monitor.commands.states import read_state, show, write_state
+from monitor.commands.options import read_state, show, write_state
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from monitor.commands.models import document_of, read_any_model
+from monitor.commands.apply import document_of, read_any_model
 from monitor.commands.options import (
     add_action,
     add_actor,

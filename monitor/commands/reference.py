@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from monitor.commands.models import read_model
+from monitor.commands.apply import read_model
 from monitor.commands.options import add_value, table, write_output
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import learn_references, learning_settings
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Reference
 from monitor.recalibration.selection import Selection
-from monitor.store.drift_documents import reference_text
+from monitor.store.documents import reference_text
 
 EXAMPLE = """examples:
   calibration-monitor reference drive.csv.gz --where role=fit --class Car --output usual.json

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
-from monitor.commands.models import check_dimensions, read_model
+from monitor.commands.apply import check_dimensions, read_model
 from monitor.commands.options import add_value, allow, checked, finite, number_of, plain, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
@@ -53,7 +53,7 @@ from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-from monitor.wire.fields import value_of
+from monitor.wire.messages import value_of
 
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.alarms import STATES
+from monitor.commands.apply import recalibrate_gaussians
 from monitor.commands.options import add_value, allow, finite, shown, table, toml_section
-from monitor.commands.recalibrated import recalibrate_gaussians
 from monitor.commands.recordings import (
     add_condition,
     left_out,
@@ -44,7 +44,7 @@ from monitor.frames.space import FloatArray
 from monitor.recalibration.selection import Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import measure
-from monitor.store.drift_documents import read_references, reference_text
+from monitor.store.documents import read_references, reference_text
 from monitor.store.recordings import Recording
 
 # Of recorded drives; fewer tell nothing.

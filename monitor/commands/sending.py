@@ -25,9 +25,9 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.commands.sidecar_client import Client, Conversation, SidecarFailed
-from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import Header, TrackIds, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.status import TruthAccount
 from monitor.store.recordings import NO_TRACK, Recording
 from monitor.tracking.quality import FrameTracks
 from monitor.wire.client_messages import (

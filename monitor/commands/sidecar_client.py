@@ -36,8 +36,7 @@ from monitor.v1 import event_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.client_messages import encode_header, refused, track_dimensions
-from monitor.wire.fields import value_of
-from monitor.wire.messages import Listing, Summary
+from monitor.wire.messages import Listing, Summary, value_of
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0

@@ -11,13 +11,63 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Interval
 
-from monitor.drift import keyed
-from monitor.drift.keyed import Records
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
+
+# Structured, (n,), with a field `key`.
+Records = npt.NDArray[np.void]
+
+
+def found(table: Records, key: ClusterArray) -> tuple[IntArray, BoolArray]:
+    """Finds where keys (n,) are in a table whose keys are unique, and whether they are there."""
+    place = np.searchsorted(table["key"], key)
+    there = place < table.size
+    there[there] = table["key"][place[there]] == key[there]
+    return place, there
+
+
+def joined(tables: tuple[Records, ...]) -> Records:
+    """Joins all records by key; those of one key stay in the order of the tables."""
+    kind = tables[0].dtype
+    together = np.concatenate([_plain(table) for table in tables]).view(kind)
+    return together.take(np.argsort(together["key"], kind="stable"))
+
+
+def replaced(table: Records, place: IntArray, records: Records) -> Records:
+    """Joins records (m,) to a table without those at some places, which they replace."""
+    stays = np.ones(table.size, bool)
+    stays[place] = False
+    return joined((table.compress(stays), records))
+
+
+def put(table: Records, place: IntArray, records: Records) -> None:
+    """Lays records (n,) into a table at places (n,)."""
+    _plain(table)[place] = _plain(records)
+
+
+def copied(table: Records) -> Records:
+    """Copies a table."""
+    return _plain(table).copy().view(table.dtype)
+
+
+def _plain(table: Records) -> Records:
+    return table.view(f"V{table.dtype.itemsize}")
+
+
+def longest_unseen(arrived: IntArray, many: int) -> BoolArray:
+    """Chooses the `many` that were not seen for longest, (n,); of equals, those that come first.
+
+    arrived  (n,) number of the last frame with each
+    many     0 or less: none
+    """
+    chosen = np.zeros(arrived.size, bool)
+    chosen[np.argsort(arrived, kind="stable")[: max(many, 0)]] = True
+    return chosen
+
 
 # No correlation makes a detection worth less.
 LEAST = 0.02
@@ -123,7 +173,7 @@ class TrackSums:
 
         seen = np.zeros(start.size, OPEN_TRACK)
         seen["key"], seen["arrived"], seen["last"] = ids[start], self.rows + by_id[end], now[end]
-        place, there = keyed.found(self.going_on, seen["key"])
+        place, there = found(self.going_on, seen["key"])
         old = np.zeros((start.size, PARTS))
         old[there] = self.going_on["parts"][place[there]]
 
@@ -143,8 +193,8 @@ class TrackSums:
         self.totals += rows.sum(axis=0)
         self.products += new.T @ new - old.T @ old
         self.rows += ids.size
-        known = keyed.replaced(self.going_on, place[there], seen)
-        self.going_on = known.compress(~keyed.longest_unseen(known["arrived"], known.size - OPEN))
+        known = replaced(self.going_on, place[there], seen)
+        self.going_on = known.compress(~longest_unseen(known["arrived"], known.size - OPEN))
 
     def tempering(self) -> float | None:
         """Estimates γ of a detection of a track; None where too few tracks or no pairs are known.

@@ -11,13 +11,17 @@ from dataclasses import InitVar, dataclass, field, replace
 import numpy as np
 
 from monitor.drift.alarms import (
+    MOST,
+    MOST_SEEN,
     AlarmChange,
     AlarmReason,
     Alarms,
     Counted,
     DriftReading,
     DriftState,
+    Judging,
     Key,
+    RecentTracks,
     SliceName,
     SliceStanding,
     StageStanding,
@@ -40,7 +44,6 @@ from monitor.drift.evidence import (
     scale_of,
     without_coverage,
 )
-from monitor.drift.judging import MOST, MOST_SEEN, Judging, RecentTracks
 from monitor.drift.observed import Chunk
 from monitor.drift.reference import Degrees, Origin, Reference, shipped
 from monitor.drift.track_seconds import TrackSeconds

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from monitor.drift.alarms import RecentTracks
 from monitor.drift.bets import (
     CHARTS,
     CHARTS_OF,
@@ -21,9 +22,16 @@ from monitor.drift.bets import (
     log_likelihoods,
 )
 from monitor.drift.clocks import DrivingClock
-from monitor.drift.evidence import HOUR, Evidence, FrameStretch, bounded_likelihood
-from monitor.drift.judging import RecentTracks
-from monitor.drift.track_evidence import FACTORS, common_level, log_ratios, residuals
+from monitor.drift.evidence import (
+    FACTORS,
+    HOUR,
+    Evidence,
+    FrameStretch,
+    bounded_likelihood,
+    common_level,
+    log_ratios,
+    residuals,
+)
 from monitor.drift.usual import Blocks, UsualArrays, WatchedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST

@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
-from monitor.drift import keyed
+from monitor.drift import correlation
 from monitor.drift.clocks import Arrivals, SourceTimes
+from monitor.drift.correlation import Records
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, Blocks, WatchedRows
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
@@ -133,7 +133,7 @@ class TrackSeconds:
 
     def explain(self, blocks: Blocks, common: FloatArray) -> None:
         """Adds the common level of each of m blocks, (2, m), to the history of its track."""
-        place, there = keyed.found(self._history, blocks.track)
+        place, there = correlation.found(self._history, blocks.track)
         # Another track may have the same key by now.
         there[there] = self._history["first"][place[there]] == blocks.first[there]
         np.add.at(self._history["common_total"], place[there], common[:, there].T)
@@ -186,7 +186,7 @@ class TrackSeconds:
 
     def _add(self, blocks: Records) -> None:
         ours = self._open
-        place, there = keyed.found(ours, blocks["key"])
+        place, there = correlation.found(ours, blocks["key"])
         there[there] = ours["turn"][place[there]] == blocks["turn"][there]
         place, more = place[there], blocks.compress(there)
         grown = ours.take(place)
@@ -195,9 +195,9 @@ class TrackSeconds:
         for name in ("last", "arrived"):
             grown[name] = more[name]
         grown["changed"] |= more["changed"]
-        keyed.put(ours, place, grown)
+        correlation.put(ours, place, grown)
         if not there.all():
-            self._open = keyed.joined((ours, blocks.compress(~there)))
+            self._open = correlation.joined((ours, blocks.compress(~there)))
 
     def _closed(self, over: Records, by: IntArray) -> Blocks:
         """over: blocks by key, and those of one key in order of time; by: after which frame."""
@@ -208,16 +208,16 @@ class TrackSeconds:
         # Of the blocks of one track that close together, each counts the earlier ones.
         rank = np.arange(key.size) - start[track]
         history = np.zeros(start.size, HISTORY)
-        place, there = keyed.found(self._history, key[start])
+        place, there = correlation.found(self._history, key[start])
         history["life"] = _NO_LIFE
-        keyed.put(history, np.flatnonzero(there), self._history.take(place[there]))
+        correlation.put(history, np.flatnonzero(there), self._history.take(place[there]))
         earlier = np.zeros(key.size, HISTORY)
         for number in range(int(rank.max()) + 1):
             at = np.flatnonzero(rank == number)
             then, now = self._gone_on(history.take(track[at]), over.take(at))
-            keyed.put(earlier, at, then)
-            keyed.put(history, track[at], now)
-        self._history = keyed.replaced(self._history, place[there], history)
+            correlation.put(earlier, at, then)
+            correlation.put(history, track[at], now)
+        self._history = correlation.replaced(self._history, place[there], history)
 
         counts = over["count"] >= FEWEST
         self.short += int(over["count"][~counts].sum())
@@ -239,7 +239,7 @@ class TrackSeconds:
             history[name] = block[name]
         second = block["opened"] // BLOCK_NS
         history["first"] = np.where(history["before"] > 0, history["first"], second)
-        before = keyed.copied(history)
+        before = correlation.copied(history)
         counts = block["count"] >= FEWEST
         history["before"] += counts
         history["total"] += np.where(counts[:, None], block["sums"] / block["count"][:, None], 0.0)
@@ -255,7 +255,7 @@ class TrackSeconds:
 
     def _only_past(self) -> BoolArray:
         """Which histories are of tracks without an open block."""
-        return ~keyed.found(self._open, self._history["key"])[1]
+        return ~correlation.found(self._open, self._history["key"])[1]
 
     def _make_room(self) -> None:
         if self._open.size + self._history.size <= self.settings.most_open:
@@ -264,7 +264,7 @@ class TrackSeconds:
         key, arrived = (
             np.append(self._history[name][past], self._open[name]) for name in ("key", "arrived")
         )
-        gone = key[keyed.longest_unseen(arrived, key.size - self.settings.most_open)]
+        gone = key[correlation.longest_unseen(arrived, key.size - self.settings.most_open)]
         leaves = np.isin(self._open["key"], gone)
         self.left_out += int(self._open["count"][leaves].sum())
         self._open = self._open.compress(~leaves)

@@ -13,9 +13,8 @@ from typing import Annotated
 import numpy as np
 
 from monitor.drift.bets import Direction, Stage
-from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Seconds, Sum, TrackSums
+from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.keyed import Records
 from monitor.drift.reference import (
     Degrees,
     Levels,

@@ -13,15 +13,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Examined, IdArray, Limits, Reason, ReceivedDetections
-from monitor.frames.frame import Header, Opinions, ReceivedTruth
+from monitor.frames.frame import Header, Opinions, ReceivedTruth, StoredFrame
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, IntArray
-from monitor.frames.stored import StoredFrame
+from monitor.frames.status import TruthAccount
 from monitor.matching.distances import MatchingSettings
-from monitor.matching.objects import objects_told, padded_truth, truth_fault, with_objects
-from monitor.matching.record import INLINE, LabelRecord, Outcome
+from monitor.matching.objects import (
+    INLINE,
+    LabelRecord,
+    Outcome,
+    objects_told,
+    padded_truth,
+    truth_fault,
+    with_objects,
+)
 
 
 def labels_sent(received: ReceivedDetections) -> int:

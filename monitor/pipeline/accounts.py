@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from monitor.frames.counters import Counters
 from monitor.frames.space import IntArray
-from monitor.matching.record import GateVerdict, LabelRecord, Outcome
+from monitor.frames.status import Counters
+from monitor.matching.objects import GateVerdict, LabelRecord, Outcome
 from monitor.pipeline.pending import Dropped, PendingFrame, PendingStore
 
 # Fates that labels give, by their name in the account.

@@ -15,13 +15,13 @@ from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentenc
 from monitor.drift.bets import Severity
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.drift_watch import NOT_WATCHED
-from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import LabelledTracks
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.store.codec import InvalidDocument
-from monitor.store.drift_documents import read_references
+from monitor.store.documents import read_references
 
 log = logging.getLogger(__name__)
 

@@ -24,30 +24,35 @@ from monitor.drift.state import FamilyState
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.promotions import REMEMBERED, Promotions
 from monitor.pipeline.restart import (
+    RUN_STATE,
+    RunState,
     drift_of,
     register_of,
     restore_drift,
     restore_register,
+    restore_run,
+    run_state_of,
+    with_tracks,
 )
-from monitor.pipeline.run_state import RUN_STATE, RunState, restore_run, run_state_of, with_tracks
 from monitor.promotion.records import Record
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
+from monitor.recalibration.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.store.codec import InvalidDocument
-from monitor.store.databases import UnusableFile
-from monitor.store.drift_documents import family_text, prepare_writing, read_family
-from monitor.store.files import Claim
-from monitor.store.journal import Journal, set_within
-from monitor.store.previous import PreviousPaths, mark_taken_over, previous_contents
-from monitor.store.recalibrator_documents import (
+from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
     RegisterState,
     any_selection_from_json,
+    family_text,
+    prepare_writing,
+    read_family,
 )
+from monitor.store.files import Claim, UnusableFile
+from monitor.store.journal import Journal, set_within
+from monitor.store.previous import PreviousPaths, mark_taken_over, previous_contents
 from monitor.store.state import Checkpoint, Contents, StateFile, state_folder
 from monitor.store.statistics_state import PaneBytes, StoredState, parsed, serialised
 

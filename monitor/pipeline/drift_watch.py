@@ -16,15 +16,15 @@ import numpy as np
 
 from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
 from monitor.drift.bets import Severity, Stage
+from monitor.drift.clocks import ReorderBuffer
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
-from monitor.drift.reorder import ReorderBuffer
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.counters import Counters
 from monitor.frames.frame import MatchedRows
 from monitor.frames.slices import TOTAL, SliceTable
 from monitor.frames.space import BoolArray, Space
+from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.recalibrators import DriftEpochs
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id

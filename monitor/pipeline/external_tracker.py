@@ -24,10 +24,10 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from monitor.config import TrackerConfig
-from monitor.frames.counters import Counters, Histogram
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, ReportedTracks
 from monitor.frames.reasons import Notice
+from monitor.frames.status import Counters, Histogram
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.streams import Stream
 from monitor.wire.tracker import (

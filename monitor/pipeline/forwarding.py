@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from monitor.config import Mode
 from monitor.frames.cholesky import add_up
-from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
+from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.recalibrators import applied, in_use
-from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.classes.probabilities import from_probabilities
+from monitor.recalibration.class_probabilities import from_probabilities
+from monitor.recalibration.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from monitor.config import Config, TrackerKind
-from monitor.frames.counters import Counters, TruthAccount
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason, examine
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
@@ -32,6 +31,7 @@ from monitor.frames.logits import in_words_of_logits, with_softmax
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
+from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
@@ -42,13 +42,15 @@ from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.pipeline.pending import Dropped, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
-from monitor.pipeline.stream_tracker import (
+from monitor.pipeline.streams import (
+    EventTime,
+    Stream,
     Tracked,
     TrackReading,
     read_tracks,
+    refuse_header,
     tracker_of,
 )
-from monitor.pipeline.streams import EventTime, Stream, refuse_header
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal

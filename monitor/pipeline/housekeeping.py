@@ -13,7 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from monitor.frames.counters import Counters
+from monitor.frames.status import Counters
 
 # Samples in a row above the limit before the loop counts as late: a single one is a long step of
 # something else, such as a promotion, and over when it is seen.

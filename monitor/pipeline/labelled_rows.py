@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, FrameBatch
-from monitor.frames.frame import MatchedRows, Opinions, TrackIds
+from monitor.frames.frame import MatchedRows, Opinions, StoredEstimates, TrackIds
 from monitor.frames.slices import SliceTable
 from monitor.frames.space import IntArray, Space
-from monitor.frames.stored import StoredEstimates
-from monitor.matching.record import LabelRecord
+from monitor.frames.status import Counters
+from monitor.matching.objects import LabelRecord
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import LabelledTracks

@@ -14,10 +14,16 @@ from monitor.frames.detections import Limits
 from monitor.frames.slices import SliceTable
 from monitor.frames.space import Space
 from monitor.pipeline.recalibrators import Recalibrators
-from monitor.promotion.fits import FitJob, fit_rows
+from monitor.promotion.fits import (
+    FitJob,
+    FrameSample,
+    Reservoir,
+    fit_rows,
+    latest_alike,
+    looks_healthy,
+)
 from monitor.promotion.records import Decision, FitSettings, PolicySettings, PromotionSettings
 from monitor.promotion.register import Register
-from monitor.promotion.reservoir import FrameSample, Reservoir, latest_alike, looks_healthy
 from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain

@@ -15,17 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.detections import Examined, Reason, ReceivedDetections
-from monitor.frames.frame import Opinions, ReceivedFrame, ReportedTracks, TrackIds
-from monitor.frames.slices import ClassSliceTable, SliceTable
-from monitor.frames.space import BoolArray, IntArray, Space
-from monitor.frames.stored import (
+from monitor.frames.frame import (
+    Opinions,
+    ReceivedFrame,
+    ReportedTracks,
     SliceKey,
     StoredEstimates,
     StoredFrame,
     StoredOpinions,
+    TrackIds,
     stored_estimates,
 )
-from monitor.matching.record import INLINE, LabelRecord, Outcome
+from monitor.frames.slices import ClassSliceTable, SliceTable
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.store.entries import FrameEntry, Kept

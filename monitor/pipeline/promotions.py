@@ -27,7 +27,7 @@ from monitor.promotion.records import (
     TrialState,
     stepped,
 )
-from monitor.recalibration.classes.class_selection import AnySelection
+from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain, Selection
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import KnownRecalibrator
-from monitor.recalibration.classes.class_selection import (
+from monitor.recalibration.class_selection import (
     CLASS_IDENTITY,
     AnySelection,
     ClassSelection,
@@ -34,7 +34,7 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
-from monitor.store.recalibrator_documents import any_selection_from_json
+from monitor.store.documents import any_selection_from_json
 
 log = logging.getLogger(__name__)
 Kind = type[AnySelection]

@@ -14,14 +14,13 @@ from functools import partial
 import numpy as np
 
 from monitor.config import Config
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Limits, Reason
-from monitor.frames.frame import Opinions, ReceivedTruth, TruthAnswer
+from monitor.frames.frame import Opinions, ReceivedTruth, StoredFrame, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.frames.space import IntArray
-from monitor.frames.stored import StoredFrame
+from monitor.frames.status import TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
-from monitor.matching.record import INLINE, LabelRecord, Outcome
+from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.pipeline.accounts import Fates
 from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.pending import (

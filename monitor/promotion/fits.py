@@ -1,23 +1,176 @@
-"""Fits of candidates: each slice on its own whole tracks, drawn towards "nothing is wrong".
-
-Where and when a fit runs is not known here: it has a process of its own.
-"""
+"""Fits of candidates: which tracks a fit is made of, and the fit of each slice on its own."""
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from monitor.frames.cholesky import add_up, factorise_lower, positive_definite, put_lower, whiten
 from monitor.frames.detections import Limits
-from monitor.frames.space import Space
-from monitor.promotion.records import FitSettings
+from monitor.frames.space import FloatArray, Space
+from monitor.promotion.records import FitSettings, TrackSettings
 from monitor.promotion.tracks import WholeTrack, rows_of
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting, prior_strength
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
-from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
+from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
+
+# Intervals that are remembered: labels of an object may come after those of another, of the same
+# frames.
+_MOST = 65536
+
+# Standard errors by which tracks must differ to be of another regime. There are some twenty looks:
+# with 3.0, five in a hundred sets of one regime are cut, with 3.25 two.
+_DIFFERS = 3.25
+
+# NEES/K below which errors are none: its logarithm alone must not spread all the others.
+_LEAST = 1e-4
+
+# Tracks looked at together: their rows stay in the cache.
+_CHUNK = 64
+
+# Means of equal numbers differ by as much.
+_ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class FrameSample:
+    """The first frame of a source in each interval of event time, with all labels of it."""
+
+    interval_ns: int
+    # By source and number of the interval: the stamp of that frame; oldest first.
+    _first: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
+
+    def takes(self, source: int, stamp_ns: int) -> bool:
+        """Tells whether labels of a frame are to be learned from."""
+        first = self._first.setdefault((source, stamp_ns // self.interval_ns), stamp_ns)
+        if len(self._first) > _MOST:
+            self._first.popitem(last=False)
+        return first == stamp_ns
+
+
+def looks_healthy(rows: FitRows, settings: FitSettings, band: tuple[float, float]) -> bool:
+    """Tells whether a fit of rows as sent is sure to lie within the band, so that none is needed.
+
+    A scaling does where the mean squared normalised error of every dimension does: that is its
+    factor on the variance, before it is drawn towards 1. Of other methods nothing is sure.
+    """
+    scales = settings.method in (VarianceScaling.method, CovarianceScaling.method)
+    if not scales or settings.objective not in (None, Objective.MEAN):
+        return False
+    factor = np.square(rows.error / rows.deviation).mean(axis=0)
+    return bool(((band[0] <= factor) & (factor <= band[1])).all())
+
+
+def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
+    """Counts the newest tracks that are of one regime.
+
+    x = log of a track's mean NEES/K, raw, joint block. The window doubles from 2 × fewest as long
+    as no newest part of it, of m = fewest, 2 fewest, … tracks, has a mean x more than 3.25 standard
+    errors from that of the rest: |x̄ₘ − x̄ᵣ| > 3.25 s sqrt(1/m + 1/r), s² pooled over both. Where one
+    has, the window is cut where two means fit it best, in least squares. (Against the rest, and
+    not only against the m before: a change that one test misses is seen by a later one.)
+
+    It sees changes of the joint NEES alone: not those that leave it as it is.
+
+    tracks   oldest first, of one space
+    fewest   ≥ 1; so many are kept whatever they say, or all that there are
+    returns  all, where nothing differs: of 400 tracks of one regime in about 98 of 100 cases
+    source   windows that grow until they contradict themselves: Lepski 1991; the cut: Hinkley
+             1970; NEES: Bar-Shalom et al. 2001, section 5.4.2
+    cost     the whitening of all rows: about 5 ms for 500 tracks of 32 rows, K = 7
+    """
+    count = len(tracks)
+    if count <= fewest:
+        return count
+    levels = [_levels(tracks[start : start + _CHUNK]) for start in range(0, count, _CHUNK)]
+    newest_first = np.concatenate(levels)[::-1]
+    parts: list[int] = []
+    part = fewest
+    while part < count:
+        parts.append(part)
+        window = newest_first[: 2 * part]
+        if any(_differ(window[:m], window[m:]) for m in parts):
+            return _best_cut(window, fewest)
+        part *= 2
+    return count
+
+
+def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
+    """Returns x = log of the mean NEES/K of each track, (T,)."""
+    rows = rows_of(tracks)
+    space, joint = rows.space, len(rows.space.joint)
+    error = space.error(rows.truth, rows.sent.mean)[:, list(space.joint)]
+    factor = np.zeros((space.k, space.k, error.shape[0]))
+    put_lower(rows.sent.covariance, space.order, factor)
+    factorise_lower(factor)
+    # By a rounding, a covariance may not be positive definite.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        nees = add_up(np.square(whiten(factor[:joint, :joint], error))) / joint
+    usable = np.isfinite(nees) & positive_definite(factor)
+    total = rows.means(np.where(usable, nees, 0.0))
+    share = rows.means(usable.astype(np.float64))
+    mean = np.divide(total, share, out=np.ones_like(total), where=share > 0)
+    levels: FloatArray = np.log(np.maximum(mean, _LEAST))
+    return levels
+
+
+def _differ(newer: FloatArray, older: FloatArray) -> bool:
+    within = np.square(newer - newer.mean()).sum() + np.square(older - older.mean()).sum()
+    pooled = within / max(newer.size + older.size - 2, 1)
+    error = np.sqrt(pooled * (1 / newer.size + 1 / older.size))
+    return bool(abs(newer.mean() - older.mean()) > _DIFFERS * error + _ROUNDING)
+
+
+def _best_cut(window: FloatArray, fewest: int) -> int:
+    """Counts the tracks before the cut that leaves least variance within both parts."""
+    size = np.arange(1, window.size)
+    beyond = np.cumsum(window - window.mean())[:-1]
+    between = np.square(beyond) / (size * (window.size - size))
+    return fewest + int(np.argmax(between[fewest - 1 :]))
+
+
+@dataclass(slots=True)
+class Reservoir:
+    """Holds the newest tracks of each slice, at most most_tracks."""
+
+    settings: TrackSettings
+    # By slice, in the order in which they came; and how many came since the last fit.
+    _kept: defaultdict[int, deque[WholeTrack]] = field(default_factory=lambda: defaultdict(deque))
+    _came: Counter[int] = field(default_factory=Counter)
+
+    def add(self, tracks: Sequence[WholeTrack]) -> None:
+        """Adds tracks; in each slice the oldest make room."""
+        for track in tracks:
+            self._kept[track.slice].append(track)
+            self._came[track.slice] += 1
+            self.keep_newest(track.slice, self.settings.most_tracks)
+
+    def slices(self) -> tuple[int, ...]:
+        """Lists the indices of slices with tracks, ascending."""
+        return tuple(sorted(index for index, kept in self._kept.items() if kept))
+
+    def tracks(self, slice: int) -> tuple[WholeTrack, ...]:
+        """Returns the tracks of a slice, in the order in which they came."""
+        return tuple(self._kept[slice])
+
+    def new(self, slice: int) -> int:
+        """Counts the tracks of a slice that came since taken(), and are kept."""
+        return min(self._came[slice], len(self._kept[slice]))
+
+    def taken(self, slice: int) -> None:
+        """Marks the tracks of a slice as fitted on: none of them is new any more."""
+        self._came[slice] = 0
+
+    def keep_newest(self, slice: int, count: int) -> None:
+        """Forgets all tracks of a slice but the newest: the others are of another time."""
+        kept = self._kept[slice]
+        while len(kept) > count:
+            kept.popleft()
+
 
 # Tracks that "all dimensions are off by one factor" counts for: what few tracks of one drive say
 # of the differences between dimensions is peculiar to that drive.

@@ -44,8 +44,8 @@ from monitor.promotion.trial import (
     ratios,
     ratios_made,
 )
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
 from monitor.recalibration.recalibrator import FactorOnDeviation, Identity, Recalibrator
+from monitor.recalibration.scaling import AdaptiveScaling, followed
 from monitor.recalibration.selection import Chain, RecalibratorForm
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.

@@ -15,12 +15,11 @@ import numpy as np
 
 from monitor.frames.slices import LEVELS, SliceBy, chain_of
 from monitor.frames.space import IntArray
-from monitor.recalibration import adaptive_scaling, binned, quantiles, scaling
-from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
+from monitor.recalibration import binned, quantiles, scaling
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes import beta, cauchy, multivariate, normal
+from monitor.recalibration.processes import beta, cauchy, normal
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
-from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
+from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import ALONE, cluster_id
@@ -236,7 +235,7 @@ def _adaptive_scaling(
         # Priors count for effective rows; what this method remembers are tracks.
         tracks = prior.strength * worth(rows) / (rows.n * rows.weight)
         prior = Prior(prior.previous, tracks)
-    return adaptive_scaling.fit_adaptive_scaling(rows, time_constant, prior)
+    return scaling.fit_adaptive_scaling(rows, time_constant, prior)
 
 
 FITTINGS: Mapping[str, Fitting] = {
@@ -247,16 +246,12 @@ FITTINGS: Mapping[str, Fitting] = {
     scaling.CovarianceScaling.method: Fitting(
         _of_sums(scaling.fit_covariance_scaling), "objective", "full_input", "clamp", borrows=True
     ),
-    adaptive_scaling.AdaptiveScaling.method: Fitting(
-        _adaptive_scaling, "time_constant", borrows=True
-    ),
+    scaling.AdaptiveScaling.method: Fitting(_adaptive_scaling, "time_constant", borrows=True),
     binned.HistogramBinning.method: Fitting(binned.fit_histogram_binning),
     binned.IsotonicStd.method: Fitting(binned.fit_isotonic_std),
     quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),
     normal.GpNormal.method: Fitting(normal.fit_gp_normal, "inducing"),
-    multivariate.GpNormalMultivariate.method: Fitting(
-        multivariate.fit_gp_normal_multivariate, "inducing"
-    ),
+    normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
     beta.GpBeta.method: Fitting(beta.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
 }

@@ -3,7 +3,7 @@ document is made of its fields; a hash of the document is its version.
 
 A class that is `Documented` says in its annotations what may stand in each field, and in
 `__post_init__` what its fields must be to each other: a recalibrator that exists is valid.
-Documents are read elsewhere (`monitor.store.recalibrator_documents`).
+Documents are read elsewhere (`monitor.store.documents`).
 
 Beside the contract stand what a fit rests on, the distributions that a recalibrator gives, and the
 check that its results can be sent to a tracker. The methods themselves have files of their own.

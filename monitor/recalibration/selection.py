@@ -2,7 +2,7 @@
 
 It knows its own version: the method and a hash of everything that makes it up. Its document names
 methods with their parameters; the parts that documents of class probabilities share are here too.
-They are read in `monitor.store.recalibrator_documents`.
+They are read in `monitor.store.documents`.
 
 Every recalibrator is asked once for a frame: a Gaussian process costs by the call as much as by
 the row, and slices that share one go through it together. Nothing that is imported needs an
@@ -24,12 +24,10 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.processes.multivariate import GpNormalMultivariate
-from monitor.recalibration.processes.normal import GpNormal
+from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
 from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import (
     Basis,
@@ -41,7 +39,7 @@ from monitor.recalibration.recalibrator import (
     shared_marginals,
 )
 from monitor.recalibration.rejection import Rejection
-from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
+from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
 
 METHODS: Mapping[str, type[Recalibrator]] = {
@@ -106,7 +104,7 @@ class RecalibratorForm:
 
 AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
 FORMAT = "calibration-monitor/recalibrator/1"
-MOST_SLICES = 4096
+MOST_SELECTED = 4096
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.
 Chain = tuple[str, ...]

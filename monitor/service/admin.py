@@ -20,7 +20,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import KnownRecalibrator, SliceFitted
-from monitor.recalibration.classes.class_selection import (
+from monitor.recalibration.class_selection import (
     AnySelection,
     ClassSelection,
 )
@@ -28,7 +28,7 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
 from monitor.service.reload import Reloads
-from monitor.store.recalibrator_documents import any_selection_from_json
+from monitor.store.documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import (
     StoredState,
@@ -40,8 +40,7 @@ from monitor.store.statistics_state import (
 from monitor.v1 import perception_monitor_pb2, status_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
-from monitor.wire.fields import message_of
-from monitor.wire.messages import listing, shown
+from monitor.wire.messages import listing, message_of, shown
 
 # Of one import, as sent.
 MOST_IMPORT_BYTES = 2**28

@@ -28,12 +28,164 @@ from prometheus_client.core import (
 )
 
 from monitor import __version__
-from monitor.frames.counters import Histogram
-from monitor.service.help_texts import HELP
+from monitor.frames.status import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+HELP = {
+    # Measures since epoch.
+    "matched_detections": "Detections with ground truth behind the measures; slice total is the "
+    "sum of the others.",
+    "ence": "Expected normalised calibration error; 0 is calibrated.",
+    "ence_noise_floor": "ENCE of a calibrated detector whose errors are as correlated and "
+    "heavy-tailed as these.",
+    "uce": "Uncertainty calibration error, in the dimension's unit squared.",
+    "qce": "Quantile calibration error, mean over tau.",
+    "nees_ratio": "Mean normalised squared error per dimension; 1 is calibrated, above it "
+    "overconfident.",
+    "nees_median_ratio": "Median NEES over the median of chi-square; 1 is calibrated.",
+    "effective_detections": "Independent detections that those with ground truth are worth, by "
+    "their joint NEES.",
+    "coverage": "Share of errors within the chi-square region of level tau.",
+    # Measures over windows.
+    "window_detections": "Detections with ground truth in the window.",
+    "window_nees_ratio": "Mean NEES over the number of dimensions, in the window; 1 is calibrated.",
+    "window_qce": "Quantile calibration error of the joint block, mean over tau, in the window.",
+    # Class probabilities.
+    "classified_detections": "Detections with class probabilities and a true class.",
+    "class_accuracy": "Share of detections whose likeliest class is the true one.",
+    "class_ece": "Expected calibration error of the likeliest class.",
+    "class_uce_entropy": "Entropy calibration error; not 0 if calibrated: watch its change.",
+    "class_brier": "Brier score.",
+    "class_nll": "Mean negative log-likelihood of the true class, nats.",
+    "class_ause": "Area under the sparsification error: how badly uncertainty ranks errors.",
+    "class_overconfidence": "Mean confidence of what is wrong.",
+    "class_underconfidence": "Mean lack of confidence of what is right.",
+    # Export bins.
+    "tau": "The level itself, for queries.",
+    "bin_info": "Edges of each bin of the predicted deviation; 1.",
+    "bin_detections": "Detections with ground truth by bin of the predicted deviation.",
+    "bin_variance": "Sum of predicted variances, unit squared, by bin of the predicted deviation.",
+    "bin_squared_error": "Sum of squared errors, unit squared, by bin of the predicted deviation.",
+    "bin_nees": "Sum of normalised estimation errors squared by bin of the predicted deviation.",
+    "bin_nees_within": "Detections within the chi-square region of level tau by bin of the "
+    "predicted deviation.",
+    # Frames and detections.
+    "frames": "Frames answered.",
+    "detections": "Detections by what became of them; each time their frame comes.",
+    "passed_through": "Valid detections returned as they came.",
+    "rejected": "Detections, messages and further fields that were refused.",
+    "calls_refused": "Calls that showed no token that is known, or one of another right.",
+    "frame_seconds": "Time from a frame's bytes to its answer's bytes.",
+    "fast_decode_ratio": "Share of frames whose detections all have one layout.",
+    "loop_lag_seconds": "Longest delay of the event loop since the last refresh.",
+    "overload": "1 while frames are answered and forwarded, but not monitored.",
+    "clock_epoch": "Of the wall clock; goes up by one when it is set.",
+    "pending_bytes": "Bytes of frames that wait for their truth.",
+    "pending_detections": "Detections that wait for their truth.",
+    "streams": "Streams registered.",
+    "checkpoint_age_seconds": "Since the last checkpoint; NaN: not yet, or never.",
+    "checkpoint_failures": "Checkpoints that could not be written to disk; the log says why.",
+    "event_time_jumps": "How often event time began anew or jumped ahead.",
+    "late_frames": "Frames that came behind their stream's watermark.",
+    "overloads": "How often monitoring gave way to forwarding.",
+    "clock_steps": "How often the wall clock was set.",
+    "internal_errors": "Faults of the sidecar itself; its log says which.",
+    "overflow_detections": "Matched detections in overflow slices.",
+    "overflow_classified": "Matched class probabilities in overflow slices, or for which there was "
+    "none.",
+    "streams_dropped": "Streams ended because the client read no answers.",
+    # Recalibration.
+    "uncertain_detections": "Detections flagged as too uncertain, by what shows it; each time "
+    "their frame comes.",
+    "class_recalibrations": "Detections by what the recalibrator of class probabilities in force "
+    "made of theirs; each time their frame comes.",
+    "recalibrator_info": "The recalibrators in force; what each makes of a detection is its "
+    "output.",
+    "recalibrator_swaps": "Changes of the recalibrator, by why another one came in force.",
+    "recalibrator_fits": "Slices by what came of their fit beside the stream.",
+    "recalibrator_trials": "Candidates by what became of them; one that began and was proven is in "
+    "both.",
+    "recalibration_factor": "Typical factor on the variance that was sent, as last forwarded; 1 "
+    "leaves it alone.",
+    "trial_log10_evidence": "log10 of the wealth of who bets that what is on trial is better than "
+    "what is in force, or worse.",
+    "trial_log10_threshold": "Evidence at which a trial is decided.",
+    "trial_tracks": "Tracks that had a say in a trial so far.",
+    "recalibrator_pinned": "1 while nothing is promoted, adapted or rolled back by itself.",
+    "learning_left_out": "Tracks, and frames with truth, for which there was no room to learn from "
+    "them.",
+    # Drift.
+    "drift_log10_evidence": "log10 of the most evidence of drift, in hours, since the last "
+    "acknowledgement, epoch or calm; of total: of any slice.",
+    "drift_log10_threshold": "Evidence at which there is an alarm: log10 of the stated hours "
+    "between two false ones.",
+    "drift_state": "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, until it is "
+    "acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
+    "drift_alarms": "Alarms that were raised, by what was found and the detector with most of the "
+    "evidence.",
+    "drift_scale_estimate": "By how much standard deviations are too small: root of the mean "
+    "NEES/K; of the alarm that stays, else since the evidence against them began to rise; NaN: "
+    "unknown.",
+    "drift_effective_sample_ratio": "How many independent detections one of the slice is worth, as "
+    "forwarded; at most 1.",
+    "drift_reference_tracks": "Tracks that what is usual as forwarded is known from; where that "
+    "comes from, and what counts as one observation.",
+    "drift_epochs": "How often a recalibrator of a slice was followed by another, with a reference "
+    "of its own; over all slices.",
+    "drift_driving_seconds": "Driving that was watched.",
+    "drift_left_out": "Detections with truth that were not watched, or not by all bets, by why.",
+    # Labels, and what became of detections.
+    "ground_truth": "Labels by what became of them.",
+    "unmatched_detections": "Detections of completely labelled frames without a label.",
+    "dropped_detections": "Detections that left the store before their truth came.",
+    "detection_fates": "Detections that came since the ledger began, by what became of them: they "
+    "add up to all. A later revision of a label may change one.",
+    "match_ratio": "Matched detections among the usable ones whose fate is known.",
+    "retracted_detections": "Detections whose labels a later revision took back.",
+    "labelled_ratio": "Share of a slice's detections of which labels told anything.",
+    "gated_matches": "Matches that the gate of [matching] decided.",
+    "near_gate_ratio": "Share of them near the gate: it cuts the tail of the errors off.",
+    "ground_truth_delay_seconds": "Event time from a frame to its labels, by message.",
+    # The disk.
+    "ledger_bytes": "Bytes of frames and labels on disk.",
+    "ledger_partitions": "Partitions of event time they are in.",
+    "ledger_waiting": "Entries that wait for the disk.",
+    "ledger_replayed_entries": "Entries that were done again at the start.",
+    "ledger_lost_entries": "Entries that could not be done again at the start.",
+    "ledger_failures": "Writes to the disk that came to nothing; the log says why.",
+    "files_refused": "Files that could not be used, by what they hold; the log says why.",
+    # Tracks, and a tracker elsewhere.
+    "tracker_frames": "Frames by how they came to the tracker.",
+    "tracks": "Tracks as of the last frame of each stream.",
+    "track_nis_ratio": "Mean normalised innovation squared per dimension that is no angle; far "
+    "above 1: overconfident.",
+    "track_innovation_correlation": "Correlation of the whitened innovation with the one of the "
+    "frame before.",
+    "gate_reject_ratio": "Of confirmed tracks with a detection near, the share whose gate let none "
+    "in.",
+    "tracker_up": "Whether the tracker elsewhere is there and says that it serves.",
+    "tracker_sent": "Frames that were written to the tracker elsewhere, whatever became of them "
+    "then.",
+    "tracker_forwarded": "Frames for the tracker elsewhere by how it ended with them, each in one "
+    "of these.",
+    "tracker_unusable_answers": "Answers of the tracker elsewhere that were none; the log says "
+    "what was wrong.",
+    "tracker_seconds": "Time from a frame to the tracker's answer, of those answered in time.",
+    # The sidecar as a program.
+    "build_info": "Which build this is; always 1.",
+    "configuration_reloads": "Configurations that were read again (SIGHUP), by outcome.",
+    "configuration_waiting_keys": "Keys of the configuration, as last read again, that only a "
+    "restart brings in force.",
+    "stamp_lag_seconds": "Wall clock at arrival minus capture stamp of the streams of the last "
+    "minute.",
+    "log_lines": "Lines of the log, by level.",
+    "log_lines_left_out": "Lines that were left out of the log, being too many of their kind.",
+}
+
 
 # Set where an image is built; it is no setting.
 REVISION_VARIABLE = "CALIBRATION_MONITOR_REVISION"

@@ -50,7 +50,7 @@ from monitor.wire.answers import (
     encode_process_frame_response,
     encode_process_response,
 )
-from monitor.wire.fields import message_of
+from monitor.wire.messages import message_of
 from monitor.wire.requests import (
     WireLimits,
     decode_process_frame_request,

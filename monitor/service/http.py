@@ -6,19 +6,185 @@ live state. Requests are bounded in size, in time and in number, so that no clie
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
 import html
+import logging
 import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO, cast
 
+import numpy as np
+
 from monitor import __version__
-from monitor.service.metrics import CONTENT_TYPE, Snapshot
+from monitor.pipeline.checkpoints import Checkpoints
+from monitor.pipeline.forwarding import Recalibrated
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import contained, in_steps
+from monitor.pipeline.streams import Stream
+from monitor.promotion.records import Factor
+from monitor.promotion.trial import factors_made
+from monitor.service.exposition import process
+from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
+from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
+
+# ns after which a silent stream says nothing of clocks any more.
+log = logging.getLogger(__name__)
+
+_RECENT_NS = 60 * 10**9
+
+
+def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dict[str, float]:
+    """Returns the least and the most lag of the streams of the last minute, in s; empty without.
+
+    A lag is the wall clock at arrival minus the capture stamp: the time that a frame travels plus
+    the difference of the two clocks. Both clocks are given as they are now, in ns.
+    """
+    lags = [
+        (wall_ns - (monotonic_ns - seen.stamped_ns) - seen.stamp_ns) / 1e9
+        for seen in (stream.seen for stream in streams)
+        if seen.stamp_ns is not None and monotonic_ns - seen.stamped_ns < _RECENT_NS
+    ]
+    return {"least": min(lags), "most": max(lags)} if lags else {}
+
+
+@dataclass(slots=True)
+class FactorReader:
+    """Reads what recalibration makes of variances; remembers slices that fell silent."""
+
+    pipeline: Pipeline
+    # The version whose factors are remembered: the factors of another version are unknown.
+    _version: str = ""
+    _known: dict[str, tuple[Factor, ...]] = field(default_factory=dict)
+
+    def read(self) -> Generator[None, None, Mapping[str, tuple[Factor, ...]]]:
+        """Reads the factors of now by slice, one a dimension, in steps of one stream each.
+
+        A factor is the variance as last forwarded over the variance as sent.
+        """
+        pipeline, version = self.pipeline, self.pipeline.recalibrators.selection.version
+        if version != self._version:
+            self._version, self._known = version, {}
+        for recalibrated in list(pipeline.latest.values()):
+            # A stream that has ended was served by the version that was active then.
+            if recalibrated.selection.version == version:
+                self._known |= self._forwarded(recalibrated)
+            yield
+        return dict(self._known)
+
+    def _forwarded(self, recalibrated: Recalibrated) -> dict[str, tuple[Factor, ...]]:
+        """Returns the factors of one frame, by slice."""
+        slices, forwarded = self.pipeline.slices.slices, recalibrated.forwarded
+        found = {}
+        for slice in np.unique(recalibrated.slices).tolist():
+            rows = np.flatnonzero(recalibrated.slices == slice)
+            names = slices[slice].space.names
+            made, sent = forwarded.take(rows), recalibrated.sent.take(rows)
+            found[slices[slice].name] = factors_made(made, sent, names)
+        return found
+
+
+# How often the windows are read, seconds: they are made of panes of some 50 s and more.
+WINDOW_SECONDS = 10.0
+
+# A text that somebody waits for is made within the second number of seconds, and after the first.
+_SOONEST_SECONDS, _LOOK_SECONDS = 0.5, 0.1
+
+
+@dataclass(slots=True)
+class Exporting:
+    """Keeps the exported text of one sidecar fresh.
+
+    live       the live parts; each refresh adds what it has read
+    published  what the HTTP endpoint serves
+    """
+
+    live: Snapshot
+    checkpoints: Checkpoints
+    published: Published
+    pipeline: Pipeline = field(init=False)
+    _cache: ReadingCache = field(init=False)
+    _window_caches: dict[str, ReadingCache] = field(init=False)
+    _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
+    _factors: FactorReader = field(init=False)
+    _windows: tuple[WindowReading, ...] = ()
+    _windows_read: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.pipeline = self.live.pipeline
+        self._factors = FactorReader(self.pipeline)
+        settings = self.pipeline.config.statistics
+        cut = BinCut(settings.bins)
+        self._cache = ReadingCache(cut)
+        self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
+
+    async def keep_fresh(self) -> None:
+        """Makes the text again and again, until cancelled."""
+        while True:
+            seconds = self.pipeline.config.metrics.refresh_seconds
+            due = time.monotonic() + seconds
+            await asyncio.sleep(min(seconds, _SOONEST_SECONDS))
+            while not self.published.wanted and (left := due - time.monotonic()) > 0:
+                await asyncio.sleep(min(left, _LOOK_SECONDS))
+            self.published.wanted = False
+            await self.refresh_if_possible()
+
+    async def refresh_if_possible(self) -> None:
+        """Refreshes; neither the start nor the last checkpoint may fail for want of metrics."""
+        with contained(self.pipeline.counters, log, "the metrics were not refreshed"):
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Makes the exposition text, in steps that let frames pass in between."""
+        pipeline = self.pipeline
+        pipeline.remember_answered()
+        statistics = await in_steps(pipeline.live.in_steps())
+        pipeline.remember_answered()
+        counters = copy.deepcopy(pipeline.counters)
+        readings = await in_steps(self._cache.read(statistics))
+        if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
+            self._windows = await self._read_windows()
+            self._windows_read = time.monotonic()
+        class_statistics = await in_steps(pipeline.live.classes_in_steps())
+        checkpoints = self.checkpoints
+        drift = None
+        if pipeline.config.drift.watch:
+            drift = await in_steps(pipeline.drift.reading())
+        snapshot = replace(
+            self.live,
+            counters=counters,
+            readings=readings,
+            bins=tuple(pipeline.live.export_bins()),
+            windows=self._windows,
+            classes=await in_steps(self._class_cache.read(class_statistics)),
+            checkpoint_age=checkpoints.age_seconds,
+            checkpoint_failures=checkpoints.failures,
+            factors=await in_steps(self._factors.read()),
+            drift=drift,
+            refused={"state": checkpoints.refused, "ledger": self.live.journal.refused},
+            lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
+        )
+        text = await in_steps(render(snapshot))
+        self.published.metrics = text + process()
+        self.published.page = page(snapshot)
+        pipeline.counters.loop_lag_seconds = 0.0
+
+    async def _read_windows(self) -> tuple[WindowReading, ...]:
+        found: list[WindowReading] = []
+        for level, (name, cache) in enumerate(self._window_caches.items()):
+            statistics = await in_steps(self.pipeline.live.in_steps(level))
+            readings = await in_steps(cache.read(statistics))
+            found += [WindowReading(name, reading) for reading in readings]
+        return tuple(found)
+
 
 # s of one request, from the end of the request before to the last byte of its answer.
 REQUEST_SECONDS = 10.0
@@ -33,7 +199,7 @@ MOST_CONNECTIONS = 32
 STANDS_SECONDS = 30.0
 
 # s between two looks for requests that take too long.
-_LOOK_SECONDS = 0.25
+_STOP_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -187,7 +353,7 @@ class Endpoint:
         server = type("Server", (_Server,), {"address_family": family})
         self._server = server((host, port), handler)
         serve = self._server.serve_forever
-        threading.Thread(target=serve, args=(_LOOK_SECONDS,), name="http", daemon=True).start()
+        threading.Thread(target=serve, args=(_STOP_SECONDS,), name="http", daemon=True).start()
         return int(self._server.server_address[1])
 
     def stop(self) -> None:

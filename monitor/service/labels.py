@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Reason
 from monitor.frames.frame import ReceivedTruth, Refusal, TruthAnswer
+from monitor.frames.status import TruthAccount
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.pending import last_of

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import grpc
 
 from monitor.config import InvalidConfiguration, SecurityConfig, read_tokens
-from monitor.frames.counters import Counters
+from monitor.frames.status import Counters
 from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
 
 log = logging.getLogger(__name__)

@@ -19,11 +19,17 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from monitor.frames.counters import TruthAccount
-from monitor.frames.frame import Header, TrackIds
+from monitor.frames.frame import (
+    Header,
+    SliceKey,
+    StoredEstimates,
+    StoredFrame,
+    StoredOpinions,
+    TrackIds,
+)
 from monitor.frames.space import square_from_triangle, triangle_in_square
-from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame, StoredOpinions
-from monitor.matching.record import INLINE, LabelRecord
+from monitor.frames.status import TruthAccount
+from monitor.matching.objects import INLINE, LabelRecord
 from monitor.store.state_definitions import (
     decode_space,
     encode_dimensions,

@@ -21,13 +21,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from monitor.store.databases import (
-    LedgerFailed,
-    UnusableFile,
-    connected,
-    failures,
-    mark_of,
-)
 from monitor.store.entries import (
     LABELS,
     Bodies,
@@ -41,7 +34,14 @@ from monitor.store.entries import (
     signed,
     unkeyed,
 )
-from monitor.store.files import Claim
+from monitor.store.files import (
+    Claim,
+    LedgerFailed,
+    UnusableFile,
+    connected,
+    failures,
+    mark_of,
+)
 from monitor.store.ledger import COLUMNS, FILE, NEVER, LedgerWriter, Opened, Row
 
 log = logging.getLogger(__name__)

@@ -20,18 +20,20 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from monitor.store.databases import (
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key, unsigned
+from monitor.store.files import (
+    Claim,
     LedgerFailed,
     UnusableFile,
     beside,
     connected,
     failures,
     mark_of,
+    private,
     set_aside,
     size_of,
+    sync_path,
 )
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key, unsigned
-from monitor.store.files import Claim, private, sync_path
 
 log = logging.getLogger(__name__)
 

@@ -18,15 +18,19 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from monitor.store.databases import (
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key
+from monitor.store.files import (
+    STATISTICS,
+    CorruptFile,
+    Kind,
     LedgerFailed,
     UnusableFile,
     beside,
     connected,
     failures,
+    read_body,
+    sync_path,
 )
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key
-from monitor.store.files import STATISTICS, CorruptFile, Kind, read_body, sync_path
 from monitor.store.ledger import FILE, LedgerWriter
 from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb

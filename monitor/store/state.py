@@ -23,8 +23,17 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from monitor.store.codec import OtherDocument
-from monitor.store.databases import UnusableFile, beside, connected, is_damage, set_aside
-from monitor.store.files import is_regular, private, sync_path, temporary_beside
+from monitor.store.files import (
+    UnusableFile,
+    beside,
+    connected,
+    is_damage,
+    is_regular,
+    private,
+    set_aside,
+    sync_path,
+    temporary_beside,
+)
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")

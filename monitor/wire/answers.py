@@ -12,7 +12,7 @@ from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnsw
 from monitor.frames.reasons import Notice
 from monitor.frames.space import Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.fields import message_of
+from monitor.wire.messages import message_of
 from monitor.wire.records import DETECTIONS, RESULT, TRACK, Field, build_partial, framed
 
 _TRACKS = 8  # the field number of the tracks in FrameResult

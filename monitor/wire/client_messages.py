@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import IdArray, Reason
 from monitor.frames.frame import EgoMotion, Header, TrackIds
 from monitor.frames.reasons import Notice
@@ -25,8 +24,9 @@ from monitor.frames.space import (
     square_from_triangle,
     triangle,
 )
+from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.fields import message_of, value_of
+from monitor.wire.messages import message_of, value_of
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from monitor.commands.demo.demonstration import drawn, page
 from monitor.commands.demo.run import Pace
 from monitor.commands.demo.scene import simulate, with_variance_factor
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan, in_words
@@ -26,7 +27,6 @@ from monitor.commands.demo.summary import (
     summarise,
 )
 from monitor.commands.demo.tracks import Fed, TrackingQuality
-from monitor.commands.demo.view import drawn, page
 from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.promotion.records import Evidence, Factor, Happened, Record, TrialStanding, TrialState
 from tests.alarmed import alarm

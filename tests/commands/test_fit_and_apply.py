@@ -10,7 +10,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.frames.detections import Estimates
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.scaling import AdaptiveScaling
 from monitor.recalibration.selection import METHODS
 from tests.commands.documents import document
 from tests.commands.recordings import csv_file, with_bad_covariances

@@ -12,7 +12,7 @@ import pytest
 from monitor.commands.replay_drift import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
-from monitor.store.drift_documents import read_references, reference_text
+from monitor.store.documents import read_references, reference_text
 from tests.commands.recordings import csv_file, nees, npz_file
 from tests.commands.spoken import done, refused, spoken
 

@@ -18,8 +18,8 @@ from monitor.commands.demo.run import Journey, Player, config_text
 from monitor.commands.demo.story import Plan
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.class_selection import ClassSelection
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2

@@ -19,7 +19,7 @@ from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
-from monitor.store.drift_documents import family_text
+from monitor.store.documents import family_text
 
 # Track, slice, and NEES of the raw and the recalibrated estimate.
 Row = tuple[int, int, float, float]

@@ -23,16 +23,16 @@ from monitor.drift.bets import (
     scale_bets,
     student_bets,
 )
-from monitor.drift.evidence import DriftSettings
-from monitor.drift.reference import shipped
-from monitor.drift.track_evidence import (
+from monitor.drift.evidence import (
     FACTORS,
     STATES,
+    DriftSettings,
     Residuals,
     common_level,
     log_ratios,
     residuals,
 )
+from monitor.drift.reference import shipped
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.frames.space import FloatArray
 from tests.drift.drives import cut, cuts, seeds, some_frames, watched

@@ -18,7 +18,7 @@ from monitor.drift.bets import (
     Direction,
     row_log_likelihoods,
 )
-from monitor.drift.clocks import SET_BACK_NS, DrivingClock, SourceTimes
+from monitor.drift.clocks import SET_BACK_NS, DrivingClock, ReorderBuffer, SourceTimes
 from monitor.drift.evidence import (
     OF_TRACKS,
     ONLY_COVERAGE,
@@ -29,7 +29,6 @@ from monitor.drift.evidence import (
     by_severity,
     scale_of,
 )
-from monitor.drift.reorder import ReorderBuffer
 from monitor.frames.space import FloatArray
 from tests.drift.drives import seeds
 from tests.drift.family_oracle import SlowClock

@@ -28,7 +28,7 @@ from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
 from monitor.store.codec import Codec, InvalidDocument
-from monitor.store.drift_documents import family_text, read_family, read_references, reference_text
+from monitor.store.documents import family_text, read_family, read_references, reference_text
 from tests.drift import drives
 from tests.drift.drives import Frame, K, correlated, fed, feed, seeds, text_of, watched
 from tests.laws import assert_same, costly

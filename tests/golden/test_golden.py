@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.frame import (
     EgoMotion,
     FrameAnswer,
@@ -29,6 +28,7 @@ from monitor.frames.frame import (
     Twist,
 )
 from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.frames.status import TruthAccount
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import RecalibrationCounters
 from monitor.pipeline.streams import Stream

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.frame import ReceivedObjects
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.matching.at_time import objects_at_time, placed_at_time, samples_told
-from monitor.matching.distances import Placed
+from monitor.matching.distances import Placed, objects_at_time, placed_at_time, samples_told
 from tests.matching.told import Told, objects
 
 GAP, OFFSET = 100, 5

@@ -9,15 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import MatchingConfig
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Limits, Reason
-from monitor.frames.frame import Header, ReceivedRegion, ReceivedTruth, TrackIds
+from monitor.frames.frame import (
+    Header,
+    ReceivedRegion,
+    ReceivedTruth,
+    SliceKey,
+    StoredFrame,
+    TrackIds,
+    stored_estimates,
+)
 from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.frames.stored import SliceKey, StoredFrame, stored_estimates
+from monitor.frames.status import TruthAccount
 from monitor.matching import labels as matching
 from monitor.matching.distances import DistanceKind
-from monitor.matching.objects import objects_told
-from monitor.matching.record import GateVerdict, LabelRecord, Outcome
+from monitor.matching.objects import GateVerdict, LabelRecord, Outcome, objects_told
 from tests import laws, piped, received
 from tests.matching.told import Told, objects
 from tests.received import Label, Sent, labels

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from monitor.pipeline.fits.messages import job_pieces
-from monitor.pipeline.fits.worker import HEAD
+from monitor.pipeline.fit_process import HEAD, job_pieces
 from monitor.promotion.fits import FitJob
 from tests.promotion.fit_jobs import job_of, rows_of
 

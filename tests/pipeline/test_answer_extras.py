@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
-from monitor.recalibration.classes.class_scaling import Temperature
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling

@@ -16,11 +16,11 @@ from monitor.drift.alarms import Latched, key_of
 from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import claimed
 from monitor.pipeline.recalibrators import Recalibrators, configured
-from monitor.pipeline.run_state import RUN_STATE, RunState
+from monitor.pipeline.restart import RUN_STATE, RunState
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.store.documents import REGISTER_CODEC
 from monitor.store.previous import PreviousPaths
-from monitor.store.recalibrator_documents import REGISTER_CODEC
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm

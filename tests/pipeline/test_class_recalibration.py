@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from monitor.frames.counters import ClassAccount
 from monitor.frames.detections import Reason
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import FloatArray
-from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.probabilities import LEAST
+from monitor.frames.status import ClassAccount
+from monitor.recalibration.class_probabilities import LEAST
+from monitor.recalibration.class_scaling import Temperature, VectorScaling
+from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection

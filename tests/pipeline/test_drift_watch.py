@@ -21,7 +21,7 @@ from monitor.frames.space import Space, plain_space
 from monitor.pipeline import alarms, drift_watch
 from monitor.pipeline.alarms import ACTOR, DriftAlarms
 from monitor.pipeline.drift_watch import DriftWatch, NoSuchSlice
-from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.recalibrators import DriftEpochs, served_otherwise
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import SliceFitted

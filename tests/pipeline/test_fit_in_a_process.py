@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.pipeline.fits import process
-from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes
-from monitor.pipeline.fits.process import WORKER, FitProcess
-from monitor.pipeline.fits.worker import HEAD
+from monitor.pipeline import fit_process
+from monitor.pipeline.fit_process import HEAD, MOST_BYTES, WORKER, FitProcess, outcome_bytes
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome, fit_slices
 from tests.pipeline.fit_processes import (
     PATIENCE,
@@ -123,7 +121,7 @@ def test_what_cannot_be_started_is_a_failure_that_says_why(command):
 
 
 def test_more_rows_than_can_be_sent_are_a_failure_that_says_so(monkeypatch):
-    monkeypatch.setattr(process, "MOST_JOB_BYTES", 1000)
+    monkeypatch.setattr(fit_process, "MOST_JOB_BYTES", 1000)
     with pytest.raises(FitFailed, match="bytes, at most 1000: keep fewer tracks"):
         asyncio.run(fit(quick_job(), PATIENCE))
 
@@ -159,7 +157,7 @@ def test_it_has_one_thread_and_a_session_of_its_own_and_is_told_who_its_parent_i
 def test_a_parent_that_is_killed_leaves_no_fit_behind(fitting):
     program = """
         import asyncio
-        from monitor.pipeline.fits.process import FitProcess
+        from monitor.pipeline.fit_process import FitProcess
         from tests.pipeline.fit_processes import long_job
         asyncio.run(FitProcess().fit(long_job(), 100))
     """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.pipeline.fits.messages import (
+from monitor.pipeline.fit_process import (
     MOST_BYTES,
     MOST_REASON,
     job_pieces,

@@ -17,7 +17,7 @@ from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.pipeline.truth import TruthLedger
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
+from monitor.recalibration.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection

@@ -15,7 +15,7 @@ from monitor.frames.detections import Estimates, Limits, Reason, ReceivedDetecti
 from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
-from monitor.matching.record import INLINE, LabelRecord, Outcome
+from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
 from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.pending import (

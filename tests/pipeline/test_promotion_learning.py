@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import monitor.pipeline.fits.rounds
+import monitor.pipeline.fit_rounds
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
-from monitor.pipeline.fits.process import FitProcess
-from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.fit_process import FitProcess
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
@@ -187,8 +187,8 @@ def rounds_of(*slices: str, **promotion: Any) -> tuple[FitRounds, Promotions, Fi
 def clock(monkeypatch) -> Clock:
     """Moved by the test alone; looks come at once."""
     found = Clock()
-    monkeypatch.setattr(monitor.pipeline.fits.rounds, "time", found)
-    monkeypatch.setattr(monitor.pipeline.fits.rounds, "_ROUNDS_PERIOD", 0.001)
+    monkeypatch.setattr(monitor.pipeline.fit_rounds, "time", found)
+    monkeypatch.setattr(monitor.pipeline.fit_rounds, "_ROUNDS_PERIOD", 0.001)
     return found
 
 

@@ -16,10 +16,16 @@ from hypothesis import strategies as st
 from monitor.drift.state import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
-from monitor.pipeline.restart import Resumption
-from monitor.pipeline.run_state import RUN_STATE, OpenTracks, restore_run, run_state_of, with_tracks
+from monitor.pipeline.restart import (
+    RUN_STATE,
+    OpenTracks,
+    Resumption,
+    restore_run,
+    run_state_of,
+    with_tracks,
+)
 from monitor.statistics.observations import finished
-from monitor.store.drift_documents import family_text, read_family
+from monitor.store.documents import family_text, read_family
 from monitor.store.entries import Entry
 from monitor.store.journal import Journal
 from monitor.store.statistics_state import StoredState, parsed, serialised

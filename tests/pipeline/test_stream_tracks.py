@@ -12,12 +12,11 @@ from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, Header, ReportedTracks, TrackStatus
 from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import FloatArray
-from monitor.pipeline import stream_tracker
+from monitor.pipeline import streams
 from monitor.pipeline.frame_path import Pipeline
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.tracking.rewind import Order
-from monitor.tracking.tracker import Step
+from monitor.tracking.tracker import Order, Step
 from monitor.wire.answers import encode_process_frame_response, encode_process_response
 from tests import laws
 from tests.piped import BAD, DOUBLE, XYZ, opened, pipeline_of, reported, statistics_of
@@ -183,8 +182,8 @@ def fail(*_: object) -> None:
 
 
 FAILURES: dict[str, tuple[Any, str]] = {
-    "before the step": (stream_tracker, "_sightings"),
-    "in the step": (stream_tracker, "follow"),
+    "before the step": (streams, "_sightings"),
+    "in the step": (streams, "follow"),
     "behind the step": (Step, "reported"),
 }
 

@@ -19,9 +19,8 @@ from monitor.promotion.records import (
 )
 from monitor.promotion.register import Judgement, Register
 from monitor.promotion.tracks import WholeTrack
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
 from monitor.statistics.observations import finished
 from tests.promotion.simulated_tracks import tracks

@@ -32,13 +32,12 @@ from monitor.promotion.records import (
 from monitor.promotion.register import Follower, shrinks
 from monitor.promotion.tracks import WholeTrack, rows_of
 from monitor.promotion.trial import ratios
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
 from monitor.statistics.observations import finished
 from monitor.store.codec import InvalidDocument
-from monitor.store.recalibrator_documents import (
+from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
     ConfiguredVersions,

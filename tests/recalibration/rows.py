@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, plain_space
-from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from monitor.recalibration.classes.probabilities import (
+from monitor.recalibration.class_probabilities import (
     LEAST,
 )
+from monitor.recalibration.class_selection import CLASS_METHODS
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.normal import NormalLikelihood
 from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.recalibrator import Recalibrator, as_matrix
 from monitor.recalibration.selection import Selection
 from monitor.store.codec import Codec
-from monitor.store.recalibrator_documents import any_selection_from_json
+from monitor.store.documents import any_selection_from_json
 from tests.reference.datasets import all_sets
 
 # Whatever may stand in a document.

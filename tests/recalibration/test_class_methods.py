@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.optimize import minimize_scalar
 
-from monitor.recalibration.classes.class_scaling import (
+from monitor.recalibration.class_probabilities import (
+    FEWEST,
+    MOST_KNOTS,
+    UNCHANGED,
+    ClassRows,
+    as_columns,
+    averaged_loss,
+    fit_classwise_isotonic,
+    from_logits,
+    from_probabilities,
+)
+from monitor.recalibration.class_scaling import (
     AuxiliaryScaling,
     NetworkFamily,
     VectorFamily,
@@ -21,20 +32,7 @@ from monitor.recalibration.classes.class_scaling import (
     fit_temperature,
     fit_vector_scaling,
 )
-from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS
-from monitor.recalibration.classes.classwise_isotonic import (
-    FEWEST,
-    MOST_KNOTS,
-    UNCHANGED,
-    fit_classwise_isotonic,
-)
-from monitor.recalibration.classes.probabilities import (
-    ClassRows,
-    as_columns,
-    averaged_loss,
-    from_logits,
-    from_probabilities,
-)
+from monitor.recalibration.class_selection import CLASS_FITS, CLASS_METHODS
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.class_evaluation import evaluate_class_rows
 from tests.laws import assert_same

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.slices import RangeBuckets
-from monitor.recalibration.classes.class_scaling import VectorScaling
-from monitor.recalibration.classes.class_selection import (
+from monitor.recalibration.class_probabilities import from_probabilities
+from monitor.recalibration.class_scaling import VectorScaling
+from monitor.recalibration.class_selection import (
     CLASS_IDENTITY,
     CLASS_METHODS,
     AnySelection,
     ClassSelection,
 )
-from monitor.recalibration.classes.probabilities import from_probabilities
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.processes.inputs import Feature, FeatureKind
 from monitor.recalibration.processes.sparse_process import SparseProcess
@@ -34,12 +34,12 @@ from monitor.recalibration.selection import (
     FORMAT,
     IDENTITY,
     METHODS,
-    MOST_SLICES,
+    MOST_SELECTED,
     Selection,
     described,
 )
 from monitor.store.codec import InvalidDocument
-from monitor.store.recalibrator_documents import any_selection_from_json
+from monitor.store.documents import any_selection_from_json
 from tests import laws
 from tests.recalibration.rows import (
     as_read,
@@ -284,8 +284,8 @@ def test_parts_with_a_default_may_be_left_out():
 
 
 def test_a_document_of_more_slices_than_are_ever_served_is_refused():
-    some = {f"slice {i}": Identity() for i in range(MOST_SLICES)}
-    assert len(read_selection(Selection((), Identity(), some).to_json()).by_slice) == MOST_SLICES
+    some = {f"slice {i}": Identity() for i in range(MOST_SELECTED)}
+    assert len(read_selection(Selection((), Identity(), some).to_json()).by_slice) == MOST_SELECTED
     document = Selection((), Identity(), {**some, "more": Identity()}).to_json()
     with pytest.raises(InvalidRecalibrator, match=r"'document.slices' has 4097 entries"):
         read_selection(document)

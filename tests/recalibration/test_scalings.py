@@ -17,18 +17,14 @@ from scipy.stats import chi2
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
 from monitor.recalibration import scaling
-from monitor.recalibration.adaptive_scaling import (
-    PRIOR_TRACKS,
-    AdaptiveScaling,
-    fit_adaptive_scaling,
-    followed,
-)
 from monitor.recalibration.fitting import FITTINGS, FitOptions, prior_strength
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import (
+    PRIOR_TRACKS,
     QUANTILE_LEVEL,
     WIDE,
     WINSOR_LEVEL,
+    AdaptiveScaling,
     Clamp,
     CovarianceScaling,
     FullInput,
@@ -36,7 +32,9 @@ from monitor.recalibration.scaling import (
     Prior,
     VarianceScaling,
     clamped_matrix,
+    fit_adaptive_scaling,
     fit_scale,
+    followed,
     own_share,
 )
 from monitor.statistics.bins import Binning

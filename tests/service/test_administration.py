@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
-from monitor.recalibration.classes.class_selection import AnySelection
+from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
-from monitor.store.recalibrator_documents import any_selection_from_json
+from monitor.store.documents import any_selection_from_json
 from monitor.v1 import recalibrator_admin_pb2 as pb
 from tests.administered import Caller, Refused, administration
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent

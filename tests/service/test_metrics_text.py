@@ -17,8 +17,7 @@ from monitor.promotion.records import Factor, TrialStanding, TrialState
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.service.exposition import build
-from monitor.service.help_texts import HELP
+from monitor.service.exposition import HELP, build
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
 from monitor.statistics.bins import ExportEdges

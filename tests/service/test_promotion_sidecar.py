@@ -85,7 +85,7 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         traffic.close()
 
 
-# `python -m monitor.pipeline.fits.worker` finds this on its PYTHONPATH: it hangs as it begins to
+# `python -m monitor.pipeline.fit_process` finds this on its PYTHONPATH: it hangs as it begins to
 # fit, by when it has its job and watches its parent.
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.records import Factor
 from monitor.recalibration.selection import Selection
-from monitor.service.readings import FactorReader
+from monitor.service.http import FactorReader
 from monitor.statistics.observations import finished
 from tests.learnt import promoted, promotions_of
 from tests.piped import opened, sent

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.client import Access, InvalidAccess
 from monitor.config import LONGEST, MOST_TOKENS, InvalidConfiguration, SecurityConfig, read_tokens
-from monitor.frames.counters import Counters
+from monitor.frames.status import Counters
 from monitor.service.security import (
     LARGEST,
     RIGHTS,

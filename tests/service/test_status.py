@@ -9,9 +9,9 @@ from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.streams import Seen
 from monitor.service.admin import status
-from monitor.service.readings import stamp_lag
+from monitor.service.http import stamp_lag
 from monitor.service.reload import Reloads
-from monitor.wire.fields import value_of
+from monitor.wire.messages import value_of
 from tests.piped import CLASSES, SECOND, XYZ, opened, pipeline_of
 
 

@@ -14,15 +14,16 @@ import pytest
 from annotated_types import Interval, Len
 
 from monitor.frames.marks import MaybeNan, Printable
-from monitor.pipeline.run_state import RUN_STATE
+from monitor.pipeline.restart import RUN_STATE
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.observations import finished
 from monitor.store.codec import Codec, InvalidDocument, OtherDocument
-from monitor.store.drift_documents import family_text, read_family
-from monitor.store.recalibrator_documents import (
+from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
     any_selection_from_json,
+    family_text,
+    read_family,
 )
 from tests.checkpointed import OF_CLASSES, begun, on_disk
 from tests.learnt import begin, promoted

@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor.pipeline.run_state import RUN_STATE
+from monitor.pipeline.restart import RUN_STATE
 from monitor.store.ledger import FILE, LedgerWriter
 from monitor.store.state import StateFile
 from monitor.store.statistics_state import decode, parsed

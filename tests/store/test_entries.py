@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates
-from monitor.frames.frame import Header, TrackIds
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
-from monitor.frames.stored import (
+from monitor.frames.frame import (
+    Header,
     SliceKey,
     StoredEstimates,
     StoredFrame,
     StoredOpinions,
+    TrackIds,
     stored_estimates,
 )
-from monitor.matching.record import INLINE, LabelRecord, Outcome
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
+from monitor.frames.status import TruthAccount
+from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.store.entries import (
     FRAME,
     LABELS,

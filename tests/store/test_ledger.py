@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.store.databases import LedgerFailed, UnusableFile
 from monitor.store.entries import Entry, Key, LabelEntry
+from monitor.store.files import LedgerFailed, UnusableFile
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
 from monitor.store.previous import PreviousPaths, take_over

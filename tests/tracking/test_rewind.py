@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.tracking.kalman import Association
-from monitor.tracking.rewind import MOST_FRAMES, Order, Tracker, follow
+from monitor.tracking.tracker import MOST_FRAMES, Order, Tracker, follow
 from tests.laws import assert_same
 from tests.tracking.scenes import BOX, XY, XY_YAW, model_of, named, run, seen
 

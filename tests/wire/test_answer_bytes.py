@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import AnswerExtras, FrameAnswer, ReceivedFrame, TruthAnswer
 from monitor.frames.reasons import Notice
+from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.answers import (
     encode_process_frame_response,

@@ -30,8 +30,16 @@ from monitor.promotion.records import (
 from monitor.statistics.observations import finished
 from monitor.v1 import calibration_pb2, drift_pb2, recalibration_record_pb2, status_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire.fields import UnknownWord, message_of, value_of
-from monitor.wire.messages import Kind, Listing, Summary, listing, summary
+from monitor.wire.messages import (
+    Kind,
+    Listing,
+    Summary,
+    UnknownWord,
+    listing,
+    message_of,
+    summary,
+    value_of,
+)
 from tests.administered import record
 from tests.piped import BY_SLICE
 from tests.piped_classes import WARM

@@ -19,8 +19,7 @@ from monitor.frames.frame import TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.tracking.kalman import TrackerSettings
 from monitor.tracking.quality import rmse
-from monitor.tracking.rewind import Tracker, follow
-from monitor.tracking.tracker import Sightings, tracker_model
+from monitor.tracking.tracker import Sightings, Tracker, follow, tracker_model
 from monitor.wire.client_messages import Answered
 
 # A true velocity is taken from places no farther apart in time, seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from monitor.commands.doctor.observation import SECOND_NS, Observation
+from monitor.commands.doctor.look import SECOND_NS, Observation
 from monitor.commands.doctor.rules import (
     COUNTED,
     FAILED_FITS,

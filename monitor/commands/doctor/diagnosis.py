@@ -20,8 +20,7 @@ from pathlib import Path
 
 from monitor import __version__
 from monitor.commands.doctor import calibration_rules, sidecar_rules, stream_rules
-from monitor.commands.doctor.look import MOST_SECONDS, look
-from monitor.commands.doctor.observation import Observation
+from monitor.commands.doctor.look import MOST_SECONDS, Observation, look
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity, be, count, duration
 from monitor.commands.options import add_json, add_value, plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Literal, TypeAlias
 
-from monitor.commands.doctor.observation import Observation
+from monitor.commands.doctor.look import Observation
 
 # As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
 MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from monitor.commands.doctor.observation import Answer, Asked, Observation
+from monitor.commands.doctor.look import Answer, Asked, Observation
 from monitor.commands.doctor.rules import (
     CHECKPOINT_SECONDS,
     FRAME_SECONDS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.commands.doctor.observation import SECOND_NS, SILENT_SECONDS, Observation
+from monitor.commands.doctor.look import SECOND_NS, SILENT_SECONDS, Observation
 from monitor.commands.doctor.rules import (
     REMARK,
     WRONG,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.commands.doctor.diagnosis import findings
-from monitor.commands.doctor.observation import Asked, Look, Observation, Samples
+from monitor.commands.doctor.look import Asked, Look, Observation, Samples
 from monitor.commands.doctor.rules import Area, Finding
 from monitor.frames.status import Status, StreamStatus
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.commands.doctor.diagnosis import diagnose, rank, verdict
-from monitor.commands.doctor.observation import GIVEN, Answer, Asked, Limits, Look, Observation
+from monitor.commands.doctor.look import GIVEN, Answer, Asked, Limits, Look, Observation
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity
 from monitor.drift.alarms import DriftState, SliceStanding
 from monitor.drift.bets import Direction, Stage

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.client import Access
-from monitor.commands.doctor.look import limits_of, samples_of
-from monitor.commands.doctor.observation import Limits
+from monitor.commands.doctor.look import Limits, limits_of, samples_of
 from monitor.commands.doctor.rules import count, duration, names, number, share, shares, size
 from monitor.service.exposition import gauge
 

@@ -17,7 +17,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.recalibration import scaling
 from monitor.recalibration.processes import normal
-from monitor.recalibration.processes.multivariate import (
+from monitor.recalibration.processes.normal import (
     UNEXPLAINED,
     GpNormalMultivariate,
     TriangularRow,

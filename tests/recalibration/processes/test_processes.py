@@ -16,8 +16,7 @@ from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.processes.beta_map import BetaErrors, BetaLine, beta_likelihood
 from monitor.recalibration.processes.cauchy import cauchy_likelihood
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
-from monitor.recalibration.processes.multivariate import TriangularRow
-from monitor.recalibration.processes.normal import NormalLikelihood
+from monitor.recalibration.processes.normal import NormalLikelihood, TriangularRow
 from monitor.recalibration.processes.process_fit import (
     Search,
     choose_inputs,

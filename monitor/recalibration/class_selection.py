@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.classes import class_scaling, classwise_isotonic
-from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
-from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
-from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRecalibrator, ClassRows
+from monitor.recalibration import class_probabilities, class_scaling
+from monitor.recalibration.class_probabilities import (
+    ClassIdentity,
+    ClassRecalibrator,
+    ClassRows,
+    ClasswiseIsotonic,
+)
+from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.recalibrator import Document
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.selection import Selection, text_of, version_of
@@ -33,7 +37,7 @@ CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
     class_scaling.Temperature.method: class_scaling.fit_temperature,
     class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
     class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
-    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
+    class_probabilities.ClasswiseIsotonic.method: class_probabilities.fit_classwise_isotonic,
 }
 
 

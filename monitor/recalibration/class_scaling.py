@@ -18,7 +18,7 @@ import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.classes.probabilities import (
+from monitor.recalibration.class_probabilities import (
     LARGEST,
     ClassRows,
     as_columns,

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from monitor.frames.counters import Counters
-from monitor.pipeline.fits.process import FitProcess
+from monitor.frames.status import Counters
+from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions

@@ -1,0 +1,541 @@
+"""Fits in a process of their own: the messages, the worker there, and the side of the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Len
+
+import monitor
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.marks import Printable
+from monitor.frames.space import Space
+from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
+from monitor.promotion.records import FitSettings
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import AnyRecalibrator
+from monitor.store.codec import Codec, InvalidDocument
+
+JOB_FORMAT = "calibration-monitor/fit-job/1"
+_HEAD_LENGTH = 8  # bytes
+_REMEDY = "Fit again; both processes must be of one version of the monitor."
+
+# Bytes of an outcome, recalibrators of all slices: those of Gaussian processes have some ten kB.
+MOST_BYTES = 16 * 2**20
+
+# Characters of the reason why a slice is refused.
+MOST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    """A slice whose arrays follow: how many rows, and which of the arrays that may lack."""
+
+    name: str
+    space: Space
+    n: int
+    timed: bool
+    delayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The head of a job."""
+
+    settings: FitSettings
+    limits: Limits
+    slices: tuple[_Announced, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _SliceLine:
+    """The outcome of a slice: a recalibrator, or the reason why there is none."""
+
+    slice: str
+    fitted: AnyRecalibrator | None = None
+    refused: Annotated[Printable, Len(0, MOST_REASON)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fitted is None) == (self.refused is None):
+            raise ValueError("there must be one of 'fitted' and 'refused'")
+
+
+_HEAD = Codec(_Head, "head", _REMEDY, JOB_FORMAT)
+_LINE = Codec(_SliceLine, "outcome", _REMEDY)
+
+
+def job_pieces(job: FitJob) -> list[memoryview]:
+    """Returns the bytes of a job, in pieces to be sent one by one; the arrays are not copied."""
+    announced = tuple(
+        _Announced(name, rows.space, rows.n, rows.time_s is not None, rows.delay_s is not None)
+        for name, rows in job.slices.items()
+    )
+    text = _HEAD.write(_Head(job.settings, job.limits, announced))
+    # Spaces behind it, so that every array begins where its numbers may be read in place.
+    text = text.ljust(-(-len(text) // 8) * 8)
+    pieces = [memoryview(len(text).to_bytes(_HEAD_LENGTH, "little")), memoryview(text)]
+    for rows in job.slices.values():
+        pieces += [array.data.cast("B") for array in _arrays(rows) if array.size]
+    return pieces
+
+
+def read_job(data: bytes | bytearray) -> FitJob:
+    """Inverts job_pieces, joined; the arrays of the job lie in the data.
+
+    Raises ValueError if the data have no head of this version, or fewer numbers than it announces.
+    """
+    begin = _HEAD_LENGTH + int.from_bytes(data[:_HEAD_LENGTH], "little")
+    head = _HEAD.read(bytes(data[_HEAD_LENGTH:begin]))
+    arrays = _Arrays(memoryview(data)[begin:])
+    slices = {one.name: _rows(one, arrays) for one in head.slices}
+    return FitJob(head.settings, slices, head.limits)
+
+
+def _arrays(rows: FitRows) -> Iterator[npt.NDArray[Any]]:
+    """Yields arrays in the order in which they go out, contiguous and of eight bytes a number."""
+    optional = [array for array in (rows.time_s, rows.delay_s) if array is not None]
+    estimates = rows.estimates
+    for floats in (estimates.mean, estimates.covariance, rows.error, *optional):
+        yield np.ascontiguousarray(floats, np.float64)
+    for integers in (estimates.diagonal, rows.track):
+        yield np.ascontiguousarray(integers, np.int64)
+
+
+def _rows(announced: _Announced, arrays: _Arrays) -> FitRows:
+    """Takes the arrays of a slice. Raises ValueError."""
+    n, space, k = announced.n, announced.space, announced.space.k
+    mean = arrays.take(np.float64, n, k)
+    covariance = arrays.take(np.float64, n, k, k)
+    error = arrays.take(np.float64, n, k)
+    time_s = arrays.take(np.float64, n) if announced.timed else None
+    delay_s = arrays.take(np.float64, n) if announced.delayed else None
+    diagonal = arrays.take(np.int64, n).astype(np.bool_)
+    track = arrays.take(np.int64, n)
+    return FitRows(space, Estimates(mean, covariance, diagonal), error, track, time_s, delay_s)
+
+
+@dataclass(slots=True)
+class _Arrays:
+    """The arrays behind a head, taken one by one."""
+
+    rest: memoryview
+
+    def take(self, kind: type[np.generic], *shape: int) -> npt.NDArray[Any]:
+        """Takes the next array. Raises ValueError where too few bytes are left."""
+        length = 8 * math.prod(shape)
+        taken, self.rest = self.rest[:length], self.rest[length:]
+        return np.frombuffer(taken, kind).reshape(shape)
+
+
+def outcome_bytes(outcome: FitOutcome) -> bytes:
+    """Writes an outcome."""
+    lines = [_fitted_line(name, fitted) for name, fitted in outcome.fitted.items()]
+    lines += [_refused_line(name, reason) for name, reason in outcome.refused.items()]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _fitted_line(name: str, fitted: Recalibrator) -> bytes:
+    line = _LINE.write(_SliceLine(name, fitted))
+    try:
+        # One that cannot be read again could be neither sent nor stored: it is refused here, then.
+        _LINE.read(line)
+    except InvalidDocument as error:
+        return _refused_line(name, f"{fitted.method} made what cannot be used: {error}")
+    return line
+
+
+def _refused_line(name: str, reason: str) -> bytes:
+    # One printable line, whatever the error said.
+    words = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+    return _LINE.write(_SliceLine(name, refused=words[:MOST_REASON]))
+
+
+def read_outcome(data: bytes, job: FitJob) -> FitOutcome:
+    """Inverts outcome_bytes, as the outcome of that job.
+
+    Raises ValueError if the data are anything else: too long, of slices that were not asked for
+    or without one that was, of another method, of other dimensions, or not finite.
+    """
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"the outcome has {len(data)} bytes: at most {MOST_BYTES}.")
+    # However many line ends come: what stands behind the line of the last slice stays one.
+    lines = data.split(b"\n", len(job.slices))
+    outcomes = [_LINE.read(line) for line in lines if line]
+    names = [one.slice for one in outcomes]
+    if sorted(names) != sorted(job.slices):
+        raise ValueError(
+            f"the outcome has {len(names)} slices, and {len(job.slices)} were asked for: every "
+            "slice of the job must be there once, and no other."
+        )
+    fitted = {one.slice: one.fitted for one in outcomes if one.fitted is not None}
+    for name, one in fitted.items():
+        asked, k = job.settings.method, job.slices[name].space.k
+        if one.method != asked or one.k not in (None, k):
+            raise ValueError(
+                f"the outcome of '{name}' is a {one.method} of {one.k} dimensions: a {asked} of "
+                f"{k} was asked for."
+            )
+    return FitOutcome(
+        fitted, {one.slice: one.refused for one in outcomes if one.refused is not None}
+    )
+
+
+# Nothing else may be imported here: numpy is to start at low priority.
+
+# Before the job come its length and whether it is urgent. After the job the pipe stays open: its
+# end says that the parent is gone.
+HEAD = struct.Struct("<Q?")
+MOST_JOB_BYTES = 2**30
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# Beside one process of ordinary priority on the same core: a tenth of it, and a hundredth. What was
+# lowered cannot be raised again, so that imports have the better one, as urgent fits do.
+_LOW_PRIORITY, _LOWEST_PRIORITY = 10, 19
+_FIRST_TO_GO = "1000"
+_TRIES, _PAUSE_S = 10, 0.05
+
+# Address space beyond what the interpreter and its libraries take (0.25 GB): a fit takes up to
+# three times the bytes of its rows, and Gaussian processes 0.1 GB of their own.
+_SPACE = 2**30
+_SPACE_PER_JOB_BYTE = 8
+
+
+class ParentGone(RuntimeError):
+    """The process that waits for the outcome has ended."""
+
+
+def step_back(priority: int) -> None:
+    """Gives all other processes the processor first, and the kernel this process to kill first.
+
+    A system may lack or refuse either; the fit runs without.
+    """
+    # Who is lower already stays so: to be raised takes a right.
+    priority = max(priority, os.getpriority(os.PRIO_PROCESS, 0))
+    os.setpriority(os.PRIO_PROCESS, 0, priority)
+    # Not SCHED_IDLE: frames wait no less beside it, and if all cores are busy a fit gets 0.3 % of
+    # one in place of 1.5 %, and is never done in time.
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        _lower_session(priority)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+
+
+def _lower_session(priority: int) -> None:
+    """Lowers the priority of the session, of which this is the only process.
+
+    If Linux shares the processor out among sessions (autogroup), the priority of a process holds
+    within its session alone, and this session would take half of a busy core.
+    """
+    if os.getsid(0) != os.getpid():
+        return  # other processes of the session must not be lowered too
+    for _ in range(_TRIES):
+        try:
+            Path("/proc/self/autogroup").write_text(str(priority), encoding="ascii")
+            return
+        except BlockingIOError:  # another session was changed within the last tenth of a second
+            time.sleep(_PAUSE_S)
+
+
+def die_with(parent: int) -> None:
+    """Asks the system for SIGKILL when the parent dies. Raises ParentGone if it is dead already.
+
+    The signal comes when the parent's thread that started us ends, and on Linux alone: the end of
+    standard input is watched as well.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise ParentGone(f"the parent is {os.getppid()}, and {parent} is gone")
+
+
+def read_exactly(length: int) -> bytearray:
+    """Reads `length` bytes of standard input. Raises ParentGone if it ends before."""
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        count = os.readv(_STDIN, [rest])
+        if count == 0:
+            raise ParentGone(f"the job ended {len(rest)} bytes before its end")
+        rest = rest[count:]
+    return data
+
+
+def read_framed() -> bytearray:
+    """Waits for the job and reads it. Raises ParentGone, ValueError for over MOST_JOB_BYTES."""
+    length, urgent = HEAD.unpack(read_exactly(HEAD.size))
+    if not urgent:
+        step_back(_LOWEST_PRIORITY)
+    if length > MOST_JOB_BYTES:
+        raise ValueError(f"a job of {length} bytes: at most {MOST_JOB_BYTES}. Keep fewer tracks.")
+    limit_memory(_SPACE + _SPACE_PER_JOB_BYTE * length)
+    return read_exactly(length)
+
+
+def limit_memory(space: int) -> None:
+    """Limits the address space, so that a runaway fit fails alone, and forbids core dumps."""
+    for what, most in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(what)
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (bound, bound))
+
+
+def watch_parent() -> None:
+    """Ends the process at once when standard input ends."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    # os.read takes no lock that the interpreter would want at its end.
+    while os.read(_STDIN, 1):
+        pass
+    os._exit(1)
+
+
+def own_output() -> int:
+    """Returns a descriptor of standard output; prints go to standard error from now on."""
+    output = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    return output
+
+
+def main() -> int:
+    """Does one job and returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # SIGHUP asks the sidecar for a reload.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    step_back(_LOW_PRIORITY)
+    try:
+        die_with(int(sys.argv[1]))
+        output = own_output()
+        from monitor.pipeline.fit_process import outcome_bytes, read_job
+        from monitor.promotion.fits import fit_slices
+
+        data = read_framed()
+        watch_parent()
+        rest = memoryview(outcome_bytes(fit_slices(read_job(data))))
+        while rest:
+            rest = rest[os.write(output, rest) :]
+    except Exception as error:
+        words = " ".join(str(error).split())
+        print(f"{type(error).__name__}: {words}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+WORKER = (sys.executable, "-m", "monitor.pipeline.fit_process")
+# The folder where `-m` finds this very package: the working directory may hold anything.
+_FOLDER = Path(monitor.__file__).parents[1]
+# A second thread of BLAS would take a core that frames need, and round differently.
+_ONE_THREAD = dict.fromkeys(
+    (
+        "BLIS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "1",
+)
+
+# Bytes sent at a time: what a pipe holds.
+_CHUNK = 2**16
+# Bytes kept of the end of standard error, and characters shown of its last line.
+_KEPT_OF_STDERR, _MOST_WORDS = 4096, 500
+
+
+@dataclass(slots=True)
+class FitProcess:
+    """Fits each job in a process of its own, which is started ahead of the job.
+
+    On a busy machine a process of low priority imports its libraries for a minute or more: it does
+    so while tracks are still being collected. Must be used on the main thread's loop: the process
+    dies with the thread that started it.
+
+    command  program and arguments; our process id is appended
+    """
+
+    command: Sequence[str] = WORKER
+    _ahead: _Talk | None = None
+
+    async def prepare(self) -> None:
+        """Starts the process of the next job, unless it is there. Raises FitFailed."""
+        if self._ahead is None or self._ahead.over.done():
+            self._ahead = await _started(self.command)
+
+    async def end(self) -> None:
+        """Ends the process that waits for a job."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.end()
+
+    async def fit(self, job: FitJob, timeout_s: float, *, urgent: bool = False) -> FitOutcome:
+        """Runs fit_slices in a process of one thread and low priority.
+
+        timeout_s  from the job to its outcome
+        urgent     somebody waits for it: it is not at the lowest priority
+        raises     FitFailed, with the reason; the process is gone then, also if the caller is
+                   cancelled
+        """
+        try:
+            pieces = await asyncio.to_thread(_framed, job, urgent)
+        except ValueError as error:
+            raise FitFailed(f"the fit could not be asked for: {error}") from None
+        talk, self._ahead = self._ahead, None
+        if talk is None or talk.over.done():
+            talk = await _started(self.command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await talk.send(pieces)
+                await asyncio.shield(talk.over)
+        except TimeoutError:
+            raise FitFailed(
+                f"the fit took longer than {timeout_s:g} s and was ended: allow it more, or keep "
+                "fewer tracks."
+            ) from None
+        finally:
+            await talk.end()
+        talk.check()
+        try:
+            return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
+        # A broken process may return anything: whatever its outcome raises is a failure of the fit.
+        except Exception as error:
+            raise FitFailed(f"the fit returned what cannot be used: {error}") from None
+
+
+def _framed(job: FitJob, urgent: bool) -> list[memoryview]:
+    """Returns the pieces of a job behind their head. Raises ValueError for too many bytes."""
+    pieces = job_pieces(job)
+    length = sum(piece.nbytes for piece in pieces)
+    if length > MOST_JOB_BYTES:
+        raise ValueError(
+            f"its rows have {length} bytes, at most {MOST_JOB_BYTES}: keep fewer tracks."
+        )
+    return [memoryview(HEAD.pack(length, urgent)), *pieces]
+
+
+async def _started(command: Sequence[str]) -> _Talk:
+    """Starts the process. Raises FitFailed if the system cannot."""
+    try:
+        _, talk = await asyncio.get_running_loop().subprocess_exec(
+            _Talk,
+            *command,
+            str(os.getpid()),
+            env={**os.environ, **_ONE_THREAD},
+            cwd=_FOLDER,
+            # Ctrl-C in the terminal is for the sidecar alone, and the process can lower the
+            # priority of its session as a whole.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FitFailed(f"the fit could not be started: {error}.") from None
+    return talk
+
+
+class _Talk(asyncio.SubprocessProtocol):
+    """Exchanges bytes with one process until it has ended and its pipes are closed."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.said = bytearray()
+        self._too_much = False
+        self._complained = bytearray()
+        self._may_send = asyncio.Event()
+        self._listens = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._may_send.set()
+
+    def pause_writing(self) -> None:
+        self._may_send.clear()
+
+    def resume_writing(self) -> None:
+        self._may_send.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == _STDIN:
+            self._listens = False
+            self._may_send.set()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == _STDERR:
+            self._complained = (self._complained + data)[-_KEPT_OF_STDERR:]
+        elif len(self.said) + len(data) <= MOST_BYTES:
+            self.said += data
+        elif not self._too_much:
+            self._too_much = True
+            self._kill()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(None)
+
+    async def send(self, pieces: Sequence[memoryview]) -> None:
+        """Sends a job, or as much of it as the process reads.
+
+        The pipe stays open: its end tells the process that the sidecar has ended.
+        """
+        pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
+        for piece in pieces:
+            for begin in range(0, piece.nbytes, _CHUNK):
+                await self._may_send.wait()
+                if not self._listens:
+                    return
+                pipe.write(piece[begin : begin + _CHUNK])
+                # A fast reader never pauses us: without this, frames would wait for the whole job.
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Ends the process and closes its pipes."""
+        if not self.over.done():
+            self._kill()
+            # A process that inherited the other end of a pipe must not keep ours open.
+            for descriptor in (_STDIN, _STDOUT, _STDERR):
+                pipe = self._transport.get_pipe_transport(descriptor)
+                if pipe is not None:
+                    pipe.close()
+            await asyncio.shield(self.over)
+
+    def check(self) -> None:
+        """Raises FitFailed, with the last line of standard error, if the process failed."""
+        if self._too_much:
+            raise FitFailed(f"the fit returned more than {MOST_BYTES} bytes and was ended.")
+        code = self._transport.get_returncode()
+        if code == 0:
+            return
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            names = {one.value: one.name for one in signal.Signals}
+            how = f"signal {names.get(-code, -code)}"
+        lines = self._complained.decode("utf-8", "replace").split("\n")
+        words = next((line for line in reversed(lines) if line.strip()), "it did not say why")
+        shown = "".join(c if c.isprintable() else " " for c in words).strip()[-_MOST_WORDS:]
+        raise FitFailed(f"the fit ended with {how}: {shown}")
+
+    def _kill(self) -> None:
+        # The whole group; transport.kill could take the exit code from the loop.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)

@@ -1,1 +1,0 @@
-"""Fits of recalibrators, in a process of their own, and the rounds in which they are asked for."""

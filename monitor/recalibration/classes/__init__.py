@@ -1,1 +1,0 @@
-"""Recalibration of class probabilities: methods and their document, as pure values."""
