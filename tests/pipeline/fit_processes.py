@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from monitor.pipeline.fit_process import HEAD, job_pieces
+from monitor.pipeline.fit_process import job_pieces
+from monitor.pipeline.fit_worker import HEAD
 from monitor.promotion.fits import FitJob
 from tests.promotion.fit_jobs import job_of, rows_of
 

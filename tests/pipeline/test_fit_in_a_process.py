@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from monitor.pipeline import fit_process
-from monitor.pipeline.fit_process import HEAD, MOST_BYTES, WORKER, FitProcess, outcome_bytes
+from monitor.pipeline.fit_process import MOST_BYTES, WORKER, FitProcess, outcome_bytes
+from monitor.pipeline.fit_worker import HEAD
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome, fit_slices
 from tests.pipeline.fit_processes import (
     PATIENCE,
@@ -177,7 +178,7 @@ def test_a_parent_that_is_killed_leaves_no_fit_behind(fitting):
 
 def python(program: str) -> str:
     """What a program prints that has the worker at hand as `worker`."""
-    whole = "import os, sys\nfrom monitor.pipeline.fits import worker\n"
+    whole = "import os, sys\nfrom monitor.pipeline import fit_worker as worker\n"
     whole += textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", whole], capture_output=True, text=True, timeout=PATIENCE, check=True
