@@ -1,6 +1,8 @@
 """calibration-monitor apply: recalibrates a recorded file.
 
 The recalibrator comes from a file; nothing is fitted here.
+
+Which rows of a file are recalibrated is chosen in `recordings`.
 """
 
 from __future__ import annotations

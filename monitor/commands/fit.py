@@ -1,4 +1,8 @@
-"""calibration-monitor fit: fits a recalibrator to a recorded file."""
+"""calibration-monitor fit: fits a recalibrator to a recorded file.
+
+For Gaussians that is one recalibrator of all rows, with one for each slice asked for; for class
+probabilities a single one. The methods themselves live in `recalibration`.
+"""
 
 from __future__ import annotations
 

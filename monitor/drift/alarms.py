@@ -1,4 +1,11 @@
-"""Alarms of drift: when the evidence reaches the budget, which are latched, how one is told."""
+"""Alarms of drift: when the evidence reaches the budget, which are latched, how one is told.
+
+An alarm is raised once, and stays until somebody acknowledges it, another epoch begins, or nothing
+came of it for a stated time. When an alarm is raised is not decided here.
+
+One odd object is no drift, so the tracks that had ground truth of late are remembered, and those
+that say that something is wrong. What becomes of an alarm afterwards is said in Alarms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Clocks of sources, and frames of several sources brought into one order of time."""
+"""Clocks of sources, and frames of several sources brought into one order of time.
+
+DrivingClock counts the hours of driving in which the budget of false alarms is counted. SourceTimes
+tells which second it is, what is late and when a source begins anew. Stamps of different sources
+are never compared: one source may have its ground truth at once, another one minutes later.
+
+Sums do not care about the order of items; bets, which take one observation after the other, do.
+"""
 
 from __future__ import annotations
 

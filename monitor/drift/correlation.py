@@ -2,6 +2,9 @@
 
 Sums of bounded size are kept, along tracks or, where tracks are unknown, along frames. x is the
 normalised squared error per dimension, cut as in clusters.py.
+
+Records are moved as plain bytes, by take, compress and the functions here: indexing a structured
+array moves them field by field, ten times slower.
 """
 
 from __future__ import annotations

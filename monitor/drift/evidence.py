@@ -6,6 +6,33 @@ hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have i
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
 hours, and T is the time between two false alarms. Which bets there are is said in bets.py and
 track_evidence.py, what comes of evidence in judging.py.
+
+A second t of track i has y = m0 + c_t + a_i + w, a_i ~ N(0, τ²), w ~ N(0, ω²). The common level
+c_t is shared by all tracks of a slice: weather, or the pose of the vehicle. Nothing is wrong for
+as long as it stays within the band, however it moves there; drift is a level beyond an end of it.
+
+So the null is not one level but all paths within the band. They are weighed as a hidden Markov
+chain: STATES levels from the lower to the upper end, whose probabilities are updated with every
+second (the forward algorithm). With p(y | c) the normal density of a second's levels at common
+level c, given the earlier seconds of their tracks, a bet on level b beyond the band is
+
+    L = p(y | b) / Σ_c P(c | the past) p(y | c).
+
+The mean of L is at most 1, averaged over the paths of the chain. On any one path within the band a
+bet wins at most ln 1/P(the path): up to 10 nats for a jump to an end of the band, a quarter of a
+nat for a second without a move. A bet on b loses on every level within the band.
+
+Given n earlier seconds of a track with mean ȳ, of which the chain explains c̄ by the common level,
+r = y − m0 − h(ȳ − m0 − c̄) is N(c_t, v): h = nτ²/(ω² + nτ²), v = ω² + τ²ω²/(ω² + nτ²). If the level
+has been at b for j of the n seconds, the chain took them for the end e of the band, and r has
+mean e + (b − e) f, f = 1 − jτ²/(ω² + nτ²). The change is taken to be where the evidence of the
+chart began to rise; how b and j are chosen decides only how fast drift is found.
+
+This holds if blocks are normal and tracks independent but for the common level. That is a model:
+it is learned from a reference, r is cut, and what it promises on correlated and heavy-tailed
+errors was simulated, not proved.
+
+Source of the forward algorithm: Rabiner 1989, equations 19 and 20.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A frame comes with its header, is answered, gets labels and goes into the statistics as matched
 rows. Code that checks, recalibrates or matches a frame never lives here.
+
+It holds the estimates that the detector sent, those that were forwarded and the version of the
+recalibrator. Labels never live here: see matching/objects.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Status and counters of a sidecar as values; finding them out never lives here."""
+"""Status and counters of a sidecar as values; finding them out never lives here.
+
+Plain numbers: the pipeline adds to them, the metrics read them. Names of metrics never live here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Distances between detections and labelled objects, both at the time of the frame."""
+"""Distances between detections and labelled objects, both at the time of the frame.
+
+A distance compares means, boxes or whitened errors. Each has a quick side, `rank`, which rules
+out most pairs of a frame, and an exact one, `of_pairs`, for the rest. Which pairs belong together
+is decided in gate.py.
+
+An object is interpolated between the two samples of its track around the frame, and never
+extrapolated. Samples of one object id are one label. A sample without a stamp says where the
+object is at the time of the frame, and takes precedence over all stamped samples of its id.
+Detections never appear here.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A sample can be used if it can be placed and its class was named; both are checked before any
 detection is looked at. Every object of a message is in exactly one count of the TruthAccount;
 several samples of one id are one object. Labels that name a detection never appear here.
+
+How a label finds its detection is decided in labels.py and objects.py.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Overload, contained
-from monitor.pipeline.labelled_rows import MatchedCounting, inline_rows
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.pipeline.pending import Dropped, tracks_of
@@ -51,7 +50,7 @@ from monitor.pipeline.streams import (
     refuse_header,
     tracker_of,
 )
-from monitor.pipeline.truth import Ahead, Search, TruthLedger
+from monitor.pipeline.truth import Ahead, MatchedCounting, Search, TruthLedger, inline_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
 from monitor.tracking.kalman import TrackerSettings, one_second

@@ -1,6 +1,9 @@
 """Takes the live state for a checkpoint, and goes on from one.
 
 The entries of the ledger after the checkpoint are done again.
+
+These are clocks, streams, tracks that go on, and the account of detections and labels. A checkpoint
+holds them, so that a restarted sidecar goes on as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -21,11 +24,10 @@ from monitor.matching.objects import LabelRecord
 from monitor.pipeline.accounts import SHARES
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.pending import Dropped, PendingFrame
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
-from monitor.pipeline.truth import TruthLedger
+from monitor.pipeline.truth import MatchedCounting, TruthLedger
 from monitor.promotion.records import Record
 from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection

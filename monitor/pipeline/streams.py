@@ -1,4 +1,14 @@
-"""The live state of one stream: its header, its event time, its tracker."""
+"""The live state of one stream: its header, its event time, its tracker.
+
+The age of a frame is told without a clock that detector and sidecar share. Time is an argument;
+nothing here looks at a clock.
+
+Arrival minus capture stamp is the age and an unknown difference of two clocks. The smallest of the
+last minute is taken for a frame that did not wait, so that the rest is what others waited longer.
+A detector that is always late by the same time is not found late: nothing here could know.
+
+Association and filtering never happen here, but in `tracking`.
+"""
 
 from __future__ import annotations
 

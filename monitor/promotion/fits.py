@@ -1,4 +1,11 @@
-"""Fits of candidates: which tracks a fit is made of, and the fit of each slice on its own."""
+"""Fits of candidates: which tracks a fit is made of, and the fit of each slice on its own.
+
+Where and when a fit runs is not known here: it has a process of its own.
+
+A few frames a second of every source are learned from; their whole tracks are kept by slice, the
+newest ones; a fit takes those that are of one regime, so that it does not average a fault with the
+time before it. Slices that look healthy are not fitted: beside a healthy detector no process runs.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ Methods have files of their own, but for the identity.
 
 Scores are laid out in columns, (C, N): the loops run over the classes, the arithmetic over all N
 opinions. No sum depends on how many there are, so that a detection has the same bits alone or not.
+
+One class against the others, then made to add up to 1 (Zadrozny & Elkan 2002).
 """
 
 from __future__ import annotations

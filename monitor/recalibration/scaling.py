@@ -1,4 +1,20 @@
-"""Scalings of covariances in closed form, from sums over the errors."""
+"""Scalings of covariances in closed form, from sums over the errors.
+
+The factor on σ makes normalised errors have their nominal size, by one of three objectives. On
+heavy tails no Gaussian scale satisfies both NEES and coverage, so the objective is the user's
+choice.
+
+Variance scaling has one factor on σ for each dimension (Levi et al. 2019, section 3.1).
+Covariance scaling has the correlation of the errors too: a detector that sends variances is given
+the correlations of the normalised residuals; one that sends covariances has their size corrected,
+and on request their shape.
+
+With few rows a scaling leans on a prior: an earlier fit, or that of the wider slice. And no factor
+goes beyond a clamp.
+
+It forgets exponentially in event time. What it remembers is part of its document, so that it can
+go on; a fit is the value after it has followed all tracks of some rows.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 The endpoint is read-only, has threads of its own, serves bytes that were made before and touches no
 live state. Requests are bounded in size, in time and in number, so that no client can hold it up.
+
+It is made off the frame path, in steps that let frames pass in between.
+
+A value that its owner has at hand is read by the family that shows it, in `metrics`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Writes the text of /metrics from one snapshot, family by family, so that frames pass in between.
 
 Families with a series for each slice are written by slice_metrics. Nothing here changes live state.
+
+Measures, windows, class probabilities and drift are written from readings, recalibrators from the
+live decisions about them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Documents of recalibrators, of references and of drift, as JSON."""
+"""Documents of recalibrators, of references and of drift, as JSON.
+
+What may stand in a document is said by the classes of the recalibrators; a document differs from a
+selection in that each recalibrator stands beside what it rests on. `fitted_on` holds notes for
+people, and anything may stand there.
+
+`calibration-monitor reference` writes a file of references for people and sidecars to read. The
+state of a family is written slice by slice, so that no step holds up the event loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Files and databases of one sidecar: whole or not there, and private to their owner."""
+"""Files and databases of one sidecar: whole or not there, and private to their owner.
+
+A checked file is a magic number, the version of this format, the length and the CRC-32 of what
+follows, and then the bytes themselves. Their meaning is not known here.
+"""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from monitor.frames.detections import Estimates, Reason
 from monitor.frames.slices import TOTAL
 from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.labelled_rows import MatchedCounting
 from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
-from monitor.pipeline.truth import TruthLedger
+from monitor.pipeline.truth import MatchedCounting, TruthLedger
 from monitor.recalibration.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling

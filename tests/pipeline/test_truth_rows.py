@@ -8,7 +8,7 @@ import pytest
 from monitor.frames.detections import Estimates, Limits, examine
 from monitor.frames.frame import TrackIds
 from monitor.matching.objects import INLINE, LabelRecord
-from monitor.pipeline.labelled_rows import RowsWithTruth, inline_rows, tracks_told
+from monitor.pipeline.truth import RowsWithTruth, inline_rows, tracks_told
 from tests.piped import DOUBLE, XYZ, sent
 from tests.received import detections
 

@@ -3,6 +3,8 @@
 For a while one sensor reports variances five times too small. All else is the sidecar's doing: it
 raises an alarm, fits a recalibrator beside the stream, tries it on later truth, promotes it, and
 rolls it back when the fault is over.
+
+The page is one HTML file that names no other address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Looks twice at a running sidecar, by HTTP and gRPC; what was seen is one observation."""
+"""Looks twice at a running sidecar, by HTTP and gRPC; what was seen is one observation.
+
+Requests are bare HTTP/1.0, past any proxy. Nothing raises for what the network or the sidecar
+does: the answer then says why there is nothing.
+
+Metrics are values by labels; an increase is what was added between the looks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""GP-Normal: sizes of a Gaussian, and correlations, that depend on the estimate."""
+"""GP-Normal: sizes of a Gaussian, and correlations, that depend on the estimate.
+
+The log of the factor is a Gaussian process of the estimate (Küppers et al. 2022, section 3).
+Errors are Gaussian, and their likelihood is in closed form: variance off by w = e^f, one latent
+value f a dimension.
+
+(Küppers et al. 2022, section 3, covariance estimation and recalibration.) The covariance is
+Σ̂ = W G Gᵀ Wᵀ: W a factor of what the detector sent, G lower triangular with the rows
+(φ_i0 … φ_i,i−1, √exp f_i). With Σ = W Wᵀ = L D Lᵀ it is the LDLᵀ of Küppers et al. 2022, eq. 8:
+with Δ = diag(W), exp f_i multiplies D, and the unit triangular Δ G diag(G)⁻¹ Δ⁻¹ multiplies L.
+All arithmetic is by element, so that a detection gives the same bits alone and among others.
+
+Whitened errors are u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) η_i with η_i ~ N(0, 1) and the innovations
+ε_j of the earlier rows as they were fitted: their covariance is G Gᵀ (a moving average Cholesky
+factor, Zhang and Leng 2012). The joint density is a product over i, and each factor a regression
+on innovations that are already known, so that a process for each row of G is fitted by itself.
+"""
 
 from __future__ import annotations
 
