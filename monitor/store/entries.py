@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -79,6 +80,22 @@ class Kept:
 
     entry: FrameEntry
     labels: tuple[LabelEntry, ...] = ()
+
+
+def latest(entries: Iterable[Entry]) -> Kept | None:
+    """Returns the latest frame among entries of one name, with its labels; None without a frame.
+
+    An entry may be there twice. Labels before the frame are of an earlier one of its name.
+    """
+    once = {entry.sequence: entry for entry in entries}
+    found = None
+    for sequence in sorted(once, key=lambda number: (abs(number), number)):
+        entry = once[sequence]
+        if isinstance(entry, FrameEntry):
+            found = Kept(entry)
+        elif found is not None:
+            found = Kept(found.entry, (*found.labels, entry))
+    return found
 
 
 # ---- numbers

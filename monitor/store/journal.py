@@ -31,6 +31,7 @@ from monitor.store.entries import (
     LabelEntry,
     bodies_of,
     is_frame,
+    latest,
     signed,
     unkeyed,
 )
@@ -103,26 +104,15 @@ class LedgerReader:
         raises     UnusableFile, LedgerFailed
         """
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM entries WHERE stream = ? AND frame_id = ?",
-            *(stream, signed(frame_id)),
+            f"SELECT {COLUMNS} FROM entries WHERE stream = ? AND frame_id = ?"
+            " AND abs(sequence) < ? AND (?4 IS NULL OR partition = ?4)"
+            " ORDER BY abs(sequence), sequence",
+            *(stream, signed(frame_id), before, partition),
         )
-        rows = [
-            row
-            for row in rows
-            if abs(row[0]) < before and (partition is None or row[1] == partition)
-        ]
-        frames = (row for row in rows if row[2] != LABELS)
-        latest = max(frames, key=lambda row: (abs(row[0]), row[0]), default=None)
-        if latest is None:
-            return None
-        frame, labels = self._entry(latest), []
-        for row in sorted(rows):
-            if row[2] == LABELS and row[1] == latest[1] and row[0] > abs(latest[0]):
-                labels.append(self._entry(row))
-        if not isinstance(frame, FrameEntry):
-            return None
-        told = tuple(entry for entry in labels if isinstance(entry, LabelEntry))
-        return Kept(frame, told) if len(told) == len(labels) else None
+        at = max((at for at, row in enumerate(rows) if row[2] != LABELS), default=len(rows))
+        entries = [self._entry(row) for row in rows[at:] if row[1] == rows[at][1]]
+        sound = [entry for entry in entries if entry is not None]
+        return latest(sound) if len(sound) == len(entries) else None
 
     def after(self, sequence: int) -> Iterator[Entry]:
         """Yields all entries with a higher sequence, in order, but for the damaged ones.
@@ -140,7 +130,7 @@ class LedgerReader:
                     yield entry
             sequence = rows[-1][0]
 
-    def _rows(self, query: str, *values: int | str) -> list[Row]:
+    def _rows(self, query: str, *values: int | str | None) -> list[Row]:
         with failures(self.path):
             mark = mark_of(self.path)
             if self._connection is None or mark != self.mark:
@@ -272,6 +262,7 @@ class Journal:
     pressed   set when a checkpoint is needed, without which the budget cannot be kept
     drops     partitions that went, by reason
     failures  writes and reads that came to nothing, and entries that are never written
+    keeps     whether there is a ledger at all
     """
 
     claim: Claim | None
@@ -280,8 +271,9 @@ class Journal:
     pressed: asyncio.Event = field(default_factory=asyncio.Event)
     drops: Counter[str] = field(default_factory=Counter)
     failures: int = 0
-    _dropped: Callable[[int, str], None] | None = None
-    _writer: LedgerWriter | None = None
+    keeps: bool = field(init=False)
+    _dropped: Callable[[int, str], None] = field(init=False)
+    _writer: LedgerWriter = field(init=False)
     _reader: LedgerReader = field(init=False)
     _queue: JournalQueue = field(init=False)
     _noted: int = 0  # sequence of the last entry that was taken
@@ -303,9 +295,9 @@ class Journal:
 
     def __post_init__(self) -> None:
         settings, path = self.settings, (self.folder or Path()).absolute() / FILE
-        if self.claim is not None:
-            keep = math.ceil(settings.keep_hours * 60 / settings.partition_minutes)
-            self._writer = LedgerWriter(path, settings.disk_bytes, keep, self.claim)
+        keep = math.ceil(settings.keep_hours * 60 / settings.partition_minutes)
+        self.keeps = self.claim is not None
+        self._writer = LedgerWriter(path, settings.disk_bytes, keep, self.claim)
         self._reader, self._queue = LedgerReader(path), JournalQueue(settings.queue_frames)
         self._writing = ThreadPoolExecutor(1, "pending-writer")
         self._reading = ThreadPoolExecutor(1, "pending-reader")
@@ -322,8 +314,8 @@ class Journal:
 
         dropped  told of each partition that goes from now on, and why
         """
-        opened = Opened()
-        if self._writer is not None:
+        opened, self._dropped = Opened(), lambda number, reason: None
+        if self.keeps:
             try:
                 opened = self._writer.open()
                 failed = opened.failed
@@ -347,13 +339,12 @@ class Journal:
 
     def replay(self, after: int) -> Iterator[Entry]:
         """Yields all entries with a higher sequence, in order."""
-        writer = self._writer
-        if writer is None or not writer.partitions:
+        if not self._writer.partitions:
             return
         try:
             yield from self._reader.after(after)
         except UnusableFile as error:
-            writer.refuse(self._reader.mark, error)
+            self._writer.refuse(self._reader.mark, error)
         except Exception as error:
             log.exception("pending: the ledger in %s is not replayed", self.folder)
             self._say(f"what is in {self.folder} is not replayed: {error}")
@@ -367,12 +358,12 @@ class Journal:
 
         before  it is told as it was before the entry of that sequence
         """
-        found, writer = None, self._writer
-        if writer is not None and writer.partitions:
+        found = None
+        if self._writer.partitions:
             try:
                 found = self._reader.find(stream, frame_id, partition, before)
             except UnusableFile as error:
-                writer.refuse(self._reader.mark, error)
+                self._writer.refuse(self._reader.mark, error)
             except LedgerFailed as error:
                 self._not_read(error)
             self._take_in()
@@ -387,7 +378,7 @@ class Journal:
         so long that memory runs out. And an entry may have no bytes: it is never durable.
         """
         frame = isinstance(entry, FrameEntry)
-        if self._writer is None or (self._queue.crowded(1.0) if frame else self._queue.full):
+        if not self.keeps or (self._queue.crowded(1.0) if frame else self._queue.full):
             return False
         try:
             # Encoded on the loop: an encoding thread would take the interpreter lock from it, and
@@ -407,7 +398,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """True while no labels are taken, since the disk has taken none for long."""
-        return self._writer is not None and self._queue.full
+        return self._queue.full
 
     async def durable(self, sequence: int) -> bool:
         """Tells whether all entries up to a sequence survive a power failure.
@@ -419,7 +410,7 @@ class Journal:
 
     async def settled(self, sequence: int) -> bool:
         """Returns as `durable`, but for entries that never will be written: these are counted."""
-        if self._writer is None:
+        if not self.keeps:
             return False
         wanted = min(sequence, self._noted)
         if wanted <= self._synced:
@@ -443,49 +434,39 @@ class Journal:
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
         """Finds the latest frame of a name, with its labels, be they written or not."""
-        writer, loop = self._writer, asyncio.get_running_loop()
-        if writer is None:
-            return None
+        loop = asyncio.get_running_loop()
         # First what waits: it goes only when it is on the disk.
-        waiting = self._queue.of((stream, signed(frame_id)), partition)
-        frames = [entry for entry in waiting if isinstance(entry, FrameEntry)]
-        labels = [entry for entry in waiting if isinstance(entry, LabelEntry)]
-        if writer.partitions:
+        entries = self._queue.of((stream, signed(frame_id)), partition)
+        if self.keeps and self._writer.partitions:
             where = stream, frame_id, partition, NEVER
             try:
                 found = await loop.run_in_executor(self._reading, self._reader.find, *where)
                 if found is not None:
-                    frames.append(found.entry)
-                    labels = [*found.labels, *labels]
+                    entries += [found.entry, *found.labels]
             except UnusableFile as error:
-                await loop.run_in_executor(self._writing, writer.refuse, self._reader.mark, error)
+                refused = self._reader.mark, error
+                await loop.run_in_executor(self._writing, self._writer.refuse, *refused)
             except LedgerFailed as error:
                 self._not_read(error)
             self._take_in()
-        latest = max(frames, key=lambda frame: (abs(frame.sequence), frame.sequence), default=None)
-        if latest is None:
-            return None
-        # Labels of an earlier frame of its name are not of it.
-        ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(latest.sequence)}
-        return Kept(latest, tuple(ours[sequence] for sequence in sorted(ours)))
+        return latest(entries)
 
     def covered(self, sequence: int, now: int | None = None) -> None:
         """Notes that a checkpoint has all up to a sequence: it may expire, and is not replayed.
 
         now  partition that event time is in, as it is believed; None: that of the latest entry
         """
-        if self._writer is not None:
-            self._writer.covered, self._writer.now = sequence, now
+        self._writer.covered, self._writer.now = sequence, now
 
     async def close(self) -> None:
         """Writes what waits, if the disk takes it, and closes the file."""
-        writer, loop = self._writer, asyncio.get_running_loop()
-        if writer is None:
+        loop = asyncio.get_running_loop()
+        if not self.keeps:
             return
         while self._queue or self._noted > self._synced:
             if not await self.settled(self._noted):
                 break
-        self._writer = None
+        self.keeps = False
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -494,16 +475,11 @@ class Journal:
         if self._queue:
             log.warning("pending: %d entries are lost: the disk takes none", len(self._queue))
         await loop.run_in_executor(self._reading, self._reader.close)
-        await loop.run_in_executor(self._writing, writer.disconnect)
+        await loop.run_in_executor(self._writing, self._writer.disconnect)
         self._reading.shutdown()
         self._writing.shutdown()
 
     # ---- what metrics read
-
-    @property
-    def keeps(self) -> bool:
-        """True where there is a ledger at all."""
-        return self._writer is not None
 
     @property
     def waiting(self) -> int:
@@ -513,18 +489,17 @@ class Journal:
     @property
     def bytes(self) -> int:
         """Returns the bytes on the disk, as of the last commit."""
-        return 0 if self._writer is None else self._writer.bytes
+        return self._writer.bytes
 
     @property
     def partitions(self) -> int:
         """Counts the stretches of event time that have entries."""
-        return 0 if self._writer is None else len(self._writer.partitions)
+        return len(self._writer.partitions)
 
     @property
     def refused(self) -> int:
         """Counts files and entries that could not be used, and partitions that vanished."""
-        files = 0 if self._writer is None else self._writer.refused
-        return files + self._damaged + self.drops["vanished"]
+        return self._writer.refused + self._damaged + self.drops["vanished"]
 
     # ---- the task that writes
 
@@ -560,7 +535,6 @@ class Journal:
 
     async def _attempt(self) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()
-        assert writer is not None
         batch = self._queue.first(_AT_ONCE if self._waiters else _AT_EASE)
         through = max((bodies[-1][0].sequence for bodies in batch), default=self._noted)
         # Those who come while it is written wait for the next one.
@@ -603,7 +577,6 @@ class Journal:
 
     async def _tidy(self) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()
-        assert writer is not None
         self._untidy = False
         try:
             self._untidy = await loop.run_in_executor(self._writing, self._timed, writer.tidy)
@@ -644,8 +617,6 @@ class Journal:
     def _take_in(self) -> None:
         """Takes in what went, and what could not be used, and says so."""
         writer = self._writer
-        if writer is None:
-            return
         if writer.pressed:
             writer.pressed = False
             self.pressed.set()
@@ -655,8 +626,7 @@ class Journal:
             writer.told[gone.number] = self._noted
             # What others make of it must not end the writing.
             try:
-                if self._dropped is not None:
-                    self._dropped(gone.number, gone.reason)
+                self._dropped(gone.number, gone.reason)
             except Exception:
                 log.exception("pending: partition %d is not counted as dropped", gone.number)
         while writer.said:

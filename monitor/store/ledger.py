@@ -74,6 +74,12 @@ _WITHOUT_FRAME = (
     " WHERE partition = value ->> 1 AND stream = value ->> 3 AND frame_id = value ->> 4"
     f" AND kind <> {LABELS} AND abs(sequence) < value ->> 0)"
 )
+# Rows whose number something else has: what is there was promised, and stays.
+_TAKEN = (
+    "SELECT sequence FROM json_each(?) JOIN entries ON sequence = value ->> 0"
+    f" WHERE value ->> 2 <> {BROUGHT}"
+    " AND (stream, frame_id, crc) IS NOT (value ->> 3, value ->> 4, value ->> 9)"
+)
 _RECENT = (
     "SELECT * FROM (SELECT sequence, stream, frame_id, number, partition FROM entries"
     f" WHERE sequence > 0 AND kind = {FRAME} ORDER BY sequence DESC LIMIT ?1)"
@@ -195,7 +201,6 @@ class LedgerWriter:
     # Partitions whose blobs are being deleted: the last blob, and bytes.
     _dying: dict[int, tuple[int, int]] = field(default_factory=dict)
     _wal_pages: int = field(init=False)
-    _synchronous: bool = False
     _unsynced: bool = False
     _aside_bytes: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
@@ -275,7 +280,7 @@ class LedgerWriter:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Looks at what the file says of itself, and begins an empty one."""
-        run, self._synchronous = connection.execute, False
+        run = connection.execute
         (application,), (version,) = (
             run(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
         )
@@ -332,15 +337,10 @@ class LedgerWriter:
             if (size := run(bytes_of, (number, blob)).fetchone()[0]) is not None:
                 self._dying[number] = blob, size
 
-    def _synchronise(self, connection: sqlite3.Connection, durable: bool) -> None:
-        """Has what follows synced when it is committed, or not."""
-        if durable != self._synchronous:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._synchronous = durable
-
     @contextlib.contextmanager
     def _transaction(self, connection: sqlite3.Connection, durable: bool = False) -> Iterator[None]:
-        self._synchronise(connection, durable)
+        # Synced when it is committed, or not.
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -421,58 +421,53 @@ class LedgerWriter:
         with failures(self.path):
             self._expire({key.partition for key, *_ in bodies})
             self._keep_budget()
-            if not bodies:
-                # A commit without sync leaves it in the WAL, which no lock of SQLite is on.
-                if durable and self._unsynced:
-                    sync_path(beside(self.path, "-wal"), os.O_NOFOLLOW)
-                    self._unsynced = False
-                return set()
             lost = self._without_frame(run, [key for key, *_ in bodies])
             rows, blobs = self._laid_out([one for one in bodies if one[0].sequence not in lost])
-            with self._transaction(connection, durable):
-                for blob in blobs:
-                    run("INSERT INTO blobs VALUES (?, ?, ?)", blob)
-                inserted = run(_INSERT, (json.dumps(rows),)).rowcount
-                taken = set() if inserted == len(rows) else _taken(run, rows)
-                # A checkpoint that came later knows that they are gone.
-                for number in [n for n, entry in list(self.told.items()) if entry < self.covered]:
-                    if number not in self._dying:
-                        run("DELETE FROM gone WHERE partition = ?", (number,))
-                        self._gone.pop(number, None)
-                        del self.told[number]
-            if mark_of(self.path) != self.mark:
-                raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
-        for row in rows:
-            there = self.partitions.setdefault(row[1], Partition())
-            there.last = max(there.last, row[0])
-            there.bytes += row[8]
-        self._last = max([self._last, *(row[0] for row in rows)])
-        if durable and not rows and self._unsynced:  # such a commit writes, and syncs, nothing
-            with failures(self.path):
+            if bodies:
+                with self._transaction(connection, durable):
+                    for blob in blobs:
+                        run("INSERT INTO blobs VALUES (?, ?, ?)", blob)
+                    numbered = (json.dumps(rows),)
+                    if run(_INSERT, numbered).rowcount < len(rows):
+                        lost |= {sequence for (sequence,) in run(_TAKEN, numbered)}
+                    # A checkpoint that came later knows that they are gone.
+                    for number, entry in list(self.told.items()):
+                        if entry < self.covered and number not in self._dying:
+                            run("DELETE FROM gone WHERE partition = ?", (number,))
+                            self._gone.pop(number, None)
+                            del self.told[number]
+                if mark_of(self.path) != self.mark:
+                    raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+            for row in rows:
+                there = self.partitions.setdefault(row[1], Partition())
+                there.last = max(there.last, row[0])
+                there.bytes += row[8]
+            self._last = max([self._last, *(row[0] for row in rows)])
+            if durable and not rows and self._unsynced:
+                # Such a commit syncs nothing: what is in the WAL, which no lock of SQLite is on.
                 sync_path(beside(self.path, "-wal"), os.O_NOFOLLOW)
-        self._unsynced = not durable
-        if lost or taken:
-            said = ", ".join(map(str, sorted(lost | taken)[:8]))
+            self._unsynced = not durable and (self._unsynced or bool(rows))
+        if lost:
+            said = ", ".join(map(str, sorted(lost)[:8]))
             log.warning(
                 "pending: entries %s are not written: the frame that they are of is not there, or "
                 "another entry has their number",
                 said,
             )
-        return lost | taken
+        return lost
 
     def _without_frame(self, run: Run, keys: list[Key]) -> set[int]:
-        """Finds labels of frames that are not there: nobody could say what they are of."""
-        earliest: dict[tuple[int, str, int], int] = {}
+        """Finds labels of frames that are not there: nobody could say what they are of.
+
+        keys  in the order in which they are written: a frame before its labels
+        """
+        seen, asked = set[tuple[int, str, int]](), list[Key]()
         for key in keys:
+            name = key.partition, key.stream, key.frame_id
             if key.kind != LABELS:
-                name = key.partition, key.stream, key.frame_id
-                earliest[name] = min(abs(key.sequence), earliest.get(name, NEVER))
-        asked = [
-            key
-            for key in keys
-            if key.kind == LABELS
-            and earliest.get((key.partition, key.stream, key.frame_id), NEVER) > key.sequence
-        ]
+                seen.add(name)
+            elif name not in seen:
+                asked.append(key)
         if not asked:
             return set()
         return {sequence for (sequence,) in run(_WITHOUT_FRAME, (json.dumps(asked),))}
@@ -562,7 +557,7 @@ class LedgerWriter:
             return False
         run = self._connection.execute
         with failures(self.path):
-            self._synchronise(self._connection, durable=False)
+            run("PRAGMA synchronous = NORMAL")
             for number, (last, left) in self._dying.items():
                 found = run(
                     "SELECT id, length(body) FROM blobs WHERE partition = ? AND id <= ?"
@@ -627,21 +622,3 @@ class LedgerWriter:
                 beside(oldest, part).unlink(missing_ok=True)
         self._aside_bytes = sum(map(size_of, self._aside()))
         return self._aside_bytes < before
-
-
-def _taken(run: Run, rows: list[Row]) -> set[int]:
-    """Finds rows whose number something else has: what is there was promised, and stays."""
-    numbers = json.dumps([row[0] for row in rows])
-    there = {
-        sequence: rest
-        for sequence, *rest in run(
-            "SELECT sequence, stream, frame_id, crc FROM entries"
-            " WHERE sequence IN (SELECT value FROM json_each(?))",
-            (numbers,),
-        )
-    }
-    return {
-        row[0]
-        for row in rows
-        if row[2] != BROUGHT and there.get(row[0]) != [row[3], row[4], row[9]]
-    }
