@@ -11,7 +11,7 @@ state of a family is written slice by slice, so that no step holds up the event 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,14 +19,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Interval, Len
 
-from monitor.drift.bets import CHARTS, Stage
-from monitor.drift.correlation import OPEN_TRACK, PARTS
-from monitor.drift.evidence import STATES
+from monitor.drift.bets import Stage
 from monitor.drift.family import SliceState
 from monitor.drift.reference import Reference
 from monitor.drift.state import FamilyState
-from monitor.drift.usual import WAITING
-from monitor.frames.marks import PLACED, ArrayForm, Count, Printable, Schema, between
+from monitor.frames.marks import ArrayForm, Count, Printable, Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import MOST_SLICES
 from monitor.promotion.records import Record
@@ -132,20 +129,17 @@ def _known_of_2(content: Content) -> Content:
     """Makes the content of a drift/3 of a drift/2; what was open at its moment is lost."""
     names = ("driven", "peak", "latched", "counts", "numbers", "begins")
     goes_on = content.get("goes_on") or {"frames": 0, "times": {"sources": ""}}
+    gathered = content["gathered"]
+    if gathered["unit"] == "track":  # that of whole tracks is evidence of detections
+        gathered = {**gathered, "unit": "detection"}
     times = ArrayForm(_TIMES, (None,)).read(goes_on["times"]["sources"])
     return {
         **{name: content[name] for name in names if name in content},
-        **_gathered(content),
+        "gathered": gathered,
         "frames": goes_on["frames"],
         "latest_ns": dict(zip(times["source"].tolist(), times["time_ns"].tolist(), strict=True)),
         "slices": [_slice_of_2(one) for one in content["slices"]],
     }
-
-
-def _gathered(content: Content) -> Content:
-    """Returns how evidence was gathered; that of whole tracks is evidence of detections."""
-    gathered = content["gathered"]
-    return {"gathered": gathered | ({"unit": "detection"} if gathered["unit"] == "track" else {})}
 
 
 def _slice_of_2(content: Content) -> Content:
@@ -157,64 +151,13 @@ def _slice_of_2(content: Content) -> Content:
     }
 
 
-def _known_of_1(content: Content) -> Content:
-    """Makes the content of a drift/3 of a drift/1; what was open at its moment is lost."""
-    goes_on = content.get("goes_on") or {"frames": 0, "times": {"source": (), "time_ns": ()}}
-    times = goes_on["times"]
-    return {
-        **{name: content[name] for name in ("driven", "peak", "counts")},
-        **_gathered(content),
-        "latched": [{"alarm": one["alarm"], "since_s": one["since"]} for one in content["latched"]],
-        "frames": goes_on["frames"],
-        "latest_ns": dict(zip(times["source"], times["time_ns"], strict=True)),
-        **content.get("epochs", {}),
-        "slices": [_slice_of_1(one) for one in content["slices"]],
-    }
-
-
-def _slice_of_1(content: Content) -> Content:
-    # The first of them knew nothing of common levels, nor which tracks there were.
-    none = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
-    left_out = ("lately", "blocks", "histories", "tracks")
-    return {
-        **{name: one for name, one in content.items() if name not in left_out},
-        "evidence": none | {n: one for n, one in content["evidence"].items() if n != "tracks"},
-        "learners": [one and _learner_with_tables(one) for one in content["learners"]],
-    }
-
-
-def _learner_with_tables(content: Content) -> Content:
-    tracks, waiting = content["tracks"], content.get("waiting", {})
-    parts = np.reshape(tracks["parts"], (-1, PARTS))
-    open = {"key": "ids", "arrived": "seen", "last": "last"}
-    return {
-        **{name: content[name] for name in ("k", "detections", "total", "seconds")},
-        "histogram": {"counts": _table(PLACED, place=content["bins"], count=content["counts"])},
-        "along_tracks": {
-            **{name: tracks[name] for name in ("tracks", "rows", "totals", "products")},
-            "going_on": _table(
-                OPEN_TRACK, parts=parts, **{name: tracks[old] for name, old in open.items()}
-            ),
-        },
-        "along_frames": content["frames"],
-        "waiting": _table(WAITING, **waiting) if waiting else "",
-    }
-
-
-def _table(kind: np.dtype[Any], **columns: Any) -> str | list[Any]:
-    table = np.zeros(len(next(iter(columns.values()))), kind)
-    for name, column in columns.items():
-        table[name] = np.array(column, kind[name].base)
-    return ArrayForm(kind, (None,)).write(table)
-
-
 _ANEW = "Use a file that this monitor wrote, or remove it: what drifts is then watched anew."
 _FAMILY = Codec(
     FamilyState,
     "drift",
     _ANEW,
     "calibration-monitor/drift/3",
-    {"calibration-monitor/drift/1": _known_of_1, "calibration-monitor/drift/2": _known_of_2},
+    {"calibration-monitor/drift/2": _known_of_2},
 )
 _SLICE = Codec(SliceState, "slice", _ANEW)
 
@@ -406,33 +349,9 @@ class RegisterState:
         )
 
 
-# Fields of a trial that stood beside those of its candidate in a register/1.
-_OF_TRIAL = ("slice", "recalibrator", "number", "clip", "bets", "unsound")
-
-
-def _register_1(state: Content) -> Content:
-    """Turns the content of a register/1 into that of a register/3."""
-    followers = state.get("followers", {})
-    return {
-        **_register_2(state),
-        "trials": [_nested(one, "trial", _OF_TRIAL) for one in state.get("trials", ())],
-        "guards": [_nested(one, "watch", ("runs",)) for one in state.get("guards", ())],
-        "followers": {name: _renamed(one) for name, one in followers.items()},
-    }
-
-
 def _register_2(state: Content) -> Content:
     """Drops the position in the ledger: it is the one of all that is stored."""
     return {name: value for name, value in state.items() if name != "entry"}
-
-
-def _nested(content: Content, name: str, fields: Sequence[str]) -> Content:
-    inner = {field: content.pop(field) for field in fields if field in content}
-    return {**content, name: inner}
-
-
-def _renamed(follower: Content) -> Content:
-    return {"active" if name == "in_force" else name: one for name, one in follower.items()}
 
 
 REGISTER_CODEC = Codec(
@@ -440,9 +359,6 @@ REGISTER_CODEC = Codec(
     "register",
     "Use the state of before, or promote anew.",
     "calibration-monitor/register/3",
-    {
-        "calibration-monitor/register/1": _register_1,
-        "calibration-monitor/register/2": _register_2,
-    },
+    {"calibration-monitor/register/2": _register_2},
 )
 RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)
