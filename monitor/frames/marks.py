@@ -1,7 +1,7 @@
 """Marks on the fields of dataclasses that say how their values are written in JSON documents.
 
 Ranges of numbers are marks of `annotated_types`; the marks here are for what JSON cannot hold.
-A codec (`monitor.store.codec`) reads them. A mark offers the schema of its field as a plain
+A codec (`monitor.store.documents`) reads them. A mark offers the schema of its field as a plain
 mapping, in the form of pydantic's core schemas, so that nothing here needs pydantic.
 """
 

@@ -20,8 +20,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import LabelledTracks
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
-from monitor.store.codec import InvalidDocument
-from monitor.store.documents import read_references
+from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)
 

@@ -40,10 +40,10 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument
 from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
+    InvalidDocument,
     RegisterState,
     any_selection_from_json,
     family_text,

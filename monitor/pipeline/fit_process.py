@@ -38,7 +38,7 @@ from monitor.promotion.records import FitSettings
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import AnyRecalibrator
-from monitor.store.codec import Codec, InvalidDocument
+from monitor.store.documents import Codec, InvalidDocument
 
 JOB_FORMAT = "calibration-monitor/fit-job/1"
 _HEAD_LENGTH = 8  # bytes

@@ -33,8 +33,7 @@ from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, ClusterState
 from monitor.statistics.observations import finished
-from monitor.store.codec import Codec
-from monitor.store.documents import ConfiguredVersions, RegisterState
+from monitor.store.documents import Codec, ConfiguredVersions, RegisterState
 from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.journal import Journal
 from monitor.store.ledger import Opened

@@ -1,9 +1,12 @@
-"""Documents of recalibrators, of references and of drift, as JSON.
+"""Documents that are kept as JSON, with one reader and one writer for all of them.
 
-What may stand in a document is said by the classes of the recalibrators; a document differs from a
-selection in that each recalibrator stands beside what it rests on. `fitted_on` holds notes for
-people, and anything may stand there.
+A frozen dataclass is the schema of its document: types, ranges and marks (`monitor.frames.marks`)
+on its fields say what may stand there, and `__post_init__` refuses what no single field shows.
+Nothing passes that the class does not name: no unknown field, no text for a number, no number
+that is not finite unless its field allows it.
 
+A document of a recalibrator differs from a selection in that each recalibrator stands beside what
+it rests on. `fitted_on` holds notes for people, and anything may stand there.
 `calibration-monitor reference` writes a file of references for people and sidecars to read. The
 state of a family is written slice by slice, so that no step holds up the event loop.
 """
@@ -11,13 +14,15 @@ state of a family is written slice by slice, so that no step holds up the event 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from annotated_types import Interval, Len
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from monitor.drift.bets import Stage
 from monitor.drift.family import SliceState
@@ -44,7 +49,184 @@ from monitor.recalibration.selection import (
     of_methods,
     recalibrator_in,
 )
-from monitor.store.codec import Codec, Content, InvalidDocument, check_depth, parsed, shown
+
+Value = TypeVar("Value")
+Content = dict[str, Any]
+
+# Levels of lists and objects; documents have fewer.
+_DEEPEST = 32
+_LONGEST_SHOWN = 200
+
+
+class InvalidDocument(ValueError):
+    """A text is no document of its kind, or a field of it holds what it must not."""
+
+
+class OtherDocument(InvalidDocument):
+    """The document has a format that another version of the monitor reads."""
+
+    # What a file that holds it is set aside with.
+    suffix = "incompatible"
+
+
+@dataclass(eq=False)
+class Codec(Generic[Value]):
+    """Writes values of one dataclass as JSON, and reads them back bit for bit.
+
+    kind      the dataclass
+    name      what stands for the whole document in errors, such as "register"
+    remedy    ends every error: what to do about a document that cannot be used
+    format    the value of its field "format"; '' where documents have none
+    upgrades  by an older format: turns the content of such a document into that of `format`
+    lenient   fields that the class does not name are left out, and not refused
+    """
+
+    kind: type[Value]
+    name: str
+    remedy: str
+    format: str = ""
+    upgrades: Mapping[str, Callable[[Content], Content]] = field(default_factory=dict)
+    lenient: bool = False
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[tuple[Value]]:
+        # In a tuple of one: dataclasses take a configuration from outside only so.
+        kind: Any = tuple[self.kind]  # type: ignore[name-defined]  # known at run time alone
+        extra: Literal["ignore", "forbid"] = "ignore" if self.lenient else "forbid"
+        return TypeAdapter(kind, config=ConfigDict(extra=extra, strict=True, allow_inf_nan=False))
+
+    def prepare(self) -> None:
+        """Makes the schema now, which takes tens of ms: too long for a running event loop."""
+        _ = self._adapter
+
+    def write(self, value: Value) -> bytes:
+        """Returns the document in one line of ASCII."""
+        text = self._adapter.dump_json((value,))
+        if not text.isascii():  # rare, and to escape takes four times as long
+            text = self._adapter.dump_json((value,), ensure_ascii=True)
+        text = text[1:-1]
+        if not self.format:
+            return text
+        first = b'{"format":%b' % json.dumps(self.format).encode("ascii")
+        return first + (b"," if text != b"{}" else b"") + text[1:]
+
+    def read(self, text: str | bytes) -> Value:
+        """Inverts `write`. Raises OtherDocument, InvalidDocument."""
+        return self.read_content(parsed(text, self.name, self.remedy))
+
+    def read_content(self, content: object) -> Value:
+        """Reads the content of a document, as json.loads returns it. Raises as `read` does."""
+        check_depth(content, self.name)
+        if self.format:
+            content = self._of_format(content)
+        try:
+            return self._adapter.validate_json(json.dumps([content]))[0]
+        except ValidationError as error:
+            raise self._refusal(error, content) from None
+
+    def _of_format(self, content: object) -> Content:
+        if not isinstance(content, dict):
+            raise InvalidDocument(f"'{self.name}' is {shown(content)}: {self.remedy}")
+        found = content.get("format")
+        body = {name: value for name, value in content.items() if name != "format"}
+        if found == self.format:
+            return body
+        if isinstance(found, str) and found in self.upgrades:
+            try:
+                return self.upgrades[found](body)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise InvalidDocument(
+                    f"'{self.name}' is no document of {found!r} ({error!r}). {self.remedy}"
+                ) from None
+        if isinstance(found, str):
+            raise OtherDocument(
+                f"'format' is {shown(found)}, but this monitor reads {self.format!r}: "
+                "use the monitor that wrote it."
+            )
+        remedy = f"{self.remedy[:1].lower()}{self.remedy[1:]}"
+        raise InvalidDocument(f"'format' is {shown(found)}, expected {self.format!r}: {remedy}")
+
+    def _refusal(self, error: ValidationError, content: object) -> InvalidDocument:
+        """Says which field is wrong, what stands there, and what to do."""
+        first = error.errors(include_url=False)[0]
+        path, value = _place(first["loc"][1:], content)
+        where = f"{self.name}{path}"
+        match first["type"]:
+            case "missing":
+                said = f"'{where}' has no '{first['loc'][-1]}'"
+            case "unexpected_keyword_argument" | "extra_forbidden":
+                said = f"'{where}' is unknown"
+            case "union_tag_invalid" | "union_tag_not_found":
+                name = first["ctx"]["discriminator"].strip("'")
+                tags = first["ctx"].get("expected_tags", "one that is known")
+                given = value.get(name) if isinstance(value, dict) else None
+                said = f"'{where}.{name}' is {shown(given)}: it must be {tags}"
+            case "too_short" | "too_long":
+                context = first["ctx"]
+                bound = context.get("min_length"), context.get("max_length")
+                least = f"at least {bound[0]}" if bound[1] is None else f"at most {bound[1]}"
+                entries = len(value) if isinstance(value, list | dict) else 0
+                said = f"'{where}' has {entries} entries: it must have {least}"
+            case "json_invalid":  # json.loads has read it, but lets half a character pass
+                said = f"'{where}' holds text that is no Unicode"
+            case "value_error":
+                said = f"'{where}': {first['ctx']['error']}"
+            case _:
+                must = first["msg"].removeprefix("Input should be ").removeprefix("Input ")
+                said = f"'{where}' is {shown(value)}: it must be {must}"
+        return InvalidDocument(f"{said}. {self.remedy}")
+
+
+def parsed(text: str | bytes, name: str, remedy: str) -> object:
+    """Parses JSON. Raises InvalidDocument."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidDocument(f"'{name}' is no JSON ({error}). {remedy}") from None
+
+
+def _place(location: tuple[int | str, ...], content: object) -> tuple[str, object]:
+    """Returns the path of a value in a document, and the value.
+
+    Parts of the location that only name an alternative of a union are in no document.
+    """
+    path = ""
+    for part in location:
+        if isinstance(content, dict) and part in content:
+            path, content = f"{path}.{_printable(str(part))}", content[part]
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            path, content = f"{path}[{part}]", content[part]
+    return path, content
+
+
+def _printable(name: str) -> str:
+    return (name if name.isprintable() else repr(name)[1:-1])[:_LONGEST_SHOWN]
+
+
+def check_depth(content: object, name: str, levels: int = _DEEPEST) -> None:
+    """Raises InvalidDocument where lists and objects are nested too deeply to be walked."""
+    if not isinstance(content, list | dict):
+        return
+    if levels == 0:
+        raise InvalidDocument(f"'{name}' is nested more than {_DEEPEST} levels deep.")
+    for value in content.values() if isinstance(content, dict) else content:
+        check_depth(value, name, levels - 1)
+
+
+def shown(value: object) -> str:
+    """Shortens a value for a message, however large it is."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list) and (
+        len(value) > 8 or any(isinstance(entry, list | dict) for entry in value)
+    ):
+        return f"a list of {len(value)}"
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
 
 # ---- references
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from monitor.store.codec import OtherDocument
+from monitor.store.documents import OtherDocument
 from monitor.store.files import (
     UnusableFile,
     beside,

@@ -27,8 +27,14 @@ from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
-from monitor.store.codec import Codec, InvalidDocument
-from monitor.store.documents import family_text, read_family, read_references, reference_text
+from monitor.store.documents import (
+    Codec,
+    InvalidDocument,
+    family_text,
+    read_family,
+    read_references,
+    reference_text,
+)
 from tests.drift import drives
 from tests.drift.drives import Frame, K, correlated, fed, feed, seeds, text_of, watched
 from tests.laws import assert_same, costly

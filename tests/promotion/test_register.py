@@ -36,11 +36,11 @@ from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
 from monitor.statistics.observations import finished
-from monitor.store.codec import InvalidDocument
 from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
     ConfiguredVersions,
+    InvalidDocument,
     RegisterState,
 )
 from tests.promotion.odd_recalibrators import Odd, Spoiling

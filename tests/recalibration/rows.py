@@ -21,8 +21,7 @@ from monitor.recalibration.processes.normal import NormalLikelihood
 from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.recalibrator import Recalibrator, as_matrix
 from monitor.recalibration.selection import Selection
-from monitor.store.codec import Codec
-from monitor.store.documents import any_selection_from_json
+from monitor.store.documents import Codec, any_selection_from_json
 from tests.reference.datasets import all_sets
 
 # Whatever may stand in a document.

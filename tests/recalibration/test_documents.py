@@ -38,8 +38,7 @@ from monitor.recalibration.selection import (
     Selection,
     described,
 )
-from monitor.store.codec import InvalidDocument
-from monitor.store.documents import any_selection_from_json
+from monitor.store.documents import InvalidDocument, any_selection_from_json
 from tests import laws
 from tests.recalibration.rows import (
     as_read,

@@ -17,10 +17,12 @@ from monitor.frames.marks import MaybeNan, Printable
 from monitor.pipeline.restart import RUN_STATE
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.observations import finished
-from monitor.store.codec import Codec, InvalidDocument, OtherDocument
 from monitor.store.documents import (
     RECORD_CODEC,
     REGISTER_CODEC,
+    Codec,
+    InvalidDocument,
+    OtherDocument,
     any_selection_from_json,
     family_text,
     read_family,
