@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 when the file was written.
 
-    Raises IncompatibleStatistics, InvalidState, CorruptFile, CannotWrite, OSError.
+    Raises IncompatibleStatistics, InvalidState, UnusableFile, CannotWrite, OSError.
     """
     paths = [Path(name) for name in options.files]
     _refuse_repeats(paths)

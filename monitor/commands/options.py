@@ -257,7 +257,7 @@ def _toml(value: Any) -> str:
 def read_state(path: Path) -> StoredState:
     """Reads statistics.
 
-    raises  CorruptFile, InvalidState, IncompatibleStatistics, OSError; all name the file
+    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
     """
     body = read_body(path)
     try:

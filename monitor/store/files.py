@@ -15,11 +15,13 @@ import stat
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
+
+Run = Callable[..., sqlite3.Cursor]
 
 # Codes of SQLite by which a file is not what it should be, and those of a full disk.
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
@@ -49,12 +51,23 @@ class UnusableFile(ValueError):
         self.suffix = suffix
 
 
+def newer(path: Path, version: int, known: int) -> UnusableFile:
+    """Returns what to raise for a file that a later version of the monitor wrote."""
+    return UnusableFile(
+        f"{path}: format {version}, but this monitor reads {known}. Update the monitor.",
+        "incompatible",
+    )
+
+
 def mark_of(path: Path) -> tuple[int, int] | None:
     """Identifies a file among others of the same name; None where there is none."""
     try:
-        status = os.lstat(path)
+        return _mark(os.lstat(path))
     except OSError:
         return None
+
+
+def _mark(status: os.stat_result) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
@@ -95,14 +108,9 @@ def set_aside(path: Path, suffix: str) -> str:
     return f"It is kept as {aside.name}."
 
 
-def _code(error: sqlite3.Error) -> int:
-    """Returns the code of SQLite: the lowest byte is the kind, the rest the details."""
-    return getattr(error, "sqlite_errorcode", None) or 0
-
-
 def is_damage(error: sqlite3.Error) -> bool:
     """Tells whether the file is not what it should be; else the disk or another process is."""
-    code = _code(error)
+    code = getattr(error, "sqlite_errorcode", 0)
     other = code & 0xFF == sqlite3.SQLITE_ERROR and str(error).startswith(_OTHER_TABLES)
     return code & 0xFF in _DAMAGED or code == _SHORT_READ or other
 
@@ -116,7 +124,8 @@ def failures(path: Path) -> Iterator[None]:
         said = f"{path}: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
         if is_damage(error):
             raise UnusableFile(f"{said}.") from error
-        raise LedgerFailed(f"{said}.", full=_code(error) & 0xFF == sqlite3.SQLITE_FULL) from error
+        full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        raise LedgerFailed(f"{said}.", full=full) from error
     except LedgerFailed:
         raise
     except OSError as error:
@@ -146,6 +155,20 @@ def connected(path: Path, mode: str, patience: float = 1.0) -> sqlite3.Connectio
     return connection
 
 
+def begin(path: Path) -> None:
+    """Makes an empty file of a database, which must not be there yet."""
+    # Never opened but here: to close a file that SQLite has open frees its locks.
+    os.close(private(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+
+def identity(run: Run) -> tuple[int, int]:
+    """Reads what tells a database from others: the program that it is of, and its format."""
+    application, version = (
+        run(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    return application, version
+
+
 _FORMAT = 1
 
 # Magic, format, length, CRC-32 of the body; little-endian.
@@ -153,10 +176,6 @@ _HEAD = struct.Struct("<8sIQI")
 
 # No two writers of a process share a temporary file, even where one was given up.
 _writes = count(1)
-
-
-class CorruptFile(ValueError):
-    """A file is not of the kind that is asked for, or not a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +212,19 @@ def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) 
 
 
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
-    """Returns the bytes that were written. Raises CorruptFile, OSError."""
+    """Returns the bytes that were written. Raises UnusableFile, OSError."""
     is_regular(path)
     with path.open("rb") as file:
         head, body = file.read(_HEAD.size), file.read()
     if len(head) < _HEAD.size or not head.startswith(kind.magic):
-        raise CorruptFile(
+        raise UnusableFile(
             f"{path}: {len(head) + len(body)} bytes, and no file of {kind.of}. {kind.remedy}"
         )
     _, version, length, crc = _HEAD.unpack(head)
     if version != _FORMAT:
-        raise CorruptFile(
-            f"{path}: format {version}, but this monitor reads {_FORMAT}. Update the monitor."
-        )
+        raise newer(path, version, _FORMAT)
     if len(body) != length or zlib.crc32(body) != crc:
-        raise CorruptFile(
+        raise UnusableFile(
             f"{path}: {len(body)} bytes of {length}, or other ones than were written: it is torn "
             "or damaged. Use an older one."
         )
@@ -228,13 +245,15 @@ class Claim:
         returns  False where another process holds it
         raises   OSError
         """
+        # The file stays: who removed it could remove one that somebody else has just locked.
+        path = self.folder / "lock"
         with self._guard:
-            if self._lock is not None and not self._still_there(self._lock):
+            if self._lock is not None and mark_of(path) != _mark(os.fstat(self._lock.fileno())):
                 self.release()
             if self._lock is None:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync_path(self.folder.parent)
-                self._lock = self._claimed()
+                self._lock = self._claimed(path)
             return self._lock is not None
 
     @property
@@ -248,27 +267,15 @@ class Claim:
             self._lock.close()
             self._lock = None
 
-    # The lock file stays: who removed it could remove one that somebody else has just locked.
-    @property
-    def _path(self) -> Path:
-        return self.folder / "lock"
-
-    def _claimed(self) -> BinaryIO | None:
+    def _claimed(self, path: Path) -> BinaryIO | None:
         with contextlib.ExitStack() as held:
-            lock = held.enter_context(open(self._path, "ab", opener=private))
+            lock = held.enter_context(open(path, "ab", opener=private))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
             held.pop_all()
             return lock
-
-    def _still_there(self, lock: BinaryIO) -> bool:
-        try:
-            there = self._path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(there, os.fstat(lock.fileno()))
 
 
 @contextlib.contextmanager

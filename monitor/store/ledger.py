@@ -14,7 +14,7 @@ import os
 import sqlite3
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -24,12 +24,15 @@ from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key, unsigned
 from monitor.store.files import (
     Claim,
     LedgerFailed,
+    Run,
     UnusableFile,
+    begin,
     beside,
     connected,
     failures,
+    identity,
     mark_of,
-    private,
+    newer,
     set_aside,
     size_of,
     sync_path,
@@ -111,7 +114,6 @@ NEVER = (1 << 63) - 1
 
 
 Row: TypeAlias = tuple[Any, ...]
-Run = Callable[..., sqlite3.Cursor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +260,7 @@ class LedgerWriter:
             if not self.path.exists():
                 for stale in ("-wal", "-shm"):  # else SQLite took them for those of the new file
                     beside(self.path, stale).unlink(missing_ok=True)
-                # Never opened but here: to close a file that SQLite has open frees its locks.
-                os.close(private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+                begin(self.path)
                 sync_path(self.path.parent)
             mark = mark_of(self.path)
             if mark is None:
@@ -281,18 +282,12 @@ class LedgerWriter:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Looks at what the file says of itself, and begins an empty one."""
         run = connection.execute
-        (application,), (version,) = (
-            run(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-        )
+        application, version = identity(run)
         is_new = not (application or run("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
         if not is_new and application != _APPLICATION:
             raise UnusableFile(f"{self.path}: application_id {application}, and so no ledger.")
         if version > FORMAT:
-            raise UnusableFile(
-                f"{self.path}: format {version}, but this monitor reads {FORMAT}. "
-                "Update the monitor.",
-                "incompatible",
-            )
+            raise newer(self.path, version, FORMAT)
         for pragma in (
             f"page_size = {_PAGE}",
             "auto_vacuum = INCREMENTAL",

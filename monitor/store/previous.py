@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key
 from monitor.store.files import (
     STATISTICS,
-    CorruptFile,
     Kind,
     LedgerFailed,
     UnusableFile,
@@ -113,7 +112,7 @@ def previous_contents(paths: PreviousPaths) -> Contents | None:
         try:
             message = pb.StatisticsState.FromString(body)
         except DecodeError:
-            raise CorruptFile(f"{paths.snapshot}: no statistics of a sidecar.") from None
+            raise UnusableFile(f"{paths.snapshot}: no statistics of a sidecar.") from None
         position = message.progress.sequence if message.HasField("progress") else None
     return Contents(
         source=Path(paths.snapshot or folder),

@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from monitor.store.documents import OtherDocument
 from monitor.store.files import (
+    Run,
     UnusableFile,
+    begin,
     beside,
     connected,
+    identity,
     is_damage,
     is_regular,
-    private,
     set_aside,
     sync_path,
     temporary_beside,
@@ -219,7 +220,7 @@ class StateFile:
             with temporary_beside(self.path) as temporary:
                 # What a checkpoint does not bring, such as the audit log, goes on.
                 if not self._copied(self.previous, temporary):
-                    _begin(temporary)
+                    begin(temporary)
                 _commit(temporary, checkpoint)
                 # Else SQLite took it for the journal of the new file.
                 beside(self.path, "-journal").unlink(missing_ok=True)
@@ -252,23 +253,15 @@ class StateFile:
         return True
 
 
-Run = Callable[..., sqlite3.Cursor]
-
-
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Run]:
     with contextlib.closing(connected(path, "rw", patience=10.0)) as connection:
         yield connection.execute
 
 
-def _begin(path: Path) -> None:
-    # Never opened but here: to close a file that SQLite has open frees its locks.
-    os.close(private(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
-
-
 def _copy(source: Path, target: Path) -> None:
     """Copies a database of ours, synced and private; the target must not be there."""
-    _begin(target)
+    begin(target)
     with _opened(source) as run:
         _check(run)
         run("VACUUM INTO ?", (str(target),))
@@ -290,8 +283,7 @@ def _commit(path: Path, checkpoint: Checkpoint) -> None:
 
 def _check(run: Run) -> None:
     """Raises UnusableFile where it is no database of ours and of this version."""
-    (application,) = run("PRAGMA application_id").fetchone()
-    (version,) = run("PRAGMA user_version").fetchone()
+    application, version = identity(run)
     if application != _APPLICATION:
         raise UnusableFile("it is no state of a sidecar.")
     if version != _FORMAT:
@@ -378,8 +370,7 @@ def _read(path: Path) -> Contents:
 
 def _suffix(error: Exception) -> str:
     """Returns what a file that cannot be used is set aside with."""
+    unreadable = isinstance(error, OSError)
     if isinstance(error, sqlite3.Error):
-        return "corrupt" if is_damage(error) else "unreadable"
-    if isinstance(error, UnusableFile | OtherDocument):
-        return error.suffix
-    return "unreadable" if isinstance(error, OSError) else "corrupt"
+        unreadable = not is_damage(error)
+    return "unreadable" if unreadable else getattr(error, "suffix", "corrupt")
