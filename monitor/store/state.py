@@ -18,7 +18,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -145,10 +145,11 @@ class StateFile:
     """state.db of a folder that the caller has claimed; used by one thread at a time."""
 
     folder: Path
-    path: Path = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.path = self.folder / "state.db"
+    @property
+    def path(self) -> Path:
+        """The newer generation."""
+        return self.folder / "state.db"
 
     @property
     def previous(self) -> Path:
@@ -277,7 +278,24 @@ def _commit(path: Path, checkpoint: Checkpoint) -> None:
         if run("PRAGMA user_version").fetchone() == (0,):
             for statement in _SCHEMA:
                 run(statement)
-        _fill(run, checkpoint)
+        run("DELETE FROM checkpoint")
+        for name, pieces in checkpoint.parts.items():
+            body = b"".join(pieces)
+            run("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, zlib.crc32(body), body))
+        parts = run("SELECT name, crc FROM parts").fetchall()
+        head = checkpoint.position, _crc(checkpoint.position, parts)
+        run("INSERT INTO checkpoint VALUES (?, ?)", head)
+        there = {version for (version,) in run("SELECT version FROM recalibrators")}
+        for version in there.difference(checkpoint.recalibrators):
+            run("DELETE FROM recalibrators WHERE version = ?", (version,))
+        for version, document in checkpoint.recalibrators.items():
+            if version not in there:
+                run("INSERT INTO recalibrators VALUES (?, ?)", (version, document().encode()))
+        for number, record in checkpoint.records:
+            audited = number, zlib.crc32(record), record
+            run("INSERT OR IGNORE INTO audit VALUES (?, ?, ?)", audited)
+        kept = (MOST_RECORDS,)
+        run("DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?", kept)
         run("COMMIT")
 
 
@@ -299,28 +317,6 @@ def _position(path: Path) -> int:
         for (position,) in run("SELECT position FROM checkpoint"):
             return int(position)
     return 0
-
-
-def _fill(run: Run, checkpoint: Checkpoint) -> None:
-    run("DELETE FROM checkpoint")
-    for name, pieces in checkpoint.parts.items():
-        body = b"".join(pieces)
-        run("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, zlib.crc32(body), body))
-    parts = run("SELECT name, crc FROM parts").fetchall()
-    head = checkpoint.position, _crc(checkpoint.position, parts)
-    run("INSERT INTO checkpoint VALUES (?, ?)", head)
-    there = {version for (version,) in run("SELECT version FROM recalibrators")}
-    for version in there.difference(checkpoint.recalibrators):
-        run("DELETE FROM recalibrators WHERE version = ?", (version,))
-    for version, document in checkpoint.recalibrators.items():
-        if version not in there:
-            run("INSERT INTO recalibrators VALUES (?, ?)", (version, document().encode()))
-    for number, record in checkpoint.records:
-        run("INSERT OR IGNORE INTO audit VALUES (?, ?, ?)", (number, zlib.crc32(record), record))
-    run(
-        "DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?",
-        (MOST_RECORDS,),
-    )
 
 
 def _crc(position: int, parts: Iterable[tuple[str, int]]) -> int:

@@ -56,16 +56,21 @@ from monitor.store.state_definitions import (
 )
 from monitor.v1 import statistics_state_pb2 as pb
 
-# By message, the fields that tell which one of its kind it is.
-Identity = Mapping[str, frozenset[str]]
+# The fields that tell which one of its kind a message is.
+_IDENTITY = {
+    "SliceState": {"name", "overflow", "dimensions", "angles_in_joint"},
+    "PaneState": {"level", "number"},
+    "ClassSliceState": {"name", "class_names", "bin_hash", "overflow"},
+    "ClassPaneState": {"level", "number"},
+}
 
 
-def keep_unknown(message: Message, identity: Identity) -> bool:
+def keep_unknown(message: Message) -> bool:
     """Takes everything out of a message that we know; tells whether anything is left.
 
     Below it, messages stay where something unknown is in them, with their identity.
     """
-    own = identity.get(message.DESCRIPTOR.name, frozenset())
+    own = _IDENTITY.get(message.DESCRIPTOR.name, ())
     left = len(UnknownFieldSet(message)) > 0
     for part, value in message.ListFields():
         if part.name in own:
@@ -73,12 +78,12 @@ def keep_unknown(message: Message, identity: Identity) -> bool:
         if part.message_type is None:
             message.ClearField(part.name)
         elif isinstance(value, Message):
-            if keep_unknown(value, identity):
+            if keep_unknown(value):
                 left = True
             else:
                 message.ClearField(part.name)
         else:
-            kept = [one.SerializeToString() for one in value if keep_unknown(one, identity)]
+            kept = [one.SerializeToString() for one in value if keep_unknown(one)]
             del value[:]
             for data in kept:
                 value.add().MergeFromString(data)
@@ -323,13 +328,6 @@ VERSION = 1
 # What newer code has added must fit into one message.
 MOST_UNKNOWN_BYTES = 2**22
 
-_IDENTITY = {
-    "SliceState": frozenset({"name", "overflow", "dimensions", "angles_in_joint"}),
-    "PaneState": frozenset({"level", "number"}),
-    "ClassSliceState": frozenset({"name", "class_names", "bin_hash", "overflow"}),
-    "ClassPaneState": frozenset({"level", "number"}),
-}
-
 # What all parts of a state must share.
 _Definitions = tuple[Binning, Windows, Slicing]
 
@@ -430,7 +428,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             check_panes(unite(class_slices, more, windows, clock_ns).panes, windows, field)
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
-        if keep_unknown(part, _IDENTITY):
+        if keep_unknown(part):
             unknown.append(part.SerializeToString())
             unknown_bytes += len(unknown[-1])
             _check_unknown(unknown_bytes)
