@@ -140,9 +140,7 @@ def written(held: object, **kinds: Numbers) -> dict[str, Any]:
 
 
 def _tracks_message(tracks: TrackIds | None) -> pb.KeptTracks | None:
-    if tracks is None:
-        return None
-    return pb.KeptTracks(**written(tracks, id=IDS, known=_FLAGS))
+    return None if tracks is None else pb.KeptTracks(**written(tracks, id=IDS, known=_FLAGS))
 
 
 def _tracks(message: pb.KeptFrame | pb.KeptLabels, name: str, n: int) -> TrackIds | None:
@@ -157,6 +155,7 @@ _COUNTS = tuple(field.name for field in fields(TruthAccount))
 
 # What messages and dataclasses name alike.
 _OF_LABELS = ("replaces", "clock_ns", "generation", "delay_ns", "live", "objects_told")
+_OF_SLICE = ("name", "overflow")
 _OF_FRAME = ("frame_id", "stamp_ns", "received", "version", "source", "epoch", "bare")
 
 
@@ -240,7 +239,7 @@ def encode_frame(entry: FrameEntry) -> bytes:
         **values_of(frame, _OF_FRAME),
         header=_header_message(frame.header),
         **written(frame, id=IDS, class_index=_NATURALS, slice=_SHORTS, unusable=IDS),
-        slices=[encode_slice_key(key) for key in frame.slices],
+        slices=[pb.KeptSlice(**values_of(key, _OF_SLICE)) for key in frame.slices],
         sent=_estimates_message(frame.sent),
         made=None if frame.made is None else _estimates_message(frame.made),
         tracks=_tracks_message(frame.tracks),
@@ -260,19 +259,15 @@ def _header_message(header: Header) -> frame_pb2.StreamHeader:
     )
 
 
-def encode_slice_key(key: SliceKey) -> pb.KeptSlice:
-    """The message of what makes up a slice."""
-    return pb.KeptSlice(name=key.name, overflow=key.overflow)
-
-
 def _estimates_message(stored: StoredEstimates) -> pb.KeptEstimates:
     arrays = written(stored, mean=FLOATS, packed=FLOATS, diagonal=_FLAGS)
     return pb.KeptEstimates(**arrays)
 
 
 def _opinions_message(stored: StoredOpinions) -> pb.KeptOpinions:
+    key = stored.slice
     return pb.KeptOpinions(
-        slice=None if stored.slice is None else encode_slice_key(stored.slice),
+        slice=None if key is None else pb.KeptSlice(**values_of(key, _OF_SLICE)),
         **written(stored, rows=_NATURALS, values=FLOATS),
         opinions=stored.values.shape[1],
     )
@@ -296,7 +291,7 @@ def decode_frame(data: bytes, *, sequence: int, partition: int) -> FrameEntry:
         header=header,
         id=ids,
         class_index=_NATURALS.read(message.class_index, n),
-        slices=tuple(map(decode_slice_key, message.slices)),
+        slices=tuple(SliceKey(one.name, one.overflow) for one in message.slices),
         slice=_SHORTS.read(message.slice, n),
         sent=_estimates(message.sent, n, k),
         made=_estimates(message.made, n, k) if message.HasField("made") else None,
@@ -316,11 +311,6 @@ def _known_header(data: bytes) -> Header:
     return Header(message.stream, space, tuple(message.class_names), message.coordinate_frame)
 
 
-def decode_slice_key(message: pb.KeptSlice) -> SliceKey:
-    """Reads the values that make up a slice."""
-    return SliceKey(message.name, message.overflow)
-
-
 def _estimates(message: pb.KeptEstimates, n: int, k: int) -> StoredEstimates:
     mean, packed = FLOATS.read(message.mean, n, k), FLOATS.read(message.packed)
     # Variances or lower triangles: the length says which.
@@ -329,9 +319,9 @@ def _estimates(message: pb.KeptEstimates, n: int, k: int) -> StoredEstimates:
 
 
 def _opinions(message: pb.KeptOpinions, classes: int) -> StoredOpinions:
-    rows = _NATURALS.read(message.rows)
+    rows, key = _NATURALS.read(message.rows), message.slice
     return StoredOpinions(
-        decode_slice_key(message.slice) if message.HasField("slice") else None,
+        SliceKey(key.name, key.overflow) if message.HasField("slice") else None,
         rows,
         FLOATS.read(message.values, rows.size, message.opinions, classes),
     )
@@ -412,16 +402,12 @@ class NoEntry(ValueError):
 def unkeyed(key: Key, body: bytes) -> Entry:
     """Returns the entry of a key and a body. Raises NoEntry."""
     try:
-        return _unkeyed(key, body)
+        if key.kind == LABELS:
+            name = key.stream, unsigned(key.frame_id)
+            return LabelEntry(key.sequence, key.partition, *name, decode_labels(body))
+        if key.kind in (FRAME, BROUGHT):
+            return decode_frame(body, sequence=key.sequence, partition=key.partition)
+        raise ValueError(f"kind: {key.kind}, where {FRAME} to {LABELS} are known.")
     except _UNREADABLE as error:
         # What it says to do is for those who hold a state.
         raise NoEntry(str(error).partition(". The state")[0]) from error
-
-
-def _unkeyed(key: Key, body: bytes) -> Entry:
-    if key.kind == LABELS:
-        name = key.stream, unsigned(key.frame_id)
-        return LabelEntry(key.sequence, key.partition, *name, decode_labels(body))
-    if key.kind not in (FRAME, BROUGHT):
-        raise ValueError(f"kind: {key.kind}, where {FRAME} to {LABELS} are known.")
-    return decode_frame(body, sequence=key.sequence, partition=key.partition)

@@ -75,19 +75,18 @@ def keep_unknown(message: Message) -> bool:
     for part, value in message.ListFields():
         if part.name in own:
             continue
-        if part.message_type is None:
-            message.ClearField(part.name)
-        elif isinstance(value, Message):
-            if keep_unknown(value):
-                left = True
-            else:
-                message.ClearField(part.name)
-        else:
-            kept = [one.SerializeToString() for one in value if keep_unknown(one)]
+        kept = False
+        if isinstance(value, Message):
+            kept = keep_unknown(value)
+        elif part.message_type is not None:
+            parts = [one.SerializeToString() for one in value if keep_unknown(one)]
             del value[:]
-            for data in kept:
+            for data in parts:
                 value.add().MergeFromString(data)
-            left = left or bool(kept)
+            kept = bool(parts)
+        if not kept:
+            message.ClearField(part.name)
+        left |= kept
     return left
 
 
