@@ -2,7 +2,7 @@
 
 Entries are numbered in the order in which they changed the statistics. Those after a checkpoint,
 replayed in their order, restore the statistics that the process had when it died. Where bytes are
-kept is not known here. All arrays are little-endian. The checksum (`Key.crc`) tells whether bytes
+kept is not known here, but for the queue in which they wait. All arrays are little-endian. The checksum (`Key.crc`) tells whether bytes
 are as written: decoding checks lengths alone, and trusts indices. Arrays that were read do not own
 their memory: they are read-only, or copies.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -411,3 +413,81 @@ def unkeyed(key: Key, body: bytes) -> Entry:
     except _UNREADABLE as error:
         # What it says to do is for those who hold a state.
         raise NoEntry(str(error).partition(". The state")[0]) from error
+
+
+# ---- on their way to the disk
+
+# Bytes of labels in waiting, where the disk takes nothing for long: memory has an end too.
+MOST_LABEL_BYTES = 64 * 2**20
+
+# Bytes of frames in waiting: at the end of the process they are still to be written.
+MOST_FRAME_BYTES = 64 * 2**20
+_ENTRY = 512  # bytes of Python, about
+FrameName = tuple[str, int]
+
+
+@dataclass(slots=True)
+class JournalQueue:
+    """Entries as bytes, in their order and by the name of their frame.
+
+    most_frames  that may wait
+    """
+
+    most_frames: int
+    frames: int = 0
+    frame_bytes: int = 0
+    label_bytes: int = 0
+    _waiting: deque[Bodies] = field(default_factory=deque)
+    _by_name: dict[FrameName, list[Bodies]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """True while there is no room for labels."""
+        return self.label_bytes >= MOST_LABEL_BYTES
+
+    def crowded(self, share: float) -> bool:
+        """Tells whether frames take a share of the room that there is for them."""
+        many = self.frames >= share * self.most_frames
+        return many or self.frame_bytes >= share * MOST_FRAME_BYTES
+
+    def put(self, bodies: Bodies) -> None:
+        """Lets an entry wait."""
+        self._count(bodies, 1)
+        self._waiting.append(bodies)
+        self._by_name.setdefault(_name(bodies), []).append(bodies)
+
+    def first(self, count: int) -> list[Bodies]:
+        """Returns the first entries; they stay."""
+        return list(islice(self._waiting, count))
+
+    def remove_first(self, count: int) -> None:
+        """Lets the first entries wait no more."""
+        for _ in range(count):
+            bodies = self._waiting.popleft()
+            self._count(bodies, -1)
+            name = _name(bodies)
+            ours = self._by_name[name]
+            ours.pop(0)
+            if not ours:
+                del self._by_name[name]
+
+    def _count(self, bodies: Bodies, sign: int) -> None:
+        size = sign * sum(_ENTRY + len(body) for *_, body in bodies)
+        if is_frame(bodies):
+            self.frames += sign
+            self.frame_bytes += size
+        else:
+            self.label_bytes += size
+
+    def of(self, name: FrameName, partition: int | None) -> list[Entry]:
+        """Decodes what waits of one frame: frames, also those that labels bring, and labels."""
+        ours = [one for bodies in self._by_name.get(name, ()) for one in bodies]
+        return [unkeyed(key, body) for key, _, body in ours if partition in (None, key.partition)]
+
+
+def _name(bodies: Bodies) -> FrameName:
+    key, *_ = bodies[-1]
+    return key.stream, key.frame_id

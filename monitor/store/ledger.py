@@ -199,12 +199,11 @@ class LedgerWriter:
     _connection: sqlite3.Connection | None = None
     _last: int = 0  # entry
     _blob: int = 0  # the last one: numbers are not given again
-    _gone: dict[int, GonePartition] = field(default_factory=dict)
+    _gone: dict[int, GonePartition] = field(default_factory=dict)  # as of the start
     # Partitions whose blobs are being deleted: the last blob, and bytes.
     _dying: dict[int, tuple[int, int]] = field(default_factory=dict)
     _wal_pages: int = field(init=False)
     _unsynced: bool = False
-    _aside_bytes: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
 
@@ -227,10 +226,9 @@ class LedgerWriter:
         except LedgerFailed as error:
             # A disk that takes nothing has all the same what is to be done again.
             failed, rows = str(error), self._read_alone(error)
-        self._aside_bytes = sum(map(size_of, self._aside()))
         self.bytes = self._counted()
         frames = ((row[1], unsigned(row[2]), row[3], row[4]) for row in reversed(rows))
-        there, gone = frozenset(self.partitions), dict(self._gone)
+        there, gone = frozenset(self.partitions), self._gone
         self.told = dict.fromkeys(gone, self._last)
         return Opened(self._last, tuple(frames), there, gone, unknown, failed)
 
@@ -356,7 +354,6 @@ class LedgerWriter:
         self.disconnect()
         said = set_aside(self.path, error.suffix)
         self.refused += 1
-        self._aside_bytes = sum(map(size_of, self._aside()))
         self._forget(
             error.suffix, f"{error} {said} Frames and labels in it are not known any more."
         )
@@ -368,7 +365,7 @@ class LedgerWriter:
         self.said.append(message)
         self.dropped.extend(GonePartition(number, reason, self._last) for number in self.partitions)
         self.mark = None
-        for known in (self.partitions, self._gone, self._dying, self.told):
+        for known in (self.partitions, self._dying, self.told):
             known.clear()
 
     def disconnect(self) -> None:
@@ -429,7 +426,6 @@ class LedgerWriter:
                     for number, entry in list(self.told.items()):
                         if entry < self.covered and number not in self._dying:
                             run("DELETE FROM gone WHERE partition = ?", (number,))
-                            self._gone.pop(number, None)
                             del self.told[number]
                 if mark_of(self.path) != self.mark:
                     raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
@@ -521,7 +517,6 @@ class LedgerWriter:
         oldest = min(lasts, key=lasts.__getitem__, default=None)
         if oldest is None:
             return False
-        self._ready()
         with failures(self.path):
             self._drop(oldest, "budget")
         while oldest in self._dying:
@@ -530,7 +525,7 @@ class LedgerWriter:
 
     def _drop(self, number: int, reason: str) -> None:
         """Lets a partition go: it is not found any more, and its blobs are deleted by `tidy`."""
-        gone, connection = GonePartition(number, reason, self._last), self._ready()
+        connection = self._ready()
         with self._transaction(connection):
             connection.execute("DELETE FROM entries WHERE partition = ?", (number,))
             connection.execute(
@@ -539,9 +534,8 @@ class LedgerWriter:
             )
         size = self.partitions.pop(number).bytes + self._dying.get(number, (0, 0))[1]
         self._dying[number] = self._blob, size
-        self._gone[number] = gone
         self.told.pop(number, None)
-        self.dropped.append(gone)
+        self.dropped.append(GonePartition(number, reason, self._last))
 
     def tidy(self) -> bool:
         """Deletes a portion of what went, or gives one back to the disk; False at the end.
@@ -592,28 +586,23 @@ class LedgerWriter:
         """Returns the bytes that would be on the disk if all that went were deleted."""
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
-        return (
-            max(0, (pages - free) * _PAGE - dying) + size_of(self.path, "-wal") + self._aside_bytes
-        )
+        ours = max(0, (pages - free) * _PAGE - dying) + size_of(self.path, "-wal")
+        return ours + sum(map(size_of, self._aside()))
 
     def _counted(self) -> int:
-        return size_of(self.path) + self._aside_bytes
+        return size_of(self.path) + sum(map(size_of, self._aside()))
 
-    def _aside(self) -> Iterator[Path]:
-        """Yields the files that were set aside."""
-        for suffix in ("corrupt", "incompatible", "unread"):
-            path = self.path.with_name(f"{self.path.name}.{suffix}")
-            if path.is_file():
-                yield path
+    def _aside(self) -> list[Path]:
+        """Returns the files that were set aside."""
+        names = (f"{self.path.name}.{suffix}" for suffix in ("corrupt", "incompatible", "unread"))
+        return [path for path in map(self.path.with_name, names) if path.is_file()]
 
     def _remove_aside(self) -> bool:
         """Removes what was set aside first of all; tells whether there was something."""
-        before = self._aside_bytes
-        if not before:
-            return False
         with contextlib.suppress(OSError):
-            oldest = min(self._aside(), key=lambda path: path.stat().st_mtime_ns)
-            for part in ("", "-wal"):
-                beside(oldest, part).unlink(missing_ok=True)
-        self._aside_bytes = sum(map(size_of, self._aside()))
-        return self._aside_bytes < before
+            if found := self._aside():
+                oldest = min(found, key=lambda path: path.stat().st_mtime_ns)
+                for part in ("-wal", ""):
+                    beside(oldest, part).unlink(missing_ok=True)
+                return True
+        return False

@@ -16,9 +16,9 @@ from unittest.mock import Mock
 import pytest
 
 from monitor.config import PendingConfig
-from monitor.store.entries import Entry, bodies_of
+from monitor.store.entries import MOST_LABEL_BYTES, Entry, bodies_of
 from monitor.store.files import Claim
-from monitor.store.journal import MOST_LABEL_BYTES, Journal
+from monitor.store.journal import Journal
 from monitor.store.ledger import FILE, NEVER, LedgerWriter
 from tests.journalled import all_told, frame, labels, labels_alone, told
 
