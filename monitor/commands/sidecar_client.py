@@ -35,7 +35,7 @@ from monitor.store.statistics_state import StoredState, decode
 from monitor.v1 import event_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire.client_messages import encode_header, refused, track_dimensions
+from monitor.wire.client_messages import Unusable, encode_header, read_header_answer
 from monitor.wire.messages import Listing, Summary, value_of
 
 # Seconds for a sidecar to answer at all.
@@ -200,11 +200,10 @@ class Client:
         call = self._channel.stream_stream(f"/{MONITOR}/Process")(metadata=self._metadata)
         conversation = Conversation(call)
         await conversation.send(encode_header(header))
-        answer = await conversation.receive()
-        complaint = refused(answer)
-        if complaint is not None:
-            raise SidecarRefused(complaint)
-        conversation.track_dimensions = track_dimensions(answer)
+        try:
+            conversation.track_dimensions = read_header_answer(await conversation.receive())
+        except Unusable as error:
+            raise SidecarRefused(str(error)) from None
         return conversation
 
     def truth(self) -> Conversation:

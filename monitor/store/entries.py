@@ -2,9 +2,9 @@
 
 Entries are numbered in the order in which they changed the statistics. Those after a checkpoint,
 replayed in their order, restore the statistics that the process had when it died. Where bytes are
-kept is not known here, but for the queue in which they wait. All arrays are little-endian. The checksum (`Key.crc`) tells whether bytes
-are as written: decoding checks lengths alone, and trusts indices. Arrays that were read do not own
-their memory: they are read-only, or copies.
+kept is not known here, but for the queue in which they wait. All arrays are little-endian. The
+checksum (`Key.crc`) tells whether bytes are as written: decoding checks lengths alone, and trusts
+indices. Arrays that were read do not own their memory: they are read-only, or copies.
 """
 
 from __future__ import annotations

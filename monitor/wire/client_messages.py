@@ -6,6 +6,7 @@ No connection lives here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -390,25 +391,20 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
     """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
-    words = "; ".join(f"{notice.field}: {notice.message}" for notice in response.notices)
-    return value_of(TruthAccount, response.account), words
-
-
-def track_dimensions(data: bytes) -> tuple[str, ...]:
-    """Reads the dimensions of tracks that a ProcessResponse to a header promises."""
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    return tuple(dimension.name for dimension in response.header.track_dimensions)
+    return value_of(TruthAccount, response.account), _words(response.notices)
 
 
 def refused(data: bytes) -> str | None:
     """Says why a ProcessResponse refuses a whole message; None if it does not."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") == "header":
-        notice = response.header.notice
-        return None if response.header.accepted else f"{notice.field}: {notice.message}"
-    if response.frame.status != frame_pb2.STATUS_REFUSED:
-        return None
-    return "; ".join(f"{notice.field}: {notice.message}" for notice in response.frame.notices)
+        return None if response.header.accepted else _words([response.header.notice])
+    answered = response.frame.status != frame_pb2.STATUS_REFUSED
+    return None if answered else _words(response.frame.notices)
+
+
+def _words(notices: Iterable[Notice | frame_pb2.Notice]) -> str:
+    return "; ".join(f"{notice.field}: {notice.message}" for notice in notices)
 
 
 def was_shed(data: bytes) -> bool:
@@ -421,9 +417,8 @@ def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
     """Returns (n, K) values; NaN where another number of values was sent."""
     values, length = columns.doubles(number, k)
     out = np.full((columns.n, k), np.nan)
-    fits = length == k
-    if fits.any():
-        out[fits] = values[fits]
+    if values.shape[1] == k:
+        out[length == k] = values[length == k]
     return out
 
 
@@ -480,8 +475,10 @@ def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
     n, k = frame.mean.shape
     try:
         answer = decode_answer(data, k)
-        if answer.status.size == 0:
-            _refuse_if_refused(data)
+        if answer.status.size == 0 and (complaint := refused(data)) is not None:
+            broken = any(notice.reason is Reason.INTERNAL for notice in answer.notices)
+            why = Why.INTERNAL if broken else Why.REFUSED
+            raise Unusable(why, complaint or "without a reason")
         covariance = _full(frame.covariance)
         made = answer.status == frame_pb2.STATUS_RECALIBRATED
         if answer.status.size != n:
@@ -499,30 +496,21 @@ def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
     except Exception as error:
         # Whatever the bytes are, the detector goes on.
         raise Unusable(Why.MALFORMED, f"the answer cannot be read: {error}") from None
-    text = "; ".join(f"{notice.field}: {notice.message}" for notice in answer.notices)
+    text = _words(answer.notices)
     return Processed(mean, covariance, answer.status, answer.reason, text=text, answer=answer)
 
 
 def read_header_answer(data: bytes) -> tuple[str, ...]:
     """Reads the names of the dimensions of tracks, if they will come. Raises Unusable."""
     try:
-        complaint = refused(data)
-        if complaint is None and index_of(data) is None:
-            return track_dimensions(data)
+        complaint, response = refused(data), perception_monitor_pb2.ProcessResponse.FromString(data)
     except DecodeError as error:
         raise Unusable(Why.MALFORMED, f"the answer to the header cannot be read: {error}") from None
-    if complaint is None:
+    if complaint is not None:
+        raise Unusable(Why.REFUSED, complaint)
+    if response.WhichOneof("message") != "header":
         raise Unusable(Why.MALFORMED, "the header was answered as if it were a frame")
-    raise Unusable(Why.REFUSED, complaint)
-
-
-def _refuse_if_refused(data: bytes) -> None:
-    complaint = refused(data)
-    if complaint is None:
-        return
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    broken = response.frame.reason == frame_pb2.REASON_INTERNAL
-    raise Unusable(Why.INTERNAL if broken else Why.REFUSED, complaint or "without a reason")
+    return tuple(dimension.name for dimension in response.header.track_dimensions)
 
 
 def _full(covariance: FloatArray) -> FloatArray:

@@ -270,23 +270,20 @@ def _classes(reading: ClassReading) -> calibration_pb2.ClassCalibration:
 def _stage_calibration(
     name: str, measures: Evaluation, space: Space, bins: bool
 ) -> calibration_pb2.StageCalibration:
-    dimensions = []
-    for dimension in space.dimensions:
-        found = measures.dimensions[dimension.name]
-        dimensions.append(
-            message_of(
-                calibration_pb2.DimensionCalibration,
-                found,
-                name=dimension.name,
-                unit=dimension.unit,
-                bins=_bins(found.bins) if bins else [],
-            )
-        )
-    joint = measures.joint
+    joint, by_name = measures.joint, measures.dimensions
     return calibration_pb2.StageCalibration(
         stage=calibration_pb2.STAGE_RAW if name == RAW else calibration_pb2.STAGE_RECALIBRATED,
         n=measures.rows,
-        dimensions=dimensions,
+        dimensions=[
+            message_of(
+                calibration_pb2.DimensionCalibration,
+                by_name[dimension.name],
+                name=dimension.name,
+                unit=dimension.unit,
+                bins=_bins(by_name[dimension.name].bins) if bins else [],
+            )
+            for dimension in space.dimensions
+        ],
         joint=message_of(
             calibration_pb2.JointCalibration, joint, bins=_bins(joint.bins) if bins else []
         ),

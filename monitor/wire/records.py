@@ -10,7 +10,7 @@ Columns hide whether the records are of one layout or of many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -331,45 +331,6 @@ def _matching(data: bytes, start: int, n: int, layout: Layout) -> Records | None
     return Records(rows, layout)
 
 
-def sorted_by_layout(
-    records: list[bytes], schema: Schema
-) -> list[tuple[npt.NDArray[np.int64], Records | None]]:
-    """Groups records by their layout, each group with its positions.
-
-    A group is None where the schema does not cover it.
-    """
-    by_length: dict[int, list[int]] = {}
-    for position, record in enumerate(records):
-        by_length.setdefault(len(record), []).append(position)
-    groups: list[tuple[npt.NDArray[np.int64], Records | None]] = []
-    for length, members in by_length.items():
-        positions = np.array(members, np.int64)
-        rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8)
-        rows = rows.reshape(len(members), length)
-        for _ in range(FEW_LAYOUTS):
-            if positions.size == 0:
-                break
-            layout = walk(rows[0].tobytes(), schema, 0)
-            alike = np.arange(positions.size) == 0
-            if layout is not None:
-                alike = (rows[:, layout.positions] == layout.values).all(axis=1)
-            found = None if layout is None else Records(rows[alike], layout)
-            groups.append((positions[alike], found))
-            positions, rows = positions[~alike], rows[~alike]
-        groups.extend(_one_by_one(positions, rows, schema))
-    return groups
-
-
-def _one_by_one(
-    positions: npt.NDArray[np.int64], rows: ByteArray, schema: Schema
-) -> Iterator[tuple[npt.NDArray[np.int64], Records | None]]:
-    """Makes a group for each record: the cost of very many layouts stays linear."""
-    for i in range(positions.size):
-        layout = walk(rows[i].tobytes(), schema, 0)
-        records = None if layout is None else Records(rows[i : i + 1], layout)
-        yield positions[i : i + 1], records
-
-
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
     """The fields of n records, in groups of one layout each."""
@@ -456,5 +417,24 @@ def record_columns(
 
 def columns_by_layout(single: list[bytes], schema: Schema) -> RecordColumns:
     """Reads records given one by one; those that the schema does not cover have no field."""
-    groups = sorted_by_layout(single, schema)
-    return RecordColumns(len(single), tuple((p, r) for p, r in groups if r is not None))
+    by_length: dict[int, list[int]] = {}
+    for position, record in enumerate(single):
+        by_length.setdefault(len(record), []).append(position)
+    groups: list[tuple[Positions, Records]] = []
+    for length, members in by_length.items():
+        positions = np.array(members, np.int64)
+        rows = np.frombuffer(b"".join(single[i] for i in members), np.uint8)
+        rows = rows.reshape(len(members), length)
+        for _ in range(FEW_LAYOUTS):
+            if positions.size == 0:
+                break
+            alike = np.arange(positions.size) == 0
+            if (layout := walk(rows[0].tobytes(), schema, 0)) is not None:
+                alike = (rows[:, layout.positions] == layout.values).all(axis=1)
+                groups.append((positions[alike], Records(rows[alike], layout)))
+            positions, rows = positions[~alike], rows[~alike]
+        # The rest one by one: the cost of very many layouts stays linear.
+        for i in range(positions.size):
+            if (layout := walk(rows[i].tobytes(), schema, 0)) is not None:
+                groups.append((positions[i : i + 1], Records(rows[i : i + 1], layout)))
+    return RecordColumns(len(single), tuple(groups))
