@@ -30,13 +30,8 @@ from monitor.frames.reasons import Notice
 from monitor.frames.status import Counters, Histogram
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.streams import Stream
-from monitor.wire.tracker import (
-    UnusableAnswer,
-    decode_update,
-    encode_frame_update,
-    encode_header_update,
-    reported_tracks,
-)
+from monitor.wire.answers import encode_frame_update, encode_header_update
+from monitor.wire.requests import UnusableAnswer, decode_update, reported_tracks
 
 log = logging.getLogger(__name__)
 

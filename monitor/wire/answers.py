@@ -1,21 +1,28 @@
-"""Answers to detectors: arrays to protobuf bytes, the very bytes that protobuf would write."""
+"""Frames as they leave the sidecar: arrays to protobuf bytes, the very bytes that protobuf would
+write.
+
+They go back to detectors as answers, and to a tracker elsewhere as its input.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.detections import PASSED_THROUGH, Estimates, IdArray, Reason
-from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnswer
+from monitor.frames.frame import FrameAnswer, Header, Refusal, ReportedTracks, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.frames.space import Dimension, FloatArray, IntArray, triangle_in_square
-from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2, truth_pb2
+from monitor.wire.client_messages import frame_head, stream_header
 from monitor.wire.messages import message_of
-from monitor.wire.records import DETECTIONS, RESULT, TRACK, Field, build_partial, framed
+from monitor.wire.records import DETECTION, DETECTIONS, RESULT, TRACK, Field, build_partial, framed
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
+_FRAME = 5  # the field number of the frame in UpdateRequest
 _RECALIBRATED, _PASSED_THROUGH = frame_pb2.STATUS_RECALIBRATED, frame_pb2.STATUS_PASSED_THROUGH
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
 _STATUS[Reason.NONE] = _RECALIBRATED
@@ -246,3 +253,70 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> bytes:
         rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
     return result.SerializeToString()
+
+
+# ---- to a tracker elsewhere
+
+
+def encode_header_update(header: Header) -> bytes:
+    """Encodes an UpdateRequest with a header, without what it asks of answers to the detector."""
+    told = stream_header(replace(header, return_tracks=False, quantile_levels=()))
+    return tracker_pb2.UpdateRequest(stream=header.stream, header=told).SerializeToString()
+
+
+def encode_frame_update(
+    stream: str, answer: FrameAnswer, sequence: int, left_ns: int | None
+) -> bytes:
+    """Encodes an UpdateRequest with the frame as it goes back to the detector.
+
+    Detections go out recalibrated where they were, else as they came. Ground truth that came with
+    them stays here; logits go out as the probabilities they stand for.
+
+    left_ns  time left of the detector's call, ns; None: it has no deadline
+    """
+    head = tracker_pb2.UpdateRequest(stream=stream, sequence=sequence)
+    if left_ns is not None:
+        head.deadline_ns = max(0, left_ns)
+    received = answer.received
+    frame = frame_head(received.frame_id, received.stamp_ns, received.ego) + _updates(answer)
+    return head.SerializeToString() + framed(_FRAME, frame)
+
+
+def _updates(answer: FrameAnswer) -> bytes:
+    """Encodes all Detection records, in the order the detections came."""
+    received = answer.received.detections
+    if received.n == 0:
+        return b""
+    fields: dict[int, Field] = {
+        1: (received.id, received.has_id),
+        2: (received.class_index, received.class_index >= 0),
+    }
+    if received.score is not None:
+        fields[3] = (received.score, ~np.isnan(received.score))
+    fields[4], fields[5] = outgoing_estimates(answer)
+    if received.upstream_track is not None:
+        fields[7] = received.upstream_track
+    probabilities = _probabilities(answer)
+    if probabilities is not None:
+        fields[8] = probabilities
+    overlong = answer.received.overlong.items()
+    apart = {row: _unlabelled(record) for row, record in overlong}
+    return build_partial(DETECTIONS, DETECTION, fields, received.n, apart)
+
+
+def _probabilities(answer: FrameAnswer) -> Doubles | None:
+    """Returns them recalibrated where they were, else as they came; None where none came."""
+    sent, extras = answer.received.detections.class_probabilities, answer.extras
+    made = None if extras is None else extras.class_probabilities
+    if made is None or sent is None:
+        return sent
+    rows = np.flatnonzero(~np.isnan(made[:, 0]))
+    return with_rows(sent, rows, made[rows])
+
+
+def _unlabelled(record: bytes) -> bytes:
+    """Encodes a detection that fits no array, as it came."""
+    sent = frame_pb2.Detection.FromString(record)
+    sent.ClearField("ground_truth")
+    sent.ClearField("ground_truth_class")
+    return sent.SerializeToString()

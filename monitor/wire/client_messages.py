@@ -51,9 +51,6 @@ _MESSAGE_INDEX = 3  # its field number in FrameResult
 # Bytes of a value of fixed size, by wire type.
 _FIXED = {1: 8, 5: 4}
 
-# Widest rows of doubles that are kept: as many as there may be classes.
-_MOST_VALUES = MOST_CLASSES
-
 _RESULT_TAIL = TailReader(DETECTIONS, RESULT)
 
 
@@ -424,7 +421,7 @@ def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
 
 def _rows(columns: RecordColumns, number: int) -> FloatArray | None:
     """Returns (n, count) values, as many as the most; NaN where none came, None: nowhere."""
-    return columns.doubles(number, _MOST_VALUES)[0] if columns.sent(number) else None
+    return columns.doubles(number, MOST_CLASSES)[0] if columns.sent(number) else None
 
 
 def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None:

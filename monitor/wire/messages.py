@@ -296,22 +296,17 @@ def _bins(bins: ReliabilityBins) -> list[calibration_pb2.Bin]:
 
 def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
     """Makes one message of WatchEvents."""
-    time = Timestamp()
-    time.FromNanoseconds(event.time_ns)
-    message = event_pb2.Event(sequence=event.sequence, time=time)
-    what = event.what
+    message, what = event_pb2.Event(sequence=event.sequence), event.what
+    message.time.FromNanoseconds(event.time_ns)
     match what:
         case Health():
-            message.health.serving = what.serving
-            message.health.message = what.message
+            message.health.CopyFrom(message_of(event_pb2.HealthEvent, what))
         case AlarmChange():
             message.drift.CopyFrom(message_of(drift_pb2.DriftEvent, what))
         case Record():
             record = message_of(record_pb.RecalibrationRecord, what)
             if what.what in SWAPS:
-                version = event_pb2.VersionEvent(
-                    before=what.before, after=what.after, actor=what.actor, record=record
-                )
+                version = message_of(event_pb2.VersionEvent, what, record=record)
                 message.version.CopyFrom(version)
             else:
                 message.recalibration.CopyFrom(record)

@@ -1,7 +1,8 @@
-"""Requests of detectors: protobuf bytes to arrays, frames first, then labels.
+"""Messages that the sidecar gets: protobuf bytes to arrays.
 
-Decoding never raises: what cannot be read becomes a Refusal, which is answered like any other
-message.
+Detectors send frames, then labels. Decoding these never raises: what cannot be read becomes a
+Refusal, which is answered like any other message. A tracker elsewhere sends tracks: every value of
+its answer is checked before it is used.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from monitor.frames.classes import MOST_VALUES
 from monitor.frames.detections import Reason, ReceivedDetections
 from monitor.frames.frame import (
+    FOREIGN_TRACKS,
     EgoMotion,
     Header,
     Pose,
@@ -24,16 +26,28 @@ from monitor.frames.frame import (
     ReceivedRegion,
     ReceivedTruth,
     Refusal,
+    ReportedTracks,
     TrackIds,
+    TrackStatus,
     Twist,
 )
-from monitor.frames.space import MOST_CLASSES, Dimension, DimensionKind, FloatArray, Space
-from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from monitor.frames.space import (
+    MOST_CLASSES,
+    BoolArray,
+    Dimension,
+    DimensionKind,
+    FloatArray,
+    IntArray,
+    Space,
+    square_from_triangle,
+)
+from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2, truth_pb2
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
     LABEL,
     OBJECT,
+    TRACK,
     RecordColumns,
     TailReader,
     columns_by_layout,
@@ -340,3 +354,128 @@ def _region(region: truth_pb2.IgnoreRegion) -> ReceivedRegion:
     class_index = region.class_index if region.HasField("class_index") else -1
     dimensions = tuple(region.dimensions)
     return ReceivedRegion(class_index, dimensions, _array(region.lower), _array(region.upper))
+
+
+# ---- of a tracker elsewhere
+
+_SEQUENCE = b"\x09"  # the tag of the sequence in UpdateResponse
+_TRACKS = 2  # the field number of the tracks in UpdateResponse
+
+# The most dimensions of a track's state.
+MOST_STATE = 64
+
+
+class UnusableAnswer(ValueError):
+    """The bytes of a tracker are no answer to a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerAnswer:
+    """The answer to a frame of a call, beside its bytes; its tracks are not checked yet."""
+
+    sequence: int
+    data: bytes
+    response: tracker_pb2.UpdateResponse
+
+
+def decode_update(data: bytes) -> TrackerAnswer:
+    """Parses an UpdateResponse. Raises UnusableAnswer."""
+    try:
+        response = tracker_pb2.UpdateResponse.FromString(data)
+    except DecodeError:
+        text = f"{len(data)} bytes are not a monitor.v1.UpdateResponse."
+        raise UnusableAnswer(text) from None
+    return TrackerAnswer(response.sequence, data, response)
+
+
+def reported_tracks(
+    answer: TrackerAnswer,
+    detections: ReceivedDetections,
+    classes: int,
+    most: int,
+    state_length: int | None = None,
+) -> ReportedTracks:
+    """Reads the tracks after the frame with these detections. Raises UnusableAnswer.
+
+    most          tracks that are allowed
+    state_length  number of dimensions promised; None: any, the same for all tracks of the frame
+    """
+    m = len(answer.response.tracks)
+    if m > most:
+        raise UnusableAnswer(f"tracks: {m} of them, at most {most} ([tracker] max_tracks).")
+    columns = _columns(answer, m)
+    track_id = columns.scalar(1, np.uint64)
+    class_index, status = columns.index(2), columns.scalar(3, np.uint8)
+    state, covariance = _state(columns, state_length)
+    row, known = _rows(columns, detections)
+    repeated = np.ones(m, bool)
+    repeated[np.unique(track_id, return_index=True)[1]] = False
+    for field, wrong, remedy in (
+        ("id", repeated, "each track once"),
+        ("id", track_id > FOREIGN_TRACKS, "at most 2^62: those above are the sidecar's own"),
+        ("class_index", (class_index < 0) | (class_index >= classes), f"0 to {classes - 1}"),
+        ("status", status > max(TrackStatus), f"at most {int(max(TrackStatus))}"),
+        ("detection_id", ~known, "an id of the frame, or none"),
+        ("state", ~np.isfinite(state).all(axis=1), "finite values"),
+        ("covariance", ~np.isfinite(covariance).all(axis=(1, 2)), "finite values"),
+    ):
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise UnusableAnswer(f"tracks[{first}].{field}: must be {remedy}.")
+    return ReportedTracks(
+        id=track_id,
+        class_index=class_index,
+        status=status,
+        detections=columns.scalar(4, np.int64),
+        detection=row,
+        nis=columns.scalar(6, np.float64, np.nan),
+        state=state,
+        covariance=covariance,
+    )
+
+
+def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
+    """Reads the tracks: at once where all are of one layout, and end the bytes."""
+    tracks = answer.response.tracks
+    if m == 0:
+        return RecordColumns(0, ())
+    head = 9 if answer.data[:1] == _SEQUENCE else 0
+    reader = TailReader(_TRACKS, TRACK)
+    records = reader.read(answer.data, head, m, tracks[0].SerializeToString)
+    if records is not None:
+        return RecordColumns(m, ((slice(None), records),))
+    answer.response.DiscardUnknownFields()  # of a newer tracker
+    return columns_by_layout([track.SerializeToString() for track in tracks], TRACK)
+
+
+def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, FloatArray]:
+    """Returns (M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
+    if columns.n == 0:
+        return np.zeros((0, 0)), np.zeros((0, 0, 0))
+    state, length = columns.doubles(7, MOST_STATE)
+    s = int(length[0]) if wanted is None else wanted
+    if not 0 < s <= MOST_STATE or (length != s).any():
+        text = f"tracks.state: {int(length.min())} to {int(length.max())} values: must be "
+        right = f"one number for all tracks of a frame, 1 to {MOST_STATE}."
+        raise UnusableAnswer(text + (right if wanted is None else f"{s}, as was promised."))
+    lower = s * (s + 1) // 2
+    packed, length = columns.doubles(8, lower)
+    if (length != lower).any():
+        text = f"tracks.covariance: {int(length.min())} to {int(length.max())} values: must be"
+        raise UnusableAnswer(f"{text} {lower}, the lower triangle of {s} dimensions.")
+    return state, packed[:, square_from_triangle(s)].reshape(-1, s, s)
+
+
+def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntArray, BoolArray]:
+    """Finds the row of the detection that each track names, −1: none; (M,), and if it is known."""
+    named, told = columns.scalar(5, np.uint64), columns.present(5)
+    row = np.full(columns.n, -1, np.int64)
+    having = np.flatnonzero(detections.has_id)
+    if having.size == 0:
+        return row, ~told
+    order = having[np.argsort(detections.id[having], kind="stable")]
+    ids = detections.id[order]
+    place = np.minimum(np.searchsorted(ids, named), ids.size - 1)
+    found = told & (ids[place] == named)
+    row[found] = order[place[found]]
+    return row, found | ~told

@@ -14,8 +14,8 @@ from monitor.frames.frame import Header
 from monitor.pipeline import external_tracker
 from monitor.pipeline.external_tracker import Link, LinkLost, dial
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
+from monitor.wire.answers import encode_frame_update
 from monitor.wire.client_messages import encode_frame, encode_header
-from monitor.wire.tracker import encode_frame_update
 from tests.certificates import Authority
 from tests.piped import CLASSES, DOUBLE, HEADER, XYZ, opened, pipeline_of, sent
 from tests.received import frame as received_frame

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from monitor.frames.frame import EgoMotion, FrameAnswer, Pose, ReceivedFrame, ReportedTracks, Twist
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
-from monitor.wire.answers import encode_process_response
-from monitor.wire.requests import decode_process_request, detection_tail
-from monitor.wire.tracker import (
+from monitor.wire.answers import encode_frame_update, encode_process_response
+from monitor.wire.requests import (
     MOST_STATE,
     UnusableAnswer,
+    decode_process_request,
     decode_update,
-    encode_frame_update,
+    detection_tail,
     reported_tracks,
 )
 from tests.as_protobuf import LIMITS, assert_same_frame
