@@ -225,8 +225,6 @@ class Checkpoints:
                 error,
             )
             return None
-        for complaint in () if contents is None else contents.complaints:
-            log.warning("state: %s", complaint)
         if found is not None:
             self._records += found.records
             self._took_over = True

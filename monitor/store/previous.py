@@ -89,19 +89,18 @@ def previous_contents(paths: PreviousPaths) -> Contents | None:
         "drift": (paths.drift, _DRIFT),
         "register": (paths.recalibrators and str(folder / "state"), _REGISTER),
     }
-    complaints: list[str] = []
     parts = {}
     for name, (path, kind) in sources.items():
         for source in (Path(path), Path(f"{path}.1")) if path else ():
-            body = _tried(partial(read_body, source, kind), complaints)
+            body = _tried(partial(read_body, source, kind))
             if body is not None:
                 parts[name] = body
                 break
     versions = sorted(folder.glob("versions/*.json")) if paths.recalibrators else []
-    documents = {path.stem: _tried(path.read_bytes, complaints) for path in versions}
+    documents = {path.stem: _tried(path.read_bytes) for path in versions}
     records = []
     for name in ("history.jsonl.1", "history.jsonl") if paths.recalibrators else ():
-        for line in (_tried((folder / name).read_bytes, complaints) or b"").splitlines():
+        for line in (_tried((folder / name).read_bytes) or b"").splitlines():
             text, _, crc = line.rpartition(_MARK)
             if crc == b'%08x"}' % zlib.crc32(text):
                 records.append(text + b"}")
@@ -120,17 +119,16 @@ def previous_contents(paths: PreviousPaths) -> Contents | None:
         parts=parts,
         recalibrators={name: body for name, body in documents.items() if body is not None},
         records=records,
-        complaints=complaints,
     )
 
 
-def _tried(read: Callable[[], bytes], complaints: list[str]) -> bytes | None:
+def _tried(read: Callable[[], bytes]) -> bytes | None:
     try:
         return read()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        complaints.append(f"{str(error).rstrip('.')}. It is not taken over.")
+        log.warning("state: %s. It is not taken over.", str(error).rstrip("."))
         return None
 
 
