@@ -195,7 +195,7 @@ class Kind:
 STATISTICS = Kind(b"calstate", "statistics", "Name one that `export` or `merge` wrote.")
 
 
-def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) -> int:
+def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
     """Writes the parts into a file that can be sought, and syncs it; returns the bytes written."""
     file.write(bytes(_HEAD.size))
     length = crc = 0
@@ -205,7 +205,7 @@ def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) 
         length += len(part)
     # Last of all: until here, the file says of itself that it is none.
     file.seek(0)
-    file.write(_HEAD.pack(kind.magic, _FORMAT, length, crc))
+    file.write(_HEAD.pack(STATISTICS.magic, _FORMAT, length, crc))
     file.flush()
     os.fsync(file.fileno())
     return _HEAD.size + length

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import Message
@@ -224,12 +224,6 @@ def decode_windows(message: pb.WindowDefinition) -> Windows:
         raise invalid("windows", str(error).rstrip(".")) from None
 
 
-def encode_slicing(slicing: Slicing) -> pb.SliceDefinition:
-    """The message of what tells slices apart."""
-    names = ("by", "range_edges", "range_dimensions")
-    return pb.SliceDefinition(**values_of(slicing, names))
-
-
 def decode_slicing(message: pb.SliceDefinition) -> Slicing:
     """Reads how slices are told apart. Raises InvalidState."""
     by, edges, names = tuple(message.by), message.range_edges, message.range_dimensions
@@ -253,12 +247,8 @@ def decode_slicing(message: pb.SliceDefinition) -> Slicing:
 
 def encode_dimensions(space: Space) -> list[frame_pb2.Dimension]:
     """The messages of the dimensions of a space."""
-    return [
-        frame_pb2.Dimension(
-            name=d.name, unit=d.unit, kind=cast("frame_pb2.DimensionKind", int(d.kind))
-        )
-        for d in space.dimensions
-    ]
+    names = ("name", "unit", "kind")
+    return [frame_pb2.Dimension(**values_of(one, names)) for one in space.dimensions]
 
 
 def decode_space(dimensions: Iterable[frame_pb2.Dimension], angles: bool, field: str) -> Space:

@@ -48,7 +48,6 @@ from monitor.store.state_definitions import (
     encode_binning,
     encode_dimensions,
     encode_limbs,
-    encode_slicing,
     encode_sums,
     invalid,
     no_limbs,
@@ -371,12 +370,13 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
     if known is not None:
         known.begin()
     state = stored.state
+    slicing = values_of(state.slicing, ("by", "range_edges", "range_dimensions"))
     yield pb.StatisticsState(
         version=VERSION,
         bins=encode_binning(state.binning),
         windows=pb.WindowDefinition(**values_of(state.windows, ("lengths_ns", "panes"))),
         clock_ns=state.clock_ns,
-        slicing=None if state.slicing == Slicing() else encode_slicing(state.slicing),
+        slicing=None if state.slicing == Slicing() else pb.SliceDefinition(**slicing),
     ).SerializeToString(deterministic=True)
     for entry in state.slices:
         for part in encode_slice(entry, known):
