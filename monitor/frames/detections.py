@@ -22,7 +22,7 @@ from monitor.frames.space import (
     IntArray,
     Space,
     no_truth,
-    square_from_triangle,
+    unpacked_covariances,
 )
 
 IdArray = npt.NDArray[np.uint64]
@@ -73,25 +73,16 @@ def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, i
     """
     n, k = values.shape[0], forms[0]
     # Frames of one form, which is the rule, are unpacked in one piece.
-    if n and (length == length[0]).all() and values.shape[1] >= length[0]:
-        if length[0] == k * k:
-            return values[:, : k * k].reshape(n, k, k)
-        if length[0] == forms[1]:
-            return values[:, square_from_triangle(k)].reshape(n, k, k)
+    form = length[0] if n else 0
+    if form in forms[1:] and (length == form).all() and values.shape[1] >= form:
+        return unpacked_covariances(values[:, :form], k)
     matrices = np.zeros((n, k, k))
     step = np.arange(k)
     matrices[:, step, step] = 1.0
     for form in dict.fromkeys(forms):
         here = np.flatnonzero(length == form)
-        part = values[here, :form]
-        if here.size == 0:
-            continue
-        if form == k:
-            matrices[here[:, None], step, step] = part
-        elif form == k * k:
-            matrices[here] = part.reshape(-1, k, k)
-        else:
-            matrices[here] = part[:, square_from_triangle(k)].reshape(-1, k, k)
+        if here.size:
+            matrices[here] = unpacked_covariances(values[here, :form], k)
     return matrices
 
 

@@ -24,8 +24,8 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     Space,
-    square_from_triangle,
-    triangle_in_square,
+    packed_covariances,
+    unpacked_covariances,
 )
 from monitor.frames.status import TruthAccount
 
@@ -488,25 +488,15 @@ class StoredEstimates:
 
     def estimates(self, rows: IntArray) -> Estimates:
         """Unpacks some rows, bit for bit."""
-        k = self.mean.shape[1]
-        packed = self.packed[rows]
-        if packed.shape[1] == k:
-            covariance = np.zeros((rows.size, k, k))
-            step = np.arange(k)
-            covariance[:, step, step] = packed
-        else:
-            covariance = packed[:, square_from_triangle(k)].reshape(-1, k, k)
+        covariance = unpacked_covariances(self.packed[rows], self.mean.shape[1])
         return Estimates(self.mean[rows], covariance, self.diagonal[rows])
 
 
 def stored_estimates(estimates: Estimates) -> StoredEstimates:
     """Packs estimates, into buffers of their own."""
     k = estimates.mean.shape[1]
-    if estimates.diagonal.all():
-        step = np.arange(k)
-        packed = estimates.covariance[:, step, step]
-    else:
-        packed = estimates.covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
+    form = k if estimates.diagonal.all() else k * (k + 1) // 2
+    packed = packed_covariances(estimates.covariance, form)
     return StoredEstimates(estimates.mean.copy(), packed, estimates.diagonal.copy())
 
 

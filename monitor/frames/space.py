@@ -98,6 +98,26 @@ def triangle_in_square(k: int) -> IntArray:
     return rows * k + columns
 
 
+def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
+    """Packs symmetric (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
+    k = covariance.shape[1]
+    if form == k:
+        step = np.arange(k)
+        return covariance[:, step, step]
+    flat = covariance.reshape(-1, k * k)
+    return flat if form == k * k else flat.take(triangle_in_square(k), axis=1)
+
+
+def unpacked_covariances(packed: FloatArray, k: int) -> FloatArray:
+    """Inverts `packed_covariances`, (n, K, K): the width says which form it is."""
+    if packed.shape[1] == k:
+        step, covariance = np.arange(k), np.zeros((packed.shape[0], k, k))
+        covariance[:, step, step] = packed
+        return covariance
+    full = packed if packed.shape[1] == k * k else packed[:, square_from_triangle(k)]
+    return full.reshape(-1, k, k)
+
+
 @lru_cache(maxsize=256)
 def no_truth(n: int, k: int) -> FloatArray:
     """Returns (n, k) of NaN, read-only and shared: most frames come without ground truth."""

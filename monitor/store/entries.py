@@ -30,7 +30,7 @@ from monitor.frames.frame import (
     StoredOpinions,
     TrackIds,
 )
-from monitor.frames.space import square_from_triangle, triangle_in_square
+from monitor.frames.space import packed_covariances, unpacked_covariances
 from monitor.frames.status import TruthAccount
 from monitor.matching.objects import INLINE, LabelRecord
 from monitor.store.state_definitions import (
@@ -173,9 +173,9 @@ def labels_message(record: LabelRecord) -> pb.KeptLabels:
     """All but the revision."""
     triangles, gate = b"", record.gate
     if record.truth_covariance is not None:
-        m, k = record.truth_covariance.shape[:2]
-        squares = record.truth_covariance.reshape(m, k * k)
-        triangles = FLOATS.write(squares[:, triangle_in_square(k)])
+        k = record.truth_covariance.shape[1]
+        form = k * (k + 1) // 2
+        triangles = FLOATS.write(packed_covariances(record.truth_covariance, form))
     return pb.KeptLabels(
         **values_of(record, _OF_LABELS),
         **written(record, settled=_NATURALS, outcome=_CODES, rows=_NATURALS, truth=FLOATS),
@@ -211,7 +211,7 @@ def labels_in(message: pb.KeptLabels, revision: int, k: int = 0) -> LabelRecord:
     if message.truth_covariance:
         k = truth.shape[1]
         packed = FLOATS.read(message.truth_covariance, m, k * (k + 1) // 2)
-        covariance = packed[:, square_from_triangle(k)].reshape(m, k, k)
+        covariance = unpacked_covariances(packed, k)
     return LabelRecord(
         **read_values(message, _OF_LABELS),
         revision=revision,

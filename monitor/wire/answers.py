@@ -15,7 +15,7 @@ import numpy.typing as npt
 from monitor.frames.detections import PASSED_THROUGH, Estimates, IdArray, Reason
 from monitor.frames.frame import FrameAnswer, Header, Refusal, ReportedTracks, TruthAnswer
 from monitor.frames.reasons import Notice
-from monitor.frames.space import Dimension, FloatArray, IntArray, triangle_in_square
+from monitor.frames.space import Dimension, FloatArray, IntArray, packed_covariances
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2, truth_pb2
 from monitor.wire.client_messages import frame_head, stream_header
 from monitor.wire.messages import message_of
@@ -51,7 +51,7 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
         5: (updated_by, updated),
         6: (tracks.nis, ~np.isnan(tracks.nis)),
         7: (tracks.state, None),
-        8: (tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)], None),
+        8: (packed_covariances(tracks.covariance, s * (s + 1) // 2), None),
     }
     order = np.argsort(~updated, kind="stable")
     ordered: dict[int, Field] = {
@@ -224,17 +224,6 @@ def with_rows(doubles: Doubles, rows: IntArray, made: FloatArray) -> Doubles:
     counts = counts.copy()
     counts[rows] = width
     return wider, counts
-
-
-def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
-    """Packs (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
-    k = covariance.shape[1]
-    if form == k * k:
-        return covariance.reshape(-1, form)
-    if form == k:
-        step = np.arange(k)
-        return covariance[:, step, step]
-    return covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
 
 
 def _overlong(answer: FrameAnswer, row: int, record: bytes) -> bytes:

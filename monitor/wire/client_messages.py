@@ -22,8 +22,8 @@ from monitor.frames.space import (
     BoolArray,
     FloatArray,
     IntArray,
-    square_from_triangle,
-    triangle,
+    packed_covariances,
+    unpacked_covariances,
 )
 from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
@@ -289,8 +289,8 @@ def _detections(frame: OutgoingFrame) -> bytes:
         return b""
     covariance = frame.covariance
     if covariance.ndim == 3:
-        i, j = triangle(covariance.shape[1])
-        covariance = covariance[:, i, j]
+        k = covariance.shape[1]
+        covariance = packed_covariances(covariance, k * (k + 1) // 2)
     values = (
         *(frame.id, frame.class_index, frame.score, frame.mean, covariance, frame.truth),
         *(frame.upstream_track, frame.class_probabilities, frame.true_class, frame.class_logits),
@@ -437,17 +437,10 @@ def _matrices(columns: RecordColumns, number: int, k: int) -> FloatArray:
     """Unpacks (n, K, K) from any of the three forms; NaN for any other length."""
     values, length = columns.doubles(number, k * k)
     out = np.full((columns.n, k, k), np.nan)
-    for form in np.unique(length).tolist():
+    for form in {k, k * (k + 1) // 2, k * k}:
         rows = np.flatnonzero(length == form)
-        sent = values[rows]
-        if form == k:
-            step = np.arange(k)
-            out[rows] = 0.0
-            out[rows[:, None], step, step] = sent[:, :k]
-        elif form == k * k:
-            out[rows] = sent.reshape(-1, k, k)
-        elif form == k * (k + 1) // 2:
-            out[rows] = sent[:, square_from_triangle(k)].reshape(-1, k, k)
+        if rows.size:
+            out[rows] = unpacked_covariances(values[rows, :form], k)
     return out
 
 
@@ -514,11 +507,7 @@ def _full(covariance: FloatArray) -> FloatArray:
     """Returns covariances, or variances as diagonal matrices, (N, K, K)."""
     if covariance.ndim == 3:
         return covariance
-    n, k = covariance.shape
-    out = np.zeros((n, k, k))
-    step = np.arange(k)
-    out[:, step, step] = covariance
-    return out
+    return unpacked_covariances(covariance, covariance.shape[1])
 
 
 def index_of(data: bytes) -> int | None:

@@ -39,7 +39,7 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     Space,
-    square_from_triangle,
+    unpacked_covariances,
 )
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2, truth_pb2
 from monitor.wire.records import (
@@ -463,7 +463,7 @@ def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, Floa
     if (length != lower).any():
         text = f"tracks.covariance: {int(length.min())} to {int(length.max())} values: must be"
         raise UnusableAnswer(f"{text} {lower}, the lower triangle of {s} dimensions.")
-    return state, packed[:, square_from_triangle(s)].reshape(-1, s, s)
+    return state, unpacked_covariances(packed, s)
 
 
 def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntArray, BoolArray]:
