@@ -62,12 +62,9 @@ def newer(path: Path, version: int, known: int) -> UnusableFile:
 def mark_of(path: Path) -> tuple[int, int] | None:
     """Identifies a file among others of the same name; None where there is none."""
     try:
-        return _mark(os.lstat(path))
+        status = os.lstat(path)
     except OSError:
         return None
-
-
-def _mark(status: os.stat_result) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
@@ -248,7 +245,7 @@ class Claim:
         # The file stays: who removed it could remove one that somebody else has just locked.
         path = self.folder / "lock"
         with self._guard:
-            if self._lock is not None and mark_of(path) != _mark(os.fstat(self._lock.fileno())):
+            if self._lock is not None and not self._still_there(path, self._lock):
                 self.release()
             if self._lock is None:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -276,6 +273,13 @@ class Claim:
                 return None
             held.pop_all()
             return lock
+
+    def _still_there(self, path: Path, lock: BinaryIO) -> bool:
+        try:
+            there = path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(lock.fileno()))
 
 
 @contextlib.contextmanager

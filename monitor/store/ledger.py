@@ -509,14 +509,14 @@ class LedgerWriter:
             return True
         writing = {key.partition for key, *_ in bodies}
         # What no checkpoint has is in no other place: rather nothing new is taken.
-        lasts = {
-            number: one.last
+        there = [
+            (one.last, number)
             for number, one in self.partitions.items()
             if number not in writing and one.last <= self.covered
-        }
-        oldest = min(lasts, key=lasts.__getitem__, default=None)
-        if oldest is None:
+        ]
+        if not there:
             return False
+        _, oldest = min(there)
         with failures(self.path):
             self._drop(oldest, "budget")
         while oldest in self._dying:

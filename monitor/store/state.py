@@ -215,7 +215,11 @@ class StateFile:
 
         returns  the position of the generation before; 0 where there is none
         """
-        if is_regular(self.path) and self._generation_kept():
+        with temporary_beside(self.previous) as temporary:
+            if kept := self._copied(self.path, temporary):
+                temporary.replace(self.previous)
+                sync_path(self.folder)
+        if kept:
             _commit(self.path, checkpoint)
         else:
             with temporary_beside(self.path) as temporary:
@@ -228,15 +232,6 @@ class StateFile:
                 temporary.replace(self.path)
         sync_path(self.folder)
         return _position(self.previous)
-
-    def _generation_kept(self) -> bool:
-        """Makes what is there the generation before; False where it is damaged, and set aside."""
-        with temporary_beside(self.previous) as temporary:
-            if not self._copied(self.path, temporary):
-                return False
-            temporary.replace(self.previous)
-        sync_path(self.folder)
-        return True
 
     def _copied(self, source: Path, target: Path) -> bool:
         """Copies a generation; False where there is none, or a damaged one, which is set aside."""
