@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import html
 import io
@@ -21,9 +22,7 @@ import os
 import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TypeVar
 
 from rich.bar import Bar
@@ -33,25 +32,13 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.client import PLAIN
-from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Phase, Plan
-from monitor.commands.demo.summary import (
-    SidecarAccount,
-    Summary,
-    as_json,
-    as_text,
-    cycle_line,
-    headline,
-    paging,
-    summarise,
-    swaps,
-)
-from monitor.commands.doctor.look import scrape
+from monitor.commands.demo.summary import Summary, as_json, as_text, headline, summarise
 from monitor.commands.options import add_flag, add_value, checked, seconds, write_output
 from monitor.commands.sending import Addresses, running_sidecar
-from monitor.commands.sidecar_client import Client, access_of, add_access
+from monitor.commands.sidecar_client import access_of, add_access
 from monitor.config import split_address
-from monitor.wire.messages import Kind
 
 _REFRESH_S = 0.25
 _BAR_FULL = 6.0  # NEES/K of a full bar
@@ -63,15 +50,17 @@ _LOW, _HIGH = 0.1, 10.0
 _RAW, _FORWARDED, _INK, _PALE = "#c2410c", "#1d4ed8", "#1f2937", "#6b7280"
 
 
-async def show(console: Console, now: Callable[[], Cycle], where: str) -> None:
-    """Draws the cycle on the terminal's second screen until cancelled.
+async def show(player: Player, console: Console, where: str) -> None:
+    """Plays, and draws the cycle on the terminal's second screen meanwhile.
 
     where  addresses for a look with a browser
     """
+    playing = asyncio.create_task(player.run())
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(drawn(now(), where), refresh=True)
-            await asyncio.sleep(_REFRESH_S)
+        while not playing.done():
+            live.update(drawn(player.cycle, where), refresh=True)
+            await asyncio.wait([playing], timeout=_REFRESH_S)
+    await playing
 
 
 def drawn(cycle: Cycle, where: str) -> RenderableType:
@@ -167,7 +156,12 @@ def _plot(cycle: Cycle) -> str:
         parts.append(words((_LEFT - 6, y(ratio) + 4), f"{ratio:g}", anchor="end"))
     for tick in range(0, int(end_s) + 1, 10):
         parts.append(words((x(tick), _BOTTOM + 18), f"{tick} s", anchor="middle"))
-    for row, (at_s, text) in enumerate(_marks(cycle)):
+    marks = {
+        "fault": cycle.fault_began_s, "page": cycle.paged_s, "promoted": cycle.promoted_s,
+        "fault over": cycle.fault_ended_s, "rolled back": cycle.rolled_back_s,
+    }  # fmt: skip
+    seen = ((text, at_s) for text, at_s in marks.items() if math.isfinite(at_s))
+    for row, (text, at_s) in enumerate(seen):
         parts.append(
             f'<line x1="{x(at_s):.1f}" y1="{_TOP}" x2="{x(at_s):.1f}" y2="{_BOTTOM}" '
             f'stroke="{_PALE}" stroke-dasharray="3 3"/>'
@@ -175,19 +169,6 @@ def _plot(cycle: Cycle) -> str:
         parts.append(words((x(at_s) + 4, _TOP + 12 + 14 * (row % 3)), text, _INK))
     parts += [line(1, _RAW), line(2, _FORWARDED)]
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg>'
-
-
-def _marks(cycle: Cycle) -> Iterator[tuple[float, str]]:
-    """Yields the moments that the plot names."""
-    paged, (promoted, back) = paging(cycle), swaps(cycle)
-    found = [
-        (cycle.fault_began_s, "fault"),
-        (paged[0] if paged else math.inf, "page"),
-        (promoted.at_s if promoted else math.inf, "promoted"),
-        (cycle.fault_ended_s, "fault over"),
-        (back.at_s if back else math.inf, "rolled back"),
-    ]
-    yield from (mark for mark in found if math.isfinite(mark[0]))
 
 
 EXAMPLE = """examples:
@@ -201,11 +182,8 @@ DEFAULT = 60.0  # s, of a drive that ends
 DEFAULT_CYCLE = 120.0  # s, of a drive in cycles
 _SHORTEST, _LONGEST = 20.0, 3600.0  # s
 _FASTEST = 10.0
-_PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _COLUMNS = 79
-_LATE = 1.0  # s; a frame that was sent later than that was not sent in time
 N = TypeVar("N", int, float)
-T = TypeVar("T")
 
 
 class CountsDiffer(ValueError):
@@ -276,161 +254,67 @@ def run(options: argparse.Namespace) -> int:
                 f"--speed {plan.speed:g}: stamps would run ahead of the clock, and a second drive "
                 "through this sidecar would begin in the past of the first. Give 1 or less."
             )
-    with _sidecar(options, plan) as addresses:
-        own = not options.address
-        access = PLAIN if own else access_of(options)
-        cycles = math.inf if options.forever else 1.0
-        patience_s = options.patience if options.forever and not own else 0.0
-        journey = Journey(plan, addresses.grpc, access, cycles, patience_s)
-        summary = asyncio.run(_played(journey, addresses if own else None, quiet=options.json))
-    if summary is None:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    live = console.is_terminal and not console.is_dumb_terminal
+    live &= not (options.json or options.forever)
+    line = functools.partial(print, flush=True)
+    sidecar: contextlib.AbstractContextManager[Addresses]
+    if options.address:
+        sidecar, access = contextlib.nullcontext(Addresses(options.address, "")), access_of(options)
+    else:
+        sidecar, access = running_sidecar(config_text(plan.speed)), PLAIN
+    patience_s = options.patience if options.address and options.forever else 0.0
+    with sidecar as at:
+        if not (options.address or options.json):
+            line(f"sidecar at {at.grpc}, http://{at.http}/metrics")
+        announce = (lambda _: None) if live or options.json else line
+        player = Player(plan, at.grpc, announce, access, options.forever, patience_s, at.http)
+        gc.collect()
+        gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
+        where = f"http://{at.http}/   http://{at.http}/metrics" if at.http else at.grpc
+        asyncio.run(show(player, console, where) if live else player.run())
+    if live:
+        for at_s, text in player.cycle.events:
+            line(f"{at_s:6.1f} s  {text}")
+    if not player.cycle.over:
+        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
         return 0
-    _print_ending(summary, options)
+    summary = summarise(player.cycle, player.account)
+    _print_ending(summary, options, console)
     if summary.differences:
         raise CountsDiffer(
             "the sidecar and the demo did not count the same: " + "; ".join(summary.differences)
         )
     if summary.missing:
-        raise _incomplete(summary)
+        raise StoryIncomplete(
+            f"the drive was over, and the sidecar had not yet {summary.missing}. Frames were up to "
+            f"{player.cycle.behind_s:.1f} s late, {player.cycle.left_out} were left out. Try again "
+            "on a computer less busy."
+        )
     return 0
 
 
-@contextlib.contextmanager
-def _sidecar(options: argparse.Namespace, plan: Plan) -> Iterator[Addresses]:
-    """Yields the sidecar that was named, or one of our own."""
-    if options.address:
-        yield Addresses(options.address, "")
-        return
-    with running_sidecar(config_text(plan.speed)) as addresses:
-        if not options.json:
-            _line(f"sidecar at {addresses.grpc}, http://{addresses.http}/metrics")
-        yield addresses
-
-
-async def _played(journey: Journey, own: Addresses | None, *, quiet: bool) -> Summary | None:
-    """Plays; returns what a drive that has come to its end was like."""
-    console, forever = Console(), math.isinf(journey.cycles)
-    live = console.is_terminal and not (console.is_dumb_terminal or quiet or forever)
-    account: list[SidecarAccount] = []
-
-    async def settle(client: Client, cycle: Cycle) -> None:
-        if own is not None:
-            account.append(await _account(client, cycle, own))
-
-    def finished(cycle: Cycle) -> None:
-        if forever:
-            cycle.tell(cycle_line(summarise(cycle, None)))
-
-    say = _nobody if quiet or live else _line
-    player = Player(journey, say, finished, settle)
-    gc.collect()
-    gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
-    if live:
-        where = f"http://{own.http}/   http://{own.http}/metrics" if own else journey.address
-        showing = asyncio.create_task(show(console, lambda: player.cycle, where))
-        try:
-            await player.run()
-        finally:
-            showing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await showing
-        for at_s, text in player.cycle.events:
-            _line(f"{at_s:6.1f} s  {text}")
-    else:
-        await player.run()
-    if not player.cycle.over:
-        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
-        return None
-    return summarise(player.cycle, account[0] if account else None)
-
-
-def _line(text: str) -> None:
-    print(text, flush=True)
-
-
-def _nobody(_: str) -> None:
-    """Announces to nobody."""
-
-
-# ---- the end
-
-
-def _print_ending(summary: Summary, options: argparse.Namespace) -> None:
+def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:
     """Prints tables and headline, or JSON; writes the page."""
     path = options.output
     if options.json:
         print(json.dumps(as_json(summary)))
     else:
         print(as_text(summary))
-        path = path or _new_file()
+        if not path:
+            handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
+            os.close(handle)
     if path:
         write_output(path, page(summary))
     if options.json:
         return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     print()
     for paragraph in headline(summary):
         console.print(textwrap.fill(paragraph, _COLUMNS), style="bold")
-    paged = paging(summary.cycle)
-    fired = f"page fired  {paged[1] if paged else 'none'}"
+    fired = f"page fired  {summary.cycle.page or 'none'}"
     print("\n" + textwrap.fill(fired, _COLUMNS, subsequent_indent=" " * 12))
     print(f"written     {path}")
     print("next        calibration-monitor evaluate YOUR_FILE.csv")
-
-
-def _new_file() -> str:
-    """Makes a file that is nobody else's."""
-    handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
-    os.close(handle)
-    return str(Path(path))
-
-
-def _incomplete(summary: Summary) -> StoryIncomplete:
-    cycle = summary.cycle
-    late = ""
-    if cycle.behind_s > _LATE or cycle.left_out:
-        late = (
-            f" This computer could not keep up with --speed {cycle.plan.speed:g}: frames were up "
-            f"to {cycle.behind_s:.1f} s late, {cycle.left_out} were left out."
-        )
-    return StoryIncomplete(
-        f"the drive was over, and the sidecar had not yet {summary.missing}, in "
-        f"{cycle.plan.patience_s:g} s more than planned.{late} Try again on a computer less busy."
-    )
-
-
-async def _account(client: Client, cycle: Cycle, addresses: Addresses) -> SidecarAccount:
-    """Asks the sidecar for its account of the drive that is over."""
-    # The last tracks may still decide: until all of it has been heard.
-    listing = await _until(
-        lambda: client.listing(records=1),
-        lambda found: cycle.sequence == (found.records[-1].sequence if found.records else 0),
-    )
-    found = await client.calibration()
-    counts = found.counts
-    # The text of the metrics is made from time to time.
-    name = 'calibration_ground_truth_total{outcome="matched"}'
-    metrics = await _until(
-        lambda: scrape(addresses.http), lambda metrics: metrics.get(name) == counts.matched
-    )
-    slices = {}
-    for entry in found.slices:
-        raw, made = entry.stages
-        slices[entry.slice] = (raw.n, raw.joint.nees_over_k, made.joint.nees_over_k)
-    version = next(
-        one.version for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES
-    )
-    return SidecarAccount(
-        counts.frames, counts.detections, counts.matched, version, slices, metrics
-    )
-
-
-async def _until(ask: Callable[[], Awaitable[T]], done: Callable[[T], bool]) -> T:
-    """Asks again and again until it is done, or patience is at its end."""
-    deadline = time.monotonic() + _PATIENCE
-    while not done(found := await ask()) and time.monotonic() <= deadline:
-        await asyncio.sleep(0.1)
-    return found
 
 
 def _number(kind: Callable[[str], N], low: float, high: float) -> Callable[[str], N]:

@@ -12,7 +12,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +26,15 @@ from monitor.commands.demo.scene import (
     with_variance_factor,
 )
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan
+from monitor.commands.demo.summary import (
+    FRAMES,
+    SWAPPED,
+    SidecarAccount,
+    cycle_line,
+    of_sensor,
+    summarise,
+)
+from monitor.commands.doctor.look import page, samples_of
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused, happening
 from monitor.drift.alarms import AlarmChange
@@ -37,34 +46,19 @@ from monitor.wire.client_messages import (
     encode_truth,
     refused,
 )
-from monitor.wire.messages import UnknownWord, value_of
+from monitor.wire.messages import Kind, UnknownWord, value_of
 
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
 _WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
 _ROOM_S = 10.0  # for which a frame waits for room in front of its stream
 _LATE_S, _LONGEST_BEHIND_S = 1.0, 600.0  # of a frame, from which on the pace gives in
-_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
-_HELD_S = 10.0  # that a connection must have held for another to be tried soon
+_RETRY_S = 1.0  # between two attempts to connect
 _SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
 _AGAIN_S = 60.0  # s between two lines about one that stays away
 _LOOK_EVERY_S = 2.0  # s between two looks at trials
+_PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
-
-
-@dataclass(frozen=True, slots=True)
-class Journey:
-    """A drive, with the sidecar it goes through.
-
-    cycles      after which it is over; inf: never
-    patience_s  for which a sidecar that is away, or refuses, is waited for
-    """
-
-    plan: Plan
-    address: str
-    access: Access = PLAIN
-    cycles: float = 1.0
-    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,70 +104,75 @@ class Pace:
 
 @dataclass(slots=True)
 class Player:
-    """Plays a journey, with or without a sidecar.
+    """Plays a drive through a sidecar that is there, comes late, or goes.
 
-    announce  is told of every event, as a line
-    finished  is told of every cycle that is over
-    settle    asks the sidecar for its account, after the last answer
-    there_s   when the sidecar was last there; told_s: when its absence was last told of
+    announce    is told of every event, as a line
+    forever     cycle after cycle, until SIGTERM
+    patience_s  for which a sidecar that is away, or refuses, is waited for
+    http        where it is asked for its account after the last answer; '' for not at all
     """
 
-    journey: Journey
+    plan: Plan
+    address: str
     announce: Callable[[str], None]
-    finished: Callable[[Cycle], None] = lambda _: None
-    settle: Callable[[Client, Cycle], Awaitable[None]] | None = None
+    access: Access = PLAIN
+    forever: bool = False
+    patience_s: float = 0.0
+    http: str = ""
+    account: SidecarAccount | None = None
     cycle: Cycle = field(init=False)
     pace: Pace = field(default_factory=lambda: Pace(0, 0.0))
     _connection: _Connection | None = None
     _began: asyncio.Event = field(default_factory=asyncio.Event)
+    # When the sidecar was last there, and when its absence was last told of.
     _there_s: float = field(default_factory=time.monotonic)
     _told_s: float = -math.inf
 
     def __post_init__(self) -> None:
-        self.cycle = Cycle(self.journey.plan, self._say)
+        self.cycle = Cycle(self.plan, self._say)
 
     def _say(self, text: str) -> None:
-        self.announce(f"cycle {self.cycle.number}, {text}" if self.journey.cycles > 1 else text)
+        self.announce(f"cycle {self.cycle.number}, {text}" if self.forever else text)
 
     async def run(self) -> None:
         """Plays to the end of the last cycle, or until SIGTERM.
 
         Raises InvalidAccess; SidecarUnavailable and SidecarRefused when patience is at its end.
         """
-        with _ended_by_sigterm():
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._keep_connected())
-                    group.create_task(self._keep_driving())
-            except ExceptionGroup as errors:
-                raise first_error(errors) from None
+        playing = asyncio.create_task(self._play())
+        # The first process of a container is not ended by a signal that it has no handler for.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, playing.cancel)
+        await asyncio.wait([playing])
+        if not playing.cancelled():
+            playing.result()
+
+    async def _play(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_connected())
+                group.create_task(self._keep_driving())
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
 
     # ---- the sidecar
 
     async def _keep_connected(self) -> None:
-        pause_s, tried_s = _RETRY_S, time.monotonic()
         while (trouble := await self._conversed()) is not None:
-            if time.monotonic() - self._there_s >= self.journey.patience_s:
+            if time.monotonic() - self._there_s >= self.patience_s:
                 raise trouble
             self._tell_of(str(trouble))
-            # Who takes us in and throws us out again and again is not asked every second.
-            held = time.monotonic() - tried_s >= _HELD_S
-            pause_s = _RETRY_S if held else min(2 * pause_s, _LONGEST_RETRY_S)
-            await asyncio.sleep(pause_s)
-            tried_s = time.monotonic()
+            await asyncio.sleep(_RETRY_S)
 
     async def _conversed(self) -> Exception | None:
         """Talks to the sidecar; returns why that failed or ended, None when the drive is over."""
-        where = self.journey.address
-        soon = asyncio.get_running_loop().call_later(
-            _SOON_S, self._tell_of, f"waits for a sidecar at {where}"
-        )
+        wait = f"waits for a sidecar at {self.address}"
+        soon = asyncio.get_running_loop().call_later(_SOON_S, self._tell_of, wait)
         try:
-            async with Client(where, self.journey.access) as client:
+            async with Client(self.address, self.access) as client:
                 soon.cancel()
                 connection = await _Connection.opened(client, self)
                 again = "again, " if self._began.is_set() else ""
-                self.cycle.tell(f"connected {again}to the sidecar at {where}")
+                self.cycle.tell(f"connected {again}to the sidecar at {self.address}")
                 self._connection, self._told_s = connection, -math.inf
                 self._began.set()
                 await connection.run()
@@ -206,7 +205,7 @@ class Player:
 
     async def _keep_driving(self) -> None:
         await self._began.wait()
-        plan = self.journey.plan
+        plan = self.plan
         self.pace = Pace(time.time_ns(), time.monotonic(), plan.speed)
         settings = replace(plan.settings, start_ns=self.pace.start_ns)
         # Numbers begin at the clock as well: an earlier run has used none of them.
@@ -222,9 +221,9 @@ class Player:
             if self.cycle.reach(at_s) and frame.sensor == plan.faulty:
                 frame = with_variance_factor(frame, plan.variance_factor)
             if self.cycle.over:
-                self.finished(self.cycle)
-                if self.cycle.number >= self.journey.cycles:
+                if not self.forever:
                     break
+                self.cycle.tell(cycle_line(summarise(self.cycle)))
                 began_s, self.cycle = began_s + at_s, self.cycle.next()
             frame = replace(
                 frame,
@@ -237,30 +236,6 @@ class Player:
                 self.cycle.left_out += 1
         if self._connection is not None:
             await self._connection.finish()
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Cancels this task at SIGTERM, and ends the context in order then.
-
-    The first process of a container is not ended by a signal that it has no handler for.
-    """
-    loop, task, told = asyncio.get_running_loop(), asyncio.current_task(), []
-    assert task is not None
-
-    def end() -> None:
-        told.append(True)
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not told:
-            raise
-        task.uncancel()
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +283,7 @@ class _Connection:
     @staticmethod
     async def opened(client: Client, player: Player) -> _Connection:
         """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
-        plan = player.journey.plan
+        plan = player.plan
         headers = [
             Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
             for name in plan.settings.sensors
@@ -349,8 +324,8 @@ class _Connection:
                         frames.create_task(self._send_frames(lane))
                         frames.create_task(self._receive_answers(lane))
                 await self.to_label.put(None)
-            if self.player.settle is not None:
-                await self.player.settle(self.client, self.player.cycle)
+            if self.player.http:
+                self.player.account = await _account(self.client, self.player)
             for task in aside:
                 task.cancel()
 
@@ -380,12 +355,12 @@ class _Connection:
         answer = decode_answer(data, SPACE.k)
         answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, answer.covariance)
         phase = cycle.add_answer(item.at_s, answered)
-        if frame.sensor == self.player.journey.plan.faulty:
+        if frame.sensor == self.player.plan.faulty:
             cycle.tracking.add(frame, phase, answer)
         return cycle, answered, phase
 
     async def _send_labels(self) -> None:
-        delay_ns = round(self.player.journey.plan.truth_delay_s * 1e9)
+        delay_ns = round(self.player.plan.truth_delay_s * 1e9)
         while (item := await self.to_label.get()) is not None:
             frame = item[1].frame
             await self.player.until_due(frame.stamp_ns + delay_ns)
@@ -414,26 +389,51 @@ class _Connection:
 
     async def _look(self) -> None:
         """Asks how trials stand, and says once what this sidecar will not show."""
-        tracks = bool(self.lanes[self.player.journey.plan.faulty].stream.track_dimensions)
-        will_not = [] if tracks else ["keeps no tracks"]
+        cycle, faulty = self.player.cycle, self.lanes[self.player.plan.faulty]
+        cannot = [] if faulty.stream.track_dimensions else ["keeps no tracks"]
         try:
             listing = await self.client.listing()
-            if listing.promotion != "automatic":
-                will_not.append(
-                    f"promotes nothing by itself ([promotion] mode is {listing.promotion})"
-                )
-            if listing.pinned:
-                will_not.append("is pinned")
-            self.player.cycle.hopeful = listing.promotion == "automatic" and not listing.pinned
-            while not will_not:
-                self.player.cycle.await_proof((await self.client.listing()).trials)
-                await asyncio.sleep(_LOOK_EVERY_S)
+            if listing.promotion != "automatic" or listing.pinned:
+                cycle.hopeful = False
+                pinned = ", and it is pinned" if listing.pinned else ""
+                how = f"[promotion] mode is {listing.promotion}{pinned}"
+                cannot.append(f"promotes nothing by itself ({how})")
         except (SidecarRefused, UnknownWord) as trouble:
-            will_not.append(f"does not tell us how trials stand ({trouble})")
-        self.player.cycle.tell(
-            f"this sidecar {' and '.join(will_not)}: not all of the story will be seen; "
-            "`calibration-monitor demo --print-config` prints the settings that it needs"
-        )
+            cannot.append(f"does not tell us how trials stand ({trouble})")
+        if cannot:
+            cycle.tell(
+                f"this sidecar {' and '.join(cannot)}: not all of the story will be seen; "
+                "`calibration-monitor demo --print-config` prints the settings that it needs"
+            )
+        while not cannot:
+            self.player.cycle.await_proof((await self.client.listing()).trials)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _account(client: Client, player: Player) -> SidecarAccount:
+    """Asks the sidecar for its account of the drive that is over."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        listing, found = await client.listing(records=1), await client.calibration()
+        _, text = await page(player.http, "/metrics?fresh", _PATIENCE)
+        metrics, matched = samples_of(text), found.counts.matched
+        # The last tracks may still decide, and the text of the metrics is made from time to time.
+        heard = player.cycle.sequence == (listing.records[-1].sequence if listing.records else 0)
+        told = metrics.value("ground_truth_total", outcome="matched") == matched
+        if (heard and told) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.1)
+    counts: dict[str, float] = {FRAMES: metrics.value("frames_total"), "matched": matched}
+    counts |= {"frames": found.counts.frames, "detections": found.counts.detections}
+    for what, swapped in SWAPPED.items():
+        counts[swapped] = metrics.value("recalibrator_swaps_total", outcome=what)
+    for entry in found.slices:
+        raw, made = entry.stages
+        counts |= of_sensor(entry.slice, raw.n, raw.joint.nees_over_k, made.joint.nees_over_k)
+    version = next(
+        one.version for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES
+    )
+    return SidecarAccount(counts, version, metrics)
 
 
 def frame_message(frame: SimulatedFrame) -> bytes:

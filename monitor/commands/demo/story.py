@@ -16,7 +16,8 @@ import numpy as np
 
 from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
-from monitor.drift.alarms import WRONG, Alarm, AlarmChange, AlarmReason
+from monitor.drift.alarms import WRONG, Alarm, AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.bets import Severity
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding
 from monitor.recalibration.recalibrator import Identity
@@ -90,14 +91,6 @@ class Plan:
     def shown_s(self) -> float:
         """Time for which the effect is to be seen."""
         return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """One thing that happened, and the time in the cycle at which the demo heard of it, in s."""
-
-    at_s: float
-    record: Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +182,10 @@ class Cycle:
     wall_s         wall time from the first frame to the last answer
     left_out       frames that were not sent: no sidecar was there, or it was too slow
     events         time and text
-    heard          what happened to recalibrators; alarms: what happened to alarms
+    heard          what happened to recalibrators, and when it was heard of
+    paged_s, promoted_s, rolled_back_s
+                   when the fault was first paged and corrected, and when that was last taken back
+    page           what the page said; evidence: of the promotion; tried: a candidate was on trial
     hopeful        the sidecar may correct the fault: it is worth waiting for
     waiting        what the fault or its end is waiting for, in words
     sequence       number of the last record heard
@@ -211,8 +207,13 @@ class Cycle:
     fault_ended_s: float = math.inf
     over: bool = False
     events: list[tuple[float, str]] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
-    alarms: list[tuple[float, AlarmChange]] = field(default_factory=list)
+    heard: list[tuple[float, Record]] = field(default_factory=list)
+    paged_s: float = math.inf
+    promoted_s: float = math.inf
+    rolled_back_s: float = math.inf
+    page: str = ""
+    evidence: Evidence | None = None
+    tried: bool = False
     hopeful: bool = True
     waiting: str = ""
     sequence: int = 0
@@ -223,7 +224,7 @@ class Cycle:
     sensors: dict[str, SensorRecord] = field(init=False)
     tracking: TrackingRecord = field(default_factory=TrackingRecord)
     # Of the faulty sensor: alarms and a candidate that are not over yet.
-    _alarmed: set[str] = field(default_factory=set)
+    _alarmed: set[Severity] = field(default_factory=set)
     _on_trial: bool = False
     _told_s: float = -math.inf
 
@@ -315,23 +316,31 @@ class Cycle:
 
     def hear(self, record: Record) -> None:
         """Records something that happened to a recalibrator now."""
-        self.heard.append(Heard(self.elapsed_s, record))
-        self.sequence, self.waiting, self._told_s = record.sequence, "", self.elapsed_s
-        if record.what in SWAPS:
+        now_s, what = self.elapsed_s, record.what
+        self.heard.append((now_s, record))
+        self.sequence, self.waiting, self._told_s = record.sequence, "", now_s
+        if what in SWAPS:
             self.version = record.after
         if record.slice == self.plan.faulty:
-            self._on_trial = record.what in (Happened.BEGAN, Happened.PROVEN)
+            self._on_trial = what in (Happened.BEGAN, Happened.PROVEN)
+            self.tried |= what is Happened.BEGAN and now_s >= self.fault_began_s
+            is_faulty = self.fault_began_s <= now_s < self.fault_ended_s
+            if what is Happened.PROMOTED and is_faulty and math.isinf(self.promoted_s):
+                self.promoted_s, self.evidence = now_s, record.evidence
+            elif what is Happened.ROLLED_BACK and now_s >= self.fault_ended_s:
+                self.rolled_back_s = now_s
         self.tell(in_words(record))
 
     def hear_alarm(self, change: AlarmChange) -> None:
         """Records an alarm that was raised, or is over."""
-        self.alarms.append((self.elapsed_s, change))
-        raised = change.why is AlarmReason.RAISED
-        if change.alarm.slice == self.plan.faulty:
-            severity = str(change.alarm.severity)
-            (self._alarmed.add if raised else self._alarmed.discard)(severity)
-        what = "raised" if raised else "over"
-        self.tell(f"alarm {what}: {change.alarm.severity}, {in_short(change.alarm)}")
+        alarm, raised = change.alarm, change.why is AlarmReason.RAISED
+        if alarm.slice == self.plan.faulty:
+            (self._alarmed.add if raised else self._alarmed.discard)(alarm.severity)
+            paged = raised and alarm.severity is Severity.PAGE and math.isinf(self.paged_s)
+            if paged and self.elapsed_s >= self.fault_began_s:
+                self.paged_s = self.elapsed_s
+                self.page = alarm_sentence(alarm).partition(" since ")[0]
+        self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {in_short(alarm)}")
 
     def add_answer(self, at_s: float, answered: AnsweredFrame) -> Phase:
         """Counts a frame of this time that was answered; returns its phase."""
@@ -362,18 +371,6 @@ class Cycle:
         if at_s < self.fault_ended_s:
             return Phase.CORRECTED if corrected else Phase.FAULT
         return Phase.AFTER if corrected else Phase.HOME
-
-    def first(self, what: Happened, since_s: float) -> Heard | None:
-        """Finds the first record of a kind on the faulty sensor at or after a time."""
-        return next(
-            (
-                one
-                for one in self.heard
-                if (one.record.what, one.record.slice) == (what, self.plan.faulty)
-                and one.at_s >= since_s
-            ),
-            None,
-        )
 
     def lasted_s(self) -> dict[Phase, float]:
         """Measures how long each phase lasted, up to now."""

@@ -1,6 +1,6 @@
 """Looks twice at a running sidecar, by HTTP and gRPC; what was seen is one observation.
 
-Requests are bare HTTP/1.0, past any proxy. Nothing raises for what the network or the sidecar
+Requests go past any proxy. Nothing raises for what the network or the sidecar
 does: the answer then says why there is nothing.
 
 Metrics are values by labels; an increase is what was added between the looks.
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import math
 import re
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,16 +26,10 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Access
-from monitor.commands.sidecar_client import (
-    Client,
-    SidecarFailed,
-    SidecarRefused,
-    SidecarUnavailable,
-)
+from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.status import Status, StreamStatus
-from monitor.promotion.records import TrialStanding
 
 _PREFIX = "calibration_"
 
@@ -69,13 +65,22 @@ class Samples:
         """Values of a label over the series with these labels, sorted; '' where it is missing."""
         return sorted(has.get(label, "") for has, _ in self.rows(name, **labels))
 
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """Sums by a label."""
-        found: dict[str, float] = {}
-        for has, value in self.rows(name):
-            word = has.get(label, "")
-            found[word] = found.get(word, 0.0) + value
-        return found
+    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Sums by a label, over the series with these labels."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for has, value in self.rows(name, **labels):
+            found[has.get(label, "")] += value
+        return dict(found)
+
+
+def quantile(counts: Mapping[str, float], level: float) -> float:
+    """Upper bound of the bucket that holds a quantile; NaN where all are empty.
+
+    counts  up to each bound, as by(…, "le") finds them
+    """
+    buckets = sorted((float(bound), count) for bound, count in counts.items())
+    most = buckets[-1][1] if buckets else 0.0
+    return next((bound for bound, count in buckets if count >= level * most > 0), math.nan)
 
 
 class Answer(StrEnum):
@@ -133,16 +138,6 @@ class Look:
     text: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits in the configuration; the defaults where it could not be read."""
-
-    pending_bytes: int = 256 * 2**20
-    disk_bytes: int = 2 * 2**30
-    on_disk: bool = True
-    streams: int = 64
-
-
 @dataclass(slots=True)
 class Observation:
     """All of it; look.py fills it in.
@@ -151,12 +146,11 @@ class Observation:
     version                  of who looked
     http, metrics            how it went with HTTP at all, and with its /metrics
     ready                    what /readyz said; None: nothing
-    grpc, status, drift, recalibrators
-                             how it went with gRPC at all, and with three of its questions
+    grpc, status, drift      how it went with gRPC at all, and with two of its questions
     serving                  what its health said
     first, last              the looks
     standings                of drift
-    trials, pinned           of recalibrators; None: not known
+    config                   of the sidecar; the defaults where it could not be read
     truth_within_s           seconds within which truth is due
     """
 
@@ -170,13 +164,10 @@ class Observation:
     serving: bool = True
     status: Asked = GIVEN
     drift: Asked = GIVEN
-    recalibrators: Asked = GIVEN
     first: Look = field(default_factory=Look)
     last: Look = field(default_factory=Look)
     standings: tuple[SliceStanding, ...] = ()
-    trials: tuple[TrialStanding, ...] = ()
-    pinned: bool | None = None
-    limits: Limits = Limits()
+    config: Config = field(default_factory=Config)
     truth_within_s: float = 1800.0
 
     @property
@@ -206,17 +197,6 @@ class Observation:
             word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
             for word, after in self.now.by(name, label).items()
         }
-
-    def quantile(self, name: str, level: float) -> float:
-        """Upper bound of the bucket of a histogram with this quantile of what was added; NaN
-        where nothing was.
-        """
-        added = self.increases(f"{name}_bucket", "le")
-        buckets = sorted((float(bound), number) for bound, number in added.items())
-        most = buckets[-1][1] if buckets else 0.0
-        if not most > 0:
-            return math.nan
-        return next(bound for bound, number in buckets if number >= level * most)
 
     @property
     def refreshed(self) -> bool:
@@ -272,8 +252,6 @@ class Observation:
         return self.increase("frames_total") > 0
 
 
-_TIMEOUT = 5.0
-
 # Of one page: more is not of a sidecar.
 _LARGEST_PAGE = 64 * 2**20
 
@@ -301,7 +279,6 @@ _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+
 Found = TypeVar("Found")
 
 _ANSWERS = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
     grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
     grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
     grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
@@ -323,7 +300,7 @@ async def look(
     """
     first = await _once(seen, access, clock_ns)
     if not (seen.grpc.given or seen.http.given):
-        seen.drift = seen.recalibrators = seen.grpc
+        seen.drift = seen.grpc
         return
     await _asked_once(seen, access)
     await _pause(seen, seconds)
@@ -394,7 +371,7 @@ def _no_page(error: Exception) -> Asked:
         case ConnectionError():
             return Asked(Answer.FOREIGN, f"the connection broke ({error})")
         case OSError():
-            return Asked(Answer.NOWHERE, error.strerror or str(error))
+            return Asked(Answer.NOWHERE, f"no way there ({error.strerror or error})")
         case SpeaksGrpc():
             return Asked(Answer.OTHER_PORT, str(error))
     return Asked(Answer.FOREIGN, str(error))
@@ -443,109 +420,67 @@ async def _answered(
 def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: Access) -> Asked:
     """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error).removeprefix(f"{address}: "))
+    if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Asked(Answer.SILENT, "no answer in time")
     if error.code is not grpc.StatusCode.UNAVAILABLE:
         return Asked(_ANSWERS.get(error.code, Answer.FAILED), words)
     if "refused" in words:
-        return Asked(Answer.CLOSED, words)
+        return Asked(Answer.CLOSED, "nothing listens there")
     if any(text in words for text in _NO_HOST):
-        return Asked(Answer.NOWHERE, words)
+        return Asked(Answer.NOWHERE, f"no way there ({words})")
     tls = bool(access.certificate_authority)
     if "WRONG_VERSION_NUMBER" in words:
-        return Asked(Answer.FOREIGN, "it does not speak TLS")
+        words = "it does not speak TLS"
     # Where it wants a certificate of ours, it closes without a word.
-    if "handshake" in words.lower() or (tls and "closed" in words):
-        return Asked(Answer.NO_TRUST, words)
-    if not tls and any(word in words.lower() for word in _AS_TLS_DOES):
+    elif "handshake" in words.lower() or (tls and "closed" in words):
+        return Asked(Answer.NO_TRUST, f"no trust between its certificate and ours ({words})")
+    elif not tls and any(word in words.lower() for word in _AS_TLS_DOES):
         words = f"it ends the connection at once, as what wants TLS does: {words}"
-    return Asked(Answer.FOREIGN, words)
+    return Asked(Answer.FOREIGN, f"it does not speak gRPC as we do ({words})")
 
 
 async def _asked_once(seen: Observation, access: Access) -> None:
-    """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
+    """Drift, and the configuration, if its file can be read here."""
     status = seen.last.status
     # On another machine, a file of this name is another sidecar's.
-    here = is_loopback(seen.address.rpartition(":")[0].strip("[]"))
-    path = status.configuration if here and status is not None else ""
-    seen.limits = await asyncio.to_thread(limits_of, path)
-    seen.drift = seen.recalibrators = seen.status if seen.grpc.given else seen.grpc
-    if not seen.grpc.given or seen.status.no_right:
-        return
-    async with Client(seen.address, access, PATIENCE) as client:
-        (seen.drift, standings), (seen.recalibrators, listing) = await asyncio.gather(
-            _answered(client.standings(), seen.address, access),
-            _answered(client.listing(), seen.address, access),
-        )
-    if standings is not None:
-        seen.standings = standings.standings
-    if listing is not None:
-        seen.trials, seen.pinned = listing.trials, listing.pinned
+    if status is not None and is_loopback(seen.address.rpartition(":")[0].strip("[]")):
+        seen.config = await asyncio.to_thread(config_of, status.configuration)
+    seen.drift = seen.status if seen.grpc.given else seen.grpc
+    if seen.grpc.given and not seen.status.no_right:
+        async with Client(seen.address, access, PATIENCE) as client:
+            seen.drift, found = await _answered(client.standings(), seen.address, access)
+        seen.standings = () if found is None else found.standings
 
 
-def limits_of(path: str) -> Limits:
-    """Limits in a configuration file; the defaults where it cannot be read here.
+def config_of(path: str) -> Config:
+    """Reads a configuration file; the defaults where it cannot be read here.
 
     A path that is not absolute may be of another file, and is not read.
     """
-    try:
-        file = Path(path)
-        config = load(path) if file.is_absolute() and file.is_file() else Config()
-    except (InvalidConfiguration, OSError):
-        config = Config()
-    return Limits(
-        config.pending.max_bytes,
-        config.pending.disk_bytes,
-        config.state.folder != "" and config.pending.disk_bytes > 0,
-        config.server.max_streams,
-    )
-
-
-async def scrape(address: str) -> dict[str, float]:
-    """The samples at http://address/metrics. Raises SidecarFailed."""
-    try:
-        status, text = await page(address, "/metrics", _TIMEOUT)
-    except (OSError, ValueError) as error:
-        why = str(error) or "no answer in time"
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
-    if status != 200:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {status}.")
-    return parse(text)
-
-
-def parse(text: str) -> dict[str, float]:
-    """Reads samples by name and labels, as they stand in the text: name{label="value"}.
-
-    That is the exposition format, but for timestamps, which the sidecar does not send.
-    """
-    # Values of labels may have what else ends a line; a line feed in them is escaped.
-    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
-    pairs = (line.rpartition(" ") for line in lines)
-    return {name: float(value) for name, _, value in pairs}
+    with contextlib.suppress(InvalidConfiguration, OSError):
+        if Path(path).is_absolute() and Path(path).is_file():
+            return load(path)
+    return Config()
 
 
 async def page(address: str, path: str, patience: float) -> tuple[int, str]:
-    """Reads status and text of http://address/path within so many seconds.
+    """Reads status and text of http://address/path, waiting so many seconds for every piece.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
     """
-    async with asyncio.timeout(patience):
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    return await asyncio.to_thread(_page, address, path, patience)
+
+
+def _page(address: str, path: str, patience: float) -> tuple[int, str]:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), patience)
+    with contextlib.closing(connection):
         try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            words = head.split(b"\r\n", 1)[0].split()
-            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-                raise ValueError("what answers is not HTTP")
-            body = bytearray()
-            while piece := await reader.read(2**16):
-                body += piece
-                if len(body) > _LARGEST_PAGE:
-                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
-            return int(words[1]), body.decode("utf-8", "replace")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
-                raise SpeaksGrpc("what answers speaks HTTP/2") from None
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LARGEST_PAGE).decode("utf-8", "replace")
+        except http.client.HTTPException as error:
+            if _SETTINGS.match(str(error).encode("latin-1", "replace")):
+                raise SpeaksGrpc("it speaks HTTP/2 there, as gRPC does") from None
             raise ValueError("what answers is not HTTP") from None
-        finally:
-            writer.close()

@@ -102,28 +102,62 @@ def counter(
     name: str,
     text: str,
     of: str,
+    *,
     now: Severity = WRONG,
     ever: Severity | None = REMARK,
+    least: float = 1.0,
+    **labels: str,
 ) -> Rule:
     """Makes the rule of a counter that has counted anything, and is told apart while it rises.
 
     text   with {} for the number
     now    the severity while it rises
     ever   the severity when it stands; None: nothing is told then
+    least  the number from which on it is told
     """
 
     def check(seen: Observation) -> Found:
-        total, rises = seen.now.value(name), seen.increase(name) > 0
+        total, rises = seen.now.value(name, **labels), seen.increase(name, **labels) > 0
         severity = now if rises else ever
-        if total > 0 and severity is not None:
-            yield severity, f"{text.format(count(total, of))} since the start{while_(rises)}"
+        if total >= least and severity is not None:
+            some = ", and some while doctor looked" if rises else ""
+            yield severity, f"{text.format(count(total, of))} since the start{some}"
 
     return Rule(anchor, check)
 
 
-def while_(rises: bool) -> str:
-    """Says that a counter was seen to rise."""
-    return ", and some while doctor looked" if rises else ""
+def above(
+    anchor: str,
+    name: str,
+    limit: float,
+    text: str,
+    show: Callable[[float], str],
+    severity: Severity = WRONG,
+) -> Rule:
+    """Makes the rule of a value above a limit; text has {} for the value, which `show` writes."""
+
+    def check(seen: Observation) -> Found:
+        if (value := seen.now.value(name)) > limit:
+            yield severity, text.format(show(value))
+
+    return Rule(anchor, check)
+
+
+def lately(
+    seen: Observation, name: str, label: str, words: Sequence[str] = ()
+) -> tuple[Severity, dict[str, float], str]:
+    """Reads a counter by label: what was added while doctor looked, else all since the start.
+
+    words    the values of the label that are read; all where there are none
+    returns  WRONG if it rose, else REMARK; the numbers above 0; when that was
+    """
+
+    def counted(numbers: Mapping[str, float]) -> dict[str, float]:
+        return {word: n for word, n in numbers.items() if n > 0 and word in (words or numbers)}
+
+    if found := counted(seen.increases(name, label)):
+        return WRONG, found, "while doctor looked"
+    return REMARK, counted(seen.now.by(name, label)), "since the start"
 
 
 def part_of(
@@ -146,33 +180,24 @@ def part_of(
 
 # Names beyond these are only counted.
 _MOST_NAMES = 5
-_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31557600
+_TIMES = (
+    (2 * 31_557_600, 31_557_600, "years"),
+    (2 * 86_400, 86_400, "days"),
+    (90 * 60, 3600, "h"),
+    (120, 60, "min"),
+    (0.9995, 1, "s"),
+    (0, 0.001, "ms"),
+)
 
 
 def duration(seconds: float) -> str:
-    """35 ms, 12 s, 42 min, 3 h 10 min, 2 days 4 h, 56.9 years; without a sign."""
+    """35 ms, 1.5 s, 42 min, 3.2 h, 12 days, 57 years; without a sign."""
     seconds = abs(seconds)
-    if not math.isfinite(seconds):
-        return "an unknown time"
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.{2 if seconds < 0.0995 else 3}g} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 2 * _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * _MINUTE:
-        return f"{seconds / _MINUTE:.0f} min"
-    if seconds < 2 * _DAY:
-        minutes = round(seconds / _MINUTE)
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    if seconds < 2 * _YEAR:
-        hours = round(seconds / _HOUR)
-        return _two(hours // 24, "days", hours % 24, "h")
-    return f"{seconds / _YEAR:.1f} years"
-
-
-def _two(large: int, of_large: str, small: int, of_small: str) -> str:
-    return f"{large} {of_large} {small} {of_small}" if small else f"{large} {of_large}"
+    for least, unit, name in _TIMES:
+        if math.isfinite(seconds) and seconds >= least:
+            value = seconds / unit
+            return f"{value:.2g} {name}" if value < 9.95 else f"{value:.0f} {name}"
+    return "an unknown time"
 
 
 def count(number: float, of: str) -> str:

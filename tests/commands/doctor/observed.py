@@ -142,7 +142,6 @@ def without(observation: Observation, *, metrics: Asked | None = None, told: Ask
             found,
             status=told,
             drift=told,
-            recalibrators=told,
             first=replace(found.first, status=None),
             last=replace(found.last, status=None),
         )
