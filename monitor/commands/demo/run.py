@@ -12,8 +12,10 @@ import contextlib
 import math
 import signal
 import time
+from asyncio import Queue
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -48,9 +50,9 @@ from monitor.wire.client_messages import (
 )
 from monitor.wire.messages import Kind, UnknownWord, value_of
 
-_WAITING_TO_BE_SENT = 8  # frames of a sensor
+_TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
-_WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+_TO_BE_LABELLED = 1024  # frames of all sensors; 3 s are 180
 _ROOM_S = 10.0  # for which a frame waits for room in front of its stream
 _LATE_S, _LONGEST_BEHIND_S = 1.0, 600.0  # of a frame, from which on the pace gives in
 _RETRY_S = 1.0  # between two attempts to connect
@@ -253,12 +255,8 @@ class _Lane:
     """One sensor's stream; None in a queue ends it."""
 
     stream: Conversation
-    to_send: asyncio.Queue[_Sent | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
-    )
-    in_flight: asyncio.Queue[_Sent | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
-    )
+    to_send: Queue[_Sent | None] = field(default_factory=partial(Queue, _TO_BE_SENT))
+    in_flight: Queue[_Sent | None] = field(default_factory=partial(Queue, _IN_FLIGHT))
 
 
 Labelled = tuple[Cycle, AnsweredFrame, Phase]
@@ -272,34 +270,25 @@ class _Connection:
     player: Player
     lanes: dict[str, _Lane]
     labels: Conversation
-    to_label: asyncio.Queue[Labelled | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
-    )
-    labelling: asyncio.Queue[Labelled | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
-    )
+    to_label: Queue[Labelled | None] = field(default_factory=partial(Queue, _TO_BE_LABELLED))
+    labelling: Queue[Labelled | None] = field(default_factory=partial(Queue, _IN_FLIGHT))
     complained: bool = False
 
     @staticmethod
     async def opened(client: Client, player: Player) -> _Connection:
         """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
         plan = player.plan
-        headers = [
-            Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
-            for name in plan.settings.sensors
-        ]
-        streams = await asyncio.gather(*(client.open(header) for header in headers))
-        lanes = {one.stream: _Lane(stream) for one, stream in zip(headers, streams, strict=True)}
+        lanes = {}
+        for name in plan.settings.sensors:
+            header = Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
+            lanes[name] = _Lane(await client.open(header))
         return _Connection(client, player, lanes, client.truth())
 
     async def offer(self, frame: SimulatedFrame, at_s: float) -> bool:
         """Queues a frame to be sent; False when there is no room for long."""
-        queue, item = self.lanes[frame.sensor].to_send, _Sent(frame, self.player.cycle, at_s)
         try:
-            if queue.full():
-                await asyncio.wait_for(queue.put(item), _ROOM_S)
-            else:
-                queue.put_nowait(item)
+            async with asyncio.timeout(_ROOM_S):
+                await self.lanes[frame.sensor].to_send.put(_Sent(frame, self.player.cycle, at_s))
         except TimeoutError:
             return False
         return True
@@ -335,7 +324,9 @@ class _Connection:
             late_s = -self.player.pace.wait_s(frame.stamp_ns, now_s)
             cycle.behind_s = max(cycle.behind_s, late_s)
             await lane.in_flight.put(replace(item, sent_s=now_s))
-            await lane.stream.send(frame_message(frame))
+            named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
+            sent = OutgoingFrame(*named, frame.mean, frame.covariance, frame.score)
+            await lane.stream.send(encode_frame(sent))
         await lane.in_flight.put(None)
         await lane.stream.close()
 
@@ -365,7 +356,10 @@ class _Connection:
             frame = item[1].frame
             await self.player.until_due(frame.stamp_ns + delay_ns)
             await self.labelling.put(item)
-            await self.labels.send(truth_message(frame))
+            # Detections without an object are of none.
+            of, true = (frame.sensor, frame.frame_id), frame.track >= 0
+            data = encode_truth(*of, frame.ids[true], frame.truth[true], complete=True)
+            await self.labels.send(data)
         await self.labelling.put(None)
         await self.labels.close()
 
@@ -434,20 +428,6 @@ async def _account(client: Client, player: Player) -> SidecarAccount:
         one.version for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES
     )
     return SidecarAccount(counts, version, metrics)
-
-
-def frame_message(frame: SimulatedFrame) -> bytes:
-    """Encodes a frame as its sensor sends it, without ground truth."""
-    named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
-    return encode_frame(OutgoingFrame(*named, frame.mean, frame.covariance, frame.score))
-
-
-def truth_message(frame: SimulatedFrame) -> bytes:
-    """Encodes labels of all its detections that are of an object; the others are of none."""
-    true = frame.track >= 0
-    return encode_truth(
-        frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
-    )
 
 
 def config_text(speed: float) -> str:
