@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from monitor.commands.demo.demonstration import drawn, page
+from monitor.commands.demo import drawn, page
 from monitor.commands.demo.run import Pace
 from monitor.commands.demo.scene import simulate, with_variance_factor
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan, in_words

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from monitor.cli import build_parser
-from monitor.commands.doctor import rules
-from monitor.commands.doctor.diagnosis import RULES, advice
+from monitor.commands.doctor import RULES, advice, rules
 from monitor.commands.doctor.rules import AREAS
 from monitor.service.exposition import process
 from tests.deploy.panel_names import families

@@ -14,7 +14,8 @@ import time
 import pytest
 
 from monitor.cli import main
-from monitor.commands.doctor import diagnosis, look
+from monitor.commands import doctor as verb
+from monitor.commands.doctor import look
 from monitor.v1 import recalibrator_admin_pb2
 from tests.certificates import Authority
 from tests.commands.doctor.doctored import (
@@ -150,7 +151,7 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
 
 def test_a_clock_of_the_sidecar_that_is_not_ours_is_told(doctor, calm, monkeypatch):
     true = time.time_ns
-    monkeypatch.setattr(diagnosis, "wall_clock_ns", lambda: true() + 3600 * 10**9)
+    monkeypatch.setattr(verb, "wall_clock_ns", lambda: true() + 3600 * 10**9)
     with driving(calm, {"front": sound}):
         code, said = doctor(*at(calm))
     assert code == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.commands.doctor.diagnosis import diagnose, rank, verdict
+from monitor.commands.doctor import diagnose, rank, verdict
 from monitor.commands.doctor.look import GIVEN, Answer, Asked, Look, Observation
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity
 from monitor.config import Config
