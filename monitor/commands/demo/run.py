@@ -409,7 +409,7 @@ async def _account(client: Client, player: Player) -> SidecarAccount:
     deadline = time.monotonic() + _PATIENCE
     while True:
         listing, found = await client.listing(records=1), await client.calibration()
-        _, text = await page(player.http, "/metrics?fresh", _PATIENCE)
+        _, text = await page(player.http, "/metrics?fresh")
         metrics, matched = samples_of(text), found.counts.matched
         # The last tracks may still decide, and the text of the metrics is made from time to time.
         heard = player.cycle.sequence == (listing.records[-1].sequence if listing.records else 0)

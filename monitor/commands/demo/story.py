@@ -24,7 +24,8 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
 
 _LATEST_TRUTH_S = 3.0
-_SHORTEST_SHOWN_S = 5.0
+# Parts of a cycle for which the fault lasts, and for which its effect is to be seen, at least.
+_FAULT_LASTS, _SHOWN, _SHORTEST_SHOWN_S = 0.35, 0.1, 5.0
 # For which a fault waits until nothing of the one before is left: alarm, trial, correction.
 _LONGEST_REST_S = 60.0
 _WAITING_EVERY_S = 20.0  # between two lines that say what is waited for
@@ -81,16 +82,6 @@ class Plan:
     def fault_s(self) -> float:
         """Time when the fault begins, at the earliest."""
         return self.duration_s * 0.2
-
-    @property
-    def fault_lasts_s(self) -> float:
-        """Time for which the fault is there, at least."""
-        return self.duration_s * 0.35
-
-    @property
-    def shown_s(self) -> float:
-        """Time for which the effect is to be seen."""
-        return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,7 +249,7 @@ class Cycle:
                 self.fault_began_s = self._told_s = at_s
                 self.tell(f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}")
         elif math.isinf(self.fault_ended_s):
-            planned_s = self.fault_began_s + plan.fault_lasts_s
+            planned_s = self.fault_began_s + _FAULT_LASTS * plan.duration_s
             if self._seen(Phase.CORRECTED, at_s, planned_s):
                 self.fault_ended_s = at_s
                 if Phase.CORRECTED not in self.entered_s:
@@ -282,7 +273,8 @@ class Cycle:
         return False
 
     def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
-        seen = at_s - self.entered_s.get(phase, math.inf) >= self.plan.shown_s
+        shown_s = max(_SHORTEST_SHOWN_S, _SHOWN * self.plan.duration_s)
+        seen = at_s - self.entered_s.get(phase, math.inf) >= shown_s
         patience_s = self.plan.patience_s if self.hopeful else 0.0
         return at_s >= planned_s and (seen or at_s >= planned_s + patience_s)
 

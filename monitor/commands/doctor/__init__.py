@@ -20,7 +20,7 @@ from pathlib import Path
 
 from monitor import __version__
 from monitor.commands.doctor import calibration_rules, sidecar_rules, stream_rules
-from monitor.commands.doctor.look import MOST_SECONDS, Observation, look
+from monitor.commands.doctor.look import MOST_SECONDS, Observation, watch
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity, be, count, duration
 from monitor.commands.options import add_json, add_value, plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     access = replace(access_of(options), direct=True)
     seen = Observation(options.address, options.http_address, __version__)
     seen.truth_within_s = options.truth_within
-    asyncio.run(look(seen, access, wall_clock_ns, options.seconds))
+    asyncio.run(watch(seen, access, wall_clock_ns, options.seconds))
     found = diagnose(seen)
     if options.json:
         print(json.dumps(as_object(seen, found)))

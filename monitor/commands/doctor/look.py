@@ -14,7 +14,6 @@ import http.client
 import math
 import re
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -289,7 +288,18 @@ class SpeaksGrpc(ValueError):
     """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
 
 
-async def look(
+# What an error says of a page; {} is what the error says.
+_NO_PAGE = (
+    (TimeoutError, Answer.SILENT, "no answer in time"),
+    (ConnectionRefusedError, Answer.CLOSED, "nothing listens there"),
+    (ConnectionError, Answer.FOREIGN, "the connection broke ({})"),
+    (OSError, Answer.NOWHERE, "no way there ({})"),
+    (SpeaksGrpc, Answer.OTHER_PORT, "{}"),
+    (ValueError, Answer.FOREIGN, "{}"),
+)
+
+
+async def watch(
     seen: Observation, access: Access, clock_ns: Callable[[], int], seconds: float | None
 ) -> None:
     """Looks twice, if there is anything to see at the first look. Raises InvalidAccess.
@@ -299,13 +309,13 @@ async def look(
     seconds   between the looks; None: until the metrics have been refreshed
     """
     first = await _once(seen, access, clock_ns)
-    if not (seen.grpc.given or seen.http.given):
-        seen.drift = seen.grpc
-        return
-    await _asked_once(seen, access)
-    await _pause(seen, seconds)
-    await _once(seen, access, clock_ns)
-    seen.first = first
+    if seen.grpc.given or seen.http.given:
+        # On another machine, a file of the name that the sidecar tells is another sidecar's.
+        if first.status is not None and is_loopback(seen.address.rpartition(":")[0].strip("[]")):
+            seen.config = await asyncio.to_thread(config_of, first.status.configuration)
+        await _pause(seen, seconds)
+        await _once(seen, access, clock_ns)
+        seen.first = first
 
 
 async def _pause(seen: Observation, seconds: float | None) -> None:
@@ -315,8 +325,8 @@ async def _pause(seen: Observation, seconds: float | None) -> None:
     await asyncio.sleep(began + (LEAST_SECONDS if seconds is None else seconds) - now())
     while seconds is None and seen.last.text and now() < began + MOST_SECONDS:
         with contextlib.suppress(OSError, ValueError):
-            _, text = await page(seen.http_address, "/metrics?fresh", PATIENCE)
-            if _mark(text) != seen.last.text:
+            _, text = await page(seen.http_address, "/metrics?fresh")
+            if hash(text) != seen.last.text:
                 return
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -333,8 +343,8 @@ async def _pages(seen: Observation) -> None:
     seen.http = seen.metrics = GIVEN
     seen.ready = None
     try:
-        ready, _ = await page(seen.http_address, "/readyz", PATIENCE)
-        status, text = await page(seen.http_address, "/metrics", PATIENCE)
+        ready, _ = await page(seen.http_address, "/readyz")
+        status, text = await page(seen.http_address, "/metrics")
     except (OSError, ValueError) as error:
         seen.http = seen.metrics = _no_page(error)
         return
@@ -346,11 +356,7 @@ async def _pages(seen: Observation) -> None:
         seen.metrics = Asked(Answer.FOREIGN, words)
         return
     seen.ready = ready == 200
-    seen.last.samples, seen.last.text = samples, _mark(text)
-
-
-def _mark(text: str) -> int:
-    return zlib.crc32(text.encode()) or 1
+    seen.last.samples, seen.last.text = samples, hash(text)
 
 
 def samples_of(text: str) -> Samples:
@@ -363,46 +369,36 @@ def samples_of(text: str) -> Samples:
 
 
 def _no_page(error: Exception) -> Asked:
-    match error:
-        case TimeoutError():
-            return Asked(Answer.SILENT, "no answer in time")
-        case ConnectionRefusedError():
-            return Asked(Answer.CLOSED, "nothing listens there")
-        case ConnectionError():
-            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
-        case OSError():
-            return Asked(Answer.NOWHERE, f"no way there ({error.strerror or error})")
-        case SpeaksGrpc():
-            return Asked(Answer.OTHER_PORT, str(error))
-    return Asked(Answer.FOREIGN, str(error))
-
-
-async def or_http(reached: Asked, address: str, patience: float) -> Asked:
-    """Asks an address that does not speak gRPC for HTTP in its place."""
-    if reached.answer is not Answer.FOREIGN:
-        return reached
-    try:
-        await page(address, "/metrics", patience)
-    except (OSError, ValueError):
-        return reached
-    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
+    return next(
+        Asked(answer, words.format(getattr(error, "strerror", None) or error))
+        for kind, answer, words in _NO_PAGE
+        if isinstance(error, kind)
+    )
 
 
 async def _grpc(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> None:
-    """Sees how it goes with gRPC, its health, how it goes with GetStatus, the status, and when."""
+    """Sees how it goes with gRPC, its health, its status, and when; and its alarms of drift."""
     async with Client(seen.address, access, PATIENCE) as client:
         seen.grpc, serving = await _answered(client.serving(), seen.address, access)
         # A server without health: what it says of itself tells more.
         healthless = seen.grpc.answer is Answer.UNKNOWN
         seen.serving = healthless or bool(serving)
         if not (seen.grpc.given or healthless):
-            seen.grpc = seen.status = await or_http(seen.grpc, seen.address, PATIENCE)
+            if seen.grpc.answer is Answer.FOREIGN:
+                with contextlib.suppress(OSError, ValueError):
+                    await page(seen.address, "/metrics")
+                    seen.grpc = Asked(Answer.OTHER_PORT, "it speaks HTTP")
+            seen.status = seen.drift = seen.grpc
             return
         seen.grpc = GIVEN
         asked_ns, began = clock_ns(), time.monotonic()
         seen.status, seen.last.status = await _answered(client.status(), seen.address, access)
         trip = seen.last.round_trip_s = time.monotonic() - began
         seen.last.clock_ns = asked_ns + round(trip * 1e9 / 2)
+        seen.drift, found = seen.status, None
+        if not seen.status.no_right:
+            seen.drift, found = await _answered(client.standings(), seen.address, access)
+        seen.standings = () if found is None else found.standings
 
 
 async def _answered(
@@ -439,19 +435,6 @@ def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: A
     return Asked(Answer.FOREIGN, f"it does not speak gRPC as we do ({words})")
 
 
-async def _asked_once(seen: Observation, access: Access) -> None:
-    """Drift, and the configuration, if its file can be read here."""
-    status = seen.last.status
-    # On another machine, a file of this name is another sidecar's.
-    if status is not None and is_loopback(seen.address.rpartition(":")[0].strip("[]")):
-        seen.config = await asyncio.to_thread(config_of, status.configuration)
-    seen.drift = seen.status if seen.grpc.given else seen.grpc
-    if seen.grpc.given and not seen.status.no_right:
-        async with Client(seen.address, access, PATIENCE) as client:
-            seen.drift, found = await _answered(client.standings(), seen.address, access)
-        seen.standings = () if found is None else found.standings
-
-
 def config_of(path: str) -> Config:
     """Reads a configuration file; the defaults where it cannot be read here.
 
@@ -463,18 +446,18 @@ def config_of(path: str) -> Config:
     return Config()
 
 
-async def page(address: str, path: str, patience: float) -> tuple[int, str]:
-    """Reads status and text of http://address/path, waiting so many seconds for every piece.
+async def page(address: str, path: str) -> tuple[int, str]:
+    """Reads status and text of http://address/path; every piece may take PATIENCE seconds.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
     """
-    return await asyncio.to_thread(_page, address, path, patience)
+    return await asyncio.to_thread(_page, address, path)
 
 
-def _page(address: str, path: str, patience: float) -> tuple[int, str]:
+def _page(address: str, path: str) -> tuple[int, str]:
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), patience)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), PATIENCE)
     with contextlib.closing(connection):
         try:
             connection.request("GET", path)
