@@ -35,7 +35,7 @@ from monitor.client import PLAIN
 from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Phase, Plan
 from monitor.commands.demo.summary import Summary, as_json, as_text, headline, summarise
-from monitor.commands.options import add_flag, add_value, checked, seconds, write_output
+from monitor.commands.options import add_flag, add_json, add_value, checked, seconds, write_output
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import access_of, add_access
 from monitor.config import split_address
@@ -186,43 +186,22 @@ _COLUMNS = 79
 N = TypeVar("N", int, float)
 
 
-class CountsDiffer(ValueError):
-    """The sidecar did not count what the demo sent."""
-
-
-class StoryIncomplete(ValueError):
-    """The drive was over before all had happened that it is to show."""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     text = "of the drive (default 4)"
     add_value(parser, "--seed", "N", text, _number(int, 0, 2**32 - 1), default=4)
-    text = (
-        f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {DEFAULT:g}); with "
-        f"--forever of a cycle (default {DEFAULT_CYCLE:g}). More where the sidecar takes longer to "
-        "find out"
-    )
+    text = f"{_SHORTEST:g} to {_LONGEST:g} s, at least; with --forever of a cycle (default 60; 120)"
     add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
     text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
     add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)
     text = "write the page (HTML) here (default: a new file in the folder for temporary files)"
     add_value(parser, "--output", "FILE", text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = (
-        "gRPC of a sidecar that runs already, stamps from now on; --print-config prints the "
-        "settings that the story needs"
-    )
+    add_json(parser)
+    text = "gRPC of a sidecar that runs already, with the settings that --print-config prints"
     add_value(parser, "--address", "H:P", text)
-    text = (
-        "cycle after cycle until SIGTERM: the fault comes, is corrected, goes, and comes "
-        "again; with --address, a sidecar that is not there yet, or goes, is waited for"
-    )
+    text = "cycle after cycle until SIGTERM; with --address, a sidecar that is away is waited for"
     add_flag(parser, "--forever", text)
-    text = (
-        "with --address and --forever: for which the sidecar may be away, in seconds, before "
-        "this ends with an error (default: for ever)"
-    )
+    text = "for which it is waited then, in seconds, before an error (default: for ever)"
     add_value(parser, "--patience", "S", text, seconds, default=math.inf)
     text = "print the configuration of the sidecar (TOML), and do nothing else"
     add_flag(parser, "--print-config", text)
@@ -232,8 +211,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 if both sides counted the same, and the sidecar promoted and rolled back.
 
-    Raises SidecarFailed, SidecarUnavailable, SidecarRefused, CannotWrite, CountsDiffer,
-    StoryIncomplete.
+    Raises SidecarFailed, SidecarUnavailable, SidecarRefused, CannotWrite, and ValueError where that
+    was not so.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # → and × on a terminal that has neither
@@ -242,19 +221,36 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.forever and (options.json or options.output):
         raise ValueError("--json, --output: tell of a drive that ends; leave out --forever.")
-    plan = Plan(
-        options.seed,
-        options.duration or (DEFAULT_CYCLE if options.forever else DEFAULT),
-        options.speed,
-    )
     if options.address:
         split_address(options.address, "--address")
-        if plan.speed > 1:
+        if options.speed > 1:
             raise ValueError(
-                f"--speed {plan.speed:g}: stamps would run ahead of the clock, and a second drive "
-                "through this sidecar would begin in the past of the first. Give 1 or less."
+                f"--speed {options.speed:g}: stamps would run ahead of the clock, and a second "
+                "drive through this sidecar would begin in the past of the first. Give 1 or less."
             )
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    player = _played(options, console)
+    if not player.cycle.over:
+        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
+        return 0
+    summary = summarise(player.cycle, player.account)
+    _print_ending(summary, options, console)
+    if summary.differences:
+        differences = "; ".join(summary.differences)
+        raise ValueError(f"the sidecar and the demo did not count the same: {differences}")
+    if summary.missing:
+        raise ValueError(
+            f"the drive was over, and the sidecar had not yet {summary.missing}. Frames were up to "
+            f"{player.cycle.behind_s:.1f} s late, {player.cycle.left_out} were left out. Try again "
+            "on a computer less busy."
+        )
+    return 0
+
+
+def _played(options: argparse.Namespace, console: Console) -> Player:
+    """Plays the drive through the sidecar that is named, or one of our own."""
+    duration_s = options.duration or (DEFAULT_CYCLE if options.forever else DEFAULT)
+    plan = Plan(options.seed, duration_s, options.speed)
     live = console.is_terminal and not console.is_dumb_terminal
     live &= not (options.json or options.forever)
     line = functools.partial(print, flush=True)
@@ -276,22 +272,7 @@ def run(options: argparse.Namespace) -> int:
     if live:
         for at_s, text in player.cycle.events:
             line(f"{at_s:6.1f} s  {text}")
-    if not player.cycle.over:
-        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
-        return 0
-    summary = summarise(player.cycle, player.account)
-    _print_ending(summary, options, console)
-    if summary.differences:
-        raise CountsDiffer(
-            "the sidecar and the demo did not count the same: " + "; ".join(summary.differences)
-        )
-    if summary.missing:
-        raise StoryIncomplete(
-            f"the drive was over, and the sidecar had not yet {summary.missing}. Frames were up to "
-            f"{player.cycle.behind_s:.1f} s late, {player.cycle.left_out} were left out. Try again "
-            "on a computer less busy."
-        )
-    return 0
+    return player
 
 
 def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:

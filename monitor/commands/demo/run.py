@@ -159,14 +159,20 @@ class Player:
     # ---- the sidecar
 
     async def _keep_connected(self) -> None:
-        while (trouble := await self._conversed()) is not None:
-            if time.monotonic() - self._there_s >= self.patience_s:
-                raise trouble
-            self._tell_of(str(trouble))
+        while True:
+            try:
+                return await self._converse()
+            except (OSError, SidecarRefused) as trouble:
+                if time.monotonic() - self._there_s >= self.patience_s:
+                    raise
+                self._tell_of(str(trouble))
             await asyncio.sleep(_RETRY_S)
 
-    async def _conversed(self) -> Exception | None:
-        """Talks to the sidecar; returns why that failed or ended, None when the drive is over."""
+    async def _converse(self) -> None:
+        """Talks to the sidecar until the drive is over.
+
+        Raises SidecarUnavailable, SidecarRefused.
+        """
         wait = f"waits for a sidecar at {self.address}"
         soon = asyncio.get_running_loop().call_later(_SOON_S, self._tell_of, wait)
         try:
@@ -178,16 +184,10 @@ class Player:
                 self._connection, self._told_s = connection, -math.inf
                 self._began.set()
                 await connection.run()
-            return None
         except ExceptionGroup as errors:
-            trouble = first_error(errors)
-            if not isinstance(trouble, OSError | SidecarRefused):
-                raise
             # It was there until now: that it has gone is news.
             self._there_s, self._told_s = time.monotonic(), -math.inf
-            return trouble
-        except (OSError, SidecarRefused) as trouble:
-            return trouble
+            raise first_error(errors) from None
         finally:
             soon.cancel()
             self._connection = None
