@@ -190,7 +190,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     text = "of the drive (default 4)"
     add_value(parser, "--seed", "N", text, _number(int, 0, 2**32 - 1), default=4)
-    text = f"{_SHORTEST:g} to {_LONGEST:g} s, at least; with --forever of a cycle (default 60; 120)"
+    default = f"default {DEFAULT:g}; with --forever {DEFAULT_CYCLE:g}, of a cycle"
+    text = f"of the drive at least, {_SHORTEST:g} to {_LONGEST:g} seconds ({default})"
     add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
     text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
     add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)

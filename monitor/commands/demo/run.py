@@ -28,14 +28,7 @@ from monitor.commands.demo.scene import (
     with_variance_factor,
 )
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan
-from monitor.commands.demo.summary import (
-    FRAMES,
-    SWAPPED,
-    SidecarAccount,
-    cycle_line,
-    of_sensor,
-    summarise,
-)
+from monitor.commands.demo.summary import SidecarAccount, account_of, cycle_line, summarise
 from monitor.commands.doctor.look import page, samples_of
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused, happening
@@ -48,7 +41,7 @@ from monitor.wire.client_messages import (
     encode_truth,
     refused,
 )
-from monitor.wire.messages import Kind, UnknownWord, value_of
+from monitor.wire.messages import UnknownWord, value_of
 
 _TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
@@ -410,24 +403,14 @@ async def _account(client: Client, player: Player) -> SidecarAccount:
     while True:
         listing, found = await client.listing(records=1), await client.calibration()
         _, text = await page(player.http, "/metrics?fresh")
-        metrics, matched = samples_of(text), found.counts.matched
+        metrics = samples_of(text)
         # The last tracks may still decide, and the text of the metrics is made from time to time.
         heard = player.cycle.sequence == (listing.records[-1].sequence if listing.records else 0)
-        told = metrics.value("ground_truth_total", outcome="matched") == matched
+        told = metrics.value("ground_truth_total", outcome="matched") == found.counts.matched
         if (heard and told) or time.monotonic() > deadline:
             break
         await asyncio.sleep(0.1)
-    counts: dict[str, float] = {FRAMES: metrics.value("frames_total"), "matched": matched}
-    counts |= {"frames": found.counts.frames, "detections": found.counts.detections}
-    for what, swapped in SWAPPED.items():
-        counts[swapped] = metrics.value("recalibrator_swaps_total", outcome=what)
-    for entry in found.slices:
-        raw, made = entry.stages
-        counts |= of_sensor(entry.slice, raw.n, raw.joint.nees_over_k, made.joint.nees_over_k)
-    version = next(
-        one.version for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES
-    )
-    return SidecarAccount(counts, version, metrics)
+    return account_of(found, listing, metrics)
 
 
 def config_text(speed: float) -> str:

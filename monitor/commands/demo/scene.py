@@ -174,11 +174,25 @@ class _Sensor:
         speed = _TYPICAL_SPEED[classes] * rng.uniform(0.2, 1.6, n)
         life = _SHORTEST_LIFE + rng.exponential(settings.mean_lifetime_s - _SHORTEST_LIFE, n)
         if settings.crowded:
-            _pair(rng, classes, box, speed, life)
+            self._pair(classes, box, speed, life)
         # The box was drawn within the sector: that is where the object is at half its life.
         box[:, :2] -= _direction(box[:, _YAW]) * (speed * life / 2)[:, None]
         gaussian, scale = rng.standard_normal((n, SPACE.k)), self._scales(n)
         return _Objects(track, classes, box, speed, now_s + life, gaussian, scale)
+
+    def _pair(
+        self, classes: IntArray, box: FloatArray, speed: FloatArray, life: FloatArray
+    ) -> None:
+        """Puts every second object beside the one before it, for as long as that one lives."""
+        one, other = slice(0, len(classes) // 2 * 2, 2), slice(1, None, 2)
+        kind, heading = classes[one], box[one, _YAW]
+        box[other, _SIZE] *= _TYPICAL_SIZE[kind] / _TYPICAL_SIZE[classes[other]]
+        box[other, _Z] = box[other, 5] / 2
+        box[other, :2] = box[one, :2] + _BESIDE[kind, None] * _direction(heading + np.pi / 2)
+        opposite = self.rng.random(len(kind)) < _OPPOSITE[kind]
+        box[other, _YAW] = _wrapped(heading + np.pi * opposite)
+        speed[other] = speed[one] * np.exp(_BESIDE_SPEED * self.rng.standard_normal(len(kind)))
+        classes[other], life[other] = kind, life[one]
 
     def _boxes(self, classes: IntArray) -> FloatArray:
         """Boxes uniform over the sector's ring, with plausible sizes; (N, 7)."""
@@ -259,25 +273,6 @@ class _Sensor:
             truth=np.concatenate([truth, np.full((n_false, SPACE.k), np.nan)])[best_first],
             track=np.concatenate([objects.track[seen], np.full(n_false, -1)])[best_first],
         )
-
-
-def _pair(
-    rng: np.random.Generator,
-    classes: IntArray,
-    box: FloatArray,
-    speed: FloatArray,
-    life: FloatArray,
-) -> None:
-    """Puts every second object beside the one before it, for as long as that one lives."""
-    one, other = slice(0, len(classes) // 2 * 2, 2), slice(1, None, 2)
-    kind, heading = classes[one], box[one, _YAW]
-    box[other, _SIZE] *= _TYPICAL_SIZE[kind] / _TYPICAL_SIZE[classes[other]]
-    box[other, _Z] = box[other, 5] / 2
-    box[other, :2] = box[one, :2] + _BESIDE[kind, None] * _direction(heading + np.pi / 2)
-    opposite = rng.random(len(kind)) < _OPPOSITE[kind]
-    box[other, _YAW] = _wrapped(heading + np.pi * opposite)
-    speed[other] = speed[one] * np.exp(_BESIDE_SPEED * rng.standard_normal(len(kind)))
-    classes[other], life[other] = kind, life[one]
 
 
 def _hidden(box: FloatArray) -> BoolArray:

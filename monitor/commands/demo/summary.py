@@ -17,13 +17,15 @@ from monitor.commands.demo.tracks import Fed, TrackingQuality
 from monitor.commands.doctor.look import Samples, quantile
 from monitor.commands.options import finite, plain
 from monitor.promotion.records import SWAPS, Happened, Record
+from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
+from monitor.wire.messages import Kind, Listing
 
 # The sidecar's sums are exact, ours are rounded.
 _TOLERANCE = 1e-9
 
 # Counts that the sidecar has in its metrics alone.
-FRAMES = "frames in /metrics"
-SWAPPED = {what: f"recalibrators {what}" for what in (Happened.PROMOTED, Happened.ROLLED_BACK)}
+_FRAMES = "frames in /metrics"
+_SWAPPED = {what: f"recalibrators {what}" for what in (Happened.PROMOTED, Happened.ROLLED_BACK)}
 _NAME, _COLUMN = 18, 11
 
 _LEGEND = {
@@ -108,18 +110,29 @@ def counts_of(cycle: Cycle) -> dict[str, float]:
     swaps = Counter(record.what for _, record in cycle.heard)
     frames, detections, matched = map(cycle.total, ("frames", "detections", "labelled"))
     counts: dict[str, float] = {"frames": frames, "detections": detections, "matched": matched}
-    counts |= {FRAMES: frames} | {swapped: swaps[what] for what, swapped in SWAPPED.items()}
+    counts |= {_FRAMES: frames} | {swapped: swaps[what] for what, swapped in _SWAPPED.items()}
     for name, sensor in cycle.sensors.items():
-        counts |= of_sensor(name, sensor.labelled, *sensor.means())
+        counts |= _of_sensor(name, sensor.labelled, *sensor.means())
     return counts
 
 
-def of_sensor(name: str, matched: float, raw: float, recalibrated: float) -> dict[str, float]:
-    """Names the number of matches of a sensor, and NEES/K over them at both stages."""
-    ratio = f"NEES/K of {name}"
-    return {
-        f"matched of {name}": matched, f"raw {ratio}": raw, f"recalibrated {ratio}": recalibrated
-    }  # fmt: skip
+def account_of(found: GetCalibrationResponse, listing: Listing, metrics: Samples) -> SidecarAccount:
+    """Collects what the sidecar has counted."""
+    counts: dict[str, float] = {_FRAMES: metrics.value("frames_total")}
+    for what in ("frames", "detections", "matched"):
+        counts[what] = getattr(found.counts, what)
+    for what, swapped in _SWAPPED.items():
+        counts[swapped] = metrics.value("recalibrator_swaps_total", outcome=what)
+    for entry in found.slices:
+        raw, made = (stage.joint.nees_over_k for stage in entry.stages)
+        counts |= _of_sensor(entry.slice, entry.stages[0].n, raw, made)
+    active = (one for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES)
+    return SidecarAccount(counts, next(active).version, metrics)
+
+
+def _of_sensor(name: str, matched: float, raw: float, recalibrated: float) -> dict[str, float]:
+    found = {"matched": matched, "raw NEES/K": raw, "recalibrated NEES/K": recalibrated}
+    return {f"{what} of {name}": value for what, value in found.items()}
 
 
 def _differences(cycle: Cycle, sidecar: SidecarAccount) -> Iterator[str]:

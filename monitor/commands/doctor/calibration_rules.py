@@ -6,12 +6,6 @@ import math
 
 from monitor.commands.doctor.look import SECOND_NS, Observation
 from monitor.commands.doctor.rules import (
-    COUNTED,
-    FAILED_FITS,
-    LABELLED_SHARE,
-    LEAST_FACTOR,
-    MATCH_RATIO,
-    MOST_FACTOR,
     REMARK,
     WRONG,
     Area,
@@ -32,6 +26,13 @@ from monitor.drift.alarms import Counted, DriftState, alarm_sentence
 from monitor.drift.bets import Severity as Urgency
 from monitor.frames.slices import TOTAL
 from monitor.promotion.records import TrialState
+
+# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
+MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
+COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
+LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # CalibrationFaultCompensated
+FAILED_FITS = 3.0  # CalibrationFitsFail
 
 # Fewer labels than these say little of how labels match, fewer detections of how many have any.
 _FEWEST_LABELS, _FEWEST_DETECTIONS = 10.0, 10_000.0

@@ -15,17 +15,6 @@ from typing import Literal, TypeAlias
 
 from monitor.commands.doctor.look import Observation
 
-# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
-MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
-COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
-LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
-PASSED_THROUGH = 0.05  # CalibrationPassThroughHigh
-REJECTED = 0.01  # CalibrationRejectedHigh
-CHECKPOINT_SECONDS = 120.0  # CalibrationCheckpointStale
-LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1  # CalibrationOverload
-LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # CalibrationFaultCompensated
-FAILED_FITS = 3.0  # CalibrationFitsFail
-
 
 class Severity(IntEnum):
     """The worst first."""

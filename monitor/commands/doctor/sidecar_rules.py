@@ -6,11 +6,6 @@ import math
 
 from monitor.commands.doctor.look import Answer, Observation, quantile
 from monitor.commands.doctor.rules import (
-    CHECKPOINT_SECONDS,
-    FRAME_SECONDS,
-    LOOP_LAG_SECONDS,
-    PASSED_THROUGH,
-    REJECTED,
     REMARK,
     WRONG,
     Area,
@@ -28,6 +23,12 @@ from monitor.commands.doctor.rules import (
     share,
     shares,
 )
+
+# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
+PASSED_THROUGH = 0.05  # CalibrationPassThroughHigh
+REJECTED = 0.01  # CalibrationRejectedHigh
+CHECKPOINT_SECONDS = 120.0  # CalibrationCheckpointStale
+LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1  # CalibrationOverload
 
 # Started less than so many seconds ago: perhaps again and again.
 _YOUNG_SECONDS = 60.0

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from monitor.cli import build_parser
-from monitor.commands.doctor import RULES, advice, rules
+from monitor.commands.doctor import RULES, advice, calibration_rules, sidecar_rules
 from monitor.commands.doctor.rules import AREAS
 from monitor.service.exposition import process
 from tests.deploy.panel_names import families
@@ -92,16 +92,16 @@ def expression(alert: str) -> str:
 @pytest.mark.parametrize(
     ("alert", "comparison", "value"),
     [
-        ("CalibrationMatchRatioLow", "<", rules.MATCH_RATIO),
-        ("CalibrationLabelledShareLow", "<", rules.LABELLED_SHARE),
-        ("CalibrationPassThroughHigh", ">", rules.PASSED_THROUGH),
-        ("CalibrationRejectedHigh", ">", rules.REJECTED),
-        ("CalibrationCheckpointStale", ">", rules.CHECKPOINT_SECONDS),
-        ("CalibrationOverload", ">", rules.LOOP_LAG_SECONDS),
-        ("CalibrationOverload", ">", rules.FRAME_SECONDS),
-        ("CalibrationFaultCompensated", "<", rules.LEAST_FACTOR),
-        ("CalibrationFaultCompensated", ">", rules.MOST_FACTOR),
-        ("CalibrationFitsFail", ">=", rules.FAILED_FITS),
+        ("CalibrationMatchRatioLow", "<", calibration_rules.MATCH_RATIO),
+        ("CalibrationLabelledShareLow", "<", calibration_rules.LABELLED_SHARE),
+        ("CalibrationPassThroughHigh", ">", sidecar_rules.PASSED_THROUGH),
+        ("CalibrationRejectedHigh", ">", sidecar_rules.REJECTED),
+        ("CalibrationCheckpointStale", ">", sidecar_rules.CHECKPOINT_SECONDS),
+        ("CalibrationOverload", ">", sidecar_rules.LOOP_LAG_SECONDS),
+        ("CalibrationOverload", ">", sidecar_rules.FRAME_SECONDS),
+        ("CalibrationFaultCompensated", "<", calibration_rules.LEAST_FACTOR),
+        ("CalibrationFaultCompensated", ">", calibration_rules.MOST_FACTOR),
+        ("CalibrationFitsFail", ">=", calibration_rules.FAILED_FITS),
     ],
 )
 def test_a_threshold_is_that_of_the_alert(alert, comparison, value):
@@ -111,7 +111,7 @@ def test_a_threshold_is_that_of_the_alert(alert, comparison, value):
 def test_labels_are_counted_as_the_alert_counts_them():
     found = re.search(r'outcome=~"([^"]+)"', expression("CalibrationMatchRatioLow"))
     assert found
-    assert set(found[1].split("|")) == set(rules.COUNTED)
+    assert set(found[1].split("|")) == set(calibration_rules.COUNTED)
 
 
 def test_half_an_hour_without_labels_is_that_of_the_alert():
