@@ -13,7 +13,7 @@ from monitor.commands.doctor.rules import (
     Found,
     Rule,
     count,
-    counter,
+    counted,
     duration,
     names,
     number,
@@ -332,6 +332,13 @@ def compensated(seen: Observation) -> Found:
         yield WRONG, f"{what}: variances are multiplied, {names(worst)}"
 
 
+def failed_fits(seen: Observation) -> Found:
+    """Finds fits that fail."""
+    if seen.now.value("recalibrator_fits_total", outcome="failed") >= FAILED_FITS:
+        text = "{} of slices failed"
+        yield from counted(seen, "recalibrator_fits_total", text, "fit", outcome="failed")
+
+
 def waits(seen: Observation) -> Found:
     """Finds candidates that wait for approval."""
     better = {"state": TrialState.PROVEN, "direction": "better"}
@@ -398,14 +405,7 @@ RULES = {
     ),
     Area.RECALIBRATION: (
         Rule("calibrationfaultcompensated", compensated),
-        counter(
-            "calibrationfitsfail",
-            "recalibrator_fits_total",
-            "{} of slices failed",
-            "fit",
-            least=FAILED_FITS,
-            outcome="failed",
-        ),
+        Rule("calibrationfitsfail", failed_fits),
         Rule("calibrationcandidatewaits", waits),
         Rule("recalibrators-are-pinned", pinned),
         Rule("nothing-is-corrected", observes),

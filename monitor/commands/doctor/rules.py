@@ -86,50 +86,26 @@ class Rule:
         return needed[self.needs] is not None
 
 
-def counter(
-    anchor: str,
+def counted(
+    seen: Observation,
     name: str,
     text: str,
     of: str,
-    *,
     now: Severity = WRONG,
     ever: Severity | None = REMARK,
-    least: float = 1.0,
     **labels: str,
-) -> Rule:
-    """Makes the rule of a counter that has counted anything, and is told apart while it rises.
+) -> Found:
+    """Finds a counter that has counted anything; it is told apart while it rises.
 
-    text   with {} for the number
-    now    the severity while it rises
-    ever   the severity when it stands; None: nothing is told then
-    least  the number from which on it is told
+    text  with {} for the number
+    now   the severity while it rises
+    ever  the severity when it stands; None: nothing is told then
     """
-
-    def check(seen: Observation) -> Found:
-        total, rises = seen.now.value(name, **labels), seen.increase(name, **labels) > 0
-        severity = now if rises else ever
-        if total >= least and severity is not None:
-            some = ", and some while doctor looked" if rises else ""
-            yield severity, f"{text.format(count(total, of))} since the start{some}"
-
-    return Rule(anchor, check)
-
-
-def above(
-    anchor: str,
-    name: str,
-    limit: float,
-    text: str,
-    show: Callable[[float], str],
-    severity: Severity = WRONG,
-) -> Rule:
-    """Makes the rule of a value above a limit; text has {} for the value, which `show` writes."""
-
-    def check(seen: Observation) -> Found:
-        if (value := seen.now.value(name)) > limit:
-            yield severity, text.format(show(value))
-
-    return Rule(anchor, check)
+    total, rises = seen.now.value(name, **labels), seen.increase(name, **labels) > 0
+    severity = now if rises else ever
+    if total > 0 and severity is not None:
+        some = ", and some while doctor looked" if rises else ""
+        yield severity, f"{text.format(count(total, of))} since the start{some}"
 
 
 def lately(
@@ -141,12 +117,12 @@ def lately(
     returns  WRONG if it rose, else REMARK; the numbers above 0; when that was
     """
 
-    def counted(numbers: Mapping[str, float]) -> dict[str, float]:
+    def above_0(numbers: Mapping[str, float]) -> dict[str, float]:
         return {word: n for word, n in numbers.items() if n > 0 and word in (words or numbers)}
 
-    if found := counted(seen.increases(name, label)):
+    if found := above_0(seen.increases(name, label)):
         return WRONG, found, "while doctor looked"
-    return REMARK, counted(seen.now.by(name, label)), "since the start"
+    return REMARK, above_0(seen.now.by(name, label)), "since the start"
 
 
 def part_of(

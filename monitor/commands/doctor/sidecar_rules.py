@@ -11,10 +11,9 @@ from monitor.commands.doctor.rules import (
     Area,
     Found,
     Rule,
-    above,
     be,
     count,
-    counter,
+    counted,
     duration,
     lately,
     names,
@@ -184,6 +183,12 @@ def _slowest(seen: Observation) -> float:
     return quantile(seen.increases("frame_seconds_bucket", "le"), 0.99)
 
 
+def late_answers(seen: Observation) -> Found:
+    """Finds an event loop that is late."""
+    if (lag := seen.now.value("loop_lag_seconds")) > LOOP_LAG_SECONDS:
+        yield WRONG, f"answers had to wait: the event loop was {duration(lag)} late"
+
+
 def slow_frames(seen: Observation) -> Found:
     """Finds frames that take long."""
     if _slowest(seen) > FRAME_SECONDS:
@@ -204,6 +209,11 @@ def layouts(seen: Observation) -> Found:
         yield REMARK, f"only {share(fast)} of the frames have detections of one layout"
 
 
+def faults(seen: Observation) -> Found:
+    """Finds faults of the sidecar itself."""
+    yield from counted(seen, "internal_errors_total", "{} of the sidecar itself", "fault")
+
+
 def log_errors(seen: Observation) -> Found:
     """Finds errors in the log that are no faults of the sidecar itself."""
     by_level = seen.now.by("log_lines_total", "level")
@@ -222,6 +232,24 @@ def descriptors(seen: Observation) -> Found:
 # ---- the disk
 
 
+def checkpoints(seen: Observation) -> Found:
+    """Finds checkpoints that could not be written."""
+    text = "checkpoints could not be written to disk: {}"
+    yield from counted(seen, "checkpoint_failures_total", text, "failure")
+
+
+def old_checkpoint(seen: Observation) -> Found:
+    """Finds that the last checkpoint is old."""
+    if (age := seen.now.value("checkpoint_age_seconds")) > CHECKPOINT_SECONDS:
+        yield WRONG, f"the last checkpoint was written {duration(age)} ago"
+
+
+def unwritten(seen: Observation) -> Found:
+    """Finds frames and labels that could not be written."""
+    text = "frames and labels could not be written to disk: {}"
+    yield from counted(seen, "ledger_failures_total", text, "failure")
+
+
 def disk_busy(seen: Observation) -> Found:
     """Finds entries that wait for the disk, or were left out for it."""
     waiting = seen.now.value("ledger_waiting")
@@ -235,6 +263,13 @@ def refused_files(seen: Observation) -> Found:
     found = sorted(seen.now.by("files_refused_total", "of").items())
     if texts := [f"{of} {n:.0f}" for of, n in found if n]:
         yield WRONG, f"files of the last run could not be used: {names(texts)}"
+
+
+def lost_entries(seen: Observation) -> Found:
+    """Finds entries of the ledger that could not be done again."""
+    if (lost := seen.now.value("ledger_lost_entries")) > 0:
+        what = f"{number(lost)} of the frames and labels on disk"
+        yield REMARK, f"{what} could not be done again at the start"
 
 
 def no_state(seen: Observation) -> Found:
@@ -332,12 +367,6 @@ GOOD = {
 # ---- the table
 
 _NO_WAY = (*_GONE, Answer.FAILED, Answer.UNKNOWN, Answer.NO_TOKEN, Answer.NO_RIGHT)
-_LATE = "answers had to wait: the event loop was {} late"
-_FAULTS = "{} of the sidecar itself"
-_NO_CHECKPOINT = "checkpoints could not be written to disk: {}"
-_OLD_CHECKPOINT = "the last checkpoint was written {} ago"
-_UNWRITTEN = "frames and labels could not be written to disk: {}"
-_LOST = "of the frames and labels on disk, {} could not be done again at the start"
 
 RULES = {
     Area.REACH: (
@@ -366,29 +395,21 @@ RULES = {
     ),
     Area.LOAD: (
         Rule("calibrationoverload", overload),
-        above("calibrationoverload", "loop_lag_seconds", LOOP_LAG_SECONDS, _LATE, duration),
+        Rule("calibrationoverload", late_answers),
         Rule("calibrationoverload", slow_frames),
         Rule("calibrationoverload", left_out),
         Rule("detections-of-several-layouts", layouts),
-        counter("faults-of-the-sidecar", "internal_errors_total", _FAULTS, "fault"),
+        Rule("faults-of-the-sidecar", faults),
         Rule("errors-in-the-log", log_errors),
         Rule("file-descriptors-run-out", descriptors),
     ),
     Area.DISK: (
-        counter(
-            "calibrationcheckpointstale", "checkpoint_failures_total", _NO_CHECKPOINT, "failure"
-        ),
-        above(
-            "calibrationcheckpointstale",
-            "checkpoint_age_seconds",
-            CHECKPOINT_SECONDS,
-            _OLD_CHECKPOINT,
-            duration,
-        ),
-        counter("calibrationcheckpointstale", "ledger_failures_total", _UNWRITTEN, "failure"),
+        Rule("calibrationcheckpointstale", checkpoints),
+        Rule("calibrationcheckpointstale", old_checkpoint),
+        Rule("calibrationcheckpointstale", unwritten),
         Rule("the-disk-does-not-keep-up", disk_busy),
         Rule("files-that-cannot-be-used", refused_files),
-        above("entries-that-were-lost", "ledger_lost_entries", 0.0, _LOST, number, REMARK),
+        Rule("entries-that-were-lost", lost_entries),
         Rule("no-state-on-disk", no_state),
     ),
     Area.CONFIGURATION: (

@@ -16,7 +16,7 @@ from monitor.commands.doctor.rules import (
     Rule,
     be,
     count,
-    counter,
+    counted,
     duration,
     lately,
     names,
@@ -126,6 +126,12 @@ def many(seen: Observation) -> Found:
         yield WRONG, f"{what}, and {came} without a header that is accepted came {when}"
     elif here >= _NEARLY_ALL * most:
         yield REMARK, what
+
+
+def dropped(seen: Observation) -> Found:
+    """Finds streams that were ended."""
+    text = "{} ended because the client read no answers"
+    yield from counted(seen, "streams_dropped_total", text, "stream", ever=None)
 
 
 def rates(seen: Observation) -> str:
@@ -307,6 +313,18 @@ def ours(seen: Observation) -> Found:
         yield WRONG, f"the clock of the sidecar is {duration(lead)} {way} the one here"
 
 
+def set_clock(seen: Observation) -> Found:
+    """Finds that the clock of the sidecar was set."""
+    text = "the wall clock of the sidecar was set {}"
+    yield from counted(seen, "clock_steps_total", text, "time")
+
+
+def jumps(seen: Observation) -> Found:
+    """Finds that event time jumped."""
+    text = "event time began anew or jumped ahead {}"
+    yield from counted(seen, "event_time_jumps_total", text, "time", now=REMARK)
+
+
 def agreeing(seen: Observation) -> str:
     """Says how late the stamps are at most; '' where nothing sends."""
     found = clocks(seen)
@@ -322,9 +340,6 @@ _FROZEN = (
     "stamps do not move: frames came while doctor looked, and all of them have the stamp of before"
 )
 _STOPPED = "frames have come without a capture stamp for {lag}; before, they had one"
-_DROPPED = "{} ended because the client read no answers"
-_SET = "the wall clock of the sidecar was set {}"
-_JUMPED = "event time began anew or jumped ahead {}"
 
 RULES = {
     Area.STREAMS: (
@@ -332,9 +347,7 @@ RULES = {
         Rule("no-frames", no_frames, ""),
         Rule("a-stream-that-is-silent", silent, "status"),
         Rule("too-many-streams", many, "status"),
-        counter(
-            "a-client-that-does-not-read", "streams_dropped_total", _DROPPED, "stream", ever=None
-        ),
+        Rule("a-client-that-does-not-read", dropped),
     ),
     Area.CLOCK: (
         of_kind("stamps-that-do-not-move", Kind.FROZEN, _FROZEN),
@@ -345,7 +358,7 @@ RULES = {
         Rule("stamps-that-count-from-a-start", other_zero, "status"),
         Rule("a-clock-that-is-wrong", apart, "status"),
         Rule("two-machines-with-two-times", ours, "status"),
-        counter("a-clock-that-is-set", "clock_steps_total", _SET, "time"),
-        counter("a-clock-that-is-set", "event_time_jumps_total", _JUMPED, "time", now=REMARK),
+        Rule("a-clock-that-is-set", set_clock),
+        Rule("a-clock-that-is-set", jumps),
     ),
 }

@@ -127,7 +127,7 @@ def test_half_an_hour_without_labels_is_that_of_the_alert():
 DIAGNOSIS = DOCS.parent / "monitor" / "commands" / "doctor"
 ASKING = {"value", "by", "rows", "increase", "increases", "words"}
 # Which arguments of a shape of rules are names.
-SHAPES = {"counter": (1,), "above": (1,), "lately": (1,), "part_of": (1, 3)}
+SHAPES = {"counted": (1,), "lately": (1,), "part_of": (1, 3)}
 # Of a tracker elsewhere, whose families are there with it alone: tests/pipeline has them.
 TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
 

@@ -517,7 +517,12 @@ CASES = [
         "the disk does not keep up: 0 frames or labels wait",
     ),
     (WRONG, DISK, stands("files_refused_total", 2, of="state"), "could not be used: state 2"),
-    (REMARK, DISK, stands("ledger_lost_entries", 12), "12 could not be done again at the start"),
+    (
+        REMARK,
+        DISK,
+        stands("ledger_lost_entries", 12),
+        "12 of the frames and labels on disk",
+    ),
     # ---- recalibrators, settings, versions
     (
         *(WRONG, RECALIBRATION, stands("recalibration_factor", 4.2, slice="car", dimension="x")),
