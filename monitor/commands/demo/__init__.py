@@ -229,7 +229,7 @@ def run(options: argparse.Namespace) -> int:
                 f"--speed {options.speed:g}: stamps would run ahead of the clock, and a second "
                 "drive through this sidecar would begin in the past of the first. Give 1 or less."
             )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False)
     player = _played(options, console)
     if not player.cycle.over:
         player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
@@ -292,7 +292,7 @@ def _print_ending(summary: Summary, options: argparse.Namespace, console: Consol
         return
     print()
     for paragraph in headline(summary):
-        console.print(textwrap.fill(paragraph, _COLUMNS), style="bold")
+        console.print(textwrap.fill(paragraph, _COLUMNS), style="bold", soft_wrap=True)
     fired = f"page fired  {summary.cycle.page or 'none'}"
     print("\n" + textwrap.fill(fired, _COLUMNS, subsequent_indent=" " * 12))
     print(f"written     {path}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
-from monitor.drift.alarms import WRONG, Alarm, AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.alarms import WRONG, AlarmChange, AlarmReason, alarm_sentence
 from monitor.drift.bets import Severity
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding
@@ -332,7 +332,8 @@ class Cycle:
             if paged and self.elapsed_s >= self.fault_began_s:
                 self.paged_s = self.elapsed_s
                 self.page = alarm_sentence(alarm).partition(" since ")[0]
-        self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {in_short(alarm)}")
+        what = f"{alarm.slice} {WRONG[alarm.direction]} ({alarm.stage.label})"
+        self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {what}")
 
     def add_answer(self, at_s: float, answered: AnsweredFrame) -> Phase:
         """Counts a frame of this time that was answered; returns its phase."""
@@ -386,11 +387,6 @@ def in_words(record: Record) -> str:
         case what:
             said = f"{what.replace('_', ' ')}, {record.reason}"
     return f"{record.slice or 'all sensors'}: {said}"
-
-
-def in_short(alarm: Alarm) -> str:
-    """Writes what an alarm says is wrong, in a few words."""
-    return f"{alarm.slice} {WRONG[alarm.direction]} ({alarm.stage.label})"
 
 
 def proof(evidence: Evidence | None) -> str:

@@ -218,7 +218,6 @@ def as_text(summary: Summary) -> str:
             "",
             *_faulty(summary),
             "",
-            *_swaps(cycle),
             f"sent      {frames:,} frames, {detections:,} detections, "
             f"{labelled:,} with truth {plan.truth_delay_s:.3g} s late",
             f"pace      {frames / cycle.wall_s:.1f} frames/s, "
@@ -249,23 +248,6 @@ def _faulty(summary: Summary) -> Iterator[str]:
         yield _row(line.name, (" → ".join(found) if found else "–" for found in values))
     yield "  Switch: an object goes on under another track. Wrong object: detections that"
     yield "  updated a track which is another object's. Tracked: those on confirmed tracks."
-
-
-def _swaps(cycle: Cycle) -> Iterator[str]:
-    """Writes the trials and swaps of each sensor, one a line."""
-    for slice, found in _changes(cycle, (*SWAPS, Happened.BEGAN, Happened.DISCARDED)).items():
-        what = ", ".join(f"{word.replace('_', ' ')} {count} ×" for word, count in found.items())
-        healthy = "" if slice == cycle.plan.faulty else "; it has no fault"
-        yield f"changes   {slice or 'all'}: {what.replace('began', 'on trial')}{healthy}"
-
-
-def _changes(cycle: Cycle, of: Iterable[Happened]) -> dict[str, Counter[str]]:
-    """Counts what happened, by slice."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for _, record in cycle.heard:
-        if record.what in of:
-            counts[record.slice][record.what] += 1
-    return counts
 
 
 def _sidecar(summary: Summary) -> Iterator[str]:
@@ -329,7 +311,7 @@ def as_json(summary: Summary) -> dict[str, object]:
         "story": [_told(at_s, record) for at_s, record in cycle.heard],
         "story_is_whole": not summary.missing,
         "missing": summary.missing,
-        "swaps": _changes(cycle, SWAPS),
+        "swaps": _swaps(cycle),
         "events": [{"seconds": at, "text": text} for at, text in cycle.events],
         "sidecar": None if summary.sidecar is None else _account(summary.sidecar),
         "counts_agree": not summary.differences,
@@ -359,6 +341,15 @@ def _told(at_s: float, record: Record) -> dict[str, object]:
     factors = {factor.dimension: factor.typical for factor in record.factors}
     named = {one.name: plain(getattr(record, one.name)) for one in fields(record)}
     return {"seconds": at_s, **named, "factors": factors}
+
+
+def _swaps(cycle: Cycle) -> dict[str, Counter[str]]:
+    """Counts the swaps, by slice."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for _, record in cycle.heard:
+        if record.what in SWAPS:
+            counts[record.slice][record.what] += 1
+    return counts
 
 
 def _nees(sensor: SensorRecord, phase: Phase) -> dict[str, object]:

@@ -62,6 +62,7 @@ _ROW = np.dtype(
     [("object", np.int64), ("stamp_ns", np.int64), ("phase", "U16"), ("track", np.uint64)]
     + [(name, float, (3,)) for name in ("truth", "position", "velocity")]
 )
+_MODEL = tracker_model(SPACE, len(CLASSES), TrackerSettings())
 _Rows = npt.NDArray[np.void]
 
 
@@ -69,12 +70,9 @@ _Rows = npt.NDArray[np.void]
 class TrackingRecord:
     """Tracks of one sensor's drive, by both trackers."""
 
-    _own: Tracker = field(init=False)
+    _own: Tracker = field(default_factory=lambda: Tracker(_MODEL))
     _numbered: int = 0
     _rows: dict[Fed, list[_Rows]] = field(default_factory=lambda: {fed: [] for fed in Fed})
-
-    def __post_init__(self) -> None:
-        self._own = Tracker(tracker_model(SPACE, len(CLASSES), TrackerSettings()))
 
     def add(self, frame: SimulatedFrame, phase: str, answer: Answered) -> None:
         """Adds a frame as it was reported, with the answer to it."""

@@ -20,7 +20,6 @@ from monitor.commands.doctor.rules import (
     part_of,
     share,
     shares,
-    size,
 )
 from monitor.drift.alarms import Counted, DriftState, alarm_sentence
 from monitor.drift.bets import Severity as Urgency
@@ -180,8 +179,7 @@ def store_full(seen: Observation) -> Found:
     if seen.config.state.folder == "" or not most:
         held, most = seen.now.value("pending_bytes"), pending.max_bytes
     if held >= _NEARLY_FULL * most:
-        what = "the store of frames that wait for truth is nearly full"
-        yield REMARK, f"{what}: {size(held)} of {size(most)}"
+        yield REMARK, f"the store of frames that wait for truth is {share(held, most)} full"
 
 
 def labels_match(seen: Observation) -> str:

@@ -92,8 +92,7 @@ class Answer(StrEnum):
     FOREIGN = "foreign"  # something listens that does not speak as a sidecar does
     OTHER_PORT = "other_port"  # HTTP where gRPC is asked for, or gRPC where HTTP is
     NO_TRUST = "no_trust"  # the certificates do not fit together
-    NO_TOKEN = "no_token"  # none that is known there
-    NO_RIGHT = "no_right"  # a token of another right
+    NO_RIGHT = "no_right"  # no token that is known there, or one of another right
     UNKNOWN = "unknown"  # the sidecar is older than the question
     FAILED = "failed"  # anything else
 
@@ -113,7 +112,7 @@ class Asked:
     @property
     def no_right(self) -> bool:
         """Tells if a token of another right is needed."""
-        return self.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT)
+        return self.answer is Answer.NO_RIGHT
 
 
 GIVEN = Asked(Answer.GIVEN)
@@ -278,7 +277,7 @@ _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+
 Found = TypeVar("Found")
 
 _ANSWERS = {
-    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
+    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_RIGHT,
     grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
     grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
 }

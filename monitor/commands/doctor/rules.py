@@ -190,14 +190,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
-def size(of: float) -> str:
-    """1.2 GB, 340 MB, 12 kB."""
-    for unit, name in ((2**30, "GB"), (2**20, "MB")):
-        if of >= unit:
-            return f"{number(of / unit)} {name}"
-    return f"{number(of / 2**10)} kB"
-
-
 def names(given: Sequence[str]) -> str:
     """a, b and c; a, b, c, d, e and 3 more."""
     if not given:

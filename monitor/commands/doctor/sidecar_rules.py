@@ -366,7 +366,7 @@ GOOD = {
 
 # ---- the table
 
-_NO_WAY = (*_GONE, Answer.FAILED, Answer.UNKNOWN, Answer.NO_TOKEN, Answer.NO_RIGHT)
+_NO_WAY = (*_GONE, Answer.FAILED, Answer.UNKNOWN, Answer.NO_RIGHT)
 
 RULES = {
     Area.REACH: (

@@ -213,20 +213,14 @@ def _latest(stream: StreamStatus) -> Stamps:
         return Stamps(stream.stream, Kind.STOPPED, (stream.received_ns - came) / SECOND_NS)
     if -AHEAD_SECONDS <= lag <= BEHIND_SECONDS:
         return Stamps(stream.stream, Kind.SANE, lag)
-    unit = _unit(stamp, came)
-    if unit:
-        return Stamps(stream.stream, Kind.UNIT, lag, unit)
+    for unit, ns in _UNITS:
+        if abs(came - stamp * ns) < _NEAR_SECONDS * SECOND_NS:
+            return Stamps(stream.stream, Kind.UNIT, lag, unit)
     if abs(lag - (_GPS_BEGAN - 18)) < _NEAR_SECONDS:
         return Stamps(stream.stream, Kind.OFF, lag, "they count from 1980, as GPS does")
     if abs(stamp) < _SINCE_1970:
         return Stamps(stream.stream, Kind.OTHER_ZERO, lag)
     return Stamps(stream.stream, Kind.OFF, lag, _offset(lag))
-
-
-def _unit(stamp: int, came: int) -> str:
-    return next(
-        (name for name, ns in _UNITS if abs(came - stamp * ns) < _NEAR_SECONDS * SECOND_NS), ""
-    )
 
 
 def _offset(lag: float) -> str:

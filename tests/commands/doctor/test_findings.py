@@ -45,7 +45,7 @@ HOUR, DAY, NAN = 3600.0, 86400.0, float("nan")
 CLOSED = Asked(Answer.CLOSED, "nothing listens there")
 SILENT = Asked(Answer.SILENT, "no answer in time")
 OTHER = Asked(Answer.OTHER_PORT, "it speaks HTTP")
-TOKEN = Asked(Answer.NO_TOKEN, "no token")
+TOKEN = Asked(Answer.NO_RIGHT, "no token")
 RIGHT = Asked(Answer.NO_RIGHT, "authorization: no.")
 
 
@@ -433,11 +433,11 @@ CASES = [
     ),
     (REMARK, LABELS, seen(GATE), "16 % of the matches lie near the gate"),
     (WRONG, LABELS, seen(TOO_LATE, TOO_LATE), "100 labels came too late"),
-    (REMARK, LABELS, stands("ledger_bytes", 1.95e9), "1.82 GB of 2 GB"),
+    (REMARK, LABELS, stands("ledger_bytes", 1.95e9), "is 91 % full"),
     (
         *(REMARK, LABELS),
         seen(metric("pending_bytes", 95e3), config=IN_MEMORY),
-        "92.8 kB of 97.7 kB",
+        "is 95 % full",
     ),
     (
         *(REMARK, LABELS, seen(fates(dropped_no_frame_id=900, matched=100))),
