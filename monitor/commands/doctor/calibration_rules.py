@@ -299,14 +299,14 @@ def overflow(seen: Observation) -> Found:
 
 
 def no_alarm(seen: Observation) -> str:
-    """Says how many slices are watched; '' without the metrics."""
+    """Says how many slices are watched; '' where neither alarms nor metrics were seen."""
     states = {
         (labels.get("slice"), labels.get("severity")): state
         for labels, state in seen.now.rows("drift_state")
         if labels.get("slice") != TOTAL
     }
     if seen.last.samples is None:
-        return ""
+        return "no alarm" if seen.drift.given else ""
     if all(state == DriftState.TOO_FEW for state in states.values()):
         return "no alarm: too little truth so far to tell"
     warned = sum(state == DriftState.WARNING for state in states.values())

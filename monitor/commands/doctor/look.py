@@ -446,7 +446,7 @@ def config_of(path: str) -> Config:
 
 
 async def page(address: str, path: str) -> tuple[int, str]:
-    """Reads status and text of http://address/path; every piece may take PATIENCE seconds.
+    """Reads status and text of http://address/path; head and body may take PATIENCE seconds each.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
@@ -461,7 +461,12 @@ def _page(address: str, path: str) -> tuple[int, str]:
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            return answer.status, answer.read(_LARGEST_PAGE).decode("utf-8", "replace")
+            body, latest = bytearray(), time.monotonic() + PATIENCE
+            while piece := answer.read1(2**16):
+                body += piece
+                if len(body) > _LARGEST_PAGE or time.monotonic() > latest:
+                    raise TimeoutError
+            return answer.status, body.decode("utf-8", "replace")
         except http.client.HTTPException as error:
             if _SETTINGS.match(str(error).encode("latin-1", "replace")):
                 raise SpeaksGrpc("it speaks HTTP/2 there, as gRPC does") from None

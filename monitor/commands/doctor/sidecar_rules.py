@@ -233,9 +233,10 @@ def descriptors(seen: Observation) -> Found:
 
 
 def checkpoints(seen: Observation) -> Found:
-    """Finds checkpoints that could not be written."""
+    """Finds checkpoints that could not be written: some of them, or all."""
     text = "checkpoints could not be written to disk: {}"
-    yield from counted(seen, "checkpoint_failures_total", text, "failure")
+    ever = WRONG if math.isnan(seen.now.value("checkpoint_age_seconds")) else REMARK
+    yield from counted(seen, "checkpoint_failures_total", text, "failure", ever=ever)
 
 
 def old_checkpoint(seen: Observation) -> Found:

@@ -507,6 +507,11 @@ CASES = [
     ),
     (REMARK, DISK, stands("checkpoint_failures_total", 3), "3 failures since the start"),
     (
+        *(WRONG, DISK),
+        seen(metric("checkpoint_failures_total", 3) | metric("checkpoint_age_seconds", NAN)),
+        "3 failures since the start",  # and none was ever written
+    ),
+    (
         *(WRONG, DISK, rises("ledger_failures_total", 1)),
         "frames and labels could not be written to disk: 1 failure since the start, and some",
     ),
