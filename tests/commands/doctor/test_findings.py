@@ -156,6 +156,7 @@ FORWARDED = metric("tracker_forwarded_total", 80, outcome="answered") | metric(
 FAILED = metric("tracker_up", 0) | metric("tracker_forwarded_total", 50, outcome="failed")
 GATE = metric("near_gate_ratio", 0.165) | metric("gated_matches", 5000)
 TOO_LATE = truth(too_late=100) | metric("dropped_detections_total", 900)
+NEVER_WRITTEN = metric("checkpoint_failures_total", 3) | metric("checkpoint_age_seconds", NAN)
 IN_MEMORY = Config.model_validate({"state": {"folder": ""}, "pending": {"max_bytes": 100_000}})
 HEADERS = metric("rejected_total", 4, reason="no_header")
 WAITING: dict[str, Any] = {
@@ -175,26 +176,11 @@ CASES = [
         *(WRONG, REACH, asked(SILENT, Asked(Answer.NOWHERE, "no way there (not known)"))),
         *("no way there (not known)", "--http-address"),
     ),
-    (
-        WRONG,
-        REACH,
-        asked(CLOSED),
-        "gRPC at 127.0.0.1:50051 does not answer: nothing",
-        "docker exec",
-    ),
-    (
-        WRONG,
-        REACH,
-        asked(http=CLOSED),
-        "HTTP at 127.0.0.1:9464 does not answer",
-        "allow_plain_metrics",
-    ),
+    (WRONG, REACH, asked(CLOSED), "gRPC at 127.0.0.1:50051 does not answer: n", "docker exec"),
+    (WRONG, REACH, asked(http=CLOSED), "HTTP at 127.0.0.1:9464 does not answer", "allow_plain_me"),
     (
         *(WRONG, REACH, asked(foreign("Socket closed"))),
-        *(
-            "gRPC at 127.0.0.1:50051 does not answer: Socket closed",
-            "does it serve with TLS? Then name its",
-        ),
+        *("50051 does not answer: Socket closed", "does it serve with TLS? Then name its"),
     ),
     (WRONG, REACH, asked(OTHER), "does not answer: it speaks HTTP", "Did you swap --address and"),
     (WRONG, REACH, asked(http=OTHER), "HTTP at 127.0.0.1:9464 does not answer", "Did you swap"),
@@ -425,7 +411,7 @@ CASES = [
         REMARK,
         LABELS,
         stands("labelled_ratio", 0.001, slice="tram"),
-        "less than 1 % of the detections of tram have truth",
+        "detections of tram have truth",
     ),
     (
         *(REMARK, LABELS, told(stream(), stream("rear", matched=0))),
@@ -506,11 +492,7 @@ CASES = [
         "checkpoints could not be written to disk: 3 failures since the start, and some while",
     ),
     (REMARK, DISK, stands("checkpoint_failures_total", 3), "3 failures since the start"),
-    (
-        *(WRONG, DISK),
-        seen(metric("checkpoint_failures_total", 3) | metric("checkpoint_age_seconds", NAN)),
-        "3 failures since the start",  # and none was ever written
-    ),
+    (WRONG, DISK, seen(NEVER_WRITTEN), "3 failures since the start"),
     (
         *(WRONG, DISK, rises("ledger_failures_total", 1)),
         "frames and labels could not be written to disk: 1 failure since the start, and some",
@@ -522,12 +504,7 @@ CASES = [
         "the disk does not keep up: 0 frames or labels wait",
     ),
     (WRONG, DISK, stands("files_refused_total", 2, of="state"), "could not be used: state 2"),
-    (
-        REMARK,
-        DISK,
-        stands("ledger_lost_entries", 12),
-        "12 of the frames and labels on disk",
-    ),
+    (REMARK, DISK, stands("ledger_lost_entries", 12), "12 of the frames and labels on disk"),
     # ---- recalibrators, settings, versions
     (
         *(WRONG, RECALIBRATION, stands("recalibration_factor", 4.2, slice="car", dimension="x")),
