@@ -96,8 +96,7 @@ def opinions_sent(values: FloatArray, length: IntArray, rows: IntArray, classes:
 def places_sent(width: int, sent: IntArray, rows: IntArray) -> IntArray:
     """Finds the values of rows in a flat array, row after row of this width, (Σ sent,)."""
     end = np.cumsum(sent)
-    places: IntArray = np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
-    return places
+    return np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
 
 
 def _sound(opinions: FloatArray) -> BoolArray:

@@ -49,8 +49,7 @@ class Estimates(Columns):
     @property
     def deviation(self) -> FloatArray:
         """Returns σ of each dimension, (n, K)."""
-        deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
-        return deviation
+        return np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
 
     def rescaled(self, factor: FloatArray) -> Estimates:
         """Returns S Σ S with S = diag(factor), not s²Σ: correlations stay.

@@ -99,8 +99,7 @@ class ReportedTracks:
     @property
     def updated(self) -> BoolArray:
         """Tells which tracks have a detection in the frame, (M,)."""
-        has_one: BoolArray = self.detection >= 0
-        return has_one
+        return self.detection >= 0
 
     def of_detections(self, n: int) -> IdArray:
         """Returns the id of the track that each detection updated or began, (n,); 0 for none."""

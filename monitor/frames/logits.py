@@ -91,8 +91,7 @@ def in_words_of_logits(
 def _own(frame: ReceivedFrame) -> BoolArray:
     """Tells which detections came with class probabilities, (N,)."""
     sent = frame.detections.class_probabilities
-    own: BoolArray = np.zeros(frame.detections.n, bool) if sent is None else sent[1] > 0
-    return own
+    return np.zeros(frame.detections.n, bool) if sent is None else sent[1] > 0
 
 
 def _words(values: FloatArray, sent: int, classes: int) -> str:

@@ -153,8 +153,7 @@ def _around(
 def _ranks(of: IntArray, stamp: IntArray) -> IntArray:
     """Numbers sorted samples, (n,); samples of equal label and stamp share a number."""
     new = (np.diff(of, prepend=of[0]) != 0) | (np.diff(stamp, prepend=stamp[0]) != 0)
-    ranks: IntArray = np.cumsum(new)
-    return ranks
+    return np.cumsum(new)
 
 
 def _apart_ns(stamp: IntArray, stamp_ns: int) -> IdArray:
@@ -279,8 +278,7 @@ def _over_union(shared: FloatArray, size_a: FloatArray, size_b: FloatArray) -> F
     # Rounding must not make the shared part larger than either.
     shared = np.minimum(shared, np.minimum(size_a, size_b))
     union = size_a + size_b - shared
-    ratio: FloatArray = np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
-    return ratio
+    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
 def _corners(centre: FloatArray, size: FloatArray, heading: FloatArray) -> FloatArray:
@@ -322,8 +320,7 @@ def _area(polygon: FloatArray) -> FloatArray:
     parts = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
     # Summed one after the other: the other pairs of a batch must not change the rounding.
     twice = add_up(parts.T)
-    area: FloatArray = np.abs(twice) / 2
-    return area
+    return np.abs(twice) / 2
 
 
 # Room for rounding in a bound that is compared with an exact distance.
@@ -448,8 +445,7 @@ def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
     if placed.covariance is None:
         return np.zeros((placed.n, len(of.columns)))
     columns = np.array(of.columns)
-    variances: FloatArray = placed.covariance[:, columns, columns]
-    return variances
+    return placed.covariance[:, columns, columns]
 
 
 def _centre_and_size(box: FloatArray) -> FloatArray:

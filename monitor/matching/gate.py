@@ -228,8 +228,7 @@ class Gate:
 
     def nears(self, distance: FloatArray, of: IntArray) -> BoolArray:
         """Tells which matches of detections of classes `of`, (p,), lie near the gate, (p,)."""
-        beyond: BoolArray = distance > self.near * self.of_class[of]
-        return beyond
+        return distance > self.near * self.of_class[of]
 
 
 def matches(

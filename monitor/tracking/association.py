@@ -161,8 +161,7 @@ def rejected(
     near = near.take(np.flatnonzero(near.nis > limit))
     kind = predicted.class_index[track]
     chosen = assign(near.track, near.detection, near.nis, kind[near.track])
-    refused: IntArray = kind[near.track[chosen]]
-    return refused
+    return kind[near.track[chosen]]
 
 
 @lru_cache(maxsize=64)
@@ -380,8 +379,7 @@ def _middle(values: FloatArray) -> FloatArray:
 
 def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:
     """Numbers the cell of each position, clipped in a way that keeps their order."""
-    clipped: IntArray = np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
-    return clipped
+    return np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
 
 
 def _key(kind: IntArray, row: IntArray | int, column: IntArray | int) -> IntArray:

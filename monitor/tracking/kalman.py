@@ -349,8 +349,7 @@ class InnovationSums:
         """
         believed = np.nan_to_num(self.correlation) * self.pairs / (self.pairs + _PRIOR_PAIRS)
         rho = np.clip(believed, 0.0, _LARGEST_CORRELATION)
-        factor: FloatArray = (1.0 + rho) / (1.0 - rho)
-        return factor
+        return (1.0 + rho) / (1.0 - rho)
 
 
 def no_innovations(classes: int) -> InnovationSums:
