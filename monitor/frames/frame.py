@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from monitor.frames.classes import Sent, with_softmax
 from monitor.frames.detections import Estimates, Examined, IdArray, Reason, ReceivedDetections
 from monitor.frames.reasons import Notice
 from monitor.frames.space import (
@@ -121,7 +122,7 @@ class TrackIds(Columns):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MatchedRows:
+class MatchedRows(Columns):
     """n detections of one frame with their ground truth, at both stages.
 
     slices                (n,) slice index
@@ -153,19 +154,12 @@ class MatchedRows:
         """Counts the rows."""
         return int(self.slices.size)
 
-    def take(self, part: slice) -> MatchedRows:
-        """Returns some of the rows."""
-        error, covariance = self.error[part], self.covariance[part]
-        same = self.unchanged
-        return replace(
-            self,
-            slices=self.slices[part],
-            error=error,
-            covariance=covariance,
-            recalibrated_error=error if same else self.recalibrated_error[part],
-            recalibrated_covariance=covariance if same else self.recalibrated_covariance[part],
-            tracks=None if self.tracks is None else self.tracks.take(part),
-        )
+    def take(self, part: IntArray | BoolArray | slice) -> MatchedRows:
+        """Returns some of the rows; both stages stay one where they are."""
+        rows = Columns.take(self, part)
+        if not self.unchanged:
+            return rows
+        return replace(rows, recalibrated_error=rows.error, recalibrated_covariance=rows.covariance)
 
     def unstamped(self) -> MatchedRows:
         """Returns the rows without a known time."""
@@ -224,7 +218,15 @@ class ReceivedFrame:
     fast: bool = True
     overlong: Mapping[int, bytes] = field(default_factory=dict)
     ego: EgoMotion | None = None
-    class_logits: tuple[FloatArray, IntArray] | None = None
+    class_logits: Sent | None = None
+
+    def with_softmax(self, classes: int) -> ReceivedFrame:
+        """Returns the frame with class probabilities where logits came in their place."""
+        if self.class_logits is None:
+            return self
+        sent = self.detections
+        made = with_softmax(sent.class_probabilities, self.class_logits, classes)
+        return replace(self, detections=replace(sent, class_probabilities=made))
 
 
 @dataclass(frozen=True, slots=True)

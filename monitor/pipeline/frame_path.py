@@ -27,7 +27,6 @@ from monitor.frames.frame import (
     TruthAnswer,
     opinions_of,
 )
-from monitor.frames.logits import in_words_of_logits, with_softmax
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
@@ -298,7 +297,7 @@ class Pipeline:
     def _process(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
         header = stream.header
         classes = len(header.classes)
-        came, frame = frame, with_softmax(frame, classes)
+        came, frame = frame, frame.with_softmax(classes)
         examined = examine(frame.detections, header.space, classes, self.limits)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.mean)
@@ -317,9 +316,13 @@ class Pipeline:
         notices: tuple[Notice, ...] = ()
         if not examined.clean:
             notices = describe(
-                examined, frame.detections, header.space, header.classes, self.limits
+                examined,
+                came.detections,
+                header.space,
+                header.classes,
+                self.limits,
+                came.class_logits,
             )
-            notices = in_words_of_logits(notices, examined, came, classes)
         tracks, said, untracked = None, tuple[Notice, ...](), None
         if not self.tracked_elsewhere:
             tracks, said = self._track(stream, frame, examined, recalibrated.forwarded)

@@ -118,11 +118,6 @@ class SparseSums:
         width: int = self.values.shape[1]
         return width
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        return sum(a.nbytes for a in (self.keys, self.values, self.spill_keys, self.spill))
-
     def between(self, first: int, end: int) -> SparseSums:
         """Selects the cells with first ≤ key < end; their keys are then counted from `first`."""
         a, b = np.searchsorted(self.keys, (first, end))
