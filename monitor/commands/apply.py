@@ -38,9 +38,8 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
-from monitor.statistics.evaluation import TAU
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
-from monitor.statistics.measures import Marginals
+from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
 from monitor.store.documents import any_selection_from_json
 from monitor.store.recordings import Quantiles, Recording, write_estimates

@@ -47,19 +47,19 @@ from monitor.statistics.class_evaluation import (
 )
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, observe_classes
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import (
+from monitor.statistics.exact_engine import (
+    BinCut,
+    OwnDistributions,
+    evaluate_rows,
+    freeze_edges,
+)
+from monitor.statistics.measures import (
     TAU,
     DimensionMeasures,
     Evaluation,
     EvaluationError,
     JointMeasures,
     as_json,
-)
-from monitor.statistics.exact_engine import (
-    BinCut,
-    OwnDistributions,
-    evaluate_rows,
-    freeze_edges,
 )
 from monitor.statistics.reading import read
 from monitor.statistics.stage import observe

@@ -37,8 +37,8 @@ from monitor.statistics.class_statistics import (
     judge_rows,
     no_class_statistics,
 )
-from monitor.statistics.evaluation import EvaluationError, plain, printed
 from monitor.statistics.exact_sums import SparseSums
+from monitor.statistics.measures import EvaluationError, plain, printed
 
 BinsOfRows = Literal["equal-width", "equal-count"]
 

@@ -22,14 +22,16 @@ from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics import measures
 from monitor.statistics.clusters import design_effect_of_rows
-from monitor.statistics.evaluation import (
+from monitor.statistics.measures import (
     TAU,
+    BinSums,
     DimensionMeasures,
     Evaluation,
     EvaluationError,
     JointMeasures,
+    Marginals,
+    ReliabilityBins,
 )
-from monitor.statistics.measures import BinSums, Marginals, ReliabilityBins
 from monitor.statistics.observations import axis_degrees
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]

@@ -23,9 +23,13 @@ from monitor.statistics.bins import LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
-from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
-from monitor.statistics.measures import ReliabilityBins
+from monitor.statistics.measures import (
+    DimensionMeasures,
+    Evaluation,
+    JointMeasures,
+    ReliabilityBins,
+)
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import (
     AxisCells,

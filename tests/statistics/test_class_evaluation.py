@@ -28,7 +28,7 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.measures import EvaluationError
 from tests import laws
 from tests.statistics import class_oracle as oracle
 

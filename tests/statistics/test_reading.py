@@ -15,8 +15,8 @@ from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
+from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
 from tests import laws
