@@ -35,7 +35,7 @@ from monitor.store.labels import (
     read_label_table,
     scores,
 )
-from monitor.tracking.kalman import MeasurementNoise
+from monitor.tracking.motion import MeasurementNoise
 from monitor.tracking.quality import (
     Labels,
     Moving,

@@ -52,7 +52,7 @@ from monitor.pipeline.streams import (
 from monitor.pipeline.truth import Ahead, MatchedCounting, Search, TruthLedger, inline_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.kalman import TrackerSettings, one_second
+from monitor.tracking.motion import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
 

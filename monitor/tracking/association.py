@@ -20,7 +20,7 @@ from scipy.special import chdtri
 from monitor.frames.cholesky import SINGULAR, factorise, log_determinant, whiten
 from monitor.frames.detections import IdArray
 from monitor.frames.space import BoolArray, Columns, DimensionKind, FloatArray, IntArray, Space
-from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.motion import TrackerSettings
 
 # Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
 _BITS = 21

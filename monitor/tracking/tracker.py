@@ -25,17 +25,20 @@ from monitor.tracking.association import (
     by_upstream_id,
     rejected,
 )
-from monitor.tracking.ego import flipping_dimension, fold, move, relative_motion
-from monitor.tracking.kalman import (
+from monitor.tracking.motion import (
     Association,
     InnovationSums,
     MeasurementNoise,
     MotionModel,
     TrackerSettings,
+    flipping_dimension,
+    fold,
     innovation_sums,
     motion_model,
+    move,
     no_innovations,
     predict,
+    relative_motion,
     update,
 )
 
@@ -94,7 +97,7 @@ class Tracks(Columns):
     missed         (T,) frames since the last detection
     updated_ns     (T,) stamp of the last detection
     confirmed      (T,)
-    heading_votes  (T,) see ego.fold
+    heading_votes  (T,) see motion.fold
     whitened       (T, J) L⁻¹ν of the last frame, NaN where there was no update
     """
 

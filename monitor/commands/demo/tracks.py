@@ -18,7 +18,7 @@ from monitor.commands.demo.scene import CLASSES, SPACE, SimulatedFrame
 from monitor.frames.detections import IdArray
 from monitor.frames.frame import ReportedTracks, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.motion import TrackerSettings
 from monitor.tracking.quality import rmse
 from monitor.tracking.tracker import Sightings, Tracker, follow, tracker_model
 from monitor.wire.client_messages import Answered, AnsweredTracks
