@@ -62,7 +62,7 @@ from monitor.statistics.measures import (
     as_json,
 )
 from monitor.statistics.reading import read
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import Recording
 

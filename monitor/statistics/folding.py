@@ -38,7 +38,7 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.stage import SliceStatistics, by_slot, together
+from monitor.statistics.state import SliceStatistics, by_slot, together
 from monitor.statistics.windows import Frame, PaneAccumulator, PaneChanges, PaneKey, Windows
 
 # In place of a pane's number, for rows without a stamp.

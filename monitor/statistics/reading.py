@@ -31,7 +31,7 @@ from monitor.statistics.measures import (
     ReliabilityBins,
 )
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import (
+from monitor.statistics.state import (
     AxisCells,
     SliceStatistics,
     StageStatistics,

@@ -25,12 +25,14 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     table_shapes,
 )
-from monitor.statistics.stage import SliceStatistics, StageStatistics, no_stage_statistics
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
+    SliceStatistics,
     Slicing,
+    StageStatistics,
     StatisticsState,
+    no_stage_statistics,
     unite,
     windows_described,
 )

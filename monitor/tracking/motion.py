@@ -1,4 +1,4 @@
-"""Motion of the tracks of a stream, all at once: a Kalman filter, in axes that move with the sensor.
+"""Motion of the tracks of a stream: a Kalman filter over all of them, in axes that move too.
 
 Units are those of the stream: m for a lidar, px for a camera. filterpy is imported here
 alone; its functions give F and Q for one second, and a frame's own time step scales them.

@@ -18,7 +18,7 @@ from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
 from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
-from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
+from monitor.statistics.state import StageStatistics, no_stage_statistics, no_statistics, observe
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE

@@ -21,7 +21,7 @@ from monitor.statistics.clusters import (
 )
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
-from monitor.statistics.stage import no_stage_statistics, observe
+from monitor.statistics.state import no_stage_statistics, observe
 from tests import laws
 from tests.statistics import oracle
 
