@@ -382,7 +382,7 @@ class Pipeline:
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
             tracks, notices = tracker.track(frame, examined, forwarded)
             for notice in notices:
-                self.counters.note(notice.reason, 1)
+                self.counters.notices[notice.reason] += 1
             return tracks, notices
         tracker.reset()
         return None, ()
@@ -421,7 +421,7 @@ class Pipeline:
         if not examined.clean:
             self.counters.note_invalid(examined)
         if left_out is not None:
-            self.counters.note(left_out, 1)
+            self.counters.notices[left_out] += 1
         if left_out is Reason.DUPLICATE_FRAME:
             self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
             return

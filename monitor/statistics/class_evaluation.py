@@ -22,12 +22,16 @@ from scipy.special import digamma
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import (
-    CLASS_BINNING,
+    AXES,
+    COARSE_AXES,
+    COARSE_STRIDE,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
     RIGHT,
+    SIXTIETHS,
     SQUARES,
+    STRIDE,
     VALUE,
     ClassRows,
     ClassStatistics,
@@ -375,17 +379,15 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
         statistics = no_class_statistics(statistics.classes)
-    binning, classes = CLASS_BINNING, statistics.classes
-    sixtieths = binning.sixtieths
+    classes = statistics.classes
     all_rows, by_class, one_vs_rest = statistics.tables
-    whole = [_cells(all_rows, i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)]
+    whole = [_cells(all_rows, i, axis, STRIDE, 1) for i, axis in enumerate(AXES)]
     parts = [
-        _cells(by_class, i, axis, binning.coarse_stride, classes)
-        for i, axis in enumerate(binning.coarse_axes)
+        _cells(by_class, i, axis, COARSE_STRIDE, classes) for i, axis in enumerate(COARSE_AXES)
     ]
     confidence = whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right)
     entropy = whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong)
-    counts, claims = parts[ENTROPY], _cells(one_vs_rest, 0, sixtieths, sixtieths.count, classes)
+    counts, claims = parts[ENTROPY], _cells(one_vs_rest, 0, SIXTIETHS, SIXTIETHS.count, classes)
     wrong = np.bincount(counts.segment, counts.wrong, classes).astype(np.int64)
     return evaluation_of(
         right=np.bincount(counts.segment, counts.right, classes).astype(np.int64),

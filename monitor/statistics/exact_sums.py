@@ -80,15 +80,9 @@ class ExactSum:
     @property
     def value(self) -> FloatArray:
         """The sums as floats, each rounded once more."""
-        return to_float(self.low, self.high, self.exponent)
-
-
-def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatArray:
-    """Turns limbs in units of 2^exponent into floats."""
-    power = np.asarray(exponent, dtype=np.int32)
-    return np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
-        low.astype(np.float64), power
-    )
+        high = np.ldexp(self.high.astype(np.float64), self.exponent + LIMB_BITS)
+        value: FloatArray = high + np.ldexp(self.low.astype(np.float64), self.exponent)
+        return value
 
 
 @dataclass(frozen=True, eq=False, slots=True)

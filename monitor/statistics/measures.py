@@ -445,10 +445,8 @@ class DimensionMeasures(AxisMeasures):
         """Root of the mean variance, in the unit: what rmse should be."""
         return float(np.sqrt(self.mean_variance))
 
-    @property
-    def sharpness(self) -> float:
-        """Root of the mean variance, in the unit: how small the predicted uncertainty is."""
-        return self.rmv
+    # How small the predicted uncertainty is.
+    sharpness = rmv
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class OccupiedCells:
             cells, axis = cells.take(kept), axis[kept]
             for column in (cells.squared_error, cells.nees, cells.within):
                 np.maximum(column, 0, out=column)
-        return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
+        return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.space.k + 2)))
 
     def axis(self, i: int) -> AxisCells:
         """Selects the micro-bins of one axis."""
@@ -196,7 +196,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
         tau=tau,
         qce_by_tau=measures.qce_by_tau(joint_bins.with_rows(cut.fewest_rows), tau),
         coverage_by_tau=within[-1],
-        deviation=_deviation(held.axis(statistics.joint_axis)),
+        deviation=_deviation(held.axis(statistics.space.k)),
         bins=joint_bins,
     )
     return Evaluation(rows=n, tau=tau, dimensions=dimensions, joint=joint)
@@ -204,7 +204,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
 
 def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray, list[float]]:
     """Reads the median of NEES, the kurtosis of z and the design effect of each axis, (K + 1,)."""
-    axes, bins = statistics.joint_axis + 1, statistics.binning.nees
+    axes, bins = statistics.space.k + 1, statistics.binning.nees
     counts = np.zeros((axes, bins.count), np.int64)
     # Below 0 where more was retracted than came.
     counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)

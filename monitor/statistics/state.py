@@ -102,11 +102,6 @@ class StageStatistics(ExactStatistics):
         cells = self.cells.between(index * bins, (index + 1) * bins)
         return axis_cells(cells, cells.keys, self.binning)
 
-    @property
-    def joint_axis(self) -> int:
-        """The index of the joint axis."""
-        return self.space.k
-
     def histogram(self, index: int) -> IntArray:
         """(H,) how many have their NEES in each bin of Binning.nees; index as for axis()."""
         bins = self.binning.nees.count

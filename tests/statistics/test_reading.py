@@ -117,7 +117,7 @@ def test_bins_hold_the_rows_between_their_edges_and_the_sums_of_these(space):
             inside = (nees[here, None] <= BINNING.chi_square(1)).sum(axis=0)
             assert bins.within[b].tolist() == inside.tolist()
     # All axes at once are each axis on its own.
-    for i in range(statistics.joint_axis + 1):
+    for i in range(statistics.space.k + 1):
         laws.assert_same(held.axis(i), statistics.axis(i))
         assert held.totals(held.cells.nees)[i] == pytest.approx(statistics.axis(i).nees.sum())
 
