@@ -361,7 +361,7 @@ class CentreDistance(Distance):
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Returns the distances themselves, (m, n)."""
-        distance = np.sqrt((_apart(self, objects, detections) ** 2).sum(axis=2))
+        distance = np.sqrt((self._apart(objects, detections) ** 2).sum(axis=2))
         return np.where(distance <= gate * _SLACK, distance, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
@@ -370,24 +370,26 @@ class CentreDistance(Distance):
         distance: FloatArray = np.sqrt((error**2).sum(axis=1))
         return distance
 
+    def _apart(self, objects: Placed, detections: Placed) -> FloatArray:
+        """Computes the errors of all pairs in the chosen dimensions, (m, n, d)."""
+        columns = list(self.columns)
+        chosen = Space(tuple(self.space.dimensions[i] for i in columns))
+        apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
+        flat = apart.reshape(-1, len(columns))
+        chosen.wrap(flat)
+        return flat.reshape(apart.shape)
+
 
 @dataclass(frozen=True, slots=True)
-class MahalanobisDistance(Distance):
-    """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over some dimensions.
-
-    space    of all dimensions
-    columns  positions of those that count
-    """
-
-    space: Space
-    columns: tuple[int, ...]
+class MahalanobisDistance(CentreDistance):
+    """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over the same dimensions."""
 
     weighs: ClassVar[bool] = True
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the worst single dimension, which is never more than the whole distance."""
-        variance = _variances(self, detections)[None] + _variances(self, objects)[:, None]
-        worst = np.sqrt((_apart(self, objects, detections) ** 2 / variance).max(axis=2))
+        variance = self._variances(detections)[None] + self._variances(objects)[:, None]
+        worst = np.sqrt((self._apart(objects, detections) ** 2 / variance).max(axis=2))
         return np.where(worst <= gate * _SLACK, worst, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
@@ -401,6 +403,13 @@ class MahalanobisDistance(Distance):
                 total += placed.covariance[block]
         squared = (whiten(factorise(total), error) ** 2).sum(axis=0)
         return np.where(np.isfinite(squared), np.sqrt(squared), np.inf)
+
+    def _variances(self, placed: Placed) -> FloatArray:
+        """Returns the variances in the chosen dimensions, (n, d); 0 where the means are exact."""
+        if placed.covariance is None:
+            return np.zeros((placed.n, len(self.columns)))
+        columns = np.array(self.columns)
+        return placed.covariance[:, columns, columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +428,7 @@ class BoxOverlap(Distance):
         a, b = (placed.mean[:, list(self.columns[:4])] for placed in (objects, detections))
         if self.upright:
             a, b = (_centre_and_size(box) for box in (a, b))
-        return _rank_of_circles(a[:, :2], a[:, 2:], b[:, :2], b[:, 2:])
+        return _rank_of_circles(a, b)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
         """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
@@ -428,39 +437,19 @@ class BoxOverlap(Distance):
         return np.where(overlap > 0, 1 - overlap, np.inf)
 
 
-def _apart(
-    of: CentreDistance | MahalanobisDistance, objects: Placed, detections: Placed
-) -> FloatArray:
-    """Computes the errors of all pairs in the chosen dimensions, (m, n, d)."""
-    chosen = Space(tuple(of.space.dimensions[i] for i in of.columns))
-    columns = list(of.columns)
-    apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
-    flat = apart.reshape(-1, len(columns))
-    chosen.wrap(flat)
-    return flat.reshape(apart.shape)
-
-
-def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
-    """Returns the variances in the chosen dimensions, (n, d); 0 where the means are exact."""
-    if placed.covariance is None:
-        return np.zeros((placed.n, len(of.columns)))
-    columns = np.array(of.columns)
-    return placed.covariance[:, columns, columns]
-
-
 def _centre_and_size(box: FloatArray) -> FloatArray:
     """Turns left, top, right and bottom of boxes into centre and size, (n, 4)."""
     low, high = box[:, :2], box[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
 
-def _rank_of_circles(
-    centre_a: FloatArray, size_a: FloatArray, centre_b: FloatArray, size_b: FloatArray
-) -> FloatArray:
-    """Computes centre distances over sums of radii, (m, n); infinite where circles are apart."""
-    apart = centre_a[:, None] - centre_b[None]
-    distance = np.sqrt((apart**2).sum(axis=2))
-    radius = [np.sqrt((np.maximum(size, 0) ** 2).sum(axis=1)) / 2 for size in (size_a, size_b)]
+def _rank_of_circles(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Computes centre distances over sums of radii, (m, n); infinite where circles are apart.
+
+    a, b  (m, 4) and (n, 4) centre and size of the boxes that the circles are around
+    """
+    distance = np.sqrt(((a[:, None, :2] - b[None, :, :2]) ** 2).sum(axis=2))
+    radius = [np.sqrt((np.maximum(box[:, 2:], 0) ** 2).sum(axis=1)) / 2 for box in (a, b)]
     reach = radius[0][:, None] + radius[1][None]
     rank = np.divide(distance, reach, out=np.full_like(distance, np.inf), where=reach > 0)
     return np.where(rank <= _SLACK, rank, np.inf)

@@ -29,6 +29,7 @@ from monitor.statistics.clusters import (
     EarlierRows,
     cluster_id,
     clustered,
+    no_clusters,
 )
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.observations import (
@@ -184,7 +185,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
 
     def clusters(self) -> dict[Space, ClusterState]:
         """Returns the tracks that may go on, as of the rows that were folded; by space."""
-        return {space: memory.state() for space, memory in self._memory.items()}
+        return {space: memory.state for space, memory in self._memory.items()}
 
     def restore_clusters(self, states: Mapping[Space, ClusterState]) -> None:
         """Goes on with the tracks of another accumulator, instead of our own.
@@ -197,7 +198,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
                     f"clusters: {state.axes} axes, where {', '.join(space.names)} have {axes}: "
                     "restore them to the space they are of."
                 )
-        self._memory = {space: ClusterMemory.restored(state) for space, state in states.items()}
+        self._memory = {space: ClusterMemory(state) for space, state in states.items()}
 
     def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
         """Folds at most CHUNK rows at one stage, or one slice, in a step."""
@@ -256,7 +257,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         before = None
         if cluster.any():
             if space not in memory:
-                memory[space] = ClusterMemory(2 * (space.k + 1))
+                memory[space] = ClusterMemory(no_clusters(2 * (space.k + 1)))
             # The axes of the raw stage first, then those of the recalibrated one.
             degrees = axis_degrees(space)
             x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])

@@ -25,7 +25,7 @@ from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable, Slice, label
 from monitor.frames.space import FloatArray, IntArray, Space, read_only, triangle
 from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics
 from monitor.statistics.class_statistics import ClassStatistics
-from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
+from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
 from monitor.statistics.observations import (
@@ -203,7 +203,7 @@ def observe(
     memory      of clusters that began in earlier batches, (K + 1) axes
     """
     sums = []
-    memory = memory or ClusterMemory(space.k + 1)
+    memory = memory or ClusterMemory(no_clusters(space.k + 1))
     for start in range(0, error.shape[0], CHUNK):
         part = slice(start, start + CHUNK)
         rows = measure(space, [(error[part], covariance[part])])

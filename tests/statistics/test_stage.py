@@ -18,6 +18,7 @@ from monitor.statistics.clusters import (
     clustered,
     design_effect,
     design_effect_of_rows,
+    no_clusters,
 )
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
@@ -229,7 +230,7 @@ def test_pairs_are_those_of_all_rows_with_one_id_however_they_are_cut_into_folds
     seed, n, clusters, cuts
 ):
     ids, x = some_rows(seed, n, clusters)
-    pairs, cross, beside = summed(ClusterMemory(2), ids, x, cuts)
+    pairs, cross, beside = summed(ClusterMemory(no_clusters(2)), ids, x, cuts)
     for axis in range(2):
         slow = oracle.pairs(ids.tolist(), x[axis].tolist())
         assert (pairs, cross[axis], beside[axis]) == slow
@@ -241,7 +242,7 @@ def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cu
 ):
     ids, x = some_rows(seed, 100, 12, axes=1)
     # No piece is longer than what is remembered.
-    pairs, _, _ = summed(ClusterMemory(1, limit), ids, x, [*cuts, *range(0, 100, 10)])
+    pairs, _, _ = summed(ClusterMemory(no_clusters(1), limit), ids, x, [*cuts, *range(0, 100, 10)])
     # Rows of a cluster that comes again too late are a new one.
     last: dict[int, int] = {}
     renewed = Counter[int]()
@@ -265,7 +266,7 @@ def test_x_is_the_nees_over_its_degrees_on_a_grid_cut_where_one_error_would_be_a
 
 def effect(ids, x):
     """D of one axis, from sums as they are kept."""
-    pairs, cross, beside = summed(ClusterMemory(1), ids, x[None])
+    pairs, cross, beside = summed(ClusterMemory(no_clusters(1)), ids, x[None])
     n, mean = x.size, x.mean()
     return design_effect(n, mean, float(np.square(x).sum()), pairs, cross[0], beside[0])
 
