@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import ndtri
 
-from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
+from monitor.frames.cholesky import add_up, factorise, log_determinant, positive_definite, whiten
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics import measures
 from monitor.statistics.clusters import design_effect_of_rows
@@ -54,7 +54,7 @@ def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> tuple[Float
     """
     order = np.array(space.order)
     factor = factorise(covariance[:, order[:, None], order])
-    usable = np.isfinite(factor[-1, -1])
+    usable = positive_definite(factor)
     if not usable.any():
         raise EvaluationError(
             f"no edges to freeze: of {covariance.shape[0]} reference rows none has a positive "
@@ -189,18 +189,6 @@ def _cut(cut: BinCut, i: int, rows: BinSums) -> tuple[ReliabilityBins, Reliabili
     return bins, bins
 
 
-def _as_bins(
-    axis: FloatArray,
-    variance: FloatArray,
-    squared_error: FloatArray,
-    nees: FloatArray,
-    within: BoolArray,
-) -> BinSums:
-    """Makes a bin of each row."""
-    ones = np.ones(axis.size, np.int64)
-    return BinSums(axis, axis, ones, variance, squared_error, nees, within)
-
-
 @dataclass(frozen=True, slots=True)
 class OwnDistributions:
     """The distributions of N rows.
@@ -288,7 +276,7 @@ def evaluate_rows(
     order = np.array(space.order)
     factor = factorise(covariance[labelled][:, order[:, None], order])
     # A bad covariance is NaN from its first bad pivot on.
-    usable = np.isfinite(factor[-1, -1]) & np.isfinite(mean[labelled]).all(axis=1)
+    usable = positive_definite(factor) & np.isfinite(mean[labelled]).all(axis=1)
     kept = np.flatnonzero(labelled)[usable]
     if kept.size == 0:
         raise EvaluationError(
@@ -350,7 +338,8 @@ def _dimension(
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    bins = _cut(cut, i, _as_bins(sigma, variance, squared_error, nees, within))
+    ones = np.ones(n, np.int64)
+    bins = _cut(cut, i, BinSums(sigma, sigma, ones, variance, squared_error, nees, within))
     kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
     # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
     quantiles = ndtri(tau)
@@ -378,7 +367,8 @@ def _joint(
     log_det = log_determinant(factor, k)
     within = nees[:, None] <= measures.chi_square_quantiles(tau, k)
     deviation = joint_deviation(factor, k)
-    rows = _as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within)
+    ones, none = np.ones(nees.size, np.int64), np.zeros_like(nees)
+    rows = BinSums(deviation, deviation, ones, deviation**2, none, nees, within)
     bins, _ = _cut(cut, -1, rows)
     return JointMeasures(
         k=k,

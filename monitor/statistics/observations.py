@@ -29,7 +29,7 @@ from monitor.frames.cholesky import (
     whiten_rows,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.statistics.bins import EXPONENT, Binning, Column
+from monitor.statistics.bins import EXPONENT, Binning, Column, chi_square
 from monitor.statistics.clusters import EarlierRows, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
@@ -273,8 +273,8 @@ def _cells(
 
     # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
     rank = np.empty((axes, n), np.uint8)
-    rank[:k] = _rank(rows.nees[:k], binning.chi_square(1))
-    rank[k:] = _rank(rows.nees[k:], binning.chi_square(k_joint))
+    rank[:k] = _rank(rows.nees[:k], chi_square(binning.tau, 1))
+    rank[k:] = _rank(rows.nees[k:], chi_square(binning.tau, k_joint))
     flat *= levels + 1
     flat += rank.ravel()
     counts = np.bincount(flat, minlength=keys.size * (levels + 1)).reshape(-1, levels + 1)
