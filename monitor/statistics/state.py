@@ -448,24 +448,21 @@ def check_sizes(state: StatisticsState) -> None:
 
     raises  IncompatibleStatistics
     """
-    stages: Iterable[tuple[str, ExactStatistics]] = (
-        (f"slices[{i}]", stage)
-        for i, entry in enumerate(state.slices)
-        for both in entry.panes.values()
-        for stage in (both.raw, both.recalibrated)
-    )
-    classes = (
-        (f"class_slices[{i}]", held)
-        for i, entry in enumerate(state.class_slices)
-        for held in entry.panes.values()
-    )
-    for place, held in chain(stages, classes):
-        largest = np.abs(held.companions.high).max(initial=0)
-        if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
-            raise IncompatibleStatistics(
-                f"{place}.panes: {held.n} detections or their sums are more than can have been "
-                "counted. Export the statistics again."
-            )
+    kinds: dict[str, tuple[SliceState | ClassSliceState, ...]]
+    kinds = {"slices": state.slices, "class_slices": state.class_slices}
+    for kind, entries in kinds.items():
+        for i, entry in enumerate(entries):
+            for pane in entry.panes.values():
+                stages: tuple[ExactStatistics, ...] = (
+                    (pane,) if isinstance(pane, ClassStatistics) else (pane.raw, pane.recalibrated)
+                )
+                for held in stages:
+                    largest = np.abs(held.companions.high).max(initial=0)
+                    if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
+                        raise IncompatibleStatistics(
+                            f"{kind}[{i}].panes: {held.n} detections or their sums are more than "
+                            "can have been counted. Export the statistics again."
+                        )
 
 
 def check_spaces(state: StatisticsState, known: Collection[Space], most: int) -> None:

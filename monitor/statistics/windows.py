@@ -338,16 +338,11 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
     def _settle(self) -> Iterator[None]:
         """Brings panes of earlier times to where they belong: a pane in a step."""
         while self._aside:
+            changes = PaneChanges(self)
             for index, panes in self._aside[0].items():
-                together: S | None = None
-                for held in panes.values():
-                    together = held if together is None else together.merge(held)
-                    yield
-                if together is not None:
-                    older = dict(self.panes.get(index, {}))
-                    put(older, self.windows.oldest, together)
-                    self.panes = {**self.panes, index: older}
+                yield from changes.put_all(index, panes, timely=False)
             self._aside.popleft()
+            self.take(changes)
 
 
 class PaneChanges(Generic[S]):
