@@ -161,10 +161,6 @@ class MatchedRows(Columns):
             return rows
         return replace(rows, recalibrated_error=rows.error, recalibrated_covariance=rows.covariance)
 
-    def unstamped(self) -> MatchedRows:
-        """Returns the rows without a known time."""
-        return replace(self, stamp_ns=None)
-
     @property
     def unchanged(self) -> bool:
         """Tells whether both stages are the same."""
@@ -194,12 +190,10 @@ class Header:
     return_tracks: bool = field(default=False, compare=False)
     quantile_levels: tuple[float, ...] = field(default=(), compare=False)
 
-    def asks_like(self, other: Header) -> bool:
-        """Tells whether both headers ask for the same answers."""
-        return (self.return_tracks, self.quantile_levels) == (
-            other.return_tracks,
-            other.quantile_levels,
-        )
+    @property
+    def asked(self) -> tuple[bool, tuple[float, ...]]:
+        """Requests of the client."""
+        return self.return_tracks, self.quantile_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,10 +449,6 @@ class MatchedClasses(Columns):
     def n(self) -> int:
         """Counts the rows."""
         return int(self.label.size)
-
-    def unstamped(self) -> MatchedClasses:
-        """Returns the rows without a known time."""
-        return replace(self, stamp_ns=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Pipeline:
         known = self.streams.get(header.stream)
         self._unclaimed.discard(header.stream)
         if known is not None and known.header == header:
-            if not known.header.asks_like(header):
+            if known.header.asked != header.asked:
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         # A stream that begins anew numbers its tracks anew.

@@ -48,13 +48,8 @@ BinsOfRows = Literal["equal-width", "equal-count"]
 
 # The rows of ause_by_class and ause_bound: error rate as merit, sorted by variation ratio, by
 # entropy and by cross-entropy; then the same with the Brier score as merit.
-AUSE = (
-    "ause",
-    "ause_entropy",
-    "ause_cross_entropy",
-    "ause_brier",
-    "ause_brier_entropy",
-    "ause_brier_cross_entropy",
+AUSE = tuple(
+    f"ause{merit}{sort}" for merit in ("", "_brier") for sort in ("", "_entropy", "_cross_entropy")
 )
 
 # The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.

@@ -173,7 +173,8 @@ class BinCut:
         self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
     ) -> ReliabilityBins:
         lower, upper = ends or (float(axis.min()), float(axis.max()))
-        edges = measures.equal_width_edges(lower, upper, self.count)
+        # A constant axis is one bin.
+        edges = np.linspace(lower, upper, (1 if lower == upper else self.count) + 1)
         return measures.bins_between(rows, axis, edges)
 
 

@@ -109,8 +109,7 @@ class SparseSums:
     @property
     def width(self) -> int:
         """Columns of a cell."""
-        width: int = self.values.shape[1]
-        return width
+        return int(self.values.shape[1])
 
     def between(self, first: int, end: int) -> SparseSums:
         """Selects the cells with first ≤ key < end; their keys are then counted from `first`."""

@@ -93,11 +93,6 @@ def bins_between(rows: BinSums, axis: FloatArray, edges: FloatArray) -> Reliabil
     )
 
 
-def equal_width_edges(lower: float, upper: float, bins: int) -> FloatArray:
-    """Edges of bins of equal width; lower = upper gives one bin, so a constant is no error."""
-    return np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
-
-
 def ence(bins: ReliabilityBins) -> float:
     """Expected normalised calibration error.
 

@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,7 @@ def finished(steps: Generator[None, None, Result]) -> Result:
         try:
             next(steps)
         except StopIteration as end:
-            result: Result = end.value
-            return result
+            return cast(Result, end.value)
 
 
 # Errors (n, K) and covariances (n, K, K) as they came.
@@ -96,8 +95,7 @@ class Measured:
     @property
     def n(self) -> int:
         """Number of detections."""
-        n: int = self.error.shape[1]
-        return n
+        return int(self.error.shape[1])
 
     @cached_property
     def regular(self) -> BoolArray:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -270,7 +270,7 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
     def _taken(self) -> list[Frame]:
         waiting, outdated = self._waiting, self._outdated
         self._waiting, self._rows, self._outdated = [], 0, 0
-        waiting[:outdated] = [rows.unstamped() for rows in waiting[:outdated]]
+        waiting[:outdated] = [replace(rows, stamp_ns=None) for rows in waiting[:outdated]]
         return waiting
 
     @abstractmethod
