@@ -87,47 +87,46 @@ def objects_at_time(
                    around the frame
     """
     told, label = samples_told(samples)
-    at_frame = np.flatnonzero(usable & ~samples.has_stamp)
-    repeated = np.zeros(at_frame.size, bool)
-    named = np.flatnonzero(samples.has_id[at_frame])
-    _, first = np.unique(samples.id[at_frame[named]], return_index=True)
-    repeated[named] = True
-    repeated[named[first]] = False
-    standing = at_frame[~repeated]
-    stamped = np.flatnonzero(usable & samples.has_stamp & (label >= 0))
+    kept = usable & (label >= 0)
+    # Of the samples of one id without a stamp, the first one counts.
+    named = np.flatnonzero(usable & ~samples.has_stamp & samples.has_id)
+    repeated = np.delete(named, np.unique(samples.id[named], return_index=True)[1])
+    kept[repeated] = False
+    stamped = np.flatnonzero(kept & samples.has_stamp)
     if stamp_ns is None:
-        nothing = np.zeros(0, np.int64)
-        sample, other, share = nothing, nothing, np.zeros(0)
-    else:
-        sample, other, share = _around(samples, stamped, label, stamp_ns, max_gap_ns, max_offset_ns)
-    found = np.concatenate([standing, sample])
-    order = np.argsort(label[found], kind="stable")
+        kept[stamped] = False
+    # A sample without a stamp is one at the time of the frame.
+    now = stamp_ns or 0
+    stamp = np.where(samples.has_stamp, samples.stamp_ns, now)
+    sample, other, share = _around(
+        stamp, np.flatnonzero(kept), label, now, max_gap_ns, max_offset_ns
+    )
     late = np.setdiff1d(label[stamped], label[sample])
     return ObjectsAtTime(
         told=told,
-        label=label[found][order],
-        sample=found[order],
-        other=np.concatenate([standing, other])[order],
-        share=np.concatenate([np.zeros(standing.size), share])[order],
-        duplicate=int(np.count_nonzero(repeated)),
+        label=label[sample],
+        sample=sample,
+        other=other,
+        share=share,
+        duplicate=int(repeated.size),
         untimely=int(late.size),
         first=int(stamped[np.isin(label[stamped], late)][0]) if late.size else -1,
     )
 
 
 def _around(
-    samples: ReceivedObjects,
-    stamped: IntArray,
+    stamp: IntArray,
+    kept: IntArray,
     label: IntArray,
     stamp_ns: int,
     max_gap_ns: int,
     max_offset_ns: int,
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns sample, other and share of the labels of stamped samples that can be placed."""
-    order = stamped[np.lexsort((stamped, samples.stamp_ns[stamped], label[stamped]))]
+    """Returns sample, other and share of the labels of kept samples that can be placed."""
+    order = kept[np.lexsort((kept, stamp[kept], label[kept]))]
     if order.size == 0:
         return order, order, np.zeros(0)
-    stamp, of = samples.stamp_ns[order], label[order]
+    stamp, of = stamp[order], label[order]
     begin = np.concatenate([[0], np.flatnonzero(np.diff(of)) + 1])
     # `before` is the last sample at or before the frame, `after` the first one at or after it.
     # Among samples with equal stamps, the first that came is used.

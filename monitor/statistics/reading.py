@@ -161,7 +161,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
     variance, error = held.totals(held.cells.variance), held.totals(held.cells.error)
     squared_error = held.totals(held.cells.squared_error) * per_row
     sigma, ratio = statistics.sigma, median[:-1] / chi_square((0.5,), 1)
-    nll = _HALF_LOG_TAU + statistics.log_sigma * per_row + 0.5 * nees[:-1]
+    nll = _HALF_LOG_TAU + statistics.companion["log_sigma"] * per_row + 0.5 * nees[:-1]
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
     distance = error[:-1, None] - binning.normal * sigma[:, None]
     pinball = (tau * distance - statistics.shortfall) * per_row
@@ -212,7 +212,8 @@ def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray,
     centre, capped = _centres(bins, axes - 1, len(statistics.space.joint))
     weighted = counts * capped
     mean, square = weighted.sum(axis=1) / np.maximum(n, 1), (weighted * capped).sum(axis=1)
-    columns = (n, mean, square, statistics.cross, statistics.beside)
+    sums = statistics.companion
+    columns = (n, mean, square, sums["cross"], sums["beside"])
     effect = [
         design_effect(rows, m, q, statistics.pairs, cross, beside)
         for rows, m, q, cross, beside in zip(*(column.tolist() for column in columns), strict=True)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable, Slice, label
-from monitor.frames.space import FloatArray, IntArray, Space, read_only, triangle
+from monitor.frames.space import FloatArray, IntArray, Space, read_only, square_from_triangle
 from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
@@ -71,7 +71,7 @@ class StageStatistics(ExactStatistics):
     """Everything that is known of n matched detections.
 
     tables      cells and nees
-    companions  the properties name and read them
+    companions  `companion` has them by name; what is made of some is a property
     """
 
     space: Space
@@ -111,7 +111,8 @@ class StageStatistics(ExactStatistics):
         return counts
 
     @cached_property
-    def _companion(self) -> dict[str, FloatArray]:
+    def companion(self) -> dict[str, FloatArray]:
+        """The sums of companion_layout that are read as they are, by name."""
         layout, _ = companion_layout(self.space.k, len(self.binning.tau))
         value = read_only(self.companions.value)
         return {name: value[part] for name, part in layout.items()}
@@ -119,61 +120,41 @@ class StageStatistics(ExactStatistics):
     @cached_property
     def sigma(self) -> FloatArray:
         """(K,) Σ σ."""
-        by_rank = self._companion["sigma"].reshape(self.space.k, -1)
+        by_rank = self.companion["sigma"].reshape(self.space.k, -1)
         result: FloatArray = by_rank.sum(axis=1)
         return result
 
     @property
-    def log_sigma(self) -> FloatArray:
-        """(K,) Σ log σ."""
-        return self._companion["log_sigma"]
-
-    @property
     def log_determinant(self) -> float:
         """Σ log det Σ of the joint block."""
-        return float(self._companion["log_determinant"][0])
+        return float(self.companion["log_determinant"][0])
 
     @cached_property
     def shortfall(self) -> FloatArray:
         """(K, T) Σ min(r − σ Φ⁻¹(τ), 0): with Σ r and Σ σ it gives the pinball loss."""
         k = self.space.k
-        below_error = np.cumsum(self._companion["error"].reshape(k, -1), axis=1)[:, :-1]
-        below_sigma = np.cumsum(self._companion["sigma"].reshape(k, -1), axis=1)[:, :-1]
+        below_error = np.cumsum(self.companion["error"].reshape(k, -1), axis=1)[:, :-1]
+        below_sigma = np.cumsum(self.companion["sigma"].reshape(k, -1), axis=1)[:, :-1]
         return below_error - self.binning.normal * below_sigma
 
     @property
     def normalised(self) -> FloatArray:
         """(K, K) Σ z zᵀ, z = r/σ."""
-        return _symmetric(self._companion["normalised"], self.space.k)
+        return self._square("normalised")
 
     @property
     def whitened(self) -> FloatArray:
         """(K, K) Σ u uᵀ, u = L⁻¹ r, in the order of Space.order."""
-        return _symmetric(self._companion["whitened"], self.space.k)
+        return self._square("whitened")
+
+    def _square(self, name: str) -> FloatArray:
+        k = self.space.k
+        return self.companion[name][square_from_triangle(k)].reshape(k, k)
 
     @property
     def pairs(self) -> int:
         """Pairs of detections of one cluster."""
-        return round(float(self._companion["pairs"][0]))
-
-    @property
-    def cross(self) -> FloatArray:
-        """(K + 1,) Σ x_i x_j over these pairs; see clusters.design_effect."""
-        return self._companion["cross"]
-
-    @property
-    def beside(self) -> FloatArray:
-        """(K + 1,) Σ (x_i + x_j) over these pairs."""
-        return self._companion["beside"]
-
-
-def _symmetric(lower: FloatArray, k: int) -> FloatArray:
-    """(K, K) from its lower triangle, row by row."""
-    full = np.empty((k, k))
-    rows, columns = triangle(k)
-    full[rows, columns] = lower
-    full[columns, rows] = lower
-    return full
+        return round(float(self.companion["pairs"][0]))
 
 
 def no_stage_statistics(space: Space, binning: Binning) -> StageStatistics:
@@ -193,17 +174,15 @@ def observe(
     error: FloatArray,
     covariance: FloatArray,
     cluster: ClusterArray | None = None,
-    memory: ClusterMemory | None = None,
 ) -> StageStatistics:
     """Adds up a batch of matched detections.
 
     error       (N, K) truth − mean, angles wrapped: Space.error
     covariance  (N, K, K) positive definite; a row that is not, by a rounding, is left out
     cluster     (N,) of each row, cluster_id() or ALONE; in the order of time within each
-    memory      of clusters that began in earlier batches, (K + 1) axes
     """
     sums = []
-    memory = memory or ClusterMemory(no_clusters(space.k + 1))
+    memory = ClusterMemory(no_clusters(space.k + 1))
     for start in range(0, error.shape[0], CHUNK):
         part = slice(start, start + CHUNK)
         rows = measure(space, [(error[part], covariance[part])])

@@ -149,7 +149,7 @@ def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
     close = partial(pytest.approx, rel=1e-11, abs=100 * n * near)
     sigma, z, u = each.deviation[:k], each.normalised, each.whitened
     assert found.sigma == close(sigma.sum(axis=1))
-    assert found.log_sigma == close(np.log(sigma).sum(axis=1))
+    assert found.companion["log_sigma"] == close(np.log(sigma).sum(axis=1))
     assert found.log_determinant == close(each.log_determinant.sum())
     assert np.diagonal(found.normalised) == close((z * z).sum(axis=1))
     # Products are of values rounded to 2^-16: each is off by half of that times the other.
@@ -194,10 +194,11 @@ def test_pairs_of_clusters_are_those_of_plain_loops(n):
             nees = oracle.mahalanobis(block, error[row, which].tolist()) / len(which)
             x.append(round(min(nees, 64.0) * 2**16) / 2**16)
         slow = oracle.pairs(cluster[chosen].tolist(), x)
-        assert (found.pairs, found.cross[axis], found.beside[axis]) == pytest.approx(slow, rel=1e-6)
+        sums = found.companion["cross"][axis], found.companion["beside"][axis]
+        assert (found.pairs, *sums) == pytest.approx(slow, rel=1e-6)
     alone = observe(space, BINNING, error, covariance)
     assert alone.pairs == 0
-    assert not alone.cross.any() and not alone.beside.any()
+    assert not any(alone.companion[name].any() for name in ("cross", "beside"))
     laws.assert_same(alone.tables, found.tables)
 
 
