@@ -1,6 +1,6 @@
 """The tracks of a stream, and one frame of them: predict, associate, update, begin and end tracks.
 
-Frames come here in the order of their stamps; late ones are put in their place by rewind.py.
+Frames come here in the order of their stamps; follow() puts late ones in their place.
 
 States are values, so that the last few can be kept; the result is what the frames in order
 would have given.
