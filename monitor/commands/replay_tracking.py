@@ -23,7 +23,7 @@ from monitor.commands.options import (
     finite,
     toml_section,
 )
-from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
+from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.store.labels import (
@@ -231,8 +231,8 @@ _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
 
 
 def compare(
-    recalibrated: TracksByStream,
-    raw: TracksByStream | None,
+    recalibrated: Sequence[TrackRecord],
+    raw: Sequence[TrackRecord] | None,
     yardstick: TrackLabels,
     address: str | None,
 ) -> dict[str, Any]:
@@ -243,14 +243,14 @@ def compare(
                   changes nothing, None where nobody has played it
     address       of a sidecar that was not started here, and was played to only once
     """
-    if not any(record.dimensions for record in recalibrated.values()):
+    if not any(record.dimensions for record in recalibrated):
         reason = (
             f"[tracker] kind = none on the sidecar at {address}: "
             'start it with [tracker] kind = "embedded".'
         )
         return {"raw": None, "recalibrated": None, "reason": reason}
     stages: dict[str, Any] = {"raw": None}
-    stages["recalibrated"] = measured(list(recalibrated.values()), yardstick)
+    stages["recalibrated"] = measured(recalibrated, yardstick)
     reasons = []
     if raw is None:
         reasons.append(
@@ -260,7 +260,7 @@ def compare(
     elif raw is recalibrated:
         stages["raw"] = stages["recalibrated"]
     else:
-        stages["raw"] = measured(list(raw.values()), yardstick)
+        stages["raw"] = measured(raw, yardstick)
     if stages["recalibrated"]["matches"] is None:
         reasons.append(HOW_TO_INSTALL)
     return {**stages, "reason": " ".join(reasons) or None}
