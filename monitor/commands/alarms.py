@@ -26,6 +26,7 @@ from monitor.commands.options import (
     plain,
     shown,
     table,
+    tell,
 )
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import (
@@ -101,22 +102,18 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
-    client = Client(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: options.act(client, options)))
+    ask(Client(options.address, access_of(options)), lambda client: options.act(client, options))
     return 0
 
 
 async def _list(client: Client, options: argparse.Namespace) -> None:
     found = await client.standings(options.slices)
-    print(json.dumps(plain(found)) if options.json else listing(found))
+    tell(options, found, listing(found))
 
 
 async def _acknowledge(client: Client, options: argparse.Namespace) -> None:
     ended = await client.acknowledge(options.slices, options.actor)
-    if options.json:
-        print(json.dumps({"acknowledged": plain(ended)}))
-    else:
-        print(acknowledged(ended))
+    tell(options, {"acknowledged": ended}, acknowledged(ended))
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
 )
-from monitor.commands.options import add_number, add_value, allow, checked, confidence_levels, pair
+from monitor.commands.options import add_value, allow, checked, confidence_levels, number_of, pair
 from monitor.commands.recordings import (
     add_selection,
     left_out,
@@ -123,17 +123,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
     )
     text = "reliability bins of Gaussians (default 20)"
-    add_number(parser, "--bins", "bins", 100_000, 20, text)
+    add_value(parser, "--bins", "N", text, number_of("bins", 100_000), 20)
     text = "of equal-width bins, in standard deviations (default data)"
     add_value(parser, "--range", "data|LO:HI", text, _range)
     text = "reference detections, selected alike, whose equal-count bins are kept; open-ended"
     add_value(parser, "--edges-from", "FILE", text)
     text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
-    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
+    add_value(parser, "--min-bin-rows", "N", text, number_of("rows", 1_000_000), 1)
     text = "confidence levels (default 0.05,0.1,…,0.95)"
     add_value(parser, "--tau", "T,T", text, confidence_levels, default=TAU)
     text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
-    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
+    add_value(parser, "--micro-bins", "N", text, number_of("micro-bins", 4096), MICRO_BINS)
     parser.add_argument(
         "--class-binning",
         choices=("equal-width", "equal-count"),
@@ -141,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of class probabilities; equal-count with --engine exact only (default equal-width)",
     )
     text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
-    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
+    add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     # None until the file has been seen: only so can it be said that an option was given in vain.

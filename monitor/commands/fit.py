@@ -24,11 +24,10 @@ from monitor.commands.apply import (
 )
 from monitor.commands.options import (
     above_zero,
-    add_choice,
-    add_number,
     add_value,
     allow,
     checked,
+    number_of,
     pair,
     seconds,
     seconds_above_zero,
@@ -428,12 +427,12 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     )
     add_value(parser, "--prior-strength", "N", text, above_zero)
     heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
-    add_choice(parser, "--objective", Objective, heavy)
+    parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
     full = (
         "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
         "corrects them (default scale)"
     )
-    add_choice(parser, "--full-input", FullInput, full)
+    parser.add_argument("--full-input", choices=tuple(FullInput), type=FullInput, help=full)
     text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
     add_value(parser, "--clamp", "LO:HI", text, _clamp)
 
@@ -453,7 +452,7 @@ def _add_adaptive(parser: argparse.ArgumentParser) -> None:
 
 def _add_process(parser: argparse.ArgumentParser) -> None:
     text = f"points that carry a Gaussian process, at most (default {INDUCING})"
-    add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
+    add_value(parser, "--inducing", "N", text, number_of("points", MOST_INDUCING))
     text = (
         "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
         f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "

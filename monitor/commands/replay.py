@@ -8,10 +8,10 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from monitor.client import PLAIN
 from monitor.commands.alarms import DriftFound, drift_json, drift_table, listening_for_alarms
@@ -30,7 +30,6 @@ from monitor.commands.replay_tracking import (
 from monitor.commands.sending import (
     Playback,
     RecordedSequence,
-    TrackRecord,
     first_error,
     running_sidecar,
     sequences,
@@ -76,6 +75,8 @@ position_rmse and velocity_rmse of the matches, also by dimension, against the l
 central differences in the moving axes of the sensor; nis_over_k and state_nees_over_k. All labels
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
+
+T = TypeVar("T")
 
 # The sidecar cuts no more.
 MOST_BINS = 512
@@ -124,8 +125,7 @@ def run(options: argparse.Namespace) -> int:
         )
     why = "it is for a sidecar that is started here. Leave it out, or leave --address out."
     allow(options, not options.address, why, "config")
-    access = access_of(options)
-    if not options.address and access != PLAIN:
+    if not options.address and access_of(options) != PLAIN:
         raise ValueError(
             "--certificate-authority and --token-file are for a sidecar that runs: name its "
             "--address, or leave them out."
@@ -147,36 +147,38 @@ def run(options: argparse.Namespace) -> int:
     playback = Playback(
         played, options.speed, options.ground_truth_delay, tracking=yardstick is not None
     )
-
-    with (
-        reference_file(options, selection) as reference,
-        _sidecar(options.address, _config(options, played, reference)) as address,
-    ):
-        found = asyncio.run(_replay(Client(address, access), playback, selection, options.bins))
+    with reference_file(options, selection) as reference:
+        config = _config(options, played, reference)
+        found = _ask(
+            options, config, lambda client: _replay(client, playback, selection, options.bins)
+        )
     tracking = None
     if yardstick is not None:
         raw = None if options.address is not None else playback.tracks
         observed = options.mode is not Mode.APPLY
         corrected = selection is not None and selection.changes_estimates
         if raw is not None and corrected and not observed:
-            raw = _raw_tracks(_config(options, played), played)
+            # The same drive without the recalibrator, for its tracks.
+            plainly = Playback(played, delay=math.inf, tracking=True)
+            _ask(options, _config(options, played), plainly.play)
+            raw = plainly.tracks
         tracking = compare(playback.tracks, raw, yardstick, options.address)
     _complain(playback)
     print(_report(playback, found, tracking, options.json))
     return 0
 
 
-@contextlib.contextmanager
-def _sidecar(address: str | None, config: str) -> Iterator[str]:
-    """Yields where the sidecar is; without an address, one is started for the context.
+def _ask(options: argparse.Namespace, config: str, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Asks the sidecar of --address; without it, one is started for the question.
 
     Raises the first of the errors with which streams break.
     """
     with contextlib.ExitStack() as stack:
+        address = options.address
         if address is None:
             address = stack.enter_context(running_sidecar(config)).grpc
         try:
-            yield address
+            return ask(Client(address, access_of(options)), question)
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
             error = first_error(group)
@@ -202,26 +204,17 @@ def _config(
     )
 
 
-def _raw_tracks(config: str, played: list[RecordedSequence]) -> list[TrackRecord]:
-    """Plays the same drive without the recalibrator, for its tracks."""
-    playback = Playback(played, delay=math.inf, tracking=True)
-    with _sidecar(None, config) as address:
-        asyncio.run(ask(Client(address), playback.play))
-    return playback.tracks
-
-
 async def _replay(
     client: Client, playback: Playback, selection: Selection | None, bins: int
 ) -> _Found:
-    async with client:
-        if selection is not None:
-            await client.promote("replay", document=selection.to_json())
-        async with listening_for_alarms(client) as heard:
-            progress = asyncio.create_task(_show_progress(playback))
-            await playback.play(client)
-            progress.cancel()
-            found = await client.calibration(include_bins=True, bins=bins)
-            drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
+    if selection is not None:
+        await client.promote("replay", document=selection.to_json())
+    async with listening_for_alarms(client) as heard:
+        progress = asyncio.create_task(_show_progress(playback))
+        await playback.play(client)
+        progress.cancel()
+        found = await client.calibration(include_bins=True, bins=bins)
+        drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
     return found, drift
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from monitor.commands.options import (
     above_zero,
-    add_choice,
     add_value,
     allow,
     checked,
@@ -99,11 +98,13 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
         "or by class (default 1 for pedestrians, persons and cyclists, else 2)"
     )
     add_value(group, "--match-distance", "D|C=D,C=D", text, _distances)
-    noise = (
-        "R of the started tracker: the covariance of the detection, or the identity "
-        "(default detection)"
+    group.add_argument(
+        "--measurement-noise",
+        choices=tuple(MeasurementNoise),
+        type=MeasurementNoise,
+        help="R of the started tracker: the covariance of the detection, or the identity "
+        "(default detection)",
     )
-    add_choice(group, "--measurement-noise", MeasurementNoise, noise)
     text = "detections with a lower score begin no track (default: all may)"
     add_value(group, "--birth-score", "S", text, _score)
 
