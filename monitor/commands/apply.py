@@ -51,11 +51,9 @@ def read_any_model(path: str) -> AnySelection:
     Raises InvalidRecalibrator.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return any_selection_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
-    try:
-        return any_selection_from_json(text)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"{path}: {error}") from None
 
@@ -239,13 +237,10 @@ def measured_under(made: RecalibratedRecording) -> str:
 
 def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
     """The object `model` of `evaluate --json`."""
-    found: dict[str, object] = {
-        "version": made.selection.version,
-        "method": made.selection.method,
-        "output": str(made.output),
-    }
-    levels = _surrogate_levels(made)
-    if levels:
+    selection = made.selection
+    found: dict[str, object] = {"version": selection.version, "method": selection.method}
+    found["output"] = str(made.output)
+    if levels := _surrogate_levels(made):
         # Slices are fitted with one level; of a document made by hand the lowest is told.
         found["surrogate_level"] = levels[0]
     return found
@@ -319,10 +314,8 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
     """
     check_classes(selection, recording)
     log_probabilities, usable = opinions_of(recording)
-    if recording.logits is None:
-        made = _probabilities(recording).copy()
-    else:
-        made = np.full_like(recording.logits, np.nan)
+    logits = recording.logits
+    made = _probabilities(recording).copy() if logits is None else np.full_like(logits, np.nan)
     _each_opinion(made)[usable] = selection.apply(log_probabilities[usable])
     several = made.ndim == 3
     return replace(
@@ -391,13 +384,13 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     rejected = made.rejected
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected)
-    said = [
+    return [
         f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
         stands_for(made),
+        *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
+        *_rejected(rejected),
+        *_left_out(made.recording.others, written),
     ]
-    if asked:
-        said.append(f"quantiles at {tau.size} levels: of the method's own distribution")
-    return [*said, *_rejected(rejected), *_left_out(made.recording.others, written)]
 
 
 def _apply_to_classes(

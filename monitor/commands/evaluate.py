@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,12 +33,11 @@ from monitor.commands.recordings import (
     refuse_options_of_gaussians,
     usable_truth,
 )
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
-    BinsOfRows,
     ClassEvaluation,
     class_as_json,
     evaluate_class_rows,
@@ -49,7 +48,6 @@ from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, observe_clas
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.exact_engine import (
     BinCut,
-    OwnDistributions,
     evaluate_rows,
     freeze_edges,
 )
@@ -173,8 +171,7 @@ def run(options: argparse.Namespace) -> int:
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
-        bins, binning = options.class_bins, options.class_binning
-        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
+        classes = _classes_measured(recording, options)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
@@ -243,7 +240,18 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
         )
     refused = labelled & ~usable
     if options.engine == "exact":
-        return _exact(recording, options, cut, refused, shaped), made
+        # Refused rows are counted, as by the other engine and by fit.
+        evaluation = evaluate_rows(
+            recording.space,
+            np.where(refused[:, None], np.nan, recording.mean),
+            recording.covariance,
+            recording.truth,
+            tau=options.tau,
+            cut=cut,
+            cluster=numbered_tracks(recording.sequence_index, recording.track),
+            shaped=shaped,
+        )
+        return evaluation, made
     unlabelled, refusals = int(np.count_nonzero(~labelled)), int(np.count_nonzero(refused))
     evaluation = _streamed(recording, options, cut, np.flatnonzero(usable))
     return replace(evaluation, without_truth=unlabelled, refused=refusals), made
@@ -266,27 +274,6 @@ def _frozen(
             "Give --dimensions that both files have."
         )
     return freeze_edges(reference.space, reference.covariance, options.bins)
-
-
-def _exact(
-    recording: Recording,
-    options: argparse.Namespace,
-    cut: BinCut,
-    refused: BoolArray,
-    shaped: OwnDistributions | None,
-) -> Evaluation:
-    """Measures from the rows; refused ones (N,), as by the other engine and fit, are counted."""
-    mean = np.where(refused[:, None], np.nan, recording.mean)
-    return evaluate_rows(
-        recording.space,
-        mean,
-        recording.covariance,
-        recording.truth,
-        tau=options.tau,
-        cut=cut,
-        cluster=numbered_tracks(recording.sequence_index, recording.track),
-        shaped=shaped,
-    )
 
 
 def _streamed(
@@ -312,21 +299,15 @@ def _streamed(
     return replace(read(statistics, cut), tracks=count)
 
 
-def evaluate_classes(
-    recording: ClassRecording,
-    *,
-    engine: Literal["exact", "streaming"],
-    bins: int,
-    binning: BinsOfRows = "equal-width",
-) -> ClassEvaluation:
-    """Measures of the rows of a recording.
+def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
+    """Measures class probabilities.
 
-    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
-    bins     from micro-bins a divisor of 60, and of equal width
-    raises   EvaluationError when no row is left, or the engine cannot make such bins
+    Raises EvaluationError when no row is left, or the engine cannot make the bins asked for: from
+    micro-bins a divisor of 60, of equal width.
     """
-    rows = (recording.probabilities, recording.label)
-    if engine == "exact":
+    rows, bins = (recording.probabilities, recording.label), options.class_bins
+    binning = options.class_binning
+    if options.engine == "exact":
         return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
     if binning != "equal-width":
         raise EvaluationError(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import IntArray
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.class_selection import (
@@ -105,12 +105,17 @@ PRIOR_STRENGTH = 30.0
 FEWEST_TRACKS = 30.0
 
 
-def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Selection, list[str]]:
-    """Fits Gaussians; returns the model, and remarks on slices that lean on others.
+# A model, what it rests on, and remarks to print.
+Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str]]
+
+
+def fit_gaussians(options: argparse.Namespace) -> Fitted:
+    """Fits Gaussians; remarks are on slices that lean on others.
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
     """
     fitting = FITTINGS[options.method]
+    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
     recording = read_selected(options.file, options)
     previous = _previous(options, recording)
     labelled, usable = usable_truth(recording)
@@ -174,7 +179,8 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
             f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
             "not have come yet"
         )
-    return selection, [*lines, *remarks(selection, found, wanted, previous)]
+    lines += remarks(selection, found, wanted, previous)
+    return selection, selection.basis, lines
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
@@ -218,15 +224,13 @@ def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
 
 def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
     """Period from the first to the last of some rows; of None where they have no times."""
-    if rows.size == 0:
-        return None, None, None
+    clock = Clock.SECONDS
+    times: FloatArray | IntArray | None = recording.time_s
     if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
-        stamps = recording.stamp_ns[rows]
-        return int(stamps.min()), int(stamps.max()), Clock.STAMP
-    if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
+        clock, times = Clock.STAMP, recording.stamp_ns
+    if times is None or not rows.size or not np.isfinite(times[rows]).all():
         return None, None, None
-    seconds = recording.time_s[rows]
-    return float(seconds.min()), float(seconds.max()), Clock.SECONDS
+    return times[rows].min().item(), times[rows].max().item(), clock
 
 
 def basis_of(rows: FitRows, period: Period, borrows_from: str | None) -> Basis | None:
@@ -331,10 +335,8 @@ def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
     return [i for i, at_an_end in enumerate(ends) if at_an_end]
 
 
-def fit_class_probabilities(
-    options: argparse.Namespace,
-) -> tuple[ClassSelection, Basis, list[str]]:
-    """Fits class probabilities; returns the model, what it rests on, and remarks to print.
+def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
+    """Fits class probabilities.
 
     Raises RecordingError, UnfitData, ValueError.
     """
@@ -393,10 +395,8 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
-# Options of single methods, by the names that FitOptions has for them.
-_OF_METHODS = (
-    *("objective", "full_input", "clamp", "inducing", "surrogate_level", "time_constant"),
-)
+# Options of single methods.
+_OF_METHODS = tuple(field.name for field in fields(FitOptions))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -405,63 +405,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
-    _add_slices(parser)
-    _add_scaling(parser)
-    _add_adaptive(parser)
-    _add_process(parser)
-    text = (
-        "flag detections so uncertain that without them the error is at most X: the share of "
-        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
-        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
-        "choose them with --dimensions"
-    )
-    add_value(parser, "--reject-above-error", "X", text, above_zero)
-
-
-def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    text = "earlier model of the method, towards which the factors of a scaling are drawn"
-    add_value(parser, "--previous", "MODEL", text)
-    text = (
-        "independent rows that --previous, or the wider slice of a thin one, counts for "
-        f"(default {PRIOR_STRENGTH:g})"
-    )
-    add_value(parser, "--prior-strength", "N", text, above_zero)
-    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
-    parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
-    full = (
-        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
-        "corrects them (default scale)"
-    )
-    parser.add_argument("--full-input", choices=tuple(FullInput), type=FullInput, help=full)
-    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
-    add_value(parser, "--clamp", "LO:HI", text, _clamp)
-
-
-def _add_adaptive(parser: argparse.ArgumentParser) -> None:
-    text = (
-        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
-        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
-    )
-    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
-    text = (
-        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
-        "last seconds of the file count as not labelled yet (default 0)"
-    )
-    add_value(parser, "--label-delay", "S", text, seconds)
-
-
-def _add_process(parser: argparse.ArgumentParser) -> None:
-    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
-    add_value(parser, "--inducing", "N", text, number_of("points", MOST_INDUCING))
-    text = (
-        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
-        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
-        f"{SURROGATE_LEVEL:g})"
-    )
-    add_value(parser, "--surrogate-level", "P", text, _level)
-
-
-def _add_slices(parser: argparse.ArgumentParser) -> None:
     by = parser.add_mutually_exclusive_group()
     text = (
         "one recalibrator for each class, stream, range, or combination such as class,range "
@@ -486,6 +429,49 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
         f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})"
     )
     add_value(parser, "--fewest-tracks", "N", text, above_zero)
+    text = "earlier model of the method, towards which the factors of a scaling are drawn"
+    add_value(parser, "--previous", "MODEL", text)
+    text = (
+        "independent rows that --previous, or the wider slice of a thin one, counts for "
+        f"(default {PRIOR_STRENGTH:g})"
+    )
+    add_value(parser, "--prior-strength", "N", text, above_zero)
+    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
+    parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
+    full = (
+        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
+        "corrects them (default scale)"
+    )
+    parser.add_argument("--full-input", choices=tuple(FullInput), type=FullInput, help=full)
+    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
+    add_value(parser, "--clamp", "LO:HI", text, _clamp)
+
+    text = (
+        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
+        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
+    )
+    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
+    text = (
+        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
+        "last seconds of the file count as not labelled yet (default 0)"
+    )
+    add_value(parser, "--label-delay", "S", text, seconds)
+
+    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
+    add_value(parser, "--inducing", "N", text, number_of("points", MOST_INDUCING))
+    text = (
+        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
+        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
+        f"{SURROGATE_LEVEL:g})"
+    )
+    add_value(parser, "--surrogate-level", "P", text, _level)
+    text = (
+        "flag detections so uncertain that without them the error is at most X: the share of "
+        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
+        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
+        "choose them with --dimensions"
+    )
+    add_value(parser, "--reject-above-error", "X", text, above_zero)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -494,16 +480,9 @@ def run(options: argparse.Namespace) -> int:
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """
     _check(options)
-    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
-    model: AnySelection
-    basis: Basis | None
-    if options.method in CLASS_METHODS:
-        model, basis, lines = fit_class_probabilities(options)
-    else:
-        model, lines = fit_gaussians(options, wanted)
-        basis = model.basis
-    text = document_of(model)
-    write_output(options.output, text)
+    fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
+    model, basis, lines = fit(options)
+    write_output(options.output, document_of(model))
     rows = "no rows" if basis is None else str(basis)
     lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:

@@ -250,21 +250,20 @@ def compare(
             'start it with [tracker] kind = "embedded".'
         )
         return {"raw": None, "recalibrated": None, "reason": reason}
-    stages: dict[str, Any] = {"raw": None}
-    stages["recalibrated"] = measured(recalibrated, yardstick)
+    found = measured(recalibrated, yardstick)
+    of_raw: dict[str, Any] | None = found
     reasons = []
     if raw is None:
+        of_raw = None
         reasons.append(
             f"raw needs a second sidecar: the one at {address} has been played to only as it is. "
             "Leave --address out."
         )
-    elif raw is recalibrated:
-        stages["raw"] = stages["recalibrated"]
-    else:
-        stages["raw"] = measured(raw, yardstick)
-    if stages["recalibrated"]["matches"] is None:
+    elif raw is not recalibrated:
+        of_raw = measured(raw, yardstick)
+    if found["matches"] is None:
         reasons.append(HOW_TO_INSTALL)
-    return {**stages, "reason": " ".join(reasons) or None}
+    return {"raw": of_raw, "recalibrated": found, "reason": " ".join(reasons) or None}
 
 
 def measured(records: Sequence[TrackRecord], yardstick: TrackLabels) -> dict[str, Any]:
@@ -315,20 +314,17 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
         return found
     score = scores(matched)
     errors = TrackErrors.joined([part.errors for part in parts if part.errors is not None])
-    names = parts[0].axes.names
+    for name, error in (("position", errors.position), ("velocity", errors.velocity)):
+        by_dimension = map(finite, rmse_by_dimension(error))
+        found[f"{name}_rmse"] = finite(rmse(error))
+        found[f"{name}_rmse_by_dimension"] = dict(
+            zip(parts[0].axes.names, by_dimension, strict=True)
+        )
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
         **{name: finite(value) for name, value in asdict(score).items()},
-        "position_rmse": finite(rmse(errors.position)),
-        "velocity_rmse": finite(rmse(errors.velocity)),
-        "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
-        "velocity_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.velocity)),
         "state_nees_over_k": finite(state_nees_over_k(errors)),
     }
-
-
-def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float | None]:
-    return {name: finite(value) for name, value in zip(names, values, strict=True)}
 
 
 def tracking_table(tracking: dict[str, Any]) -> str:
