@@ -149,12 +149,9 @@ def listing(found: DriftStandings) -> str:
 
 def standings(standings: Iterable[SliceStanding]) -> str:
     """Writes a line for each slice and severity; stage, size, since, tracks are of its alarm."""
-    heads = (
-        *("slice", "severity", "state"),
-        *("evidence", "threshold", "log10"),
-        *("size", "since", "tracks"),
-    )
-    return table(heads, [_standing(entry) for entry in standings])
+    of_alarm = ("size", "since", "tracks")
+    heads = ("slice", "severity", "state", "evidence", "threshold", "log10", *of_alarm)
+    return table(heads, list(map(_standing, standings)))
 
 
 def _standing(entry: SliceStanding) -> tuple[str, ...]:
@@ -215,6 +212,8 @@ def heard_lines(heard: TimedAlarmChange) -> str:
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"
 
 
+_EVIDENCE = ("evidence", "peak", "threshold")
+
 # s that events may take longer than the answer that tells of the same alarms.
 _PATIENCE = 5.0
 _PERIOD = 0.01
@@ -273,8 +272,8 @@ class AlarmListener:
         end = time.monotonic() + patience
         while (missing := self._missing(standings)) and time.monotonic() < end:
             await asyncio.sleep(_PERIOD)
-        missing.sort(key=lambda alarm: alarm.driven)
-        return DriftFound((*self.raised, *missing), standings)
+        alarms = (*self.raised, *sorted(missing, key=lambda alarm: alarm.driven))
+        return DriftFound(alarms, standings)
 
     def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
         known = self.before | set(map(_key, self.raised))
@@ -337,9 +336,7 @@ def _standing_json(standing: SliceStanding) -> dict[str, Any]:
         "slice": standing.slice,
         "severity": standing.severity.value,
         "state": standing.state.name.lower(),
-        "log10_evidence": _log10(standing.evidence),
-        "log10_peak": _log10(standing.peak),
-        "log10_threshold": _log10(standing.threshold),
+        **{f"log10_{name}": _log10(getattr(standing, name)) for name in _EVIDENCE},
     }
 
 
@@ -368,7 +365,7 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
         shown(standing.slice),
         standing.severity.value,
         STATES[standing.state],
-        *map(hours, (standing.evidence, standing.peak, standing.threshold)),
+        *(hours(getattr(standing, name)) for name in _EVIDENCE),
     )
 
 

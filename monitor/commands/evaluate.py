@@ -53,10 +53,9 @@ from monitor.statistics.exact_engine import (
 )
 from monitor.statistics.measures import (
     TAU,
-    DimensionMeasures,
+    AxisMeasures,
     Evaluation,
     EvaluationError,
-    JointMeasures,
     as_json,
 )
 from monitor.statistics.reading import read
@@ -413,7 +412,7 @@ def _likelihood(evaluation: Evaluation) -> str:
 def _nees(evaluation: Evaluation) -> str:
     heads = ("mean", "median/χ²", "95 %: low", "high", "n_eff low", "high", "n", "n_eff")
     lines = [_line("NEES", heads)]
-    for name, found in _with_joint(evaluation):
+    for name, found in _axes(evaluation):
         intervals = (*found.nees_interval, *found.nees_interval_n_eff)
         cells = map(_short, (found.nees_mean, found.nees_median_ratio, *intervals))
         lines.append(_line(name, [*cells, f"{found.n:.0f}", f"{found.n_eff:.0f}"]))
@@ -426,14 +425,14 @@ def _quantiles(evaluation: Evaluation) -> str:
     levels = list(dict.fromkeys(nearest))
     covered = (f"at {evaluation.tau[i]:.3g}" for i in levels)
     lines = [_line("coverage", ("QCE", "marginal", "area", *covered))]
-    for name, found in _with_joint(evaluation):
-        by_tau = found.coverage_by_tau if isinstance(found, JointMeasures) else found.picp_by_tau
+    for name, found in _axes(evaluation):
         values = (found.qce, found.qce_marginal, found.calibration_area)
-        lines.append(_line(name, [*map(_short, values), *(_share(by_tau[i]) for i in levels)]))
+        shares = (_share(found.coverage_by_tau[i]) for i in levels)
+        lines.append(_line(name, [*map(_short, values), *shares]))
     return "\n".join(lines)
 
 
-def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | JointMeasures]]:
+def _axes(evaluation: Evaluation) -> list[tuple[str, AxisMeasures]]:
     return [*evaluation.dimensions.items(), ("joint", evaluation.joint)]
 
 

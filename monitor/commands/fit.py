@@ -205,21 +205,16 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
                 "Give a longer recording, or a smaller delay."
             )
         kept, late = there, kept.size - there.size
-    rows = fit_rows(recording, kept)
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    rows = FitRows(
+        recording.space,
+        estimates_of(recording).take(kept),
+        recording.space.error(recording.truth[kept], recording.mean[kept]),
+        np.full(kept.size, -1) if tracks is None else tracks[kept],
+    )
     if time_s is None:
         return rows, kept, late
     return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
-
-
-def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
-    """Takes some rows, all of them usable, to fit on."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    return FitRows(
-        recording.space,
-        estimates_of(recording).take(rows),
-        recording.space.error(recording.truth[rows], recording.mean[rows]),
-        np.full(rows.size, -1) if tracks is None else tracks[rows],
-    )
 
 
 def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
@@ -280,11 +275,10 @@ def _slices(
         )
     place = np.full(recording.mean.shape[0], -1)
     place[kept] = np.arange(kept.size)
-    found = parts_of(recording, ranges).slices(options.by)
-    rows = [place[entry.rows] for entry in found]
     return tuple(
         FitSlice(entry.name, usable[usable >= 0], entry.wider)
-        for entry, usable in zip(found, rows, strict=True)
+        for entry in parts_of(recording, ranges).slices(options.by)
+        for usable in [place[entry.rows]]
     )
 
 

@@ -225,9 +225,12 @@ def write_output(path: str, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def toml_section(name: str, values: Mapping[str, Any]) -> str:
-    """Writes the section with these keys; no value is None."""
-    return "".join([f"[{name}]\n", *(f"{key} = {_toml(v)}\n" for key, v in values.items())])
+def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Writes sections by name, each with its keys; no value is None."""
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())
+        for name, keys in sections.items()
+    )
 
 
 def _toml(value: Any) -> str:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.commands.apply import read_model, recalibrate_gaussians
-from monitor.commands.options import add_value, allow, table, toml_section, write_output
+from monitor.commands.options import add_value, allow, table, write_output
 from monitor.commands.recordings import (
     add_condition,
     add_selection,
@@ -28,7 +28,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.commands.sending import sequences
-from monitor.config import DriftConfig, load
+from monitor.config import load
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, Reference
@@ -136,11 +136,6 @@ def check_drift(options: argparse.Namespace) -> None:
     allow(options, options.slice_by == (SliceBy.CLASS,), why, *names)
 
 
-def drift_config(options: argparse.Namespace) -> DriftConfig:
-    """Reads [drift] of the file that --config names. Raises InvalidConfiguration."""
-    return DriftConfig() if options.config is None else load(options.config).drift
-
-
 def learning_settings(options: argparse.Namespace) -> DriftSettings:
     """How much is enough to learn from: as the file that --config names says. Without one, of
     drives that people chose, little: a slice of few tracks is watched by detections then.
@@ -148,16 +143,8 @@ def learning_settings(options: argparse.Namespace) -> DriftSettings:
     Raises InvalidConfiguration.
     """
     if options.config is not None:
-        return drift_config(options).settings()
+        return load(options.config).drift.settings()
     return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
-
-
-def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
-    """Writes [drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    section = drift_config(options).model_dump(mode="json", exclude_none=True)
-    if reference is not None:
-        section["reference"] = str(reference)
-    return toml_section("drift", section)
 
 
 @contextlib.contextmanager

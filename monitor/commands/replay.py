@@ -16,15 +16,24 @@ from typing import Any, TypeAlias, TypeVar
 from monitor.client import PLAIN
 from monitor.commands.alarms import DriftFound, drift_json, drift_table, listening_for_alarms
 from monitor.commands.apply import check_dimensions, read_model
-from monitor.commands.options import add_value, allow, checked, finite, number_of, plain, seconds
+from monitor.commands.options import (
+    add_value,
+    allow,
+    checked,
+    finite,
+    number_of,
+    plain,
+    seconds,
+    toml,
+)
 from monitor.commands.recordings import add_selection, read_selected
-from monitor.commands.reference import add_drift, check_drift, drift_section, reference_file
+from monitor.commands.reference import add_drift, check_drift, reference_file
 from monitor.commands.replay_tracking import (
+    OF_TRACKER,
     add_tracking,
     check_tracking,
     compare,
     read_track_labels,
-    tracker_section,
     tracking_table,
 )
 from monitor.commands.sending import (
@@ -35,7 +44,7 @@ from monitor.commands.sending import (
     sequences,
 )
 from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
-from monitor.config import Mode
+from monitor.config import Config, Mode, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -192,16 +201,25 @@ def _ask(options: argparse.Namespace, config: str, question: Callable[[Client], 
 def _config(
     options: argparse.Namespace, played: list[RecordedSequence], reference: Path | None = None
 ) -> str:
-    """Writes a configuration with room for every stream and slice, whichever comes first."""
-    streams = max(64, len(played))
+    """Writes a configuration with room for every stream and slice, whichever comes first.
+
+    Raises InvalidConfiguration.
+    """
+    given = Config() if options.config is None else load(options.config)
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
-    slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
-    tracker = tracker_section(options) if options.ground_truth is not None else ""
-    return (
-        f'[recalibration]\nmode = "{options.mode}"\n'
-        f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
-        f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
-    )
+    sections: dict[str, dict[str, Any]] = {
+        "recalibration": {"mode": options.mode},
+        "statistics": {"slice_by": options.slice_by, "max_slices": max(24, slices)},
+        "server": {"max_streams": max(64, len(played))},
+        "drift": given.drift.model_dump(mode="json", exclude_none=True),
+    }
+    if reference is not None:
+        sections["drift"]["reference"] = str(reference)
+    if options.ground_truth is not None:
+        asked = {name: getattr(options, name) for name in OF_TRACKER} | {"kind": "embedded"}
+        sections["tracker"] = given.tracker.model_dump(mode="json", exclude_none=True)
+        sections["tracker"] |= {name: value for name, value in asked.items() if value is not None}
+    return toml(sections)
 
 
 async def _replay(
@@ -251,24 +269,22 @@ def _report(
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
-    (calibration, drift), played = found, playback.played
-    frames, detections, matched = playback.frames, playback.detections, playback.account.matched
+    (calibration, drift), matched = found, playback.account.matched
     if as_object:
-        counts = {"frames": frames, "detections": detections, "matched": matched}
+        counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
         if playback.shed:
             counts["frames_not_counted"] = playback.shed
+        of_drift = drift_json(drift, playback.played)
         of_tracks = {} if tracking is None else {"tracking": tracking}
-        return json.dumps(counts | as_json(calibration) | drift_json(drift, played) | of_tracks)
-    head = (
-        f"{frames} frames, {detections} detections, {matched} with ground truth; "
-        f"recalibrator {calibration.recalibrator_version}"
-    )
-    lines = [head, table(calibration)]
-    if of_drift := drift_table(drift, played):
-        lines.append(of_drift)
-    if tracking is not None:
-        lines.append(tracking_table(tracking))
-    return "\n".join(lines)
+        return json.dumps(counts | as_json(calibration) | of_drift | of_tracks)
+    blocks = [
+        f"{playback.frames} frames, {playback.detections} detections, {matched} with ground truth; "
+        f"recalibrator {calibration.recalibrator_version}",
+        table(calibration),
+        drift_table(drift, playback.played),
+        "" if tracking is None else tracking_table(tracking),
+    ]
+    return "\n".join(filter(None, blocks))
 
 
 def _speed(text: str) -> float:

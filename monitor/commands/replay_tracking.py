@@ -20,10 +20,8 @@ from monitor.commands.options import (
     allow,
     checked,
     finite,
-    toml_section,
 )
 from monitor.commands.sending import RecordedSequence, TrackRecord
-from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.store.labels import (
     HOW_TO_INSTALL,
@@ -53,6 +51,9 @@ from monitor.tracking.quality import (
 _SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
 _decimal = "{:.3f}".format
+
+# Options that are keys of [tracker], too; by destination.
+OF_TRACKER = ("measurement_noise", "birth_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +112,13 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
 
 def check_tracking(options: argparse.Namespace) -> None:
     """Raises ValueError where options of the tracker have nothing to act on."""
-    settings = ("measurement_noise", "birth_score")
     why = (
         f"it would be a setting of the tracker of the sidecar at {options.address}. Leave it out, "
         "or leave --address out."
     )
-    allow(options, not options.address, why, *settings)
+    allow(options, not options.address, why, *OF_TRACKER)
     why = "there is nothing to hold tracks against. Give --ground-truth LABELS as well."
-    allow(options, options.ground_truth is not None, why, *settings, "match_distance")
-
-
-def tracker_section(options: argparse.Namespace) -> str:
-    """Writes [tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    base = TrackerConfig() if options.config is None else load(options.config).tracker
-    section = base.model_dump(mode="json", exclude_none=True) | {"kind": TrackerKind.EMBEDDED}
-    if options.measurement_noise is not None:
-        section["measurement_noise"] = options.measurement_noise
-    if options.birth_score is not None:
-        section["birth_score"] = options.birth_score
-    return toml_section("tracker", section)
+    allow(options, options.ground_truth is not None, why, *OF_TRACKER, "match_distance")
 
 
 def read_track_labels(
