@@ -32,7 +32,7 @@ from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     Output,
-    Shares,
+    Recalibrator,
     UnfitData,
     weakest,
 )
@@ -139,16 +139,16 @@ class RecalibratedRecording:
     chains: tuple[Chain, ...]
 
     @property
-    def serving(self) -> Shares | None:
-        """Shares of usable rows that each recalibrator served; None without any."""
+    def serving(self) -> list[Recalibrator]:
+        """Recalibrators that served usable rows."""
         rows = np.flatnonzero(self.usable)
-        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+        shares = self.selection.shares(self.slices[rows], self.chains).shares if rows.size else ()
+        return [recalibrator for recalibrator, _ in shares]
 
     @property
     def output(self) -> Output:
         """Output of the recalibrators that served: the least that is true of all detections."""
-        shares = self.serving
-        return weakest({one.output for one, _ in shares.shares} if shares else ())
+        return weakest({one.output for one in self.serving})
 
     @property
     def shaped(self) -> OwnDistributions | None:
@@ -248,9 +248,7 @@ def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
 
 def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
     """The levels of the recalibrators that served any row, ascending."""
-    shares = () if made.serving is None else made.serving.shares
-    serving = [recalibrator for recalibrator, _ in shares]
-    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})
+    return sorted({one.surrogate_level for one in made.serving if isinstance(one, GpCauchy)})
 
 
 def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:

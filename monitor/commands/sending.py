@@ -221,7 +221,7 @@ def _addresses(process: subprocess.Popen[bytes], log: Path) -> Addresses:
         too_late.cancel()
     if not line.startswith(_LISTENING):
         code = process.wait()
-        raise SidecarFailed(f"the sidecar did not start (exit code {code}).{_tail(log)}")
+        raise _failed(log, f"did not start (exit code {code})")
     return Addresses(**json.loads(line.removeprefix(_LISTENING)))
 
 
@@ -230,22 +230,22 @@ def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
     try:
         code = process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        raise SidecarFailed(
-            f"the sidecar did not stop within {_STOP_SECONDS:g} s of SIGTERM.{_tail(log)}"
-        ) from None
+        raise _failed(log, f"did not stop within {_STOP_SECONDS:g} s of SIGTERM") from None
     if code != 0:
-        raise SidecarFailed(f"the sidecar stopped with exit code {code}.{_tail(log)}")
+        raise _failed(log, f"stopped with exit code {code}")
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:
     code = process.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
-    return SidecarFailed(f"the sidecar {how} while it was needed.{_tail(log)}")
+    return _failed(log, f"{how} while it was needed")
 
 
-def _tail(log: Path) -> str:
+def _failed(log: Path, how: str) -> SidecarFailed:
+    """Says how the sidecar failed, and shows the end of its log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
+    shown = ["The end of its log:", *(f"  {line}" for line in lines)] if lines else []
+    return SidecarFailed("\n".join([f"the sidecar {how}.", *shown]))
 
 
 def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:

@@ -92,12 +92,8 @@ def run(options: argparse.Namespace) -> int:
         # A handler of ours would be gone before the process is.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         counters = sidecar.pipeline.counters
-        log.info(
-            "stopped: %d frames, %d detections, %d with ground truth",
-            counters.frames,
-            counters.detections,
-            counters.truth.matched,
-        )
+        text = "stopped: %d frames, %d detections, %d with ground truth"
+        log.info(text, counters.frames, counters.detections, counters.truth.matched)
         return 0
 
 
