@@ -294,12 +294,9 @@ def drive_moment(event_ns: int, played: Sequence[RecordedSequence]) -> DriveMome
         if at >= 0 and event_ns <= of[-1]
     ]
     there = [i for i in running if stamps[i][last[i]] == event_ns] or running
-    if not there:
-        alone = played[0].header.stream if len(played) == 1 else None
-        return DriveMoment(alone, int(stamps[0][0]), None)
-    first = there[0]
-    name = played[first].header.stream if len(there) == 1 else None
-    return DriveMoment(name, int(stamps[first][0]), last[first])
+    first = there[0] if there else 0
+    name = played[first].header.stream if len(there or played) == 1 else None
+    return DriveMoment(name, int(stamps[first][0]), last[first] if there else None)
 
 
 def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:

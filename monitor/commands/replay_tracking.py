@@ -74,15 +74,14 @@ class _Part:
 
     labels   in the frames that were played
     nis      (u,) of all updates of confirmed tracks, matched or not
-    matched  and errors: None where nobody can match
+    matched  with the errors of the matches; None where nobody can match
     """
 
     axes: Moving
     frames: int
     labels: int
     nis: FloatArray
-    matched: Matched | None = None
-    errors: TrackErrors | None = None
+    matched: tuple[Matched, TrackErrors] | None = None
 
 
 def add_tracking(parser: argparse.ArgumentParser) -> None:
@@ -288,7 +287,7 @@ def _part(record: TrackRecord, index: int, name: str, yardstick: TrackLabels) ->
     except NoMotmetrics:
         return _Part(axes, len(tracks), count, nis)
     errors = track_errors(labels, tracks, axes, matched.pairs)
-    return _Part(axes, len(tracks), count, nis, matched, errors)
+    return _Part(axes, len(tracks), count, nis, (matched, errors))
 
 
 def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
@@ -298,11 +297,11 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
         "labels": sum(part.labels for part in parts),
         "nis_over_k": finite(finite_mean(np.concatenate([part.nis for part in parts])) / k),
     }
-    matched = [part.matched for part in parts if part.matched is not None]
-    if not matched:
+    of_parts = [part.matched for part in parts if part.matched is not None]
+    if not of_parts:
         return found
-    score = scores(matched)
-    errors = TrackErrors.joined([part.errors for part in parts if part.errors is not None])
+    matched = [one for one, _ in of_parts]
+    errors = TrackErrors.joined([of_part for _, of_part in of_parts])
     for name, error in (("position", errors.position), ("velocity", errors.velocity)):
         by_dimension = map(finite, rmse_by_dimension(error))
         found[f"{name}_rmse"] = finite(rmse(error))
@@ -311,7 +310,7 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
         )
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
-        **{name: finite(value) for name, value in asdict(score).items()},
+        **{name: finite(value) for name, value in asdict(scores(matched)).items()},
         "state_nees_over_k": finite(state_nees_over_k(errors)),
     }
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -126,27 +125,17 @@ class Conversation:
 
     async def receive(self) -> bytes:
         """Reads the next answer. Raises SidecarUnavailable when the stream is over."""
-        reply = await self._read()
-        if reply is None:
-            raise SidecarUnavailable("the sidecar ended the stream")
-        return reply
-
-    async def close(self) -> None:
-        """Says that nothing more will come."""
-        await self._call.done_writing()
-
-    async def answers(self) -> AsyncIterator[bytes]:
-        """Yields all further answers. Raises SidecarUnavailable when the stream breaks."""
-        while (reply := await self._read()) is not None:
-            yield reply
-
-    async def _read(self) -> bytes | None:
-        """Reads the next answer; None at the end of the stream."""
         try:
             reply = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise SidecarUnavailable(f"the stream ended: {error.details()}") from None
-        return None if reply is grpc.aio.EOF else cast("bytes", reply)
+        if reply is grpc.aio.EOF:
+            raise SidecarUnavailable("the sidecar ended the stream")
+        return cast("bytes", reply)
+
+    async def close(self) -> None:
+        """Says that nothing more will come."""
+        await self._call.done_writing()
 
 
 @dataclass(slots=True)
