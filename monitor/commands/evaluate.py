@@ -205,14 +205,10 @@ def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None
 
 
 def _range(text: str) -> tuple[float, float] | None:
+    expected = "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10"
     if text == "data":
         return None
-    return checked(
-        text,
-        pair,
-        "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10",
-        lambda ends: 0 <= ends[0] < ends[1] <= 1e150,
-    )
+    return checked(text, pair, expected, lambda ends: 0 <= ends[0] < ends[1] <= 1e150)
 
 
 def measured(options: argparse.Namespace, model: Selection | None) -> Measured:

@@ -10,6 +10,7 @@ import argparse
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -529,11 +530,9 @@ def _parts(text: str) -> tuple[SliceBy, ...]:
 def _edges(text: str) -> tuple[float, ...]:
     return checked(
         text,
-        lambda text: tuple(float(part) for part in text.split(",")),
+        lambda text: tuple(map(float, text.split(","))),
         "ascending distances above 0, such as 20,40",
-        lambda edges: (
-            edges == tuple(sorted(set(edges))) and all(0 < edge < math.inf for edge in edges)
-        ),
+        lambda edges: all(a < b for a, b in pairwise((0.0, *edges, math.inf))),
     )
 
 

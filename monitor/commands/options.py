@@ -54,11 +54,9 @@ def above_zero(text: str) -> float:
 
 def seconds(text: str) -> float:
     """Reads finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
+    expected = "seconds, such as 30s"
     return checked(
-        text,
-        lambda text: float(text.removesuffix("s")),
-        "seconds, such as 30s",
-        lambda value: 0 <= value < math.inf,
+        text, lambda text: float(text.removesuffix("s")), expected, lambda s: 0 <= s < math.inf
     )
 
 

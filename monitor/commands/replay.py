@@ -288,12 +288,9 @@ def _report(
 
 
 def _speed(text: str) -> float:
-    return checked(
-        text,
-        lambda text: math.inf if text == "max" else float(text),
-        "max, or a positive factor such as 1",
-        lambda value: value > 0,
-    )
+    if text == "max":
+        return math.inf
+    return checked(text, float, "max, or a positive factor such as 1", lambda value: value > 0)
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:
