@@ -51,7 +51,6 @@ replay --reference, and for [drift] reference of a sidecar whose slices are by c
 With --recalibrator it also says what is usual once that one is in force: give rows that it was not
 fitted on, since those look better than what will come."""
 
-
 # Of recorded drives; fewer tell nothing.
 _FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
 
