@@ -21,10 +21,9 @@ from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.status import TruthAccount
 from monitor.matching.objects import LabelRecord
-from monitor.pipeline.accounts import SHARES
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.pending import Dropped, PendingFrame
+from monitor.pipeline.pending import SHARES, Dropped, PendingFrame
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import MatchedCounting, TruthLedger

@@ -33,7 +33,6 @@ from monitor.frames.space import IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
-from monitor.pipeline.accounts import Fates
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import LabelledTracks
@@ -41,6 +40,7 @@ from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import (
     Dropped,
     DroppedFrame,
+    Fates,
     FrameKey,
     LedgerFrames,
     PendingFrame,
