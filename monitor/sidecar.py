@@ -14,11 +14,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
-from monitor.pipeline.alarms import DriftAlarms
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
-from monitor.pipeline.fit_rounds import FitRounds
+from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions

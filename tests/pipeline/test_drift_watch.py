@@ -18,10 +18,9 @@ from monitor.drift.evidence import DriftSettings
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
-from monitor.pipeline import alarms, drift_watch
-from monitor.pipeline.alarms import ACTOR, DriftAlarms
+from monitor.pipeline import drift_watch, fit_rounds
 from monitor.pipeline.drift_watch import DriftWatch, NoSuchSlice
-from monitor.pipeline.fit_rounds import FitRounds
+from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
 from monitor.pipeline.recalibrators import DriftEpochs, served_otherwise
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import SliceFitted
@@ -295,7 +294,7 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
         return looks
 
     async def fit(slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
-        assert (method, actor) == ("", ACTOR)
+        assert (method, actor) == ("", "drift")
         asked.append((slices, looks))
         answer: Sequence[SliceFitted] | Exception = left.pop(0)
         if isinstance(answer, Exception):
@@ -308,8 +307,8 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
         pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
         await asyncio.gather(*watch._running)
 
-    monkeypatch.setattr(alarms, "_REFITS_PERIOD", 0.0)
-    monkeypatch.setattr(alarms, "ended_since", tracks)
+    monkeypatch.setattr(fit_rounds, "_REFITS_PERIOD", 0.0)
+    monkeypatch.setattr(fit_rounds, "ended_since", tracks)
     monkeypatch.setattr(DriftWatch, "stays", lambda *_: looks < over)
     asyncio.run(run())
     assert asked == expected
@@ -332,7 +331,7 @@ def test_a_fault_in_the_watch_costs_that_look_and_a_page_asks_for_no_fit_by_itse
         await watch.end()
         assert (looks, watch.pipeline.counters.internal_errors) == ([], 1)
 
-    monkeypatch.setattr(alarms, "_PERIOD", 0.0)
+    monkeypatch.setattr(fit_rounds, "_PERIOD", 0.0)
     monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
     asyncio.run(run())
 

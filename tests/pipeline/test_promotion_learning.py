@@ -188,7 +188,7 @@ def clock(monkeypatch) -> Clock:
     """Moved by the test alone; looks come at once."""
     found = Clock()
     monkeypatch.setattr(monitor.pipeline.fit_rounds, "time", found)
-    monkeypatch.setattr(monitor.pipeline.fit_rounds, "_ROUNDS_PERIOD", 0.001)
+    monkeypatch.setattr(monitor.pipeline.fit_rounds, "_PERIOD", 0.001)
     return found
 
 
