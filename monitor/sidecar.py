@@ -15,11 +15,10 @@ from functools import partial
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.pipeline.checkpoints import Checkpoints, claimed
-from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
 from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import WallClock, contained
+from monitor.pipeline.housekeeping import Events, WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, cast
 
 import grpc
 
-from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import Events
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import (

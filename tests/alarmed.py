@@ -23,8 +23,8 @@ from monitor.drift.bets import Detector, Direction, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.pipeline.drift_watch import NoSuchSlice
-from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import Events
 from monitor.service.calls import MONITOR, guarded
 from monitor.service.frames import Service
 from monitor.wire.requests import WireLimits

@@ -33,9 +33,8 @@ from monitor.frames.space import Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
-from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
-from monitor.pipeline.housekeeping import Overload, contained
+from monitor.pipeline.housekeeping import Events, Overload, contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.pipeline.pending import Dropped, tracks_of

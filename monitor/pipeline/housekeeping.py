@@ -1,19 +1,24 @@
-"""Care for the event loop of a sidecar: overload, clock steps, contained faults, work in steps.
+"""Housekeeping of a running sidecar: overload, clock steps, contained faults, events that are told.
 
 Under overload monitoring gives way: frames are answered and forwarded all the same. Vehicles boot
 before they know the time: stamps taken before and after a step of the wall clock cannot be
-compared, so a step begins a new epoch. Times are arguments; nothing here looks at a clock.
+compared, so a step begins a new epoch. An event is a thing that an operator should know, told once
+to all who watch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TypeVar
+import time
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from monitor.frames.status import Counters
+from monitor.wire.messages import Event, EventContent, Health
+
+log = logging.getLogger(__name__)
 
 # Samples in a row above the limit before the loop counts as late: a single one is a long step of
 # something else, such as a promotion, and over when it is seen.
@@ -162,3 +167,79 @@ async def in_steps(work: Generator[None, None, Result]) -> Result:
     finally:
         # Who is cancelled is remembered with all it held: what it has claimed must be free at once.
         work.close()
+
+
+QUEUE = 256
+Kind = TypeVar("Kind")
+
+
+@dataclass(slots=True)
+class Events:
+    """Hands every event to every watcher.
+
+    Whoever publishes takes the events at construction; whoever must act on an event listens.
+
+    health  what a new watcher is told first
+    """
+
+    health: Health = field(default_factory=lambda: Health(False, "starting"))
+    _sequence: int = 0
+    _closed: bool = False
+    _watchers: set[asyncio.Queue[Event | None]] = field(default_factory=set)
+    _listeners: list[tuple[type, Callable[[Any], None]]] = field(default_factory=list)
+
+    def publish(self, what: EventContent, time_ns: int | None = None) -> None:
+        """Tells all watchers, then calls all listeners; never waits.
+
+        time_ns  None: now
+        """
+        self._sequence += 1
+        if isinstance(what, Health):
+            self.health = what
+        event = Event(self._sequence, time.time_ns() if time_ns is None else time_ns, what)
+        for queue in self._watchers:
+            _put(queue, event)
+        for kind, listener in self._listeners:
+            if isinstance(what, kind):
+                listener(what)
+
+    def announce(self, health: Health, *, lasts: bool = True) -> None:
+        """Logs and publishes a state of health.
+
+        lasts  False: it has happened and is over; a later watcher is told the state before it
+        """
+        log.info("health: %s", health.message)
+        before = self.health
+        self.publish(health)
+        if not lasts:
+            self.health = before
+
+    def listen(self, kind: type[Kind], listener: Callable[[Kind], None]) -> None:
+        """Calls a listener with every event of one kind from now on, as it is published."""
+        self._listeners.append((kind, listener))
+
+    def close(self) -> None:
+        """Ends all watchers, after what they were told already."""
+        self._closed = True
+        for queue in self._watchers:
+            _put(queue, None)
+
+    async def watch(self, time_ns: int) -> AsyncIterator[Event]:
+        """Yields the state of health, then every event from now on."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE)
+        self._watchers.add(queue)
+        try:
+            yield Event(self._sequence, time_ns, self.health)
+            while not self._closed or not queue.empty():
+                event = await queue.get()
+                if event is None:
+                    return
+                yield event
+        finally:
+            self._watchers.discard(queue)
+
+
+def _put(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(event)

@@ -22,10 +22,9 @@ from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.frames.space import Dimension
 from monitor.pipeline.drift_watch import NoSuchSlice
-from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import contained, in_steps
+from monitor.pipeline.housekeeping import Events, contained, in_steps
 from monitor.pipeline.streams import Stream
 from monitor.service.admin import actor_of, status
 from monitor.service.calls import (

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from monitor.pipeline.events import QUEUE, Events
+from monitor.pipeline.housekeeping import QUEUE, Events
 from monitor.promotion.records import Happened, Record
 from monitor.wire.messages import Event, EventContent, Health
 from tests.administered import record

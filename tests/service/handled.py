@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from monitor.frames.frame import Header
-from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import Events
 from monitor.service.calls import MONITOR, guarded
 from monitor.service.frames import Service
 from monitor.v1 import perception_monitor_pb2 as pb

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.frames.space import plain_space
-from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import Events
 from monitor.service import admin
 from monitor.service.admin import StateService
 from monitor.service.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
