@@ -7,7 +7,9 @@ on one event loop and nowhere else, so there is no lock. Nothing here blocks.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -37,7 +39,7 @@ from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_ext
 from monitor.pipeline.housekeeping import Events, Overload, contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
-from monitor.pipeline.pending import Dropped, tracks_of
+from monitor.pipeline.pending import Dropped, PendingFrame, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.streams import (
     EventTime,
@@ -48,7 +50,7 @@ from monitor.pipeline.streams import (
     refuse_header,
     tracker_of,
 )
-from monitor.pipeline.truth import Ahead, MatchedCounting, Search, TruthLedger, inline_rows
+from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
 from monitor.tracking.motion import TrackerSettings, one_second
@@ -67,22 +69,6 @@ SHED = Notice(
 )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Answered:
-    """An answered frame that is not remembered yet.
-
-    left_out  the reason why it is not counted, or no label finds it; None: all is well
-    """
-
-    stream: Stream
-    frame: ReceivedFrame
-    examined: Examined
-    recalibrated: Recalibrated
-    tracks: ReportedTracks | None
-    left_out: Reason | None
-    arrival_ns: int | None
-
-
 @dataclass(slots=True)
 class Pipeline:
     """The sidecar without its edges."""
@@ -97,7 +83,6 @@ class Pipeline:
     overload: Overload = field(init=False)
     limits: Limits = field(init=False)
     ledger: TruthLedger = field(init=False)
-    counting: MatchedCounting = field(init=False)
     live: LiveStatistics = field(init=False)
     learning: LabelledTracks = field(init=False)
     drift: DriftWatch = field(init=False)
@@ -110,7 +95,8 @@ class Pipeline:
     newer: bytes = b""
     # Streams of the last run that have not come again yet; they make room for others.
     _unclaimed: set[str] = field(default_factory=set)
-    _answered: _Answered | None = None
+    # Remembers the frame that was answered last; with its stream, detections and arrival.
+    _answered: tuple[Callable[[], None], Stream, int, int | None] | None = None
 
     def __post_init__(self) -> None:
         limits, server = self.config.limits, self.config.server
@@ -131,13 +117,13 @@ class Pipeline:
             disorder_ns=self.disorder_ns,
             clock=self.live.clock,
         )
-        self.counting = MatchedCounting(
-            self.live, self.slices, self.drift, self.learning, self.counters
-        )
         self.ledger = TruthLedger(
             self.config,
             self.limits,
-            self.counting,
+            self.live,
+            self.drift,
+            self.learning,
+            self.counters,
             self.streams,
             self.journal,
         )
@@ -272,17 +258,17 @@ class Pipeline:
         answered, self._answered = self._answered, None
         if answered is None:
             return
-        stream, predicted = answered.stream, self.ledger.fates.account["predicted"]
-        matched, remembered = self.counters.truth.matched, False
-        name = stream.header.stream
+        remember, stream, n, arrival_ns = answered
+        predicted, matched = self.ledger.fates.account["predicted"], self.counters.truth.matched
+        name, remembered = stream.header.stream, False
         with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
-            self._remember(answered)
+            remember()
             remembered = True
         if not remembered and self.ledger.fates.account["predicted"] == predicted:
             # It is in no account yet.
-            self.ledger.fates.lose(answered.frame.detections.n, Dropped.FAILED)
-        if answered.arrival_ns is not None:
-            stream.seen.labels(self.counters.truth.matched - matched, answered.arrival_ns)
+            self.ledger.fates.lose(n, Dropped.FAILED)
+        if arrival_ns is not None:
+            stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
 
     def _passed_through(
         self, frame: ReceivedFrame, why: Dropped, reason: Reason, *notices: Notice
@@ -349,10 +335,9 @@ class Pipeline:
             extras=extras,
             untracked=untracked,
         )
-        why_left_out = None if left_out is None else left_out.reason
-        self._answered = _Answered(
-            *(stream, frame, examined, recalibrated, tracks, why_left_out, arrival_ns)
-        )
+        why_not = None if left_out is None else left_out.reason
+        remember = partial(self._remember, stream, frame, examined, recalibrated, tracks, why_not)
+        self._answered = remember, stream, frame.detections.n, arrival_ns
         return answer
 
     def _extras(
@@ -410,10 +395,19 @@ class Pipeline:
             return duplicate_frame(frame.frame_id)
         return None
 
-    def _remember(self, answered: _Answered) -> None:
-        """Counts inline labels, and enters the frame for the labels that come later."""
-        stream, frame, examined = answered.stream, answered.frame, answered.examined
-        recalibrated, left_out = answered.recalibrated, answered.left_out
+    def _remember(
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        examined: Examined,
+        recalibrated: Recalibrated,
+        tracks: ReportedTracks | None,
+        left_out: Reason | None,
+    ) -> None:
+        """Counts inline labels, and enters the frame for the labels that come later.
+
+        left_out  the reason why it is not counted, or no label finds it; None: all is well
+        """
         if left_out is Reason.OVERLOAD:
             self.ledger.fates.lose(frame.detections.n, Dropped.OVERLOAD)
             return
@@ -426,27 +420,25 @@ class Pipeline:
             return
         # A frame that comes again tells nothing of the time.
         self._advance_watermark(stream, frame.stamp_ns)
-        batch, slices = examined.batch, recalibrated.slices
-        tracks = tracks_of(frame.detections, batch.rows, answered.tracks)
-        opinions = self._opinions(stream, batch)
-        acted, sequence = recalibrated.acted, self.ledger.next_sequence()
-        version = None if acted is None else acted.version
-        live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
-        now = stamp_ns, live.clock.now_ns, live.generation
+        batch, slices, ledger = examined.batch, recalibrated.slices, self.ledger
+        opinions, sequence = self._opinions(stream, batch), ledger.next_sequence()
+        now = self.live.believed(frame.stamp_ns), self.live.clock.now_ns, self.live.generation
         record = inline_record(frame.detections, examined, opinions, *now)
-        if record is not None:
-            self.counters.truth.add(record.account)
-            made, source = recalibrated.made, stream.number
-            rows = inline_rows(batch, record, slices, made, tracks, source)
-            self.counting.count_rows(rows, version, opinions, record)
-        if frame.frame_id is None:
-            bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
-            self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)
-            return
-        stored = self.ledger.places.stored(
-            stream, frame, examined, recalibrated, tracks, opinions, self.ledger.epoch
-        )
-        self.ledger.enter(stored, slices, opinions, record, sequence)
+        if frame.frame_id is not None or record is not None:
+            known = tracks_of(frame.detections, batch.rows, tracks)
+            stored = ledger.places.stored(
+                stream, frame, examined, recalibrated, known, opinions, ledger.epoch
+            )
+            partition = ledger.partition_of(frame.stamp_ns)
+            pending = PendingFrame(stored, slices, opinions, partition, sequence)
+            if record is not None:
+                self.counters.truth.add(record.account)
+                ledger.count(pending, record)
+            if frame.frame_id is not None:
+                ledger.enter(pending, record)
+                return
+        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
+        ledger.fates.unnamed(frame.detections.n, bare, slices, record)
 
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
         """Pairs the class probabilities of a frame with the slice that they belong to."""

@@ -350,13 +350,12 @@ class LedgerFrames:
         epoch: int,
     ) -> StoredFrame:
         """Copies the usable detections of a frame, so that no buffer of the batch is kept alive."""
-        assert frame.frame_id is not None, "labels cannot name it"
         batch, acted = examined.batch, recalibrated.acted
         sent, made = recalibrated.sent, recalibrated.made
         keys, place = slice_keys(recalibrated.slices, self.slices)
         return StoredFrame(
             header=stream.header,
-            frame_id=frame.frame_id,
+            frame_id=-1 if frame.frame_id is None else frame.frame_id,
             stamp_ns=frame.stamp_ns,
             received=frame.detections.n,
             bare=int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE)),

@@ -26,7 +26,7 @@ from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.pending import SHARES, Dropped, PendingFrame
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
-from monitor.pipeline.truth import MatchedCounting, TruthLedger
+from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Record
 from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
@@ -234,22 +234,21 @@ _ENTRIES = 64
 def _frame_again(ledger: TruthLedger, entry: FrameEntry) -> PendingFrame:
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
     frame.kept = True
-    if ledger.counting.live.see(entry.frame.stamp_ns):
-        ledger.counting.drift.begin_anew()
-    if inline is not None:
-        _come_to(ledger.counting, inline)
+    if ledger.live.see(entry.frame.stamp_ns):
+        ledger.drift.begin_anew()
     ledger.epoch = max(ledger.epoch, entry.frame.epoch)
     if inline is not None:
-        ledger.counting.count(frame, inline)
-        ledger.counting.counters.truth.add(inline.account)
+        _come_to(ledger, inline)
+        ledger.count(frame, inline)
+        ledger.counters.truth.add(inline.account)
     fates.came(frame, inline, wanted=True)
     return frame
 
 
-def _come_to(counting: MatchedCounting, record: LabelRecord) -> None:
+def _come_to(ledger: TruthLedger, record: LabelRecord) -> None:
     """Sets event time to what it was for a record: frames that moved it need not be kept."""
-    if counting.live.come_to(record.generation, record.clock_ns):
-        counting.drift.begin_anew()
+    if ledger.live.come_to(record.generation, record.clock_ns):
+        ledger.drift.begin_anew()
 
 
 def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
@@ -423,9 +422,9 @@ class Resumption:
                 return False
             self._stream_of(kept.entry.frame, now=False)
             frame = self._found(kept, after)
-        _come_to(ledger.counting, entry.record)
+        _come_to(ledger, entry.record)
         ledger.tell(frame, entry.record, entry.sequence)
-        ledger.counting.counters.truth.add(entry.record.account)
+        ledger.counters.truth.add(entry.record.account)
         return True
 
     def _found(self, kept: Kept, after: int) -> PendingFrame:

@@ -17,19 +17,16 @@ from functools import partial
 import numpy as np
 
 from monitor.config import Config
-from monitor.frames.detections import Estimates, FrameBatch, Limits, Reason
+from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import (
     MatchedRows,
     Opinions,
     ReceivedTruth,
     StoredEstimates,
-    StoredFrame,
     TrackIds,
     TruthAnswer,
 )
 from monitor.frames.reasons import Notice
-from monitor.frames.slices import SliceTable
-from monitor.frames.space import IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
@@ -57,75 +54,42 @@ from monitor.store.journal import Journal
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class RowsWithTruth:
-    """m detections of a frame, as sent and as recalibrated, with the record of their labels.
+def rows_with_truth(
+    frame: PendingFrame, record: LabelRecord
+) -> tuple[MatchedRows, LabelledRows | None]:
+    """Returns labelled detections as statistics and drift take them, and as fits and trials do.
 
-    slices  (m,)
-    source  tells tracks (m,) of equal id apart
+    Fits and trials take none without event time.
     """
-
-    space: Space
-    slices: IntArray
-    sent: Estimates
-    made: Estimates
-    tracks: TrackIds | None
-    source: int
-    record: LabelRecord
-
-    def matched(self) -> MatchedRows:
-        """Returns the errors at both stages, as statistics and drift take them."""
-        sent, made, record = self.sent, self.made, self.record
-        error = self.space.error(record.truth, sent.mean)
-        same = made.mean is sent.mean
-        return MatchedRows(
-            space=self.space,
-            slices=self.slices,
-            error=error,
-            covariance=sent.covariance,
-            recalibrated_error=error if same else self.space.error(record.truth, made.mean),
-            recalibrated_covariance=made.covariance,
-            stamp_ns=record.stamp_ns,
-            live=record.live,
-            tracks=self.tracks,
-            source=self.source,
-        )
-
-    def labelled(self) -> LabelledRows | None:
-        """Returns the rows for fits and trials; None without rows or event time."""
-        record = self.record
-        if record.stamp_ns is None or self.slices.size == 0:
-            return None
-        return LabelledRows(
-            self.space,
-            self.slices,
-            self.sent,
-            record.truth,
-            record.stamp_ns,
-            record.delay_ns,
-            self.tracks,
-            self.source,
-        )
-
-
-def inline_rows(
-    batch: FrameBatch,
-    record: LabelRecord,
-    slices: IntArray,
-    made: Estimates,
-    tracks: TrackIds | None,
-    source: int,
-) -> RowsWithTruth:
-    """Takes the rows of a batch whose labels came with it.
-
-    slices, made, tracks  of the whole batch, (n,)
-    """
-    rows = record.rows
-    sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
-    same = made.mean is batch.mean and made.covariance is batch.covariance
-    scored = sent if same else made.take(rows)
-    known = None if tracks is None else tracks.take(rows)
-    return RowsWithTruth(batch.space, slices[rows], sent, scored, known, source, record)
+    rows, stored, space = record.rows, frame.stored, frame.space
+    sent = _scored(stored.sent, record)
+    made = sent if stored.made is None else _scored(stored.made, record)
+    error = space.error(record.truth, sent.mean)
+    tracks = None if stored.tracks is None else stored.tracks.take(rows)
+    matched = MatchedRows(
+        space=space,
+        slices=frame.slices[rows],
+        error=error,
+        covariance=sent.covariance,
+        recalibrated_error=error if made is sent else space.error(record.truth, made.mean),
+        recalibrated_covariance=made.covariance,
+        stamp_ns=record.stamp_ns,
+        live=record.live,
+        tracks=tracks_told(tracks, record.objects),
+        source=stored.source,
+    )
+    if record.stamp_ns is None:
+        return matched, None
+    return matched, LabelledRows(
+        space=space,
+        slices=matched.slices,
+        sent=sent,
+        truth=record.truth,
+        stamp_ns=record.stamp_ns,
+        delay_ns=record.delay_ns,
+        tracks=matched.tracks,
+        source=stored.source,
+    )
 
 
 def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
@@ -139,92 +103,6 @@ def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds |
     if tracks is None:
         return TrackIds(told, objects.known)
     return TrackIds(np.where(objects.known, told, tracks.id), objects.known | tracks.known)
-
-
-@dataclass(slots=True)
-class MatchedCounting:
-    """Counts matched detections of one pipeline."""
-
-    live: LiveStatistics
-    slices: SliceTable
-    drift: DriftWatch
-    learning: LabelledTracks
-    counters: Counters
-
-    def count(self, frame: PendingFrame, record: LabelRecord) -> None:
-        """Counts the detections of a frame that labels matched; cheap."""
-        rows = self._rows(frame, record) if record.rows.size else None
-        self.count_rows(rows, frame.stored.version, frame.opinions, record)
-
-    def count_rows(
-        self,
-        rows: RowsWithTruth | None,
-        version: str | None,
-        opinions: Opinions | None,
-        record: LabelRecord,
-    ) -> None:
-        """Counts rows, and class probabilities of their frame, by the record of their labels.
-
-        rows  None: no detection has ground truth
-        """
-        if rows is not None and rows.slices.size:
-            matched = rows.matched()
-            in_overflow = np.isin(rows.slices, self.slices.overflowing)
-            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-            self.live.count(matched)
-            # Drift and recalibrators cannot retract the label that a late one replaces.
-            if record.live or not record.replaces:
-                # The statistics hold the rows already, so the ledger must hold them too.
-                fault = "matched detections were not counted for drift and recalibrators"
-                with contained(self.counters, log, fault):
-                    self.drift.add(matched, version)
-                    labelled = rows.labelled()
-                    if labelled is not None:
-                        self.learning.take(labelled)
-        self._count_classes(opinions, record, record.stamp_ns)
-
-    def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
-        """Retracts a record from the statistics, exactly.
-
-        Evidence of drift and the tracks for fits stay: neither can be retracted.
-        """
-        # Rows that were counted before event time began anew are older than every window.
-        stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
-        if record.rows.size:
-            rows = self._rows(frame, record).matched()
-            self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
-        self._count_classes(frame.opinions, record, stamp_ns, retracts=True)
-
-    def _rows(self, frame: PendingFrame, record: LabelRecord) -> RowsWithTruth:
-        rows, stored = record.rows, frame.stored
-        sent = _scored(stored.sent, record)
-        made = sent if stored.made is None else _scored(stored.made, record)
-        tracks = None if stored.tracks is None else stored.tracks.take(rows)
-        told, slices = tracks_told(tracks, record.objects), frame.slices[rows]
-        return RowsWithTruth(frame.space, slices, sent, made, told, stored.source, record)
-
-    def _count_classes(
-        self,
-        opinions: Opinions | None,
-        record: LabelRecord,
-        stamp_ns: int | None,
-        *,
-        retracts: bool = False,
-    ) -> None:
-        """Counts class probabilities of labelled rows with their true class.
-
-        A fault costs the class statistics of these rows alone.
-        """
-        rows = record.class_rows
-        if opinions is None or rows.size == 0:
-            return
-        with contained(self.counters, log, "matched class probabilities were not counted"):
-            place = opinions.index
-            if place is None or self.live.class_slices.slices[place].overflow:
-                self.counters.overflow_classified += rows.size
-            matched = opinions.matched(rows, record.true_class, stamp_ns)
-            if matched is not None:
-                self.live.count(replace(matched, retracts=retracts))
 
 
 def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:
@@ -303,7 +181,10 @@ class TruthLedger:
 
     config: Config
     limits: Limits
-    counting: MatchedCounting
+    live: LiveStatistics
+    drift: DriftWatch
+    learning: LabelledTracks
+    counters: Counters
     streams: Mapping[str, Stream]
     journal: Journal
     fates: Fates = field(init=False)
@@ -316,9 +197,9 @@ class TruthLedger:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.fates = Fates(self.counting.counters, PendingStore(config.pending.max_bytes))
+        self.fates = Fates(self.counters, PendingStore(config.pending.max_bytes))
         angles = config.statistics.angles_in_joint
-        self.places = LedgerFrames(self.counting.slices, self.counting.live.class_slices, angles)
+        self.places = LedgerFrames(self.live.slices, self.live.class_slices, angles)
 
     # ---- frames
 
@@ -330,8 +211,8 @@ class TruthLedger:
     def partition_of(self, stamp_ns: int | None) -> int:
         """Returns the partition of an event time; of now if there is none, or none is believed."""
         length_ns = int(self.config.pending.partition_minutes * 60e9)
-        believed = self.counting.live.believed(stamp_ns)
-        time_ns = self.counting.live.clock.now_ns if believed is None else believed
+        believed = self.live.believed(stamp_ns)
+        time_ns = self.live.clock.now_ns if believed is None else believed
         return 0 if time_ns is None else time_ns // length_ns
 
     def sampled(self, frame_id: int) -> bool:
@@ -340,19 +221,10 @@ class TruthLedger:
         mixed = (frame_id * 0x9E3779B97F4A7C15) & (2**64 - 1)
         return (mixed >> 33) % self.config.pending.keep_one_frame_in == 0
 
-    def enter(
-        self,
-        stored: StoredFrame,
-        slices: IntArray,
-        opinions: Opinions | None,
-        inline: LabelRecord | None,
-        sequence: int,
-    ) -> None:
+    def enter(self, frame: PendingFrame, inline: LabelRecord | None) -> None:
         """Enters a frame that was answered, and the labels with it, which are counted already."""
-        partition = self.partition_of(stored.stamp_ns)
-        frame = PendingFrame(stored, slices, opinions, partition, sequence)
-        entry = FrameEntry(sequence, partition, stored, inline)
-        if inline is not None or self.sampled(stored.frame_id):
+        entry = FrameEntry(frame.sequence, frame.partition, frame.stored, inline)
+        if inline is not None or self.sampled(frame.stored.frame_id):
             frame.kept = self.journal.note(entry)
             missed = Dropped.DISK_BUSY
         else:
@@ -442,7 +314,7 @@ class TruthLedger:
     def _report(
         self, labels: ReceivedTruth, frame: PendingFrame, ahead: Ahead | None
     ) -> TruthAnswer:
-        counters, live = self.counting.counters, self.counting.live
+        counters, live = self.counters, self.live
         revised, told = revises(labels, frame), labels_told(labels)
         if labels.stamp_ns not in (None, frame.stored.stamp_ns):
             return self._answered(TruthAccount(orphan=told), OTHER_FRAME)
@@ -502,14 +374,68 @@ class TruthLedger:
 
     def _answered(self, account: TruthAccount, *notices: Notice) -> TruthAnswer:
         """Counts labels that change nothing."""
-        self.counting.counters.truth.add(account)
+        self.counters.truth.add(account)
         return TruthAnswer(account, notices)
 
     def tell(self, frame: PendingFrame, record: LabelRecord, sequence: int) -> int:
         """Counts what labels tell of a frame; returns the detections whose fate they take back."""
         if record.replaces:
             for earlier in frame.records:
-                self.counting.take_back(frame, earlier)
-        self.counting.count(frame, record)
+                self.take_back(frame, earlier)
+        self.count(frame, record)
         frame.last = sequence
         return self.fates.tell(frame, record)
+
+    # ---- statistics
+
+    def count(self, frame: PendingFrame, record: LabelRecord) -> None:
+        """Counts the detections of a frame that labels matched, with their classes; cheap."""
+        if record.rows.size:
+            matched, labelled = rows_with_truth(frame, record)
+            in_overflow = np.isin(matched.slices, self.live.slices.overflowing)
+            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+            self.live.count(matched)
+            # Drift and recalibrators cannot retract the label that a late one replaces.
+            if record.live or not record.replaces:
+                # The statistics hold the rows already, so the ledger must hold them too.
+                fault = "matched detections were not counted for drift and recalibrators"
+                with contained(self.counters, log, fault):
+                    self.drift.add(matched, frame.stored.version)
+                    if labelled is not None:
+                        self.learning.take(labelled)
+        self._count_classes(frame.opinions, record, record.stamp_ns)
+
+    def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
+        """Retracts a record from the statistics, exactly.
+
+        Evidence of drift and the tracks for fits stay: neither can be retracted.
+        """
+        # Rows that were counted before event time began anew are older than every window.
+        stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
+        if record.rows.size:
+            rows, _ = rows_with_truth(frame, record)
+            self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
+        self._count_classes(frame.opinions, record, stamp_ns, retracts=True)
+
+    def _count_classes(
+        self,
+        opinions: Opinions | None,
+        record: LabelRecord,
+        stamp_ns: int | None,
+        *,
+        retracts: bool = False,
+    ) -> None:
+        """Counts class probabilities of labelled rows with their true class.
+
+        A fault costs the class statistics of these rows alone.
+        """
+        rows = record.class_rows
+        if opinions is None or rows.size == 0:
+            return
+        with contained(self.counters, log, "matched class probabilities were not counted"):
+            place = opinions.index
+            if place is None or self.live.class_slices.slices[place].overflow:
+                self.counters.overflow_classified += rows.size
+            matched = opinions.matched(rows, record.true_class, stamp_ns)
+            if matched is not None:
+                self.live.count(replace(matched, retracts=retracts))

@@ -313,7 +313,7 @@ def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
         "slice",
         (
             (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
-            for index, entry in enumerate(ledger.counting.slices.slices)
+            for index, entry in enumerate(ledger.live.slices.slices)
         ),
     )
     gated, near = (int(shares.counts[name].sum()) for name in ("gated", "near_gate"))

@@ -15,7 +15,7 @@ from monitor.pipeline import frame_path
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
-from monitor.pipeline.truth import MatchedCounting, TruthLedger
+from monitor.pipeline.truth import TruthLedger
 from monitor.recalibration.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
@@ -269,7 +269,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "examine": (frame_path, "examine"),
     "describe": (frame_path, "describe"),
     "store": (LedgerFrames, "stored"),
-    "count": (MatchedCounting, "count_rows"),
+    "count": (TruthLedger, "count"),
     "enter": (TruthLedger, "enter"),
     "watermark": (Pipeline, "_advance_watermark"),
 }

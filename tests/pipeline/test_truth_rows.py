@@ -1,15 +1,17 @@
 """The same detections teach recalibrators that the statistics count."""
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates, Limits, examine
-from monitor.frames.frame import TrackIds
+from monitor.frames.frame import MatchedRows, StoredFrame, TrackIds, stored_estimates
 from monitor.matching.objects import INLINE, LabelRecord
-from monitor.pipeline.truth import RowsWithTruth, inline_rows, tracks_told
-from tests.piped import DOUBLE, XYZ, sent
+from monitor.pipeline.pending import PendingFrame
+from monitor.pipeline.truth import rows_with_truth, tracks_told
+from monitor.promotion.tracks import LabelledRows
+from tests.piped import DOUBLE, HEADER, XYZ, sent
 from tests.received import detections
 
 ROWS = np.array([0, 2, 3])
@@ -18,22 +20,31 @@ TRACKS = TrackIds(np.array([7, 8, 9, 7], np.uint64), np.array([True, True, False
 BATCH = examine(detections([sent(i, truth=True) for i in range(4)]), XYZ, 4, Limits()).batch
 
 
-def rows_of(*, recalibrated: bool = False, rows=ROWS) -> RowsWithTruth:
+def rows_of(
+    *, recalibrated: bool = False, rows=ROWS, stamp_ns: int | None = 5
+) -> tuple[MatchedRows, LabelledRows | None]:
     """Three of four usable detections, the truth of which has come with them."""
-    record = LabelRecord(
-        revision=INLINE, rows=rows, truth=BATCH.truth[rows], stamp_ns=5, delay_ns=11, live=False
-    )
-    made = Estimates(BATCH.mean, BATCH.covariance, BATCH.diagonal)
+    told: dict[str, Any] = {
+        "rows": rows,
+        "truth": BATCH.truth[rows],
+        "stamp_ns": stamp_ns,
+        "delay_ns": 11,
+    }
+    record = LabelRecord(revision=INLINE, live=False, **told)
+    made = sent = Estimates(BATCH.mean, BATCH.covariance, BATCH.diagonal)
     if recalibrated:
-        made = DOUBLE.apply(made, SLICES, [("car",), ("bus",)])
-    return inline_rows(BATCH, record, SLICES, made, TRACKS, 3)
+        made = DOUBLE.apply(sent, SLICES, [("car",), ("bus",)])
+    stored = StoredFrame(
+        *(HEADER, 1, 5, 4, BATCH.id, BATCH.class_index, (), SLICES.astype(np.uint16)),
+        *(stored_estimates(sent), stored_estimates(made) if recalibrated else None, None),
+        *(BATCH.id[:0], TRACKS, 3),
+    )
+    return rows_with_truth(PendingFrame(stored, SLICES), record)
 
 
 @pytest.mark.parametrize("recalibrated", [False, True])
 def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
-    rows = rows_of(recalibrated=recalibrated)
-    assert (rows.made is rows.sent) is not recalibrated
-    learned, counted = rows.labelled(), rows.matched()
+    counted, learned = rows_of(recalibrated=recalibrated)
     assert learned is not None
     assert learned.n == counted.n == 3
     assert learned.slices.tolist() == counted.slices.tolist() == [1, 1, 1]
@@ -52,13 +63,11 @@ def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
     assert learned.tracks.known.tolist() == [True, False, True]
 
 
-def test_nothing_is_learned_from_no_rows_and_from_what_is_of_no_known_time():
-    rows = rows_of()
-    timeless = replace(rows, record=replace(rows.record, stamp_ns=None))
-    assert (timeless.labelled(), timeless.matched().n) == (None, 3)
-    assert replace(rows, record=replace(rows.record, stamp_ns=0)).labelled() is not None
-    none = rows_of(rows=np.zeros(0, np.int64))
-    assert (none.labelled(), none.matched().n) == (None, 0)
+def test_nothing_is_learned_from_what_is_of_no_known_time():
+    timeless, none = rows_of(stamp_ns=None), rows_of(rows=np.zeros(0, np.int64), stamp_ns=None)
+    assert (timeless[1], timeless[0].n) == (None, 3)
+    assert rows_of(stamp_ns=0)[1] is not None
+    assert (none[1], none[0].n) == (None, 0)
 
 
 def test_the_labellers_objects_stand_before_tracks_and_never_meet_them():
