@@ -388,16 +388,24 @@ class TruthAnswer:
     durable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SliceKey:
+    """Name of a slice, equal in every run, unlike its index."""
+
+    name: str
+    overflow: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Opinions:
     """Class probabilities of the m detections of a frame that have some.
 
-    index   of the class slice; None if there was no room for one
+    slice   of the class statistics; None if there was no room for one
     rows    (m,) positions in the batch, ascending
     values  (m, M, C) M opinions on at least two classes
     """
 
-    index: int | None
+    slice: SliceKey | None
     rows: IntArray
     values: FloatArray
 
@@ -408,24 +416,12 @@ class Opinions:
         found[found] = self.rows[place[found]] == rows[found]
         return found
 
-    def matched(
-        self, rows: IntArray, true_class: IntArray, stamp_ns: int | None
-    ) -> MatchedClasses | None:
-        """Joins rows of the batch (n,), all of which have opinions, with their true class (n,).
 
-        returns  None if there is no slice to count them in
-        """
-        if self.index is None:
-            return None
-        place = np.searchsorted(self.rows, rows)
-        return MatchedClasses(self.index, self.values[place], true_class, stamp_ns)
-
-
-def opinions_of(probabilities: FloatArray, index: int | None) -> Opinions:
+def opinions_of(probabilities: FloatArray, slice: SliceKey | None) -> Opinions:
     """Packs the class probabilities of a batch (n, M, C), leaving out rows of NaN."""
     rows = np.flatnonzero(~np.isnan(probabilities[:, 0, 0]))
     values = probabilities if rows.size == probabilities.shape[0] else probabilities[rows]
-    return Opinions(index, rows, values)
+    return Opinions(slice, rows, values)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -449,14 +445,6 @@ class MatchedClasses(Columns):
     def n(self) -> int:
         """Counts the rows."""
         return int(self.label.size)
-
-
-@dataclass(frozen=True, slots=True)
-class SliceKey:
-    """Name of a slice, equal in every run, unlike its index."""
-
-    name: str
-    overflow: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -492,20 +480,6 @@ def stored_estimates(estimates: Estimates) -> StoredEstimates:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class StoredOpinions:
-    """Class probabilities of the m detections that have some.
-
-    slice   of the class statistics; None if there was no room for one
-    rows    (m,) positions, ascending
-    values  (m, M, C)
-    """
-
-    slice: SliceKey | None
-    rows: IntArray
-    values: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class StoredFrame:
     """One frame: the n usable detections of the `received` ones.
 
@@ -536,7 +510,7 @@ class StoredFrame:
     unusable: IdArray
     tracks: TrackIds | None = None
     source: int = 0
-    opinions: StoredOpinions | None = None
+    opinions: Opinions | None = None
     epoch: int = 0
     bare: int = 0
 

@@ -26,6 +26,7 @@ from monitor.frames.frame import (
     ReceivedTruth,
     Refusal,
     ReportedTracks,
+    SliceKey,
     TruthAnswer,
     opinions_of,
 )
@@ -430,7 +431,7 @@ class Pipeline:
                 stream, frame, examined, recalibrated, known, opinions, ledger.epoch
             )
             partition = ledger.partition_of(frame.stamp_ns)
-            pending = PendingFrame(stored, slices, opinions, partition, sequence)
+            pending = PendingFrame(stored, slices, partition, sequence)
             if record is not None:
                 self.counters.truth.add(record.account)
                 ledger.count(pending, record)
@@ -446,8 +447,12 @@ class Pipeline:
         # One class leaves nothing to be calibrated.
         if batch.probabilities is None or len(header.classes) < 2:
             return None
-        slice_index = self.live.class_slices.index(header.stream, header.classes)
-        return opinions_of(batch.probabilities, slice_index)
+        table = self.live.class_slices
+        index = table.index(header.stream, header.classes)
+        if index is None:
+            return opinions_of(batch.probabilities, None)
+        entry = table.slices[index]
+        return opinions_of(batch.probabilities, SliceKey(entry.name, entry.overflow))
 
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is None:

@@ -27,7 +27,6 @@ from monitor.frames.frame import (
     SliceKey,
     StoredEstimates,
     StoredFrame,
-    StoredOpinions,
     TrackIds,
     stored_estimates,
 )
@@ -92,7 +91,6 @@ class PendingFrame:
 
     stored: StoredFrame
     slices: IntArray
-    opinions: Opinions | None = None
     partition: int = 0
     sequence: int = 0
     kept: bool = False
@@ -158,7 +156,7 @@ class PendingFrame:
         k = self.space.k
         none = StoredEstimates(np.zeros((0, k)), np.zeros((0, k)), np.zeros(0, bool))
         self.stored = replace(self.stored, sent=none, made=None, tracks=None, opinions=None)
-        self.opinions, self.records, self.released = None, [], True
+        self.records, self.released = [], True
 
 
 def _record_bytes(record: LabelRecord) -> int:
@@ -369,16 +367,9 @@ class LedgerFrames:
             unusable=np.sort(frame.detections.ids_beside(batch.rows)),
             tracks=tracks,
             source=stream.number,
-            opinions=self._stored_opinions(opinions),
+            opinions=opinions,
             epoch=epoch,
         )
-
-    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
-        if opinions is None:
-            return None
-        entry = None if opinions.index is None else self.class_slices.slices[opinions.index]
-        key = None if entry is None else SliceKey(entry.name, entry.overflow)
-        return StoredOpinions(key, opinions.rows, opinions.values)
 
     def placed(self, entry: FrameEntry) -> PendingFrame:
         """Makes the frame as it came, without the labels that came with it."""
@@ -388,17 +379,9 @@ class LedgerFrames:
         stored = replace(entry.frame, header=replace(header, space=space))
         index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
         slices = np.array(index, np.int64)[stored.slice.astype(np.int64)]
-        opinions = self._opinions(stored)
-        return PendingFrame(stored, slices, opinions, entry.partition, entry.sequence)
-
-    def _opinions(self, stored: StoredFrame) -> Opinions | None:
-        if stored.opinions is None:
-            return None
-        key, place = stored.opinions.slice, None
-        if key is not None:
-            names = stored.header.classes
-            place = self.class_slices.place(names, key.name, overflow=key.overflow)
-        return Opinions(place, stored.opinions.rows, stored.opinions.values)
+        if stored.opinions is not None and (key := stored.opinions.slice) is not None:
+            self.class_slices.place(header.classes, key.name, overflow=key.overflow)
+        return PendingFrame(stored, slices, entry.partition, entry.sequence)
 
     def as_told(self, kept: Kept) -> PendingFrame:
         """Makes the frame as it was after the last of its labels."""

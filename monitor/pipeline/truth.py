@@ -19,10 +19,11 @@ import numpy as np
 from monitor.config import Config
 from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import (
+    MatchedClasses,
     MatchedRows,
-    Opinions,
     ReceivedTruth,
     StoredEstimates,
+    StoredFrame,
     TrackIds,
     TruthAnswer,
 )
@@ -403,7 +404,7 @@ class TruthLedger:
                     self.drift.add(matched, frame.stored.version)
                     if labelled is not None:
                         self.learning.take(labelled)
-        self._count_classes(frame.opinions, record, record.stamp_ns)
+        self._count_classes(frame.stored, record, record.stamp_ns)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.
@@ -415,11 +416,11 @@ class TruthLedger:
         if record.rows.size:
             rows, _ = rows_with_truth(frame, record)
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
-        self._count_classes(frame.opinions, record, stamp_ns, retracts=True)
+        self._count_classes(frame.stored, record, stamp_ns, retracts=True)
 
     def _count_classes(
         self,
-        opinions: Opinions | None,
+        stored: StoredFrame,
         record: LabelRecord,
         stamp_ns: int | None,
         *,
@@ -429,13 +430,15 @@ class TruthLedger:
 
         A fault costs the class statistics of these rows alone.
         """
-        rows = record.class_rows
+        opinions, rows, table = stored.opinions, record.class_rows, self.live.class_slices
         if opinions is None or rows.size == 0:
             return
         with contained(self.counters, log, "matched class probabilities were not counted"):
-            place = opinions.index
-            if place is None or self.live.class_slices.slices[place].overflow:
+            key = opinions.slice
+            if key is None or key.overflow:
                 self.counters.overflow_classified += rows.size
-            matched = opinions.matched(rows, record.true_class, stamp_ns)
-            if matched is not None:
-                self.live.count(replace(matched, retracts=retracts))
+            if key is not None:
+                index = table.place(stored.header.classes, key.name, overflow=key.overflow)
+                values = opinions.values[np.searchsorted(opinions.rows, rows)]
+                true_class = record.true_class
+                self.live.count(MatchedClasses(index, values, true_class, stamp_ns, retracts))

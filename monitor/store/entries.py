@@ -24,10 +24,10 @@ from google.protobuf.message import DecodeError
 
 from monitor.frames.frame import (
     Header,
+    Opinions,
     SliceKey,
     StoredEstimates,
     StoredFrame,
-    StoredOpinions,
     TrackIds,
 )
 from monitor.frames.space import packed_covariances, unpacked_covariances
@@ -266,7 +266,7 @@ def _estimates_message(stored: StoredEstimates) -> pb.KeptEstimates:
     return pb.KeptEstimates(**arrays)
 
 
-def _opinions_message(stored: StoredOpinions) -> pb.KeptOpinions:
+def _opinions_message(stored: Opinions) -> pb.KeptOpinions:
     key = stored.slice
     return pb.KeptOpinions(
         slice=None if key is None else pb.KeptSlice(**values_of(key, _OF_SLICE)),
@@ -320,9 +320,9 @@ def _estimates(message: pb.KeptEstimates, n: int, k: int) -> StoredEstimates:
     return StoredEstimates(mean, packed.reshape(n, width), _FLAGS.read(message.diagonal, n))
 
 
-def _opinions(message: pb.KeptOpinions, classes: int) -> StoredOpinions:
+def _opinions(message: pb.KeptOpinions, classes: int) -> Opinions:
     rows, key = _NATURALS.read(message.rows), message.slice
-    return StoredOpinions(
+    return Opinions(
         SliceKey(key.name, key.overflow) if message.HasField("slice") else None,
         rows,
         FLOATS.read(message.values, rows.size, message.opinions, classes),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Limits, Reason, ReceivedDetections, examine
-from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, TrackIds
+from monitor.frames.frame import Header, Opinions, ReceivedFrame, ReportedTracks, SliceKey, TrackIds
 from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
@@ -68,7 +68,7 @@ def pending_frame(
 
     doubled  some recalibrator has changed all of it
     """
-    header, table, classes = header_of(k, stream), SliceTable(frozenset(), 1), class_table()
+    header, table = header_of(k, stream), SliceTable(frozenset(), 1)
     table.place(header.space, "all")
     examined = examine(received, header.space, 2, Limits())
     batch = examined.batch
@@ -76,7 +76,7 @@ def pending_frame(
     made = Estimates(batch.mean + 1.0, 2.0 * batch.covariance, batch.diagonal) if doubled else sent
     slices, sound = np.zeros(batch.id.size, np.int64), np.ones(batch.id.size, bool)
     by = StreamSlices(table, header.space, stream, header.classes)
-    stored = LedgerFrames(table, classes, False).stored(
+    stored = LedgerFrames(table, ClassSliceTable(False, 1), False).stored(
         Stream(header, by, 9),
         ReceivedFrame(number, stamp_ns, received),
         examined,
@@ -85,15 +85,9 @@ def pending_frame(
         opinions,
         3,
     )
-    frame = PendingFrame(stored, slices, opinions, partition)
+    frame = PendingFrame(stored, slices, partition)
     frame.kept = kept
     return frame
-
-
-def class_table() -> ClassSliceTable:
-    table = ClassSliceTable(False, 1)
-    table.place(("car", "bus"), "all")
-    return table
 
 
 def waiting(n: int, number: int = 0, form: str = FULL, **more: Any) -> PendingFrame:
@@ -163,7 +157,7 @@ OWN = 8 + 8 + 2 + (8 + 1)
 DIAGONAL, GAUSSIAN = 8 * 3 + 8 * 3 + 1, 8 * 3 + 8 * 6 + 1
 TRACKS = TrackIds(np.arange(10).astype(np.uint64), np.ones(10, bool))
 # Of two rows, four of two classes each.
-OPINIONS = Opinions(0, np.array([1, 5]), np.full((2, 4, 2), 0.5))
+OPINIONS = Opinions(SliceKey("all"), np.array([1, 5]), np.full((2, 4, 2), 0.5))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +293,7 @@ def test_only_so_many_dropped_frames_are_remembered(monkeypatch):
 @pytest.mark.parametrize("more", [{}, {"doubled": True}, {"form": VARIANCES}])
 def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short(more):
     tracks = TrackIds(np.arange(4).astype(np.uint64), np.ones(4, bool))
-    opinions = Opinions(0, np.array([0, 2]), np.full((2, 1, 2), 0.5))
+    opinions = Opinions(SliceKey("all"), np.array([0, 2]), np.full((2, 1, 2), 0.5))
     frame = waiting(4, tracks=tracks, opinions=opinions, **more)
     other, ids = waiting(2, 1), frame.stored.id.copy()
     store = store_of(other, frame)
@@ -317,7 +311,7 @@ def test_a_frame_of_which_nothing_waits_keeps_its_ids_alone_once_memory_is_short
     stored = frame.stored
     assert frame.nbytes == FRAME_OVERHEAD + 4 * OWN
     assert (stored.n, frame.waiting, frame.records) == (4, 0, [])
-    assert frame.opinions is stored.opinions is stored.tracks is stored.made is None
+    assert stored.opinions is stored.tracks is stored.made is None
     assert stored.sent.estimates(NONE).covariance.shape == (0, 3, 3)
     laws.assert_same(stored.id, ids)
     assert store.get(("s", 0)) is frame

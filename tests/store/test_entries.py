@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import (
     Header,
+    Opinions,
     SliceKey,
     StoredEstimates,
     StoredFrame,
-    StoredOpinions,
     TrackIds,
     stored_estimates,
 )
@@ -76,11 +76,11 @@ class Draw:
         covariance[diagonal] *= np.eye(k)
         return stored_estimates(Estimates(self.random.normal(size=(n, k)), covariance, diagonal))
 
-    def opinions(self, n: int) -> StoredOpinions:
+    def opinions(self, n: int) -> Opinions:
         rows = np.flatnonzero(self.random.random(n) < 0.7)
         size = rows.size, int(self.random.integers(1, 4))
         place = SliceKey("lidar") if self.there() else None
-        return StoredOpinions(place, rows, self.random.dirichlet(np.ones(len(CLASSES)), size))
+        return Opinions(place, rows, self.random.dirichlet(np.ones(len(CLASSES)), size))
 
 
 def a_frame(seed: int, n: int = 4, k: int = 2, *, whole: bool = False) -> StoredFrame:
