@@ -14,7 +14,8 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -128,6 +129,36 @@ def claimed(config: Config, environment: Mapping[str, str]) -> Claim | None:
     return None
 
 
+def _documents(stored: Mapping[str, bytes]) -> dict[str, AnySelection]:
+    """Reads the recalibrators that can be used, by version."""
+    documents = {}
+    for version, document in stored.items():
+        try:
+            selection = any_selection_from_json(document)
+            if selection.version != version:
+                raise InvalidRecalibrator(f"its content has the version {selection.version}.")
+            documents[version] = selection
+        except ValueError as error:
+            log.warning("state: recalibrator %s is left out: %s", version, error)
+    return documents
+
+
+def _register(documents: Mapping[str, AnySelection], body: bytes) -> RegisterState:
+    """Reads the register.
+
+    raises  UnusableFile where a recalibrator is lost that is active; those that only a rollback
+            would need are left out, and must not stop a start
+    """
+    state, there = REGISTER_CODEC.read(body), _ALWAYS_THERE.union(documents)
+    if lost := sorted(state.active - there):
+        raise UnusableFile(f"recalibrator {lost[0]} is active, and its document cannot be used.")
+    if lost := sorted(state.named - there):
+        log.warning(
+            "state: a rollback leaves out %s, whose documents cannot be used", ", ".join(lost)
+        )
+    return state.without(frozenset(lost))
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """Keeps the state of one sidecar in a folder that it has claimed; without one, nothing.
@@ -139,7 +170,6 @@ class Checkpoints:
     previous       files of the version before, which are taken over where there is no state yet
     soon           set by whoever cannot wait for the next one
     position       of what was loaded; 0: nothing was, None: it is not known
-    continues      what was loaded, in words; '' where nothing was
     written_at     monotonic seconds of the last checkpoint; None before the first
     failures       checkpoints that came to nothing; the next one tries again
     refused        generations that could not be used at the start
@@ -152,7 +182,6 @@ class Checkpoints:
     previous: PreviousPaths
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     position: int | None = field(default=0, init=False)
-    continues: str = field(default="", init=False)
     written_at: float | None = field(default=None, init=False)
     failures: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
@@ -209,15 +238,20 @@ class Checkpoints:
             # The first start of this version: once written, state.db is what is gone on with.
             found, source = self._taken_over(), "the files of the version before"
         if found is not None:
-            self.continues = self._described(found, source)
-            log.info("state: %s", self.continues)
+            known = [] if found.statistics is None else found.statistics.state.slices
+            log.info(
+                "state: continues from %s: %d matched detections of %d slices, %d recalibrators, "
+                "%d records, %d alarms that stay",
+                *(source, sum(one.n for one in known), len(known), len(found.documents)),
+                *(len(found.records), 0 if found.drift is None else len(found.drift.latched)),
+            )
         return found
 
     def _taken_over(self) -> _Found | None:
         """Reads the files of the version before; None where there are none that can be used."""
         try:
             contents = previous_contents(self.previous)
-            found = None if contents is None else self._decoded(self._usable(contents))
+            found = None if contents is None else self._decoded(contents, apart=True)
         except (ValueError, OSError) as error:
             log.warning(
                 "state: the files of the version before cannot be taken over: %s All begins anew. "
@@ -231,95 +265,48 @@ class Checkpoints:
             self.soon.set()
         return found
 
-    def _usable(self, contents: Contents) -> Contents:
-        """Leaves out what cannot be used of files that were written apart, each alone."""
-        parts = dict(contents.parts)
-        readers: dict[str, Callable[[bytes], object]] = {
-            _STATISTICS: parsed,
-            _DRIFT: read_family,
-            _REGISTER: lambda _: self._register(contents),
-        }
-        for name, read in readers.items():
-            try:
-                read(parts.get(name, b"")) if name in parts else None
-            except IncompatibleStatistics:
-                pass  # it is said where it is added
-            except ValueError as error:
-                log.warning("state: the %s of the version before is left out: %s", name, error)
-                self.refused += 1
-                del parts[name]
-        return replace(contents, parts=parts)
-
-    def _described(self, found: _Found, source: str) -> str:
-        known = [] if found.statistics is None else found.statistics.state.slices
-        alarms = 0 if found.drift is None else len(found.drift.latched)
-        return (
-            f"continues from {source}: {sum(one.n for one in known)} matched detections of "
-            f"{len(known)} slices, {len(found.documents)} recalibrators, {len(found.records)} "
-            f"records, {alarms} alarms that stay"
-        )
-
-    def _decoded(self, contents: Contents) -> _Found:
+    def _decoded(self, contents: Contents, *, apart: bool = False) -> _Found:
         """Reads a generation; its statistics are added once all else can be used.
 
+        apart   its parts were written apart: one that cannot be used is left out alone
         raises  ValueError; nothing is added then
         """
-        parts = contents.parts
-        register, documents = self._register(contents)
-        drift = None
-        if _DRIFT in parts and self.promotions.pipeline.drift.watching:
-            drift = read_family(parts[_DRIFT])
+
+        def part(name: str, read: Callable[[bytes], Value]) -> Value | None:
+            try:
+                return read(contents.parts[name]) if name in contents.parts else None
+            except ValueError as error:
+                if not apart or isinstance(error, IncompatibleStatistics):
+                    raise
+                log.warning("state: the %s of the version before is left out: %s", name, error)
+                self.refused += 1
+                return None
+
+        pipeline, documents = self.promotions.pipeline, _documents(contents.recalibrators)
+        register = part(_REGISTER, partial(_register, documents))
+        drift = part(_DRIFT, read_family) if pipeline.drift.watching else None
         records = []
         for record in contents.records:
             # It is as it was written: another version has written what it does not understand.
             with contextlib.suppress(InvalidDocument):
                 records.append(RECORD_CODEC.read(record))
-        run = RUN_STATE.read(parts[_RUN]) if _RUN in parts else None
+        run = part(_RUN, RUN_STATE.read)
         if run is not None and run.sequence != contents.position:
             raise UnusableFile("its parts are not of its position in the ledger: it is damaged.")
         statistics = None
-        if _STATISTICS in parts:
-            try:
-                statistics = parsed(parts[_STATISTICS])
-                finished(self.promotions.pipeline.live.import_in_steps(statistics.state))
-            except IncompatibleStatistics as error:
-                # Other bins are no reason to forget recalibrators and alarms.
-                file = self._file
-                ours = file is not None and contents.source in file.generations
-                kept = file.keep_copy(contents.source) if file is not None and ours else ""
-                log.warning("state: %s Statistics begin anew. %s", error, kept)
-                self.refused += 1
-                statistics = run = None
+        try:
+            statistics = part(_STATISTICS, parsed)
+            if statistics is not None:
+                finished(pipeline.live.import_in_steps(statistics.state))
+        except IncompatibleStatistics as error:
+            # Other bins are no reason to forget recalibrators and alarms.
+            file = self._file
+            ours = file is not None and contents.source in file.generations
+            kept = file.keep_copy(contents.source) if file is not None and ours else ""
+            log.warning("state: %s Statistics begin anew. %s", error, kept)
+            self.refused += 1
+            statistics = run = None
         return _Found(contents.position, statistics, run, drift, register, documents, records)
-
-    def _register(self, contents: Contents) -> tuple[RegisterState | None, dict[str, AnySelection]]:
-        """Reads the register, and the recalibrators that can be used.
-
-        raises  UnusableFile where one is lost that is active; those that only a rollback would need
-                are left out, and must not stop a start
-        """
-        documents = {}
-        for version, document in contents.recalibrators.items():
-            try:
-                selection = any_selection_from_json(document)
-                if selection.version != version:
-                    raise InvalidRecalibrator(f"its content has the version {selection.version}.")
-                documents[version] = selection
-            except ValueError as error:
-                log.warning("state: recalibrator %s is left out: %s", version, error)
-        if _REGISTER not in contents.parts:
-            return None, documents
-        state = REGISTER_CODEC.read(contents.parts[_REGISTER])
-        there = _ALWAYS_THERE.union(documents)
-        if lost := sorted(state.active - there):
-            raise UnusableFile(
-                f"recalibrator {lost[0]} is active, and its document cannot be used."
-            )
-        if lost := sorted(state.named - there):
-            log.warning(
-                "state: a rollback leaves out %s, whose documents cannot be used", ", ".join(lost)
-            )
-        return state.without(frozenset(lost)), documents
 
     def _continue(self, found: _Found) -> set[str]:
         """Puts what was found where it belongs; returns the kinds of recalibrators as they were."""
