@@ -39,7 +39,7 @@ from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Events, Overload, contained
 from monitor.pipeline.learning import LabelledTracks
-from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Dropped, PendingFrame, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.streams import (
@@ -105,7 +105,7 @@ class Pipeline:
         self.limits = Limits(
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
-        self.live = live_statistics(self.config)
+        self.live = LiveStatistics(self.config)
         settings = self.config.promotion.settings()
         self.learning = LabelledTracks(settings, self.limits, self.slices, self.recalibrators)
         watched = self.config.drift

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
-from monitor.statistics.bins import Binning, ExportEdges, SliceBins
+from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
 from monitor.statistics.reading import RAW, RECALIBRATED
@@ -34,7 +34,6 @@ from monitor.statistics.windows import (
     EventClock,
     PaneAccumulator,
     PaneChanges,
-    Windows,
     WindowTotals,
 )
 
@@ -47,7 +46,6 @@ SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
 
 
-@dataclass(slots=True)
 class LiveStatistics:
     """The statistics of all slices and class slices.
 
@@ -57,23 +55,27 @@ class LiveStatistics:
     generation  how often event time has begun anew
     """
 
-    binning: Binning
-    windows: Windows
-    slices: SliceTable
-    accumulator: SliceAccumulator
-    class_slices: ClassSliceTable
-    classes: ClassAccumulator
-    max_spaces: int
-    live_ns: int
-    clock: EventClock
-    spaces: set[Space] = field(default_factory=set)
-    generation: int = 0
-    _window_totals: WindowTotals[SliceStatistics] = field(default_factory=WindowTotals)
-    _class_totals: WindowTotals[ClassStatistics] = field(default_factory=WindowTotals)
-    _slice_totals: dict[int, SliceTotals] = field(default_factory=dict)
-    _folded: int = 0
-    # Rows that come inside `held`, in order; None: event time began anew.
-    _held: list[MatchedRows | MatchedClasses | None] | None = None
+    def __init__(self, config: Config) -> None:
+        """Begins with nothing counted."""
+        settings, most = config.statistics, config.statistics.max_slices
+        self.binning, self.windows = settings.binning(), settings.window_lengths()
+        edges = ExportEdges(config.metrics.export_edges, self.binning)
+        self.slices = SliceTable(frozenset(settings.slice_by), most, settings.ranges())
+        self.accumulator = SliceAccumulator(self.binning, self.windows, edges, settings.fold_rows)
+        self.class_slices = ClassSliceTable(SliceBy.STREAM in settings.slice_by, most)
+        self.classes = ClassAccumulator(self.windows, settings.fold_rows)
+        self.max_spaces, self.spaces = config.limits.max_spaces, set[Space]()
+        self.live_ns = int(settings.live_seconds * 1e9)
+        # A window spans a pane more than its length.
+        longest_ns = self.windows.lengths_ns[-1] + self.windows.pane_ns[-1]
+        self.clock = EventClock(longest_ns, self.windows.lengths_ns[0])
+        self.generation = 0
+        self._window_totals = WindowTotals[SliceStatistics]()
+        self._class_totals = WindowTotals[ClassStatistics]()
+        self._slice_totals: dict[int, SliceTotals] = {}
+        self._folded = 0
+        # Rows that come inside `held`, in order; None: event time began anew.
+        self._held: list[MatchedRows | MatchedClasses | None] | None = None
 
     # ---- counting
 
@@ -313,22 +315,3 @@ class LiveStatistics:
         check_spaces(state, self.spaces, self.max_spaces)
         check_class_lists(state, self.class_slices)
         return clock
-
-
-def live_statistics(config: Config) -> LiveStatistics:
-    """Makes empty statistics from the configuration."""
-    settings = config.statistics
-    binning, windows = settings.binning(), settings.window_lengths()
-    edges = ExportEdges(config.metrics.export_edges, binning)
-    return LiveStatistics(
-        binning=binning,
-        windows=windows,
-        slices=SliceTable(frozenset(settings.slice_by), settings.max_slices, settings.ranges()),
-        accumulator=SliceAccumulator(binning, windows, edges, settings.fold_rows),
-        class_slices=ClassSliceTable(SliceBy.STREAM in settings.slice_by, settings.max_slices),
-        classes=ClassAccumulator(windows, settings.fold_rows),
-        max_spaces=config.limits.max_spaces,
-        live_ns=int(settings.live_seconds * 1e9),
-        # A window spans a pane more than its length.
-        clock=EventClock(windows.lengths_ns[-1] + windows.pane_ns[-1], windows.lengths_ns[0]),
-    )

@@ -16,7 +16,7 @@ from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import plain_space
-from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.statistics.state import SliceStatistics, StatisticsState, no_statistics
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 
 def empty(limits: dict[str, Any] | None = None, **changes: Any) -> LiveStatistics:
     config = {"statistics": SETTINGS | changes, "limits": limits or {}}
-    return live_statistics(Config.model_validate(config))
+    return LiveStatistics(Config.model_validate(config))
 
 
 def live(**changes: Any) -> LiveStatistics:
