@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -54,7 +54,7 @@ from monitor.pipeline.streams import (
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.motion import TrackerSettings, one_second
+from monitor.tracking.motion import one_second
 
 log = logging.getLogger(__name__)
 
@@ -70,68 +70,65 @@ SHED = Notice(
 )
 
 
-@dataclass(slots=True)
 class Pipeline:
-    """The sidecar without its edges."""
+    """The sidecar without its edges.
 
-    config: Config
-    journal: Journal
-    counters: Counters = field(default_factory=Counters)
-    recalibrators: Recalibrators = field(default_factory=Recalibrators)
-    streams: dict[str, Stream] = field(default_factory=dict)
-    latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
-    events: Events = field(default_factory=Events)
-    overload: Overload = field(init=False)
-    limits: Limits = field(init=False)
-    ledger: TruthLedger = field(init=False)
-    live: LiveStatistics = field(init=False)
-    learning: LabelledTracks = field(init=False)
-    drift: DriftWatch = field(init=False)
-    tracked_elsewhere: bool = False  # at present: our own tracker stands by, if there is one
-    _tracking: TrackerSettings | None = None
-    _foreign: int = 0  # our track ids begin behind these; they are of the external tracker
-    numbered: int = 0  # streams so far
-    # Fields that newer code had added to the states that were loaded or imported: they go out again
-    # with every state of ours, through the wire and onto the disk.
-    newer: bytes = b""
-    # Streams of the last run that have not come again yet; they make room for others.
-    _unclaimed: set[str] = field(default_factory=set)
-    # Remembers the frame that was answered last; with its stream, detections and arrival.
-    _answered: tuple[Callable[[], None], Stream, int, int | None] | None = None
+    streams            by name; latest: the last frame of each
+    tracked_elsewhere  at present: our own tracker stands by, if there is one
+    numbered           streams so far
+    newer              fields that newer code had added to the states that were loaded or imported:
+                       they go out again with every state of ours, over the wire and to the disk
+    """
 
-    def __post_init__(self) -> None:
-        limits, server = self.config.limits, self.config.server
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        recalibrators: Recalibrators | None = None,
+        events: Events | None = None,
+    ) -> None:
+        """Begins with the recalibrators that are given, the identities by default."""
+        limits, server, drift, tracker = config.limits, config.server, config.drift, config.tracker
+        self.config, self.journal, self.counters = config, journal, Counters()
+        self.recalibrators, self.events = recalibrators or Recalibrators(), events or Events()
+        self.streams: dict[str, Stream] = {}
+        self.latest: dict[str, Recalibrated] = {}
+        self.tracked_elsewhere, self.numbered, self.newer = False, 0, b""
         self.overload = Overload(server.shed_lag_seconds, server.shed_rows)
         self.limits = Limits(
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
-        self.live = LiveStatistics(self.config)
-        settings = self.config.promotion.settings()
-        self.learning = LabelledTracks(settings, self.limits, self.slices, self.recalibrators)
-        watched = self.config.drift
+        self.live = LiveStatistics(config)
+        self.learning = LabelledTracks(
+            config.promotion.settings(), self.limits, self.slices, self.recalibrators
+        )
         self.drift = DriftWatch(
-            watched.settings(),
+            drift.settings(),
             self.slices,
             self.events.publish,
-            watched.watch,
+            drift.watch,
             counters=self.counters,
             disorder_ns=self.disorder_ns,
             clock=self.live.clock,
         )
         self.ledger = TruthLedger(
-            self.config,
+            config,
             self.limits,
             self.live,
             self.drift,
             self.learning,
             self.counters,
             self.streams,
-            self.journal,
+            journal,
         )
-        tracker = self.config.tracker
-        if tracker.tracks_here:
-            self._tracking = tracker.settings()
-            self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
+        # Streams of the last run that have not come again yet; they make room for others.
+        self._unclaimed: set[str] = set()
+        # Remembers the frame that was answered last; with its stream, detections and arrival.
+        self._answered: tuple[Callable[[], None], Stream, int, int | None] | None = None
+        self._tracking = tracker.settings() if tracker.tracks_here else None
+        # Our track ids begin behind those of a tracker elsewhere.
+        self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
+        if self._tracking is not None:
             one_second()  # imported now, so that the first header need not wait for it
 
     @property
