@@ -144,35 +144,24 @@ def recalibrate(
     return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
 
 
-@dataclass(frozen=True, slots=True)
-class RecalibratedClasses:
-    """The recalibrated class probabilities of n usable detections.
-
-    probabilities  (n, C), NaN for detections that have none; None if none has any
-    version        of their recalibrator; empty without any
-    """
-
-    probabilities: FloatArray | None = None
-    version: str = ""
-    notices: tuple[Notice, ...] = ()
-
-
 def recalibrate_classes(
     classes: ClassSelection, header: Header, batch: FrameBatch, counters: Counters
-) -> RecalibratedClasses:
+) -> tuple[FloatArray | None, tuple[Notice, ...]]:
     """Recalibrates the class probabilities of the detections that have some.
 
     Each of them is counted once: recalibrated, mismatch (of other classes), or failed.
+
+    returns  (n, C), NaN for detections that have none, None if none has any; and notices
     """
     opinions = batch.probabilities
     # The probability of a single class cannot be wrong.
     if opinions is None or opinions.shape[2] < 2 or not in_use(classes):
-        return RecalibratedClasses()
+        return None, ()
     rows = np.flatnonzero(~np.isnan(opinions[:, 0, 0]))
     account = counters.class_recalibrations
     if not classes.fits(header.classes):
         account.mismatch += rows.size
-        return RecalibratedClasses(notices=(_other_classes(header.classes, batch.rows[rows]),))
+        return None, (_other_classes(header.classes, batch.rows[rows]),)
     what = f"class probabilities of recalibrator {classes.version}"
     mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
     if mean is None:
@@ -183,10 +172,10 @@ def recalibrate_classes(
     account.failed += failed.size
     notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
     if made.size == 0:
-        return RecalibratedClasses(notices=notices)
+        return None, notices
     probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
     probabilities[made] = mean[finite]
-    return RecalibratedClasses(probabilities, classes.version, notices)
+    return probabilities, notices
 
 
 def _attempt(
@@ -294,11 +283,10 @@ def answer_extras(
 ) -> tuple[AnswerExtras, tuple[Notice, ...]]:
     """Makes the parts of an answer beside its estimates, with notices of those that failed."""
     header, recalibrated = frame.header, frame.recalibrated
-    batch, likely = frame.examined.batch, RecalibratedClasses()
+    batch, notices = frame.examined.batch, tuple[Notice, ...]()
+    probabilities = quantiles = None
     if frame.mode is Mode.APPLY:
-        likely = recalibrate_classes(frame.classes, header, batch, counters)
-    notices = likely.notices
-    quantiles = None
+        probabilities, notices = recalibrate_classes(frame.classes, header, batch, counters)
     sound, levels = recalibrated.sound, header.quantile_levels
     if levels and recalibrated.why is Reason.NONE and sound.any():
         made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
@@ -310,7 +298,6 @@ def answer_extras(
         failed = batch.rows[sound & ~finite]
         if failed.size:
             notices += (_failed_notice("quantiles", failed),)
-    probabilities = likely.probabilities
     rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
@@ -321,7 +308,7 @@ def answer_extras(
         class_probabilities=(
             None if probabilities is None else frame.in_frame(probabilities, None, np.nan)
         ),
-        class_version=likely.version,
+        class_version="" if probabilities is None else frame.classes.version,
         rejected_by=rejected,
     )
     return extras, notices

@@ -73,8 +73,6 @@ class Candidates:
     """Keeps every candidate known as long as it is on trial, and no longer."""
 
     learning: LabelledTracks
-    # Versions that nobody else has made known.
-    _ours: set[str] = field(default_factory=set)
     # Versions that rolling back would lead to, by slice.
     _guards: dict[str, str] = field(default_factory=dict)
     # Whatever a candidate that is on trial was ever called, and its slice.
@@ -94,12 +92,11 @@ class Candidates:
             for slice, entry in register.on_trial.items()
             if slice in of_slice
         }
-        versions = self.recalibrators.on_trial
+        before, versions = set(self.recalibrators.on_trial.values()), self.recalibrators.on_trial
         versions.clear()
-        versions.update({slice: selection.version for slice, selection in made.items()})
         for slice, selection in made.items():
             self._know(slice, selection)
-        self._forget(self._ours - set(versions.values()))
+        self._forget(before)
         self._guards = {
             slice: self.stepped(*of_slice[slice], guard.recalibrator).version
             if slice in of_slice
@@ -110,30 +107,25 @@ class Candidates:
 
     def began(self, slice: str, selection: Selection) -> None:
         """Puts another candidate on trial in a slice, and forgets the names of the one before."""
-        self._called = {version: name for version, name in self._called.items() if name != slice}
-        versions = self.recalibrators.on_trial
-        before = versions.get(slice)
-        versions[slice] = selection.version
+        before = self.recalibrators.on_trial.get(slice, "")
+        self.over(slice)
         self._know(slice, selection)
-        self._forget({before} & self._ours - set(versions.values()) if before else set())
+        self._forget({before})
 
-    def over(self, slice: str, version: str) -> None:
-        """One is discarded; that of the last run too, of which we did not know that it is ours."""
-        versions = self.recalibrators.on_trial
-        versions.pop(slice, None)
+    def over(self, slice: str, version: str = "") -> None:
+        """Forgets a candidate under all its names; its trial may have begun in the last run."""
+        self.recalibrators.on_trial.pop(slice, None)
         self._called = {called: name for called, name in self._called.items() if name != slice}
-        if version not in self.recalibrators.sent:
-            self._forget({version} - set(versions.values()))
+        self._forget({version})
 
     def _know(self, slice: str, selection: Selection) -> None:
         self.recalibrators.known.setdefault(selection.version, selection)
-        if selection.version not in self.recalibrators.sent:
-            self._ours.add(selection.version)
+        self.recalibrators.on_trial[slice] = selection.version
         self._called[selection.version] = slice
 
     def _forget(self, versions: set[str]) -> None:
-        self._ours -= versions
-        for version in versions - self.recalibrators.needed:
+        """Forgets versions that are not needed, unless people have sent them."""
+        for version in versions - self.recalibrators.needed - self.recalibrators.sent:
             self.recalibrators.known.pop(version, None)
 
     def _renew_if_others(self) -> None:

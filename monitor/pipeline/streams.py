@@ -37,7 +37,6 @@ from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.store.state_definitions import LABEL, NAME
 from monitor.tracking.motion import (
-    InnovationSums,
     InvalidEgoMotion,
     TrackerSettings,
     checked_motion,
@@ -106,21 +105,6 @@ class StreamTracker:
             return step.reported(), notices
         message = _WHY_NOT[order].format(frame.stamp_ns)
         return None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message))
-
-    def counts(self) -> IntArray:
-        """Counts tracks (3, C) by status and class, in the order of TrackStatus."""
-        classes = self.tracker.model.classes
-        if self.tracker.last is None:
-            return np.zeros((len(TrackStatus), classes), np.int64)
-        tracks = self.tracker.last.reported()
-        place = (tracks.status.astype(np.int64) - 1) * classes + tracks.class_index
-        counted = np.bincount(place, minlength=len(TrackStatus) * classes)
-        return counted.reshape(len(TrackStatus), classes)
-
-    @property
-    def innovations(self) -> InnovationSums:
-        """Sums of the innovations, by class."""
-        return self.tracker.state.innovations
 
 
 def _sightings(
@@ -211,11 +195,13 @@ def read_tracks(
     sums, orders, seen = no_innovations(len(names)), Counter[Order](), np.zeros(len(names), bool)
     for slices, tracker in streams:
         group = slices.of_class
-        known = np.flatnonzero(group >= 0)
-        seen[group[known]] = True
-        # One by one: classes that share a slice must all be added.
-        np.add.at(counts.T, group[known], tracker.counts()[:, known].T)
-        sums = sums + tracker.innovations.by_group(group, len(names))
+        seen[group[group >= 0]] = True
+        if tracker.tracker.last is not None:
+            tracks = tracker.tracker.last.reported()
+            place = group[tracks.class_index]
+            # One by one: tracks that share a slice must all be added.
+            np.add.at(counts, (tracks.status[place >= 0] - 1, place[place >= 0]), 1)
+        sums = sums + tracker.tracker.state.innovations.by_group(group, len(names))
         orders.update(tracker.orders)
     there = np.flatnonzero(seen)
     return TrackReading(
