@@ -23,10 +23,9 @@ from monitor.drift.reference import Reference
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.frame import MatchedRows
 from monitor.frames.slices import TOTAL, SliceTable
-from monitor.frames.space import BoolArray, Space
+from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.recalibrators import DriftEpochs
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import finished, measure
 from monitor.statistics.windows import EventClock
@@ -41,6 +40,9 @@ _FRAMES, _ROWS = 64, 4096
 
 # Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
 _WAITING = 1 << 17
+
+# Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
+_MOST_VERSIONS = 4096
 
 # Why detections with truth are not watched.
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
@@ -93,6 +95,58 @@ class _Portion:
         self.frames.append(frame)
         self.rows += frame.rows.n
         self.seconds[frame.rows.source] = frame.second
+
+
+@dataclass(slots=True)
+class DriftEpochs:
+    """Versions in the order in which they became active, and where the epoch of a slice begins."""
+
+    _number: dict[str, int] = field(default_factory=dict)
+    _begins: dict[int, int] = field(default_factory=dict)
+    _latest: int = 0
+
+    def begin(self, version: str, slices: Collection[int]) -> None:
+        """Makes a version the latest; it serves some slices otherwise than the one before."""
+        self._latest += 1
+        # Last in the order: the oldest is forgotten first.
+        self._number.pop(version, None)
+        self._number[version] = self._latest
+        if len(self._number) > _MOST_VERSIONS:
+            del self._number[next(iter(self._number))]
+        self._begins |= dict.fromkeys(slices, self._latest)
+
+    def state(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the number of each version, and by name of a slice where its epoch begins."""
+        begins = {names[i]: n for i, n in self._begins.items() if i < len(names)}
+        return dict(self._number), begins
+
+    def restore(
+        self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
+    ) -> None:
+        """Continues from saved epochs, unless another version was active when they were saved."""
+        latest = max(numbers, key=numbers.__getitem__, default=None)
+        ours = max(self._number, key=self._number.__getitem__, default=latest)
+        if latest is None or ours != latest:
+            return
+        self._number, self._latest = dict(numbers), numbers[latest]
+        place = {name: i for i, name in enumerate(names)}
+        self._begins = {place[name]: n for name, n in begins.items() if name in place}
+
+    def current(self, slices: IntArray, version: str | None) -> BoolArray:
+        """Tells which detections, made by a version, are of the present epoch of their slices.
+
+        slices   (n,) slice of each detection
+        version  None: no recalibrator could be applied
+        returns  (n,)
+        """
+        if version is None or not self._begins:
+            return np.ones(slices.size, bool)
+        number = self._number.get(version, 0)
+        if number == self._latest:
+            return np.ones(slices.size, bool)
+        found, place = np.unique(slices, return_inverse=True)
+        present = [number >= self._begins.get(slice, 0) for slice in found.tolist()]
+        return np.array(present, bool)[place]
 
 
 @dataclass(slots=True)

@@ -23,10 +23,10 @@ from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.recalibrators import applied, in_use
+from monitor.pipeline.recalibrators import in_use
 from monitor.recalibration.class_probabilities import from_probabilities
 from monitor.recalibration.class_selection import ClassSelection
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import Output, sent_where_unsound, sound_rows
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import generalised_deviation
@@ -137,10 +137,14 @@ def recalibrate(
 ) -> Recalibrated:
     """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
     why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
-    if selection.fits(space):
-        made, sound = applied(selection, sent, slices, chains, limits, counters)
+    made, sound = sent, np.zeros(slices.size, bool)
+    if not selection.fits(space):
+        sound, why = np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
     else:
-        made, sound, why = sent, np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
+        with contained(counters, log, "recalibrator %s failed", selection.version):
+            found = selection.apply(sent, slices, chains)
+            usable = sound_rows(sent, found, limits, definite=selection.keeps_definite)
+            made, sound = sent_where_unsound(sent, found, usable), usable
     return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
 
 

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from monitor.config import Config, InvalidConfiguration
-from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
-from monitor.frames.space import BoolArray, IntArray, Space
-from monitor.frames.status import Counters
-from monitor.pipeline.housekeeping import contained
+from monitor.frames.space import Space
 from monitor.promotion.records import KnownRecalibrator
 from monitor.recalibration.class_selection import (
     CLASS_IDENTITY,
@@ -29,8 +24,6 @@ from monitor.recalibration.recalibrator import (
     Identity,
     InvalidRecalibrator,
     Recalibrator,
-    sent_where_unsound,
-    sound_rows,
     weakest,
 )
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
@@ -38,9 +31,6 @@ from monitor.store.documents import any_selection_from_json
 
 log = logging.getLogger(__name__)
 Kind = type[AnySelection]
-
-# Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
-_MOST_VERSIONS = 4096
 
 # Recalibrators that are known at a time.
 MOST_KNOWN = 1000
@@ -212,58 +202,6 @@ def _digest(document: str) -> bytes:
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
 
 
-@dataclass(slots=True)
-class DriftEpochs:
-    """Versions in the order in which they became active, and where the epoch of a slice begins."""
-
-    _number: dict[str, int] = field(default_factory=dict)
-    _begins: dict[int, int] = field(default_factory=dict)
-    _latest: int = 0
-
-    def begin(self, version: str, slices: Collection[int]) -> None:
-        """Makes a version the latest; it serves some slices otherwise than the one before."""
-        self._latest += 1
-        # Last in the order: the oldest is forgotten first.
-        self._number.pop(version, None)
-        self._number[version] = self._latest
-        if len(self._number) > _MOST_VERSIONS:
-            del self._number[next(iter(self._number))]
-        self._begins |= dict.fromkeys(slices, self._latest)
-
-    def state(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the number of each version, and by name of a slice where its epoch begins."""
-        begins = {names[i]: n for i, n in self._begins.items() if i < len(names)}
-        return dict(self._number), begins
-
-    def restore(
-        self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
-    ) -> None:
-        """Continues from saved epochs, unless another version was active when they were saved."""
-        latest = max(numbers, key=numbers.__getitem__, default=None)
-        ours = max(self._number, key=self._number.__getitem__, default=latest)
-        if latest is None or ours != latest:
-            return
-        self._number, self._latest = dict(numbers), numbers[latest]
-        place = {name: i for i, name in enumerate(names)}
-        self._begins = {place[name]: n for name, n in begins.items() if name in place}
-
-    def current(self, slices: IntArray, version: str | None) -> BoolArray:
-        """Tells which detections, made by a version, are of the present epoch of their slices.
-
-        slices   (n,) slice of each detection
-        version  None: no recalibrator could be applied
-        returns  (n,)
-        """
-        if version is None or not self._begins:
-            return np.ones(slices.size, bool)
-        number = self._number.get(version, 0)
-        if number == self._latest:
-            return np.ones(slices.size, bool)
-        found, place = np.unique(slices, return_inverse=True)
-        present = [number >= self._begins.get(slice, 0) for slice in found.tolist()]
-        return np.array(present, bool)[place]
-
-
 def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> list[int]:
     """Lists the slices that another recalibrator serves than before."""
     return [
@@ -281,25 +219,6 @@ def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
 def in_use(classes: ClassSelection) -> bool:
     """Says whether a selection changes any detection: the identity does not, unless it rejects."""
     return classes.changes_probabilities or classes.rejection is not None
-
-
-def applied(
-    selection: Selection,
-    sent: Estimates,
-    slices: IntArray,
-    chains: Sequence[Chain],
-    limits: Limits,
-    counters: Counters,
-) -> tuple[Estimates, BoolArray]:
-    """Applies a recalibrator to estimates; where it fails, what was sent and False, (n,).
-
-    slices  (n,) index into chains
-    """
-    with contained(counters, log, "recalibrator %s failed", selection.version):
-        made = selection.apply(sent, slices, chains)
-        sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
-        return sent_where_unsound(sent, made, sound), sound
-    return sent, np.zeros(slices.size, bool)
 
 
 _KINDS: Mapping[str, Kind] = {

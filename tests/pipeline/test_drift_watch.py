@@ -19,9 +19,9 @@ from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
 from monitor.pipeline import drift_watch, fit_rounds
-from monitor.pipeline.drift_watch import DriftWatch, NoSuchSlice
+from monitor.pipeline.drift_watch import DriftEpochs, DriftWatch, NoSuchSlice
 from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
-from monitor.pipeline.recalibrators import DriftEpochs, served_otherwise
+from monitor.pipeline.recalibrators import served_otherwise
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import SliceFitted
 from monitor.recalibration.recalibrator import Identity
