@@ -36,12 +36,18 @@ from monitor.frames.space import Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
-from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Events, Overload, contained
 from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Dropped, PendingFrame, tracks_of
-from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
+from monitor.pipeline.recalibrators import (
+    ProcessedFrame,
+    Recalibrated,
+    Recalibrators,
+    answer_extras,
+    recalibrate,
+    served_otherwise,
+)
 from monitor.pipeline.streams import (
     EventTime,
     Stream,

@@ -34,7 +34,7 @@ from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.frames.status import Counters
 from monitor.matching.objects import INLINE, GateVerdict, LabelRecord, Outcome
-from monitor.pipeline.forwarding import Recalibrated
+from monitor.pipeline.recalibrators import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.store.entries import FrameEntry, Kept
 

@@ -1,32 +1,48 @@
-"""The recalibrators that a sidecar knows, of estimates and of class probabilities.
+"""The recalibrators that a sidecar knows, and what the active ones make of a frame.
 
-One of each kind is active: it acts on the next frame.
+One of each kind is active, of estimates and of class probabilities: it acts on the next frame, on
+estimates, class probabilities, quantiles and flags. A part that fails is counted, logged and left
+out; the others are sent. Tracking and counting never happen here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
-from monitor.config import Config, InvalidConfiguration
+import numpy as np
+import numpy.typing as npt
+
+from monitor.config import Config, InvalidConfiguration, Mode
+from monitor.frames.cholesky import add_up
+from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason
+from monitor.frames.frame import AnswerExtras, Header, UncertainBy
+from monitor.frames.reasons import Notice
 from monitor.frames.slices import RangeBuckets, SliceTable
-from monitor.frames.space import Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
+from monitor.frames.status import Counters
+from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import KnownRecalibrator
-from monitor.recalibration.class_selection import (
-    CLASS_IDENTITY,
-    AnySelection,
-    ClassSelection,
-)
+from monitor.recalibration.class_probabilities import from_probabilities
+from monitor.recalibration.class_selection import CLASS_IDENTITY, AnySelection, ClassSelection
 from monitor.recalibration.recalibrator import (
     Identity,
     InvalidRecalibrator,
+    Output,
     Recalibrator,
+    sent_where_unsound,
+    sound_rows,
     weakest,
 )
+from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
+from monitor.statistics.exact_engine import generalised_deviation
+from monitor.statistics.measures import Marginals, NormalMarginals
 from monitor.store.documents import any_selection_from_json
 
 log = logging.getLogger(__name__)
@@ -252,3 +268,288 @@ def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
             f"[recalibration] {key} = '{path}' is a {selection.method}: name it in {other}."
         )
     return selection.version
+
+
+# As on the wire; 0 there: not recalibrated.
+OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
+# Plain numbers: members of an enum would widen every flag to 64 bits.
+_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
+Made = TypeVar("Made")
+Number = TypeVar("Number", np.uint8, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrated:
+    """The n usable detections of a frame, as sent and as a selection recalibrated them.
+
+    slices  (n,) index into chains
+    made    recalibrated estimates; the object `sent` itself if nothing was changed
+    sound   (n,) True: the recalibrator gave a usable estimate
+    whole   True: all detections are sound
+    why     the reason that sound detections carry
+    """
+
+    selection: Selection
+    sent: Estimates
+    slices: IntArray
+    chains: Sequence[Chain]
+    made: Estimates
+    sound: BoolArray
+    whole: bool
+    why: Reason
+
+    @property
+    def acted(self) -> Selection | None:
+        """The selection, if it could be applied to any detection.
+
+        A selection that failed on the whole frame is not tried again on its rows when labels come.
+        """
+        if self.why is Reason.RECALIBRATOR_MISMATCH:
+            return None
+        return self.selection if self.whole or self.sound.any() else None
+
+    @property
+    def forwarded(self) -> Estimates:
+        """The estimates that the tracker gets."""
+        return self.made if self.why is Reason.NONE else self.sent
+
+    def marked(self, examined: Examined) -> Examined:
+        """Adds the reasons of the recalibration to the examined detections."""
+        if self.why is Reason.NONE and self.whole:
+            return examined
+        rows, reason = examined.batch.rows, examined.reason.copy()
+        reason[rows] = self.why
+        reason[rows[~self.sound]] = Reason.RECALIBRATOR_FAILED
+        return replace(examined, reason=reason, clean=False)
+
+    def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
+        """Returns the sound rows among rows (n,) with their recalibrated estimates."""
+        if self.whole:
+            return rows, self.made
+        kept = np.flatnonzero(self.sound)
+        return rows[kept], self.made.take(kept)
+
+    def output(self) -> npt.NDArray[np.uint8]:
+        """Returns (n,) OUTPUT_NUMBER of the recalibrator that serves each detection."""
+        outputs, n = self.selection.outputs, self.slices.size
+        if len(outputs) == 1 or n == 0:
+            return _constant(n, OUTPUT_NUMBER[next(iter(outputs))])
+        shares = self.selection.shares(self.slices, self.chains)
+        order = np.arange(n) if shares.order is None else shares.order
+        found = np.empty(n, np.uint8)
+        for recalibrator, part in shares.shares:
+            found[order[part]] = OUTPUT_NUMBER[recalibrator.output]
+        return found
+
+    def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
+        """Returns quantiles (n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own
+        distributions; some may not be finite.
+        """
+        n, k = self.sent.mean.shape
+        if self.selection.outputs == {Output.GAUSSIAN}:
+            # Gaussian methods give the normal distribution of the estimates that are here already.
+            variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
+            marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))
+        else:
+            marginals = self.selection.marginals(self.sent, self.slices, self.chains)
+        values = marginals.quantiles(np.array(levels))
+        return values.transpose(1, 2, 0).reshape(n, k * len(levels))
+
+
+@lru_cache(maxsize=256)
+def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
+    """Returns (n,) filled with one number; read-only, since frames share it."""
+    return read_only(np.full(n, number, np.uint8))
+
+
+def recalibrate(
+    selection: Selection,
+    space: Space,
+    sent: Estimates,
+    slices: IntArray,
+    chains: Sequence[Chain],
+    mode: Mode,
+    limits: Limits,
+    counters: Counters,
+) -> Recalibrated:
+    """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
+    why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
+    made, sound = sent, np.zeros(slices.size, bool)
+    if not selection.fits(space):
+        sound, why = np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
+    else:
+        with contained(counters, log, "recalibrator %s failed", selection.version):
+            found = selection.apply(sent, slices, chains)
+            usable = sound_rows(sent, found, limits, definite=selection.keeps_definite)
+            made, sound = sent_where_unsound(sent, found, usable), usable
+    return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
+
+
+def recalibrate_classes(
+    classes: ClassSelection, header: Header, batch: FrameBatch, counters: Counters
+) -> tuple[FloatArray | None, tuple[Notice, ...]]:
+    """Recalibrates the class probabilities of the detections that have some.
+
+    Each of them is counted once: recalibrated, mismatch (of other classes), or failed.
+
+    returns  (n, C), NaN for detections that have none, None if none has any; and notices
+    """
+    opinions = batch.probabilities
+    # The probability of a single class cannot be wrong.
+    if opinions is None or opinions.shape[2] < 2 or not in_use(classes):
+        return None, ()
+    rows = np.flatnonzero(~np.isnan(opinions[:, 0, 0]))
+    account = counters.class_recalibrations
+    if not classes.fits(header.classes):
+        account.mismatch += rows.size
+        return None, (_other_classes(header.classes, batch.rows[rows]),)
+    what = f"class probabilities of recalibrator {classes.version}"
+    mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
+    if mean is None:
+        mean = np.full((rows.size, opinions.shape[2]), np.nan)
+    finite = np.isfinite(mean).all(axis=1)
+    made, failed = rows[finite], batch.rows[rows[~finite]]
+    account.recalibrated += made.size
+    account.failed += failed.size
+    notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
+    if made.size == 0:
+        return None, notices
+    probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+    probabilities[made] = mean[finite]
+    return probabilities, notices
+
+
+def _attempt(
+    what: str, make: Callable[[], Made], header: Header, counters: Counters
+) -> Made | None:
+    """Returns what `make` returns; None if it fails, which is logged and counted."""
+    fault = "a frame of stream %s is answered without %s"
+    with contained(counters, log, fault, header.stream, what):
+        return make()
+    return None
+
+
+def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
+    """Recalibrates each of the opinions (n, M, C) and returns their mean (n, C).
+
+    source  Laves et al. 2019, eq. 25
+    """
+    made = classes.apply(from_probabilities(opinions))
+    if made.shape != opinions.shape:
+        raise ValueError(f"{classes.version} made {made.shape} of {opinions.shape}")
+    mean: FloatArray = add_up(made.transpose(1, 0, 2)) / opinions.shape[1]
+    return mean
+
+
+def _failed_notice(field: str, rows: IntArray) -> Notice:
+    """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
+    return Notice(
+        Reason.RECALIBRATOR_FAILED,
+        field,
+        "the promoted recalibrator gave none that are finite: absent; promote another.",
+        rows.size,
+        int(rows[0]),
+    )
+
+
+def _other_classes(names: tuple[str, ...], rows: IntArray) -> Notice:
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return Notice(
+        Reason.RECALIBRATOR_MISMATCH,
+        "class_names",
+        f"{shown}: the promoted recalibrator of class probabilities was fitted on others; "
+        "promote one that was fitted on these.",
+        rows.size,
+        int(rows[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedFrame:
+    """A frame of N detections with its n usable estimates recalibrated.
+
+    classes  the active recalibrator of class probabilities
+    """
+
+    header: Header
+    examined: Examined
+    recalibrated: Recalibrated
+    classes: ClassSelection
+    mode: Mode
+
+    def output(self) -> npt.NDArray[np.uint8]:
+        """Returns (N,) OUTPUT_NUMBER of the estimates; 0: not recalibrated."""
+        if self.recalibrated.why is Reason.RECALIBRATOR_MISMATCH:
+            return _constant(self.examined.reason.size, 0)
+        kept = None if self.recalibrated.whole else self.recalibrated.sound
+        return self.in_frame(self.recalibrated.output(), kept, 0)
+
+    def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
+        """Returns (N,) UncertainBy; None while no rejection is active.
+
+        likely  (n, C) recalibrated class probabilities
+        """
+        by_entropy, by_deviation = self.classes.rejection, self.recalibrated.selection.rejection
+        if self.mode is not Mode.APPLY or (by_entropy is None and by_deviation is None):
+            return None
+        sound, made = self.recalibrated.sound, self.recalibrated.made
+        found = np.zeros(sound.size, np.uint8)
+        if by_entropy is not None and likely is not None:
+            found[by_entropy.rejects(normalised_entropy(likely))] += _ENTROPY
+        if by_deviation is not None and self.recalibrated.why is Reason.NONE:
+            # σ_G = det(Σ)^(1/2K) of the recalibrated joint block.
+            space = self.header.space
+            deviation = generalised_deviation(space, made.covariance, made.diagonal)
+            found[by_deviation.rejects(deviation) & sound] += _DEVIATION
+        return self.in_frame(found, None, 0)
+
+    def in_frame(
+        self, values: npt.NDArray[Number], kept: BoolArray | None, otherwise: float
+    ) -> npt.NDArray[Number]:
+        """Spreads values of usable detections (n, …) over the frame (N, …).
+
+        kept       (n,) those to take; None: all
+        otherwise  the value elsewhere
+        """
+        n, rows = self.examined.reason.size, self.examined.batch.rows
+        if rows.size == n and kept is None:
+            return values
+        every = np.full((n, *values.shape[1:]), otherwise, values.dtype)
+        every[rows if kept is None else rows[kept]] = values if kept is None else values[kept]
+        return every
+
+
+def answer_extras(
+    frame: ProcessedFrame, counters: Counters
+) -> tuple[AnswerExtras, tuple[Notice, ...]]:
+    """Makes the parts of an answer beside its estimates, with notices of those that failed."""
+    header, recalibrated = frame.header, frame.recalibrated
+    batch, notices = frame.examined.batch, tuple[Notice, ...]()
+    probabilities = quantiles = None
+    if frame.mode is Mode.APPLY:
+        probabilities, notices = recalibrate_classes(frame.classes, header, batch, counters)
+    sound, levels = recalibrated.sound, header.quantile_levels
+    if levels and recalibrated.why is Reason.NONE and sound.any():
+        made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
+        finite = np.zeros(sound.size, bool)
+        if made is not None:
+            finite = sound & np.isfinite(made).all(axis=1)
+            if finite.any():
+                quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
+        failed = batch.rows[sound & ~finite]
+        if failed.size:
+            notices += (_failed_notice("quantiles", failed),)
+    rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
+    if rejected is not None:
+        counters.count_uncertain(rejected)
+    output = _attempt("the kinds of its outputs", frame.output, header, counters)
+    extras = AnswerExtras(
+        output=_constant(frame.examined.reason.size, 0) if output is None else output,
+        quantiles=quantiles,
+        class_probabilities=(
+            None if probabilities is None else frame.in_frame(probabilities, None, np.nan)
+        ),
+        class_version="" if probabilities is None else frame.classes.version,
+        rejected_by=rejected,
+    )
+    return extras, notices

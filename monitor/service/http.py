@@ -29,9 +29,9 @@ import numpy as np
 
 from monitor import __version__
 from monitor.pipeline.checkpoints import Checkpoints
-from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
+from monitor.pipeline.recalibrators import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
 from monitor.promotion.trial import factors_made

@@ -17,7 +17,6 @@ from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import plain_space
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.pipeline import pending
-from monitor.pipeline.forwarding import Recalibrated
 from monitor.pipeline.pending import (
     FRAME_OVERHEAD,
     RECORD_OVERHEAD,
@@ -28,6 +27,7 @@ from monitor.pipeline.pending import (
     PendingStore,
     tracks_of,
 )
+from monitor.pipeline.recalibrators import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.selection import IDENTITY
 from tests import laws

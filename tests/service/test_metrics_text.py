@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitor.config import Mode, TrackerKind
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.pipeline.forwarding import OUTPUT_NUMBER
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.recalibrators import OUTPUT_NUMBER
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor, TrialStanding, TrialState
 from monitor.recalibration.recalibrator import Output
