@@ -69,125 +69,6 @@ class RecalibrationCounters:
 
 
 @dataclass(slots=True)
-class Candidates:
-    """Keeps every candidate known as long as it is on trial, and no longer."""
-
-    learning: LabelledTracks
-    # Versions that rolling back would lead to, by slice.
-    _guards: dict[str, str] = field(default_factory=dict)
-    # Whatever a candidate that is on trial was ever called, and its slice.
-    _called: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def recalibrators(self) -> Recalibrators:
-        """The recalibrators known and active; they hold the versions on trial too."""
-        return self.learning.recalibrators
-
-    def renew(self) -> None:
-        """Knows the candidates that are on trial beside the present champion, and no others."""
-        register, spaces = self.learning.register, self.learning.spaces()
-        of_slice = {chain[0]: (chain, space.names) for chain, space in spaces.items()}
-        made = {
-            slice: self.stepped(*of_slice[slice], entry.trial.recalibrator)
-            for slice, entry in register.on_trial.items()
-            if slice in of_slice
-        }
-        before, versions = set(self.recalibrators.on_trial.values()), self.recalibrators.on_trial
-        versions.clear()
-        for slice, selection in made.items():
-            self._know(slice, selection)
-        self._forget(before)
-        self._guards = {
-            slice: self.stepped(*of_slice[slice], guard.recalibrator).version
-            if slice in of_slice
-            else ""
-            for slice, guard in register.guards.items()
-        }
-        self._called = {version: slice for version, slice in self._called.items() if slice in made}
-
-    def began(self, slice: str, selection: Selection) -> None:
-        """Puts another candidate on trial in a slice, and forgets the names of the one before."""
-        before = self.recalibrators.on_trial.get(slice, "")
-        self.over(slice)
-        self._know(slice, selection)
-        self._forget({before})
-
-    def over(self, slice: str, version: str = "") -> None:
-        """Forgets a candidate under all its names; its trial may have begun in the last run."""
-        self.recalibrators.on_trial.pop(slice, None)
-        self._called = {called: name for called, name in self._called.items() if name != slice}
-        self._forget({version})
-
-    def _know(self, slice: str, selection: Selection) -> None:
-        self.recalibrators.known.setdefault(selection.version, selection)
-        self.recalibrators.on_trial[slice] = selection.version
-        self._called[selection.version] = slice
-
-    def _forget(self, versions: set[str]) -> None:
-        """Forgets versions that are not needed, unless people have sent them."""
-        for version in versions - self.recalibrators.needed - self.recalibrators.sent:
-            self.recalibrators.known.pop(version, None)
-
-    def _renew_if_others(self) -> None:
-        """A track has made a guard of what served before, or a slice of the last run is there."""
-        register, chains = self.learning.register, self.learning.chains()
-        there = register.on_trial.keys() & chains.keys()
-        tried = self.recalibrators.on_trial.keys()
-        unknown = register.guards.keys() - self._guards.keys()
-        nameless = {slice for slice in chains if self._guards.get(slice) == ""}
-        if unknown or nameless or not there <= tried:
-            self.renew()
-
-    def called(self, version: str) -> Decision | None:
-        """To promote the candidate that is called so, or was; None where none is."""
-        self._renew_if_others()
-        now = {called: slice for slice, called in self.recalibrators.on_trial.items()}
-        slice = now.get(version, "")
-        if not slice and version not in self.recalibrators.whole:
-            slice = self._called.get(version, "")
-        entry = self.learning.register.on_trial.get(slice)
-        chain = self.learning.chains().get(slice)
-        if entry is None or chain is None:
-            return None
-        trial = entry.trial
-        evidence = trial.evidence(self.learning.settings.trials)
-        dimensions = self.learning.spaces()[chain].names
-        reason = "approved" if entry.proven else "approved before it was proven"
-        return Decision(
-            Happened.PROMOTED,
-            chain,
-            dimensions,
-            trial.recalibrator,
-            reason,
-            evidence,
-            entry.factors,
-        )
-
-    def standings(self) -> tuple[TrialStanding, ...]:
-        """Lists all trials that run: of candidates, and guards."""
-        register, settings = self.learning.register, self.learning.settings.trials
-        self._renew_if_others()
-        found = []
-        for slice, entry in sorted(register.on_trial.items()):
-            state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
-            evidence = entry.trial.evidence(settings)
-            version = self.recalibrators.on_trial.get(slice, "")
-            found.append(TrialStanding(slice, version, state, evidence, entry.factors))
-        for slice, guard in sorted(register.guards.items()):
-            evidence = guard.evidence(settings)
-            version = self._guards.get(slice, "")
-            found.append(TrialStanding(slice, version, TrialState.GUARD, evidence, ()))
-        return tuple(found)
-
-    def stepped(
-        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
-    ) -> Selection:
-        """Returns the active selection with another recalibrator in one slice."""
-        champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
-        return stepped(champion, dimensions, chain, recalibrator, ranges)
-
-
-@dataclass(slots=True)
 class Promotions:
     """Decides for one pipeline, in whose events every record is published."""
 
@@ -197,13 +78,15 @@ class Promotions:
     sequence: int = 0
     learning: LabelledTracks = field(init=False)
     recalibrators: Recalibrators = field(init=False)
-    candidates: Candidates = field(init=False)
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    # Versions that rolling back would lead to, by slice.
+    _guards: dict[str, str] = field(default_factory=dict)
+    # Whatever a candidate that is on trial was ever called, and its slice.
+    _called: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.learning = self.pipeline.learning
         self.recalibrators = self.pipeline.recalibrators
-        self.candidates = Candidates(self.learning)
 
     @property
     def pinned(self) -> bool:
@@ -218,7 +101,7 @@ class Promotions:
         An earlier name of a candidate promotes the candidate under its present name, which the
         record gives as `after`. Raises UnknownVersion.
         """
-        decision = self.candidates.called(version)
+        decision = self._decision_of(version)
         if decision is not None:
             return self._carried_out(decision, actor)
         selection = self.recalibrators.known.find(version)
@@ -255,7 +138,7 @@ class Promotions:
             earlier = self.recalibrators.known.get(version)
             if isinstance(earlier, Selection) and earlier.of(chain) != now.of(chain):
                 dimensions = now.dimensions or earlier.dimensions
-                return self.candidates.stepped(chain, dimensions, earlier.of(chain))
+                return self._stepped(chain, dimensions, earlier.of(chain))
         raise NothingToRollBack(
             f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
             f"{', '.join(chains) or 'no slices'}, or all of them."
@@ -326,9 +209,7 @@ class Promotions:
         return self._record(Happened.FIT_FAILED, actor, reason, about=slice)
 
     def _carried_out(self, decision: Decision, actor: str) -> Record:
-        selection = self.candidates.stepped(
-            decision.chain, decision.dimensions, decision.recalibrator
-        )
+        selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
         if decision.what is Happened.PROMOTED:
             self.counters.trials["promoted"] += 1
         if decision.what is Happened.ROLLED_BACK and decision.keep is not None:
@@ -337,9 +218,12 @@ class Promotions:
         if decision.what in SWAPS:
             return self._activate(selection, decision.what, actor, decision.reason, decision)
         if decision.what is Happened.BEGAN:
-            self.candidates.began(decision.slice, selection)
+            before = self.recalibrators.on_trial.get(decision.slice, "")
+            self._over(decision.slice)
+            self._know(decision.slice, selection)
+            self._forget({before})
         elif decision.what is Happened.DISCARDED:
-            self.candidates.over(decision.slice, selection.version)
+            self._over(decision.slice, selection.version)
         return self._record(
             decision.what, actor, decision.reason, selection.version, about=decision
         )
@@ -376,7 +260,7 @@ class Promotions:
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             self._tell_register(earlier, after, what)
         self.counters.swaps[what] += 1
-        self.candidates.renew()
+        self._renew()
         return self._record(what, actor, reason, after.version, earlier.version, about)
 
     def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
@@ -481,9 +365,90 @@ class Promotions:
             if version in (record.version, record.before, record.after)
         )
 
+    # ---- candidates: each is known as long as it is on trial, and no longer
+
     def trials(self) -> tuple[TrialStanding, ...]:
-        """Lists all trials that run."""
-        return self.candidates.standings()
+        """Lists all trials that run: of candidates, and guards."""
+        register, settings = self.learning.register, self.learning.settings.trials
+        self._renew_if_others()
+        found = []
+        for slice, entry in sorted(register.on_trial.items()):
+            state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
+            evidence = entry.trial.evidence(settings)
+            version = self.recalibrators.on_trial.get(slice, "")
+            found.append(TrialStanding(slice, version, state, evidence, entry.factors))
+        for slice, guard in sorted(register.guards.items()):
+            evidence, version = guard.evidence(settings), self._guards.get(slice, "")
+            found.append(TrialStanding(slice, version, TrialState.GUARD, evidence, ()))
+        return tuple(found)
+
+    def _decision_of(self, version: str) -> Decision | None:
+        """To promote the candidate that is called so, or was; None where none is."""
+        self._renew_if_others()
+        now = {called: slice for slice, called in self.recalibrators.on_trial.items()}
+        slice = now.get(version, "")
+        if not slice and version not in self.recalibrators.whole:
+            slice = self._called.get(version, "")
+        entry = self.learning.register.on_trial.get(slice)
+        chain = self.learning.chains().get(slice)
+        if entry is None or chain is None:
+            return None
+        return Decision(
+            Happened.PROMOTED,
+            chain,
+            self.learning.spaces()[chain].names,
+            entry.trial.recalibrator,
+            "approved" if entry.proven else "approved before it was proven",
+            entry.trial.evidence(self.learning.settings.trials),
+            entry.factors,
+        )
+
+    def _renew_if_others(self) -> None:
+        """A track has made a guard of what served before, or a slice of the last run is there."""
+        register, there = self.learning.register, self.learning.chains().keys()
+        tried = there & register.on_trial.keys() <= self.recalibrators.on_trial.keys()
+        if not (tried and there & register.guards.keys() <= self._guards.keys()):
+            self._renew()
+
+    def _renew(self) -> None:
+        """Knows the candidates that are on trial beside the present champion, and no others."""
+        register, versions = self.learning.register, self.recalibrators.on_trial
+        before = set(versions.values())
+        versions.clear()
+        self._guards.clear()
+        for chain, space in self.learning.spaces().items():
+            slice = chain[0]
+            if slice in register.on_trial:
+                recalibrator = register.on_trial[slice].trial.recalibrator
+                self._know(slice, self._stepped(chain, space.names, recalibrator))
+            if slice in register.guards:
+                recalibrator = register.guards[slice].recalibrator
+                self._guards[slice] = self._stepped(chain, space.names, recalibrator).version
+        self._called = {called: name for called, name in self._called.items() if name in versions}
+        self._forget(before)
+
+    def _over(self, slice: str, *versions: str) -> None:
+        """Forgets a candidate under all its names; its trial may have begun in the last run."""
+        self.recalibrators.on_trial.pop(slice, None)
+        self._called = {called: name for called, name in self._called.items() if name != slice}
+        self._forget({*versions})
+
+    def _know(self, slice: str, selection: Selection) -> None:
+        self.recalibrators.known.setdefault(selection.version, selection)
+        self.recalibrators.on_trial[slice] = selection.version
+        self._called[selection.version] = slice
+
+    def _forget(self, versions: set[str]) -> None:
+        """Forgets versions that are not needed, unless people have sent them."""
+        for version in versions - self.recalibrators.needed - self.recalibrators.sent:
+            self.recalibrators.known.pop(version, None)
+
+    def _stepped(
+        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
+    ) -> Selection:
+        """Returns the active selection with another recalibrator in one slice."""
+        champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
+        return stepped(champion, dimensions, chain, recalibrator, ranges)
 
 
 def _slice_of(about: Decision | str) -> str:
