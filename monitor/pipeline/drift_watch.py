@@ -158,7 +158,7 @@ class DriftWatch:
     counters  of the pipeline
     disorder_ns
               how far behind others of its source a label's frame may be, and still be in order
-    clock     how far event time has come, over all sources; None: it is not known
+    clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
@@ -169,7 +169,7 @@ class DriftWatch:
     watching: bool = True
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
-    clock: EventClock | None = None
+    clock: EventClock = field(default_factory=lambda: EventClock(0, 0))
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
@@ -206,24 +206,17 @@ class DriftWatch:
             self.left_out["overload"] += rows.n
         else:
             frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
-            who = rows.stamp_ns, rows.source, frame
-            self._order.put(*who, rows=rows.n, now_ns=self._now_ns)
+            now_ns = self.clock.now_ns
+            self._order.put(rows.stamp_ns, rows.source, frame, rows=rows.n, now_ns=now_ns)
             self._take_over()
 
     def _take_over(self) -> None:
         """Moves frames that no older frame can overtake into the open portion."""
-        for frame in self._order.ready(self._now_ns):
-            self._wait(frame)
-
-    @property
-    def _now_ns(self) -> int | None:
-        return None if self.clock is None else self.clock.now_ns
-
-    def _wait(self, frame: _Frame) -> None:
-        if self._open.ends_before(frame):
-            self._end_portion()
-        self._open.add(frame)
-        self._waiting_rows += frame.rows.n
+        for frame in self._order.ready(self.clock.now_ns):
+            if self._open.ends_before(frame):
+                self._end_portion()
+            self._open.add(frame)
+            self._waiting_rows += frame.rows.n
 
     def _end_portion(self) -> None:
         if self._open.frames:

@@ -18,7 +18,6 @@ from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
 from monitor.frames.slices import TOTAL
-from monitor.frames.status import Counters
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.frame_path import Pipeline
@@ -53,16 +52,13 @@ class FitRounds:
     _last: float = float("-inf")
     _failures: int = 0
 
-    @property
-    def _counters(self) -> Counters:
-        return self.promotions.pipeline.counters
-
     async def keep_learning(self) -> None:
         """Fits what is due, for ever; when cancelled, leaves no process behind."""
+        counters = self.promotions.pipeline.counters
         try:
             while True:
                 await asyncio.sleep(_PERIOD)
-                with contained(self._counters, log, "whole tracks were not taken in"):
+                with contained(counters, log, "whole tracks were not taken in"):
                     await self._learn()
         finally:
             if self._running is not None:
@@ -79,7 +75,8 @@ class FitRounds:
                 await self.fits.prepare()
         while tracks:
             # Of the slice that fails its tracks are taken already; the others go on.
-            with contained(self._counters, log, "the whole tracks of one slice decided nothing"):
+            fault = "the whole tracks of one slice decided nothing"
+            with contained(promotions.pipeline.counters, log, fault):
                 promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
         if self._running is not None and self._running.done():
             self._running = None
@@ -93,7 +90,7 @@ class FitRounds:
         """Fits what is due; a failure is recorded already."""
         learning = self.promotions.learning
         settings = learning.settings
-        with contained(self._counters, log, "a fit came to nothing"):
+        with contained(self.promotions.pipeline.counters, log, "a fit came to nothing"):
             try:
                 async with self._one_at_a_time:
                     due = learning.due()

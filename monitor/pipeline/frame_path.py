@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from monitor.config import Config, TrackerKind
+from monitor.config import Config, Mode, TrackerKind
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason, examine
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
@@ -32,7 +32,7 @@ from monitor.frames.frame import (
 )
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
-from monitor.frames.space import Space
+from monitor.frames.space import IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
@@ -45,22 +45,23 @@ from monitor.pipeline.recalibrators import (
     Recalibrated,
     Recalibrators,
     answer_extras,
-    recalibrate,
     served_otherwise,
 )
 from monitor.pipeline.streams import (
     EventTime,
     Stream,
+    StreamTracker,
     Tracked,
     TrackReading,
+    mistakes,
     read_tracks,
-    refuse_header,
-    tracker_of,
 )
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
+from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
 from monitor.tracking.motion import one_second
+from monitor.tracking.tracker import Tracker, tracker_model
 
 log = logging.getLogger(__name__)
 
@@ -158,9 +159,9 @@ class Pipeline:
         self.remember_answered()
         header = self.as_here(header)
         self._make_room(header.stream)
-        refusal = refuse_header(header, self.config, self.streams, self.live.spaces)
-        if refusal is not None:
-            return refusal
+        found = next(mistakes(header, self.config, self.streams, self.live.spaces), None)
+        if found is not None:
+            return Refusal(Reason.INVALID_HEADER, *found)
         self.live.spaces.add(header.space)
         known = self.streams.get(header.stream)
         self._unclaimed.discard(header.stream)
@@ -200,8 +201,13 @@ class Pipeline:
 
     def _opened(self, header: Header, number: int) -> Stream:
         slices = StreamSlices(self.slices, header.space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
-        stream = self.streams[header.stream] = Stream(header, slices, number, tracker)
+        stream = self.streams[header.stream] = Stream(header, slices, number)
+        if self._tracking is not None:
+            fault = "stream %s is not tracked: its tracker could not be made"
+            with contained(self.counters, log, fault, header.stream):
+                model = tracker_model(header.space, len(header.classes), self._tracking)
+                # Numbers of new tracks come after those that are used already.
+                stream.tracker = StreamTracker(Tracker(model), self._foreign)
         return stream
 
     def _make_room(self, stream: str) -> None:
@@ -290,16 +296,7 @@ class Pipeline:
         examined = examine(frame.detections, header.space, classes, self.limits)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.mean)
-        recalibrated = recalibrate(
-            self.recalibrators.selection,
-            header.space,
-            Estimates(batch.mean, batch.covariance, batch.diagonal),
-            slices,
-            self.slices.chains,
-            self.config.recalibration.mode,
-            self.limits,
-            self.counters,
-        )
+        recalibrated = self._recalibrated(batch, slices)
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
         notices: tuple[Notice, ...] = ()
@@ -343,6 +340,21 @@ class Pipeline:
         remember = partial(self._remember, stream, frame, examined, recalibrated, tracks, why_not)
         self._answered = remember, stream, frame.detections.n, arrival_ns
         return answer
+
+    def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
+        """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
+        selection, chains = self.recalibrators.selection, self.slices.chains
+        made = sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
+        observes = self.config.recalibration.mode is Mode.OBSERVE
+        why, sound = Reason.OBSERVE_MODE if observes else Reason.NONE, np.zeros(slices.size, bool)
+        if not selection.fits(batch.space):
+            why, sound = Reason.RECALIBRATOR_MISMATCH, ~sound
+        else:
+            with contained(self.counters, log, "recalibrator %s failed", selection.version):
+                found = selection.apply(sent, slices, chains)
+                usable = sound_rows(sent, found, self.limits, definite=selection.keeps_definite)
+                made, sound = sent_where_unsound(sent, found, usable), usable
+        return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
 
     def _extras(
         self, header: Header, examined: Examined, recalibrated: Recalibrated
@@ -504,5 +516,4 @@ class Pipeline:
 
     def tracks(self) -> TrackReading:
         """Reads the trackers of all streams, by slice."""
-        followed = [(s.slices, s.tracker) for s in self.streams.values() if s.tracker is not None]
-        return read_tracks(self.slices.whole.names, followed)
+        return read_tracks(self.slices.whole.names, self.streams.values())

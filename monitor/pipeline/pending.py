@@ -449,10 +449,6 @@ class SliceShares:
         counts[: known.size] += known
         self.counts[name] = counts
 
-    def put(self, name: str, index: int, count: int) -> None:
-        """Sets the count of one slice, as read from a checkpoint."""
-        self.add(name, np.full(1, index), count - self.of(name, index))
-
     def of(self, name: str, index: int) -> int:
         """Returns a count of one slice."""
         known = self.counts[name]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from monitor.config import Config, InvalidConfiguration, Mode
 from monitor.frames.cholesky import add_up
-from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason
+from monitor.frames.detections import Estimates, Examined, FrameBatch, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import RangeBuckets, SliceTable
@@ -35,8 +35,6 @@ from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     Output,
     Recalibrator,
-    sent_where_unsound,
-    sound_rows,
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
@@ -360,29 +358,6 @@ class Recalibrated:
 def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
     """Returns (n,) filled with one number; read-only, since frames share it."""
     return read_only(np.full(n, number, np.uint8))
-
-
-def recalibrate(
-    selection: Selection,
-    space: Space,
-    sent: Estimates,
-    slices: IntArray,
-    chains: Sequence[Chain],
-    mode: Mode,
-    limits: Limits,
-    counters: Counters,
-) -> Recalibrated:
-    """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
-    why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
-    made, sound = sent, np.zeros(slices.size, bool)
-    if not selection.fits(space):
-        sound, why = np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
-    else:
-        with contained(counters, log, "recalibrator %s failed", selection.version):
-            found = selection.apply(sent, slices, chains)
-            usable = sound_rows(sent, found, limits, definite=selection.keeps_definite)
-            made, sound = sent_where_unsound(sent, found, usable), usable
-    return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
 
 
 def recalibrate_classes(

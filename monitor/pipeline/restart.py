@@ -224,7 +224,7 @@ def restore_run(pipeline: Pipeline, state: RunState) -> None:
         index = live.slices.place(share.space, share.key.name, overflow=share.key.overflow)
         live.slices.chains[index] = share.chain
         for name in SHARES:
-            fates.shares.put(name, index, getattr(share, name))
+            fates.shares.add(name, np.full(1, index), getattr(share, name))
 
 
 # Entries done again between two looks at what they left to be done.

@@ -26,23 +26,15 @@ from monitor.frames.frame import (
     EgoMotion,
     Header,
     ReceivedFrame,
-    Refusal,
     ReportedTracks,
     TrackStatus,
 )
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import Dimension, FloatArray, IntArray, Space
-from monitor.frames.status import Counters
-from monitor.pipeline.housekeeping import contained
 from monitor.store.state_definitions import LABEL, NAME
-from monitor.tracking.motion import (
-    InvalidEgoMotion,
-    TrackerSettings,
-    checked_motion,
-    no_innovations,
-)
-from monitor.tracking.tracker import Order, Sightings, Tracker, follow, tracker_model
+from monitor.tracking.motion import InvalidEgoMotion, checked_motion, no_innovations
+from monitor.tracking.tracker import Order, Sightings, Tracker, follow
 
 log = logging.getLogger(__name__)
 
@@ -146,23 +138,6 @@ def _sightings(
     )
 
 
-def tracker_of(
-    header: Header, settings: TrackerSettings | None, counters: Counters, numbered: int = 0
-) -> StreamTracker | None:
-    """Makes the tracker of a new stream; None if that fails, which is logged and counted.
-
-    settings  None: this process does not track
-    numbered  numbers that are used already: those of new tracks come after them
-    """
-    if settings is None:
-        return None
-    fault = "stream %s is not tracked: its tracker could not be made"
-    with contained(counters, log, fault, header.stream):
-        model = tracker_model(header.space, len(header.classes), settings)
-        return StreamTracker(Tracker(model), numbered)
-    return None
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class TrackReading:
     """The tracks of all streams, by slice.
@@ -184,17 +159,17 @@ class TrackReading:
     orders: Counter[Order]
 
 
-def read_tracks(
-    names: tuple[str, ...], streams: Iterable[tuple[StreamSlices, StreamTracker]]
-) -> TrackReading:
+def read_tracks(names: tuple[str, ...], streams: Iterable[Stream]) -> TrackReading:
     """Reads tracks by slice, summed over all streams of the slice.
 
     names  of the slices that the tracks lie in: SliceTable.whole
     """
     counts = np.zeros((len(TrackStatus), len(names)), np.int64)
     sums, orders, seen = no_innovations(len(names)), Counter[Order](), np.zeros(len(names), bool)
-    for slices, tracker in streams:
-        group = slices.of_class
+    for stream in streams:
+        group, tracker = stream.slices.of_class, stream.tracker
+        if tracker is None:
+            continue
         seen[group[group >= 0]] = True
         if tracker.tracker.last is not None:
             tracks = tracker.tracker.last.reported()
@@ -376,22 +351,16 @@ class Stream:
     seen: Seen = field(default_factory=Seen)
 
 
-def refuse_header(
+def mistakes(
     header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
-) -> Refusal | None:
-    """Refuses an unusable header; None if it is usable. Names become metric labels: bounded.
+) -> Iterator[tuple[str, str]]:
+    """Yields the fields that make a header unusable, with what is wrong, in order.
+
+    Names become labels of metrics: they are bounded.
 
     streams  names of the streams that are known already
     spaces   spaces that statistics are kept in already
     """
-    found = next(_mistakes(header, config, streams, spaces), None)
-    return None if found is None else Refusal(Reason.INVALID_HEADER, *found)
-
-
-def _mistakes(
-    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
-) -> Iterator[tuple[str, str]]:
-    """Yields a field and what is wrong with it, in the order of the checks."""
     limits, most_streams = config.limits, config.server.max_streams
     names, classes, levels = header.space.names, header.classes, header.quantile_levels
     if not NAME.fullmatch(header.stream):
