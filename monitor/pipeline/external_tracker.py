@@ -125,9 +125,10 @@ class FrameLine:
         return frame
 
     def answered(self, sequence: int) -> ForwardedFrame | None:
-        """The frame with this sequence; None if it has ended. Raises KeyError: never sent."""
+        """The frame with this sequence; None if it has ended. Raises UnusableAnswer: never sent."""
         if not 1 <= sequence <= self._sequence:
-            raise KeyError(sequence)
+            text = f"sequence: {sequence} was never sent; it must be that of the request."
+            raise UnusableAnswer(text)
         return self._out.get(sequence)
 
     def overdue(self, frame: ForwardedFrame) -> None:
@@ -279,11 +280,7 @@ class ExternalTracker:
     def take(self, data: bytes, now: float) -> None:
         """An answer. Raises UnusableAnswer."""
         answer = decode_update(data)
-        try:
-            frame = self.line.answered(answer.sequence)
-        except KeyError:
-            text = f"sequence: {answer.sequence} was never sent; it must be that of the request."
-            raise UnusableAnswer(text) from None
+        frame = self.line.answered(answer.sequence)
         self.heard, self.unheard_since = True, None
         if frame is None:
             return  # too late: its detector has long gone on

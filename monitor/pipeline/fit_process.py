@@ -19,7 +19,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -51,15 +51,17 @@ MOST_BYTES = 16 * 2**20
 MOST_REASON = 1000
 
 
+# Of the arrays of a slice, in order.
+_KINDS = (*(np.float64,) * 5, *(np.int64,) * 2)
+
+
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """A slice whose arrays follow: how many rows, and which of the arrays that may lack."""
+    """A slice whose arrays follow, each of one of _KINDS; None for one that is not there."""
 
     name: str
     space: Space
-    n: int
-    timed: bool
-    delayed: bool
+    shapes: tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +92,19 @@ _LINE = Codec(_SliceLine, "outcome", _REMEDY)
 
 def job_pieces(job: FitJob) -> list[memoryview]:
     """Returns the bytes of a job, in pieces to be sent one by one; the arrays are not copied."""
+    arrays = {name: _arrays(rows) for name, rows in job.slices.items()}
     announced = tuple(
-        _Announced(name, rows.space, rows.n, rows.time_s is not None, rows.delay_s is not None)
-        for name, rows in job.slices.items()
+        _Announced(
+            name, job.slices[name].space, tuple(one if one is None else one.shape for one in found)
+        )
+        for name, found in arrays.items()
     )
     text = _HEAD.write(_Head(job.settings, job.limits, announced))
     # Spaces behind it, so that every array begins where its numbers may be read in place.
     text = text.ljust(-(-len(text) // 8) * 8)
     pieces = [memoryview(len(text).to_bytes(_HEAD_LENGTH, "little")), memoryview(text)]
-    for rows in job.slices.values():
-        pieces += [array.data.cast("B") for array in _arrays(rows) if array.size]
-    return pieces
+    sent = (one for of_slice in arrays.values() for one in of_slice)
+    return pieces + [one.data.cast("B") for one in sent if one is not None and one.size]
 
 
 def read_job(data: bytes | bytearray) -> FitJob:
@@ -110,45 +114,28 @@ def read_job(data: bytes | bytearray) -> FitJob:
     """
     begin = _HEAD_LENGTH + int.from_bytes(data[:_HEAD_LENGTH], "little")
     head = _HEAD.read(bytes(data[_HEAD_LENGTH:begin]))
-    arrays = _Arrays(memoryview(data)[begin:])
-    slices = {one.name: _rows(one, arrays) for one in head.slices}
+    rest, slices = memoryview(data)[begin:], {}
+    for one in head.slices:
+        arrays: list[Any] = []
+        for kind, shape in zip(_KINDS, one.shapes, strict=True):
+            length = 0 if shape is None else 8 * math.prod(shape)
+            taken, rest = rest[:length], rest[length:]
+            arrays.append(None if shape is None else np.frombuffer(taken, kind).reshape(shape))
+        mean, covariance, error, time_s, delay_s, diagonal, track = arrays
+        estimates = Estimates(mean, covariance, diagonal.astype(np.bool_))
+        slices[one.name] = FitRows(one.space, estimates, error, track, time_s, delay_s)
     return FitJob(head.settings, slices, head.limits)
 
 
-def _arrays(rows: FitRows) -> Iterator[npt.NDArray[Any]]:
-    """Yields arrays in the order in which they go out, contiguous and of eight bytes a number."""
-    optional = [array for array in (rows.time_s, rows.delay_s) if array is not None]
-    estimates = rows.estimates
-    for floats in (estimates.mean, estimates.covariance, rows.error, *optional):
-        yield np.ascontiguousarray(floats, np.float64)
-    for integers in (estimates.diagonal, rows.track):
-        yield np.ascontiguousarray(integers, np.int64)
-
-
-def _rows(announced: _Announced, arrays: _Arrays) -> FitRows:
-    """Takes the arrays of a slice. Raises ValueError."""
-    n, space, k = announced.n, announced.space, announced.space.k
-    mean = arrays.take(np.float64, n, k)
-    covariance = arrays.take(np.float64, n, k, k)
-    error = arrays.take(np.float64, n, k)
-    time_s = arrays.take(np.float64, n) if announced.timed else None
-    delay_s = arrays.take(np.float64, n) if announced.delayed else None
-    diagonal = arrays.take(np.int64, n).astype(np.bool_)
-    track = arrays.take(np.int64, n)
-    return FitRows(space, Estimates(mean, covariance, diagonal), error, track, time_s, delay_s)
-
-
-@dataclass(slots=True)
-class _Arrays:
-    """The arrays behind a head, taken one by one."""
-
-    rest: memoryview
-
-    def take(self, kind: type[np.generic], *shape: int) -> npt.NDArray[Any]:
-        """Takes the next array. Raises ValueError where too few bytes are left."""
-        length = 8 * math.prod(shape)
-        taken, self.rest = self.rest[:length], self.rest[length:]
-        return np.frombuffer(taken, kind).reshape(shape)
+def _arrays(rows: FitRows) -> list[npt.NDArray[Any] | None]:
+    """Returns the arrays of a slice as they go out: contiguous, and of eight bytes a number."""
+    sent = rows.estimates
+    floats = sent.mean, sent.covariance, rows.error, rows.time_s, rows.delay_s
+    arrays = *floats, sent.diagonal, rows.track
+    return [
+        None if one is None else np.ascontiguousarray(one, kind)
+        for kind, one in zip(_KINDS, arrays, strict=True)
+    ]
 
 
 def outcome_bytes(outcome: FitOutcome) -> bytes:

@@ -120,23 +120,12 @@ def limit_memory(space: int) -> None:
         resource.setrlimit(what, (bound, bound))
 
 
-def watch_parent() -> None:
-    """Ends the process at once when standard input ends."""
-    threading.Thread(target=_end_with_input, daemon=True).start()
-
-
 def _end_with_input() -> None:
+    """Ends the process at once when standard input ends."""
     # os.read takes no lock that the interpreter would want at its end.
     while os.read(_STDIN, 1):
         pass
     os._exit(1)
-
-
-def own_output() -> int:
-    """Returns a descriptor of standard output; prints go to standard error from now on."""
-    output = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)
-    return output
 
 
 def main() -> int:
@@ -147,12 +136,14 @@ def main() -> int:
     step_back(_LOW_PRIORITY)
     try:
         die_with(int(sys.argv[1]))
-        output = own_output()
+        # Prints go to standard error from now on.
+        output = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
         from monitor.pipeline.fit_process import outcome_bytes, read_job
         from monitor.promotion.fits import fit_slices
 
         data = read_framed()
-        watch_parent()
+        threading.Thread(target=_end_with_input, daemon=True).start()
         rest = memoryview(outcome_bytes(fit_slices(read_job(data))))
         while rest:
             rest = rest[os.write(output, rest) :]

@@ -30,6 +30,7 @@ from monitor.pipeline.external_tracker import (
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
 from monitor.v1 import tracker_pb2
+from monitor.wire.tracker import UnusableAnswer
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame
 from tests.served import PATIENCE
@@ -409,7 +410,7 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
                     assert not taken or frames.index(found) > frames.index(taken[-1])
                     taken.append(found)
             case "answer":
-                with contextlib.suppress(KeyError):
+                with contextlib.suppress(UnusableAnswer):
                     if (found := line.answered(which)) is not None:
                         assert found.sequence == which
                         line.end(found, ANSWERED)
@@ -427,7 +428,7 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
                 assert not line._out
             case "wrong":
                 for sequence in (0, 1000 + which):
-                    with pytest.raises(KeyError):
+                    with pytest.raises(UnusableAnswer):
                         line.answered(sequence)
         assert len(line._waiting) <= capacity
         under_way = len(line._waiting) + len(line._out)
