@@ -251,7 +251,9 @@ class Checkpoints:
         """Reads the files of the version before; None where there are none that can be used."""
         try:
             contents = previous_contents(self.previous)
-            found = None if contents is None else self._decoded(contents, apart=True)
+            if contents is None:
+                return None
+            found = self._decoded(contents, apart=True)
         except (ValueError, OSError) as error:
             log.warning(
                 "state: the files of the version before cannot be taken over: %s All begins anew. "
@@ -259,10 +261,9 @@ class Checkpoints:
                 error,
             )
             return None
-        if found is not None:
-            self._records += found.records
-            self._took_over = True
-            self.soon.set()
+        self._records += found.records
+        self._took_over = True
+        self.soon.set()
         return found
 
     def _decoded(self, contents: Contents, *, apart: bool = False) -> _Found:

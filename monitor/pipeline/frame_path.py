@@ -31,7 +31,7 @@ from monitor.frames.frame import (
     opinions_of,
 )
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
-from monitor.frames.slices import SliceTable, StreamSlices
+from monitor.frames.slices import StreamSlices
 from monitor.frames.space import IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import inline_record, labels_sent
@@ -80,6 +80,7 @@ SHED = Notice(
 class Pipeline:
     """The sidecar without its edges.
 
+    slices             all that were seen so far
     streams            by name; latest: the last frame of each
     tracked_elsewhere  at present: our own tracker stands by, if there is one
     numbered           streams so far
@@ -106,6 +107,7 @@ class Pipeline:
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
         self.live = LiveStatistics(config)
+        self.slices = self.live.slices
         self.learning = LabelledTracks(
             config.promotion.settings(), self.limits, self.slices, self.recalibrators
         )
@@ -137,11 +139,6 @@ class Pipeline:
         self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
         if self._tracking is not None:
             one_second()  # imported now, so that the first header need not wait for it
-
-    @property
-    def slices(self) -> SliceTable:
-        """Returns the table of all slices seen so far."""
-        return self.live.slices
 
     def adjust(self, config: Config) -> None:
         """Applies another configuration from the next frame on, after a reload."""

@@ -72,7 +72,7 @@ class LiveStatistics:
         self.generation = 0
         self._window_totals = WindowTotals[SliceStatistics]()
         self._class_totals = WindowTotals[ClassStatistics]()
-        self._slice_totals: dict[int, SliceTotals] = {}
+        self._slice_totals: dict[int | None, SliceTotals] = {}
         self._folded = 0
         # Rows that come inside `held`, in order; None: event time began anew.
         self._held: list[MatchedRows | MatchedClasses | None] | None = None
@@ -162,7 +162,6 @@ class LiveStatistics:
 
         All slices are read as of one moment, with the rows that came before the first step.
         """
-        level = self.windows.older if level is None else level
         slices, totals_of = self.slices.slices, self._window_totals
         found = yield from self._read(self.accumulator, slices, totals_of, level)
         totals = yield from self._slice_totals.setdefault(level, SliceTotals()).read(found)
@@ -180,7 +179,6 @@ class LiveStatistics:
 
     def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
         """Reads every class slice in a window (None: since epoch), all as of one moment."""
-        level = self.windows.older if level is None else level
         slices, totals_of = self.class_slices.slices, self._class_totals
         found = yield from self._read(self.classes, slices, totals_of, level)
         return tuple((entry.label, entry.class_names, statistics) for entry, statistics in found)
@@ -190,9 +188,10 @@ class LiveStatistics:
         accumulator: PaneAccumulator[Any, S],
         slices: Sequence[E],
         totals: WindowTotals[S],
-        level: int,
+        level: int | None,
     ) -> Generator[None, None, list[tuple[E, S]]]:
         """Reads the slices that have statistics in a window, as of the first step."""
+        level = self.windows.older if level is None else level
         yield from self._up_to_now(accumulator)
         panes, found = dict(accumulator.panes), []
         for index, entry in enumerate(slices):

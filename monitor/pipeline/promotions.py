@@ -47,10 +47,6 @@ DISCARDED = ("discarded_worse", "discarded_unsound", "discarded_over")
 TRIAL_OUTCOMES = ("began", "proven", "promoted", *DISCARDED, "superseded")
 
 
-def _none_of(outcomes: Sequence[str]) -> Callable[[], dict[str, int]]:
-    return lambda: dict.fromkeys(outcomes, 0)
-
-
 @dataclass(slots=True)
 class RecalibrationCounters:
     """Counts since the start, by outcome.
@@ -63,9 +59,9 @@ class RecalibrationCounters:
             superseded by a newer candidate, or by another active recalibrator
     """
 
-    swaps: dict[str, int] = field(default_factory=_none_of(SWAP_OUTCOMES))
-    fits: dict[str, int] = field(default_factory=_none_of(FIT_OUTCOMES))
-    trials: dict[str, int] = field(default_factory=_none_of(TRIAL_OUTCOMES))
+    swaps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SWAP_OUTCOMES, 0))
+    fits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FIT_OUTCOMES, 0))
+    trials: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRIAL_OUTCOMES, 0))
 
 
 @dataclass(slots=True)
