@@ -16,7 +16,7 @@ from functools import partial
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
-from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import Events, WallClock, contained
 from monitor.pipeline.promotions import Promotions
@@ -86,7 +86,6 @@ class Sidecar:
         named = configured(pipeline.recalibrators, config)
         self.promotions = Promotions(pipeline)
         self.fits = FitRounds(self.promotions)
-        self.alarms = DriftAlarms(pipeline, self.fits)
         self.checkpoints = Checkpoints(
             promotions=self.promotions,
             named=named,
@@ -163,7 +162,7 @@ class Sidecar:
                 task.cancel()
         self.endpoint.published.turned = None
         await self.exporting.refresh_if_possible()
-        await self.alarms.end()
+        await self.fits.end_watching()
         await self.checkpoints.end()
         await self.journal.close()
         if self.claim is not None:
@@ -180,7 +179,7 @@ class Sidecar:
             self._tell_that_we_live,
             self.checkpoints.keep,
             self.fits.keep_learning,
-            self.alarms.keep_watching,
+            self.fits.keep_watching,
         ]
         if self.tracker is not None:
             found.append(TrackerCalls(self.tracker, partial(dial, self.config.tracker)).run)

@@ -20,7 +20,6 @@ from monitor.drift.bets import Severity
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
-from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import LabelledTracks, TracksToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
@@ -40,7 +39,10 @@ _MOST_PATIENCE = 32
 
 @dataclass(slots=True)
 class FitRounds:
-    """Fits slices of one sidecar, one round after another.
+    """Fits slices of one sidecar, one round after another; watches over drift, whose pages ask too.
+
+    A page that was raised before a restart asks for no fit after it: the tracks to fit on are gone,
+    and those to come are fitted in their turn.
 
     fits  the process, or what stands for it in a test
     """
@@ -51,6 +53,17 @@ class FitRounds:
     _running: asyncio.Task[None] | None = None
     _last: float = float("-inf")
     _failures: int = 0
+    _refits: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration where [drift] reference cannot be used."""
+        pipeline = self.promotions.pipeline
+        pipeline.events.listen(AlarmChange, self._react)
+        if reference := pipeline.config.drift.reference:
+            try:
+                pipeline.drift.give(read_references(reference))
+            except InvalidDocument as error:
+                raise InvalidConfiguration(f"[drift] reference = '{reference}': {error}") from None
 
     async def keep_learning(self) -> None:
         """Fits what is due, for ever; when cancelled, leaves no process behind."""
@@ -159,71 +172,53 @@ class FitRounds:
             raise
         return await in_steps(promotions.begin(entries, outcome, actor))
 
-
-@dataclass(slots=True)
-class DriftAlarms:
-    """Watches over drift in one sidecar, and acts on its alarms.
-
-    A page that was raised before a restart asks for no fit after it: the tracks to fit on are gone,
-    and those to come are fitted in their turn.
-    """
-
-    pipeline: Pipeline
-    fits: FitRounds
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Raises InvalidConfiguration where [drift] reference cannot be used."""
-        self.pipeline.events.listen(AlarmChange, self._react)
-        if reference := self.pipeline.config.drift.reference:
-            try:
-                self.pipeline.drift.give(read_references(reference))
-            except InvalidDocument as error:
-                raise InvalidConfiguration(f"[drift] reference = '{reference}': {error}") from None
+    # ---- drift
 
     async def keep_watching(self) -> None:
         """Takes in what comes, for ever."""
+        pipeline = self.promotions.pipeline
         while True:
             await asyncio.sleep(_PERIOD)
-            with contained(self.pipeline.counters, log, NOT_WATCHED):
-                await in_steps(self.pipeline.drift.catch_up())
+            with contained(pipeline.counters, log, NOT_WATCHED):
+                await in_steps(pipeline.drift.catch_up())
 
-    async def end(self) -> None:
+    async def end_watching(self) -> None:
         """Takes in all that has come, and asks for no further fit."""
-        for task in self._running:
+        pipeline = self.promotions.pipeline
+        for task in self._refits:
             task.cancel()
-        with contained(self.pipeline.counters, log, NOT_WATCHED):
-            self.pipeline.drift.begin_anew()
-            await in_steps(self.pipeline.drift.catch_up(everything=True))
+        with contained(pipeline.counters, log, NOT_WATCHED):
+            pipeline.drift.begin_anew()
+            await in_steps(pipeline.drift.catch_up(everything=True))
 
     def _react(self, change: AlarmChange) -> None:
         # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
         log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
         page = change.why is AlarmReason.RAISED and change.alarm.severity is Severity.PAGE
-        if page and self.pipeline.config.drift.refit_on_page:
+        if page and self.promotions.pipeline.config.drift.refit_on_page:
             task = asyncio.get_running_loop().create_task(self._refit(change.alarm))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._refits.add(task)
+            task.add_done_callback(self._refits.discard)
 
     async def _refit(self, alarm: Alarm) -> None:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
-        learning = self.pipeline.learning
-        wanted = learning.settings.fits.tracks
-        with contained(self.pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
-            while self.pipeline.drift.stays(alarm):
+        pipeline = self.promotions.pipeline
+        learning, wanted = pipeline.learning, pipeline.learning.settings.fits.tracks
+        with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
+            while pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)
                 if ended_since(learning, alarm) < wanted:
                     continue
-                if await self._fitted(alarm):
+                if await self._on_trial(alarm):
                     return
                 # Of the fault there are too few among them yet.
                 wanted *= 2
 
-    async def _fitted(self, alarm: Alarm) -> bool:
+    async def _on_trial(self, alarm: Alarm) -> bool:
         """Says whether anything is on trial now; a fit that fails is recorded there already."""
         slices = () if alarm.slice == TOTAL else (alarm.slice,)
         try:
-            found = await self.fits.asked(slices, "", "drift")
+            found = await self.asked(slices, "", "drift")
         except (CannotFit, NoTracksYet) as error:
             log.warning("after a page, %s is not fitted: %s", alarm.slice, error)
             return False

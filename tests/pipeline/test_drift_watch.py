@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -20,7 +18,8 @@ from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
 from monitor.pipeline import drift_watch, fit_rounds
 from monitor.pipeline.drift_watch import DriftEpochs, DriftWatch, NoSuchSlice
-from monitor.pipeline.fit_rounds import DriftAlarms, FitRounds
+from monitor.pipeline.fit_rounds import FitRounds
+from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import served_otherwise
 from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import SliceFitted
@@ -293,7 +292,9 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
         looks += 1
         return looks
 
-    async def fit(slices: Sequence[str], method: str, actor: str) -> Sequence[SliceFitted]:
+    async def fit(
+        _: FitRounds, slices: Sequence[str], method: str, actor: str
+    ) -> Sequence[SliceFitted]:
         assert (method, actor) == ("", "drift")
         asked.append((slices, looks))
         answer: Sequence[SliceFitted] | Exception = left.pop(0)
@@ -303,10 +304,11 @@ def test_a_page_asks_for_a_fit_as_long_as_it_stays(monkeypatch, answers, slice, 
 
     async def run() -> None:
         pipeline = pipeline_of(drift={"refit_on_page": True}, promotion={"fit_tracks": 4})
-        watch = DriftAlarms(pipeline, cast(FitRounds, SimpleNamespace(asked=fit)))
+        watch = FitRounds(Promotions(pipeline))
         pipeline.drift.announce(replace(RAISED, alarm=replace(alarm(), slice=slice)))
-        await asyncio.gather(*watch._running)
+        await asyncio.gather(*watch._refits)
 
+    monkeypatch.setattr(FitRounds, "asked", fit)
     monkeypatch.setattr(fit_rounds, "_REFITS_PERIOD", 0.0)
     monkeypatch.setattr(fit_rounds, "ended_since", tracks)
     monkeypatch.setattr(DriftWatch, "stays", lambda *_: looks < over)
@@ -323,13 +325,14 @@ def test_a_fault_in_the_watch_costs_that_look_and_a_page_asks_for_no_fit_by_itse
             raise wrong
 
     async def run() -> None:
-        watch = DriftAlarms(pipeline_of(), cast(FitRounds, None))
-        watch.pipeline.drift.announce(RAISED)
-        assert not watch._running
+        pipeline = pipeline_of()
+        watch = FitRounds(Promotions(pipeline))
+        pipeline.drift.announce(RAISED)
+        assert not watch._refits
         with pytest.raises(asyncio.CancelledError):
             await watch.keep_watching()
-        await watch.end()
-        assert (looks, watch.pipeline.counters.internal_errors) == ([], 1)
+        await watch.end_watching()
+        assert (looks, pipeline.counters.internal_errors) == ([], 1)
 
     monkeypatch.setattr(fit_rounds, "_PERIOD", 0.0)
     monkeypatch.setattr(DriftWatch, "catch_up", catch_up)
@@ -339,7 +342,7 @@ def test_a_fault_in_the_watch_costs_that_look_and_a_page_asks_for_no_fit_by_itse
 def test_a_reference_is_given_to_the_watch_or_stops_the_start_by_its_name(tmp_path):
     def given(file: Path) -> Mapping[str, object]:
         pipeline = pipeline_of(drift={"reference": str(file)})
-        DriftAlarms(pipeline, cast(FitRounds, None))
+        FitRounds(Promotions(pipeline))
         return pipeline.drift.family.usual.given
 
     assert list(given(Path(__file__).parents[1] / "commands" / "reference_1.json")) == ["car"]
