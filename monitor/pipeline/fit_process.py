@@ -308,7 +308,6 @@ class _Talk(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.said = bytearray()
-        self._too_much = False
         self._complained = bytearray()
         self._may_send = asyncio.Event()
         self._listens = True
@@ -331,11 +330,10 @@ class _Talk(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == _STDERR:
             self._complained = (self._complained + data)[-_KEPT_OF_STDERR:]
-        elif len(self.said) + len(data) <= MOST_BYTES:
+        elif len(self.said) <= MOST_BYTES:
             self.said += data
-        elif not self._too_much:
-            self._too_much = True
-            self._kill()
+            if len(self.said) > MOST_BYTES:
+                self._kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over.set_result(None)
@@ -368,7 +366,7 @@ class _Talk(asyncio.SubprocessProtocol):
 
     def check(self) -> None:
         """Raises FitFailed, with the last line of standard error, if the process failed."""
-        if self._too_much:
+        if len(self.said) > MOST_BYTES:
             raise FitFailed(f"the fit returned more than {MOST_BYTES} bytes and was ended.")
         code = self._transport.get_returncode()
         if code == 0:

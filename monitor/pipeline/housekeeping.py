@@ -58,7 +58,8 @@ class Overload:
         lag      s that the loop was late, or that frames waited, whichever is longer
         waiting  detections that wait for the statistics
         """
-        late, full = _share(lag, self.lag_seconds), _share(waiting, self.waiting_rows)
+        late = lag / self.lag_seconds if self.lag_seconds else 0.0
+        full = waiting / self.waiting_rows if self.waiting_rows else 0.0
         self._late = self._late + 1 if late > 1 else 0
         if not self.shedding:
             if self._late < LATE_SAMPLES and full <= 1:
@@ -77,11 +78,6 @@ class Overload:
         self.shedding = False
         self._late = 0
         return True
-
-
-def _share(value: float, limit: float) -> float:
-    """Divides a value by a limit; 0 where there is none."""
-    return value / limit if limit else 0.0
 
 
 @dataclass(slots=True)
