@@ -434,11 +434,12 @@ class TruthLedger:
         if opinions is None or rows.size == 0:
             return
         with contained(self.counters, log, "matched class probabilities were not counted"):
-            key = opinions.slice
-            if key is None or key.overflow:
-                self.counters.overflow_classified += rows.size
+            index, key = None, opinions.slice
             if key is not None:
                 index = table.place(stored.header.classes, key.name, overflow=key.overflow)
+            if index is None or table.slices[index].overflow:
+                self.counters.overflow_classified += rows.size
+            if index is not None:
                 values = opinions.values[np.searchsorted(opinions.rows, rows)]
                 true_class = record.true_class
                 self.live.count(MatchedClasses(index, values, true_class, stamp_ns, retracts))

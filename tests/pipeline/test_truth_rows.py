@@ -1,16 +1,13 @@
 """The same detections teach recalibrators that the statistics count."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates, Limits, examine
-from monitor.frames.frame import MatchedRows, StoredFrame, TrackIds, stored_estimates
+from monitor.frames.frame import StoredFrame, TrackIds, stored_estimates
 from monitor.matching.objects import INLINE, LabelRecord
 from monitor.pipeline.pending import PendingFrame
 from monitor.pipeline.truth import rows_with_truth, tracks_told
-from monitor.promotion.tracks import LabelledRows
 from tests.piped import DOUBLE, HEADER, XYZ, sent
 from tests.received import detections
 
@@ -20,17 +17,11 @@ TRACKS = TrackIds(np.array([7, 8, 9, 7], np.uint64), np.array([True, True, False
 BATCH = examine(detections([sent(i, truth=True) for i in range(4)]), XYZ, 4, Limits()).batch
 
 
-def rows_of(
-    *, recalibrated: bool = False, rows=ROWS, stamp_ns: int | None = 5
-) -> tuple[MatchedRows, LabelledRows | None]:
+def rows_of(*, recalibrated: bool = False, rows=ROWS, stamp: int | None = 5):
     """Three of four usable detections, the truth of which has come with them."""
-    told: dict[str, Any] = {
-        "rows": rows,
-        "truth": BATCH.truth[rows],
-        "stamp_ns": stamp_ns,
-        "delay_ns": 11,
-    }
-    record = LabelRecord(revision=INLINE, live=False, **told)
+    record = LabelRecord(
+        revision=INLINE, rows=rows, truth=BATCH.truth[rows], stamp_ns=stamp, delay_ns=11, live=False
+    )
     made = sent = Estimates(BATCH.mean, BATCH.covariance, BATCH.diagonal)
     if recalibrated:
         made = DOUBLE.apply(sent, SLICES, [("car",), ("bus",)])
@@ -64,9 +55,9 @@ def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
 
 
 def test_nothing_is_learned_from_what_is_of_no_known_time():
-    timeless, none = rows_of(stamp_ns=None), rows_of(rows=np.zeros(0, np.int64), stamp_ns=None)
+    timeless, none = rows_of(stamp=None), rows_of(rows=np.zeros(0, np.int64), stamp=None)
     assert (timeless[1], timeless[0].n) == (None, 3)
-    assert rows_of(stamp_ns=0)[1] is not None
+    assert rows_of(stamp=0)[1] is not None
     assert (none[1], none[0].n) == (None, 0)
 
 
