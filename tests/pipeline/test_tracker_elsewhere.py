@@ -30,7 +30,7 @@ from monitor.pipeline.external_tracker import (
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
 from monitor.v1 import tracker_pb2
-from monitor.wire.tracker import UnusableAnswer
+from monitor.wire.requests import UnusableAnswer
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame
 from tests.served import PATIENCE
