@@ -37,7 +37,6 @@ from monitor.commands.options import (
 from monitor.commands.recordings import (
     add_selection,
     estimates_of,
-    left_out,
     numbered_tracks,
     parts_of,
     read_selected,
@@ -114,11 +113,11 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
     fitting = FITTINGS[options.method]
     recording = read_selected(options.file, options)
     previous = _previous(options, recording)
-    labelled, usable = usable_truth(recording)
-    kept = np.flatnonzero(usable)
+    usable = usable_truth(recording)
+    kept = np.flatnonzero(usable.rows)
     if kept.size == 0 and options.method != Identity.method:
         raise UnfitData(
-            f"cannot fit on 0 detections with ground truth: {left_out(labelled, usable)}. Widen "
+            f"cannot fit on 0 detections with ground truth: {usable.told()}. Widen "
             "the selection of rows."
         )
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
@@ -169,7 +168,7 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         deviation, target = served.deviation[kept], options.reject_above_error
         rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
         selection = replace(selection, rejection=rejection)
-    lines = [f"not fitted on: {left_out(labelled, usable)}"] if (labelled & ~usable).any() else []
+    lines = [f"not fitted on: {usable.told()}"] if usable.refused else []
     if late:
         lines.append(
             f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "

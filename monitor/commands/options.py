@@ -84,6 +84,17 @@ def number_of(what: str, most: int) -> Callable[[str], int]:
     return read
 
 
+def names_of(text: str) -> dict[str, str]:
+    """Reads OURS=THEIRS,…, each of ours once. Raises ArgumentTypeError."""
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    names = {ours.strip(): theirs.strip() for ours, _, theirs in parts}
+    if len(names) < len(parts) or not all((*names, *names.values())):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected OURS=THEIRS,…, each of our names once, such as var_x=x_variance"
+        )
+    return names
+
+
 def pair(text: str) -> tuple[float, float]:
     """Reads LO:HI. Raises ValueError."""
     lower, _, upper = text.partition(":")

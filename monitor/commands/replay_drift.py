@@ -25,7 +25,6 @@ from monitor.commands.apply import recalibrate_gaussians
 from monitor.commands.options import add_value, allow, finite, shown, table, toml_section
 from monitor.commands.recordings import (
     add_condition,
-    left_out,
     numbered_tracks,
     read_selected,
     usable_truth,
@@ -265,7 +264,7 @@ def _watched(
 
     number  of the file: tracks of two files are different ones
     """
-    _, usable = usable_truth(recording)
+    usable = usable_truth(recording).rows
     raw = _nees(recording)
     made = raw
     if selection is not None:
@@ -288,7 +287,7 @@ def _watched(
 
 def _nees(recording: Recording) -> FloatArray:
     """(N,) of the joint block; NaN where a row has no truth or is no usable Gaussian."""
-    _, usable = usable_truth(recording)
+    usable = usable_truth(recording).rows
     found = np.full(usable.size, np.nan)
     if usable.any():
         error = recording.space.error(recording.truth[usable], recording.mean[usable])
@@ -329,9 +328,7 @@ def _known_well(
     if references:
         return LearnedReferences(references, tuple(remarks))
     if not remarks:
-        masks = [usable_truth(recording) for recording in recordings]
-        labelled, usable = (np.concatenate(parts) for parts in zip(*masks, strict=True))
-        remarks = [left_out(labelled, usable)]
+        remarks = [usable_truth(recording).told() for recording in recordings]
     raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
 
 
