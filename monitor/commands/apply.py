@@ -43,7 +43,8 @@ from monitor.statistics.exact_engine import OwnDistributions, generalised_deviat
 from monitor.statistics.measures import Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
 from monitor.store.documents import any_selection_from_json
-from monitor.store.recordings import Quantiles, Recording, write_estimates
+from monitor.store.recordings import Quantiles, Recording, write_columns, write_estimates
+from monitor.store.tables import SUFFIXES
 
 
 def read_any_model(path: str) -> AnySelection:
@@ -349,9 +350,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument(
         "--output",
-        metavar="F.npz",
+        metavar="F",
         required=True,
-        help="arrays mean, var or cov, and gt, or of class probabilities prob and label; with "
+        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays mean, var or cov, and gt, or of class probabilities prob and label; with "
         "either class, seq, frame, t, stamp_ns, score, track and ignore where the file has them",
     )
     parser.add_argument(
@@ -369,8 +370,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, InvalidRecalibrator, CannotWrite.
     """
-    if not options.output.endswith(".npz"):
-        raise ValueError(f"--output {options.output}: the name must end in .npz.")
+    if not options.output.endswith((".npz", *SUFFIXES)):
+        raise ValueError(f"--output {options.output}: the name must end in .npz, .csv or .csv.gz.")
+    if options.output.endswith(SUFFIXES) and options.file.endswith(".npz"):
+        raise ValueError(f"--output {options.output}: arrays are written as arrays: give .npz.")
     model = read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows)
     check_kind(model, options.model, options.file, recording)
@@ -390,6 +393,8 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
     rejected = made.rejected
+    if options.output.endswith(SUFFIXES):
+        return _as_columns(made, options, asked)
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected)
     said = [
@@ -399,6 +404,23 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     if asked:
         said.append(f"quantiles at {tau.size} levels: of the method's own distribution")
     return [*said, *_rejected(rejected), *_left_out(made.recording.others, written)]
+
+
+def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked: bool) -> list[str]:
+    """Writes the recalibrated Gaussians as columns; returns the lines to print."""
+    if asked:
+        raise ValueError(
+            f"--output {options.output}: quantiles are written as arrays: give .npz, or leave "
+            "--quantiles and --tau out."
+        )
+    with output_file(Path(options.output)) as path:
+        write_columns(path, Path(options.file), options.map or {}, made.recording, made.rejected)
+    return [
+        f"{made.recording.mean.shape[0]} rows by {made.selection.version}, written to "
+        f"{options.output}",
+        stands_for(made),
+        *_rejected(made.rejected),
+    ]
 
 
 def _apply_to_classes(

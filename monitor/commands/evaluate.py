@@ -576,7 +576,6 @@ def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
         return ""
     by = " --by class" if len(gaussians.groups) > 1 else ""
     return (
-        f"\nDo: calibration-monitor fit {options.file} --method covariance-scaling{by} "
-        "--output model.json\n"
-        f"    calibration-monitor evaluate {options.file} --model model.json"
+        f"\nDo: calibration-monitor fit {options.file}{by} --output model.json\n"
+        "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
     )

@@ -7,9 +7,10 @@ probabilities a single one. The methods themselves live in `recalibration`.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
+from monitor.commands.held_out import PARTS, HeldOut, held_out, told
 from monitor.commands.options import (
     above_zero,
     add_choice,
+    add_flag,
+    add_json,
     add_number,
     add_value,
     allow,
@@ -105,12 +109,21 @@ PRIOR_STRENGTH = 30.0
 FEWEST_TRACKS = 30.0
 
 
-def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Selection, list[str]]:
-    """Fits Gaussians; returns the model, and remarks on slices that lean on others.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A recalibrator of Gaussians, with what people are told of it.
 
-    Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
+    remarks   on slices that lean on others, and on rows that were not used
+    held_out  what the fit does to tracks that it has not seen; empty where that is not known
     """
-    fitting = FITTINGS[options.method]
+
+    selection: Selection
+    remarks: tuple[str, ...]
+    held_out: tuple[HeldOut, ...]
+
+
+def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> Fitted:
+    """Fits Gaussians. Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError."""
     recording = read_selected(options.file, options)
     previous = _previous(options, recording)
     usable = usable_truth(recording)
@@ -121,6 +134,47 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
             "the selection of rows."
         )
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
+    selection, found = _fitted(options, wanted, recording, previous, rows, kept)
+    judged: tuple[HeldOut, ...] = ()
+    if options.method != Identity.method and not options.no_held_out:
+        slow = options.method.startswith("gp-")
+
+        def fit_some(some: IntArray) -> Selection:
+            taken = rows.take(np.searchsorted(kept, some))
+            return _fitted(options, wanted, recording, previous, taken, some)[0]
+
+        slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
+        judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
+    if options.reject_above_error is not None:
+        served = recalibrate_gaussians(selection, recording)
+        error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
+        squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
+        # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
+        deviation, target = served.deviation[kept], options.reject_above_error
+        rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
+        selection = replace(selection, rejection=rejection)
+    lines = [f"not fitted on: {usable.told()}"] if usable.refused else []
+    if late:
+        lines.append(
+            f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
+            "not have come yet"
+        )
+    return Fitted(selection, (*lines, *remarks(selection, found, wanted, previous)), judged)
+
+
+def _fitted(
+    options: argparse.Namespace,
+    wanted: FitOptions,
+    recording: Recording,
+    previous: Selection | None,
+    rows: FitRows,
+    kept: IntArray,
+) -> tuple[Selection, Mapping[str, SliceFit]]:
+    """Fits all rows, and the slices asked for; returns also what came of each slice.
+
+    kept  (n,) numbers of the rows in the recording
+    """
+    fitting = FITTINGS[options.method]
     strength = options.prior_strength or PRIOR_STRENGTH
 
     def fit(part: FitRows, towards: Recalibrator | None) -> Recalibrator:
@@ -160,21 +214,7 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         bases,
         _ranges(options),
     )
-    if options.reject_above_error is not None:
-        served = recalibrate_gaussians(selection, recording)
-        error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
-        squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
-        # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
-        deviation, target = served.deviation[kept], options.reject_above_error
-        rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
-        selection = replace(selection, rejection=rejection)
-    lines = [f"not fitted on: {usable.told()}"] if usable.refused else []
-    if late:
-        lines.append(
-            f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
-            "not have come yet"
-        )
-    return selection, [*lines, *remarks(selection, found, wanted, previous)]
+    return selection, found
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
@@ -401,10 +441,17 @@ _OF_METHODS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
+    parser.add_argument("file", metavar="FILE", help="recorded detections with ground truth")
     add_selection(parser)
-    parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
+    parser.add_argument(
+        "--method",
+        choices=(*FITTINGS, *CLASS_METHODS),
+        default=CovarianceScaling.method,
+        help="default %(default)s",
+    )
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
+    add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
+    add_json(parser)
     _add_slices(parser)
     _add_scaling(parser)
     _add_adaptive(parser)
@@ -497,18 +544,33 @@ def run(options: argparse.Namespace) -> int:
     wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
     model: AnySelection
     basis: Basis | None
+    judged: tuple[HeldOut, ...] = ()
     if options.method in CLASS_METHODS:
         model, basis, lines = fit_class_probabilities(options)
     else:
-        model, lines = fit_gaussians(options, wanted)
+        fitted = fit_gaussians(options, wanted)
+        model, judged, lines = fitted.selection, fitted.held_out, list(fitted.remarks)
         basis = model.basis
     text = document_of(model)
     write_output(options.output, text)
     rows = "no rows" if basis is None else str(basis)
-    lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:
         lines.append(_said_of(model.rejection))
-    print("\n".join(lines))
+    if options.json:
+        found = {
+            "version": model.version,
+            "method": options.method,
+            "output": options.output,
+            "fitted_on": None if basis is None else basis.parameters(),
+            "remarks": lines,
+            "held_out": [one.as_json() for one in judged],
+        }
+        print(json.dumps(found))
+        return 0
+    written = f"{model.version} fitted on {rows}, written to {options.output}"
+    if not isinstance(model, ClassSelection) and options.method != Identity.method:
+        lines.append("" if options.no_held_out else told(judged) + "\n")
+    print("\n".join([*lines, written]))
     return 0
 
 

@@ -7,6 +7,8 @@ asked for. docs/files.md tells people how such a file looks.
 
 from __future__ import annotations
 
+import csv
+import gzip
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -362,6 +364,53 @@ class Quantiles:
 
     values: FloatArray
     tau: FloatArray
+
+
+def write_columns(
+    target: Path,
+    source: Path,
+    names_here: Mapping[str, str],
+    recording: Recording,
+    rejected: BoolArray | None,
+) -> None:
+    """Writes the rows of a recording as the columns that they came from, with other Gaussians.
+
+    Columns keep their names and order; what the file had no column for is added behind them.
+
+    target      .csv or .csv.gz
+    source      file that the recording was read from, with names_here
+    rejected    (N,) detections that are too uncertain; None: no column
+    """
+    table = read_columns(source, {})
+    cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
+    names, covariance = recording.space.names, recording.covariance
+    for i, name in enumerate(names):
+        cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
+        deviation = names_here.get(f"std_{name}", f"std_{name}")
+        if deviation in cells:
+            cells[deviation] = _numbers(np.sqrt(covariance[:, i, i]))
+        else:
+            variance = names_here.get(f"var_{name}", f"var_{name}")
+            cells[variance] = _numbers(covariance[:, i, i])
+        for j in range(i):
+            pairs = ((names[j], name), (name, names[j]))
+            spelled = [f"cov_{a}{between}{b}" for a, b in pairs for between in ("_", "")]
+            there = [one for one in spelled if names_here.get(one, one) in cells]
+            if there or not recording.diagonal:
+                column = there[0] if there else spelled[0]
+                cells[names_here.get(column, column)] = _numbers(covariance[:, i, j])
+    if rejected is not None:
+        cells["rejected"] = rejected.astype(np.int64).astype(np.str_)
+    opened = gzip.open if target.name.endswith(".gz") else open
+    with opened(target, "wt", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(cells)
+        writer.writerows(zip(*(column.tolist() for column in cells.values()), strict=True))
+
+
+def _numbers(values: FloatArray) -> AnyArray:
+    """(n,) the shortest text that reads as the very same numbers."""
+    return np.array([repr(value) for value in values.tolist()], np.str_)
 
 
 def write_estimates(
