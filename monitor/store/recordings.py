@@ -396,7 +396,7 @@ def write_columns(
             pairs = ((names[j], name), (name, names[j]))
             spelled = [f"cov_{a}{between}{b}" for a, b in pairs for between in ("_", "")]
             there = [one for one in spelled if names_here.get(one, one) in cells]
-            if there or not recording.diagonal:
+            if there or covariance[:, i, j].any():
                 column = there[0] if there else spelled[0]
                 cells[names_here.get(column, column)] = _numbers(covariance[:, i, j])
     if rejected is not None:
