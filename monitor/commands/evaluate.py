@@ -46,6 +46,7 @@ from monitor.commands.recordings import (
     parts_of,
     read_selected,
     refuse_options_of_gaussians,
+    to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -215,7 +216,7 @@ def run(options: argparse.Namespace) -> int:
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
-        print(json.dumps(_document(gaussians, classes, model)))
+        print(json.dumps(document(gaussians, classes, model)))
     else:
         print("\n\n".join(_tables(options, gaussians, classes, model)))
     return FAILED if _failures(options, gaussians, classes) else 0
@@ -312,14 +313,19 @@ def _range(text: str) -> tuple[float, float] | None:
     )
 
 
-def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
+def measured(
+    options: argparse.Namespace,
+    model: Selection | None,
+    tell: Callable[[str], None] = to_standard_error,
+) -> Measured:
     """Measures the Gaussians asked for; under the model's own distribution if it has one.
 
-    Raises RecordingError, InvalidRecalibrator, EvaluationError.
+    tell    is told what looks wrong, a line each
+    raises  RecordingError, InvalidRecalibrator, EvaluationError
     """
     by = options.by
     beside = () if by is None or by in tuple(SliceBy) else (by,)
-    recording = read_selected(options.file, options, beside)
+    recording = read_selected(options.file, options, beside, tell)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -510,7 +516,7 @@ def evaluate_classes(
     return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
 
 
-def _document(
+def document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
     model: AnySelection | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from monitor.commands.recordings import (
     parts_of,
     read_selected,
     refuse_options_of_gaussians,
+    to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -93,7 +94,7 @@ from monitor.recalibration.scaling import (
 )
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.recordings import Recording
+from monitor.store.recordings import IN_MEMORY, Recording, Source
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
@@ -122,9 +123,16 @@ class Fitted:
     held_out: tuple[HeldOut, ...]
 
 
-def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> Fitted:
-    """Fits Gaussians. Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError."""
-    recording = read_selected(options.file, options)
+def fit_gaussians(
+    options: argparse.Namespace,
+    wanted: FitOptions,
+    tell: Callable[[str], None] = to_standard_error,
+) -> Fitted:
+    """Fits Gaussians; `tell` is told what looks wrong, a line each.
+
+    Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
+    """
+    recording = read_selected(options.file, options, tell=tell)
     previous = _previous(options, recording)
     usable = usable_truth(recording)
     kept = np.flatnonzero(usable.rows)
@@ -209,12 +217,16 @@ def _fitted(
         recording.space.names,
         whole,
         by_slice,
-        {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
+        {"file": _name(options.file), "rows": rows.n, "classes": list(recording.classes)},
         basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
         bases,
         _ranges(options),
     )
     return selection, found
+
+
+def _name(file: Source) -> str:
+    return IN_MEMORY.name if isinstance(file, Mapping) else Path(file).name
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:

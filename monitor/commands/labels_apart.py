@@ -7,10 +7,8 @@ on the same pairs. Which detection a label belongs to is decided in `matching`.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
@@ -80,14 +78,16 @@ class LabelTable:
     ignore: BoolArray
 
 
-def with_labels(recording: Recording, options: argparse.Namespace) -> Recording:
+def with_labels(
+    recording: Recording, options: argparse.Namespace, tell: Callable[[str], None]
+) -> Recording:
     """Gives detections the ground truth of the labels that match them, and says how many do.
 
     Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
     """
-    path = Path(options.labels)
-    columns = read_columns(path, options.label_map or {})
-    recording = _of_labels(recording, columns)
+    columns = read_columns(options.labels, options.label_map or {})
+    path = columns.path
+    recording = _of_labels(recording, columns, tell)
     config = _matching(options, recording)
     labels = _table(recording, columns)
     matcher = _Matcher(recording, labels, config)
@@ -113,7 +113,7 @@ def with_labels(recording: Recording, options: argparse.Namespace) -> Recording:
     )
     unlabelled = int(np.count_nonzero(np.isnan(truth[:, 0])))
     counts["detections_without_label"] = unlabelled
-    print(f"{path}: {_told(counts, config)}", file=sys.stderr)
+    tell(f"{path}: {_told(counts, config)}")
     if not counts["matched"]:
         raise RecordingError(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
@@ -138,7 +138,7 @@ def _told(counts: Mapping[str, int], config: MatchingConfig) -> str:
     return words
 
 
-def _of_labels(recording: Recording, columns: Columns) -> Recording:
+def _of_labels(recording: Recording, columns: Columns, tell: Callable[[str], None]) -> Recording:
     """Keeps the dimensions that the labels have. Raises RecordingError if they have none."""
     names = recording.space.names
     kept = [i for i, name in enumerate(names) if name in columns.names]
@@ -150,7 +150,7 @@ def _of_labels(recording: Recording, columns: Columns) -> Recording:
     if len(kept) == len(names):
         return recording
     missing = ", ".join(name for name in names if name not in columns.names)
-    print(f"{columns.path}: labels have no {missing}, which is left out", file=sys.stderr)
+    tell(f"{columns.path}: labels have no {missing}, which is left out")
     step = np.array(kept)
     return replace(
         recording,

@@ -10,9 +10,8 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +22,14 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.fitting import Parts
-from monitor.store.recordings import NO_TRACK, Recording, not_used, read_recording
+from monitor.store.recordings import (
+    IN_MEMORY,
+    NO_TRACK,
+    Recording,
+    Source,
+    not_used,
+    read_recording,
+)
 
 # Dimensions that wrap, unless others are named.
 ANGLES = ("yaw", "heading")
@@ -89,17 +95,26 @@ def _share(text: str) -> float:
     return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
 
 
+def to_standard_error(words: str) -> None:
+    """Says a line on standard error."""
+    print(words, file=sys.stderr)
+
+
 def read_selected(
-    path: str, options: argparse.Namespace, beside: tuple[str, ...] = ()
+    path: Source,
+    options: argparse.Namespace,
+    beside: tuple[str, ...] = (),
+    tell: Callable[[str], None] = to_standard_error,
 ) -> Recording:
     """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
 
     beside  further columns to keep
+    tell    is told what looks wrong, a line each
     raises  RecordingError
     """
     check_labels(options)
     recording = read_recording(
-        Path(path),
+        path,
         dimensions=options.dimensions,
         classes=options.classes or (),
         where=tuple(options.where or ()),
@@ -110,9 +125,10 @@ def read_selected(
         beside=beside,
     )
     if options.labels is not None:
-        recording = with_labels(recording, options)
+        recording = with_labels(recording, options, tell)
+    name = IN_MEMORY if isinstance(path, Mapping) else path
     for words in filter(None, (not_used(recording), _degrees(recording))):
-        print(f"{path}: {words}", file=sys.stderr)
+        tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
         return recording
@@ -124,7 +140,7 @@ def read_selected(
         factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
     elif fault.since > 0:
         raise ValueError(
-            f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
+            f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
         )
     return replace(recording, covariance=recording.covariance * factor)
 

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -94,6 +95,12 @@ class Recording:
     row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
+# Detections or labels: the path of a file, or arrays by name.
+Source: TypeAlias = str | Path | Mapping[str, AnyArray]
+
+# Stands for a path where there is none.
+IN_MEMORY = Path("detections")
+
 # Columns and arrays that are read where they exist.
 _KNOWN = frozenset((*ONE_A_ROW, "prob", "logits", "label", "class_names"))
 
@@ -125,7 +132,7 @@ def not_used(recording: Recording) -> str | None:
 
 
 def read_recording(
-    path: str | Path,
+    path: Source,
     *,
     dimensions: tuple[str, ...] | None = None,
     classes: tuple[str, ...] = (),
@@ -145,6 +152,7 @@ def read_recording(
     them that is there), gt [N,K] with NaN for no truth; optional dimensions [K], and one value
     a row: class, stamp_ns, track and the optional columns above.
 
+    path             of a file, or arrays by name: columns, or mean [N,K] and the rest
     dimensions       which, and in which order; None = all, in file order
     classes          keep these only; () = all
     where            (column, text) pairs that must all hold; an array's value is compared as text
@@ -155,8 +163,8 @@ def read_recording(
     beside           further columns to keep, as text
     raises           RecordingError, naming file, field and value
     """
-    path = Path(path)
     source, there = _open(path, names_here or {}, deviations or {})
+    path = source.columns.path
     others = tuple(name for name in there if name not in source.parts)
     columns = source.columns
     chosen, classes, class_index = _select(columns, classes, where, rows)
@@ -194,8 +202,18 @@ def read_recording(
     )
 
 
-def read_columns(path: Path, names_here: Mapping[str, str]) -> Columns:
-    """Reads the named columns of a file of rows: CSV or Parquet. Raises RecordingError."""
+def read_columns(path: Source, names_here: Mapping[str, str]) -> Columns:
+    """Reads named columns: of a CSV or Parquet file, or arrays by name. Raises RecordingError."""
+    if isinstance(path, Mapping):
+        columns = {name: column_values(np.asarray(values)) for name, values in path.items()}
+        sizes = {name: values.shape for name, values in columns.items()}
+        if len({shape[:1] for shape in sizes.values()}) > 1 or any(
+            len(shape) != 1 for shape in sizes.values()
+        ):
+            raise RecordingError(f"{IN_MEMORY}: columns must be of one length, but are {sizes}.")
+        count = next(iter(sizes.values()))[0] if sizes else 0
+        return ArrayColumns(IN_MEMORY, count, renamed(IN_MEMORY, columns, names_here))
+    path = Path(path)
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
     if not path.name.endswith(SUFFIXES):
@@ -230,15 +248,21 @@ def column_values(values: AnyArray) -> AnyArray:
 
 
 def _open(
-    path: Path, names_here: Mapping[str, str], deviations: Mapping[str, float]
+    path: Source, names_here: Mapping[str, str], deviations: Mapping[str, float]
 ) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
     """Opens a file: its Gaussians, and the names of all that it holds."""
-    if not path.name.endswith(".npz"):
+    if isinstance(path, Mapping) and np.ndim(path.get(names_here.get("mean", "mean"))) == 2:
+        arrays = renamed(
+            IN_MEMORY, {name: np.asarray(one) for name, one in path.items()}, names_here
+        )
+        return array_gaussians(IN_MEMORY, arrays), tuple(arrays)
+    if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
         source = column_gaussians(read_columns(path, names_here), deviations)
         return source, source.columns.names
+    path = Path(path)
     if deviations:
         raise RecordingError(f"{path}: --assume-std is for files of columns. Save var or std.")
-    arrays: dict[str, AnyArray] = {}
+    arrays = {}
     with (
         reading(path, "Give a readable file of recorded detections."),
         zipfile.ZipFile(path),
