@@ -352,8 +352,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="F",
         required=True,
-        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays mean, var or cov, and gt, or of class probabilities prob and label; with "
-        "either class, seq, frame, t, stamp_ns, score, track and ignore where the file has them",
+        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays (mean, "
+        "var or cov, gt; of class probabilities prob and label; what else is known of each row)",
     )
     parser.add_argument(
         "--quantiles",

@@ -28,10 +28,11 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
+from monitor.store.formats import Format
 from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
 from monitor.store.tables import Columns, RecordingError, coded
 
-_SETTINGS = ("gate", "distance", "class_map", "label_map")
+_SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
 
 # Share of matches near the gate above which the gate is likely to cut off errors.
 _MANY_NEAR = 0.05
@@ -51,6 +52,7 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     add_choice(group, "--distance", DistanceKind, text)
     text = "class names of the labels for those of the detections, such as person=Pedestrian"
     add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
+    add_choice(group, "--label-format", Format, "as --format, for the labels")
     text = "as --map, for the labels"
     add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
 
@@ -85,7 +87,7 @@ def with_labels(
 
     Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
     """
-    columns = read_columns(options.labels, options.label_map or {})
+    columns = read_columns(options.labels, options.label_map or {}, options.label_format)
     path = columns.path
     recording = _of_labels(recording, columns, tell)
     config = _matching(options, recording)
@@ -248,8 +250,8 @@ class _Matcher:
         """Yields, frame by frame, the rows of its detections and what labels told of them."""
         recording, labels = self.recording, self.labels
         estimates = self._estimates()
-        # Labels that name no class match detections of any.
-        classes = recording.classes if labels.classes != (OBJECT,) else (OBJECT,)
+        # Where either file names no classes, labels match detections of any.
+        classes = self.classes
         limits = Limits()
         for sequence, name in enumerate(recording.sequences):
             header = Header(name, recording.space, classes)
@@ -317,6 +319,12 @@ class _Matcher:
         ):
             yield key, ours[start:end], theirs[first:last]
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names the classes within which labels are matched."""
+        either = (OBJECT,) in (self.labels.classes, self.recording.classes)
+        return (OBJECT,) if either else self.recording.classes
+
     def _told(self, stream: str, rows: IntArray) -> ReceivedTruth:
         """Makes the message that a labeller would send for a frame."""
         labels, m = self.labels, rows.size
@@ -333,11 +341,13 @@ class _Matcher:
             truth_length=none,
             ignore=none.astype(bool),
             class_index=none,
-            class_names=labels.classes,
+            class_names=labels.classes if self.classes != (OBJECT,) else (OBJECT,),
             foreign=ReceivedObjects(
                 id=np.where(id == NO_TRACK, 0, id).astype(np.uint64),
                 has_id=id != NO_TRACK,
-                class_index=labels.class_index[rows],
+                class_index=(
+                    labels.class_index[rows] if self.classes != (OBJECT,) else np.zeros(m, np.int64)
+                ),
                 truth=labels.position[rows],
                 truth_length=np.full(m, labels.position.shape[1]),
                 covariance=np.zeros((m, 0)),

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monitor.commands.labels_apart import add_labels, check_labels, with_labels
-from monitor.commands.options import add_value, allow, checked, names_of
+from monitor.commands.options import add_choice, add_value, allow, checked, names_of
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.fitting import Parts
+from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
     NO_TRACK,
@@ -72,6 +73,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--map", "OURS=THEIRS,…", text, names_of)
     text = "standard deviations of dimensions without variances, such as x=0.3,y=0.3"
     add_value(parser, "--assume-std", "D=S,…", text, _deviations)
+    text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
+    add_choice(parser, "--format", Format, text)
     add_labels(parser)
 
 
@@ -123,6 +126,7 @@ def read_selected(
         names_here=options.map,
         deviations=options.assume_std,
         beside=beside,
+        kind=options.format,
     )
     if options.labels is not None:
         recording = with_labels(recording, options, tell)

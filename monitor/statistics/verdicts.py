@@ -111,14 +111,12 @@ class Verdict:
         return f"{where}: {self._found()} ({self._basis()}){self._also()}."
 
     def _found(self) -> str:
-        times, inverse = _times(self.factor), _times(1 / self.factor)
+        times, slightly = _times(self.factor), "" if self.matters else "slightly "
         match self.finding:
             case Finding.OVERCONFIDENT:
-                slightly = "" if self.matters else "slightly "
                 return f"{slightly}overconfident, σ is {times} times too small"
             case Finding.UNDERCONFIDENT:
-                slightly = "" if self.matters else "slightly "
-                return f"{slightly}underconfident, σ is {inverse} times too large"
+                return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
             case Finding.CALIBRATED:
                 return f"calibrated, errors are {times} times what σ says"
         if self.enough:
@@ -143,7 +141,7 @@ class Verdict:
     def _also(self) -> str:
         also = ""
         if self.enough and self.factor > _OUTLIERS * self.typical:
-            also += f"; a few large errors make it: a typical row says {_times(self.typical)}"
+            also += f"; the tails are heavy, a typical error is {_times(self.typical)} times σ's"
         if self.biased:
             unit = f" {self.unit}" if self.unit else ""
             also += f"; the mean is off by {self.bias:+.3g}{unit}, which no σ mends"

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.store.formats import Format, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
     ArrayGaussians,
@@ -142,6 +143,7 @@ def read_recording(
     names_here: Mapping[str, str] | None = None,
     deviations: Mapping[str, float] | None = None,
     beside: tuple[str, ...] = (),
+    kind: Format | None = None,
 ) -> Recording:
     """Reads detections that were recorded with their covariance, and the truth if it is there.
 
@@ -161,9 +163,10 @@ def read_recording(
     names_here       names of this project → names of the file's columns or arrays
     deviations       σ of dimensions without variance, of columns; in the unit of the dimension
     beside           further columns to keep, as text
+    kind             format of the file; None: by its look
     raises           RecordingError, naming file, field and value
     """
-    source, there = _open(path, names_here or {}, deviations or {})
+    source, there = _open(path, names_here or {}, deviations or {}, kind)
     path = source.columns.path
     others = tuple(name for name in there if name not in source.parts)
     columns = source.columns
@@ -202,8 +205,14 @@ def read_recording(
     )
 
 
-def read_columns(path: Source, names_here: Mapping[str, str]) -> Columns:
-    """Reads named columns: of a CSV or Parquet file, or arrays by name. Raises RecordingError."""
+def read_columns(
+    path: Source, names_here: Mapping[str, str], kind: Format | None = None
+) -> Columns:
+    """Reads named columns: of a file of rows, or arrays by name.
+
+    kind    format of the file; None: by its look
+    raises  RecordingError
+    """
     if isinstance(path, Mapping):
         columns = {name: column_values(np.asarray(values)) for name, values in path.items()}
         sizes = {name: values.shape for name, values in columns.items()}
@@ -214,11 +223,17 @@ def read_columns(path: Source, names_here: Mapping[str, str]) -> Columns:
         count = next(iter(sizes.values()))[0] if sizes else 0
         return ArrayColumns(IN_MEMORY, count, renamed(IN_MEMORY, columns, names_here))
     path = Path(path)
+    kind = kind or format_of(path)
+    if kind is not Format.TABLE:
+        columns = read_format(path, kind)
+        count = next(iter(columns.values())).size
+        return ArrayColumns(path, count, renamed(path, columns, names_here))
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
-    if not path.name.endswith(SUFFIXES):
+    if path.name != "-" and not path.name.endswith(SUFFIXES):
         raise RecordingError(
-            f"{path}: the name must end in .csv, .csv.gz, .parquet or, of detections, .npz."
+            f"{path}: the name must end in .csv, .csv.gz, .parquet, .json or .txt, or, of "
+            "detections, .npz; - reads CSV from standard input."
         )
     return read_table(path, names_here)
 
@@ -248,16 +263,18 @@ def column_values(values: AnyArray) -> AnyArray:
 
 
 def _open(
-    path: Source, names_here: Mapping[str, str], deviations: Mapping[str, float]
+    path: Source,
+    names_here: Mapping[str, str],
+    deviations: Mapping[str, float],
+    kind: Format | None,
 ) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
     """Opens a file: its Gaussians, and the names of all that it holds."""
-    if isinstance(path, Mapping) and np.ndim(path.get(names_here.get("mean", "mean"))) == 2:
-        arrays = renamed(
-            IN_MEMORY, {name: np.asarray(one) for name, one in path.items()}, names_here
-        )
+    mean = path.get(names_here.get("mean", "mean")) if isinstance(path, Mapping) else None
+    if isinstance(path, Mapping) and mean is not None and mean.ndim == 2:
+        arrays = renamed(IN_MEMORY, path, names_here)
         return array_gaussians(IN_MEMORY, arrays), tuple(arrays)
     if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
-        source = column_gaussians(read_columns(path, names_here), deviations)
+        source = column_gaussians(read_columns(path, names_here, kind), deviations)
         return source, source.columns.names
     path = Path(path)
     if deviations:

@@ -11,11 +11,12 @@ import csv
 import difflib
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import IO, Any, Protocol, TextIO, TypeVar, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -295,11 +296,10 @@ def read_table(path: Path, names_here: Mapping[str, str] | None = None) -> TextC
     names_here  as in renamed
     raises      RecordingError
     """
-    packed = path.name.endswith(".gz")
     lines: list[int] = []
     with (
         reading(path, "Give a readable file of comma-separated values."),
-        gzip.open(path, "rb") if packed else path.open("rb") as data,
+        _opened(path) as data,
         io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
     ):
         rows = _rows(path, text, lines)
@@ -319,6 +319,13 @@ def read_table(path: Path, names_here: Mapping[str, str] | None = None) -> TextC
                 column.extend(part)
     columns = renamed(path, dict(zip(names, cells, strict=True)), names_here or {})
     return TextColumns(path, columns, lines)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Opens a file for its bytes; - is standard input."""
+    if path.name == "-":
+        return sys.stdin.buffer
+    return cast(IO[bytes], gzip.open(path)) if path.name.endswith(".gz") else path.open("rb")
 
 
 def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
