@@ -342,16 +342,19 @@ def measured(
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {_remedy(usable)}")
 
     def evaluated(rows: BoolArray) -> Evaluation:
+        kept = rows & usable.rows
         if options.engine == "exact":
-            return _exact(recording, options, cut, rows, shaped)
-        return _streamed(recording, options, cut, np.flatnonzero(rows))
+            found = _exact(recording, options, cut, kept, shaped)
+        else:
+            found = _streamed(recording, options, cut, np.flatnonzero(kept))
+        return replace(
+            found,
+            without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
+            refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
+        )
 
-    whole = replace(
-        evaluated(usable.rows),
-        without_truth=int(np.count_nonzero(~usable.labelled)),
-        refused=usable.n_refused,
-    )
     groups = dict(_groups(options, recording, usable.rows))
+    whole = evaluated(np.ones(usable.rows.size, bool))
     return Measured(
         whole=whole,
         groups={
@@ -360,7 +363,7 @@ def measured(
         verdicts=tuple(
             verdict
             for name, rows in groups.items()
-            for verdict in _verdicts(recording, np.flatnonzero(rows), name)
+            for verdict in _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
         ),
         usable=usable,
         unused=recording.unused,
@@ -380,7 +383,7 @@ def _remedy(usable: Usable) -> str:
 def _groups(
     options: argparse.Namespace, recording: Recording, usable: BoolArray
 ) -> Iterator[tuple[str, BoolArray]]:
-    """Divides the usable rows (N,) as --by asks; groups without such rows are left out."""
+    """Divides all rows (N,) as --by asks; groups without usable rows (N,) are left out."""
     by = options.by or "class"
     if by in recording.beside:
         values = recording.beside[by]
@@ -398,11 +401,11 @@ def _groups(
         divided = parts_of(recording, ranges)
         parts = divided.names[SliceBy(by)], divided.index[SliceBy(by)]
     if options.by is None and parts[0] == (OBJECT,):
-        yield "", usable
+        yield "", np.ones(usable.size, bool)
         return
     for i, name in enumerate(parts[0]):
-        rows = usable & (parts[1] == i)
-        if rows.any():
+        rows = parts[1] == i
+        if (rows & usable).any():
             yield name, rows
 
 

@@ -42,7 +42,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What a fit does to rows of a slice that it has not seen.
+    """Compares a slice before and after a fit, on rows that it has not seen.
 
     slice     name; "all" for all rows
     factors   by dimension, the median factor on σ

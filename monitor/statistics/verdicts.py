@@ -38,7 +38,7 @@ _OUTLIERS = 1.5
 
 
 class Finding(StrEnum):
-    """What is known of σ in one dimension."""
+    """Says how σ and the errors agree in one dimension."""
 
     OVERCONFIDENT = "overconfident"  # errors are larger than σ says
     UNDERCONFIDENT = "underconfident"
@@ -48,7 +48,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rows of a group say of σ in one dimension.
+    """Judges σ of a group of rows in one dimension.
 
     group       name of the group; empty for all rows
     unit        of the dimension; empty where unknown
@@ -89,18 +89,18 @@ class Verdict:
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough tracks, or rows where there are no tracks."""
+        """Tells if there are enough tracks, or rows where there are no tracks."""
         return (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
 
     @property
     def matters(self) -> bool:
-        """Whether the finding is one that a tracker feels: a factor of 2 in variance or more."""
+        """Tells if a tracker feels the finding: a factor of 2 in variance or more."""
         off = self.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)
         return off and not 1 / MATTERS < self.factor < MATTERS
 
     @property
     def biased(self) -> bool:
-        """Whether the mean error is surely not 0, and a large part of the error."""
+        """Tells if the mean error is surely not 0, and a large part of the error."""
         lower, upper = self.bias_interval
         return self.enough and lower * upper > 0 and self.bias**2 > _BIASED * self.rmse**2
 
