@@ -120,6 +120,8 @@ class Verdict:
                 return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
             case Finding.CALIBRATED:
                 return f"calibrated, errors are {times} times what σ says"
+        if self.factor == 0:
+            return "all errors are 0: is the ground truth a copy of the mean?"
         if self.enough:
             return f"too little data to say, errors are {times} times what σ says"
         few = "rows" if self.tracks is None else "tracks"
@@ -132,7 +134,7 @@ class Verdict:
         else:
             tracks = f"{self.tracks:,} track{'s' * (self.tracks != 1)}"
             basis = f"{rows} of {tracks} are worth {self.worth:,.0f}"
-        if not self.enough:
+        if not self.enough or self.factor == 0:
             return basis
         lower, upper = self.interval
         if self.finding is Finding.UNDERCONFIDENT:

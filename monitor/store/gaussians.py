@@ -7,7 +7,7 @@ verbs to say. What else a file holds of a row is read in recordings.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -91,21 +91,26 @@ def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> Colum
 
 def _no_gaussian(columns: Columns) -> str:
     """Says that a table holds no Gaussian, which of its columns may be meant, and what to do."""
-    names, meant = columns.names, list[str]()
+    remedy = meant_by(columns.names) or (
+        "Name the mean of each dimension as the dimension, such as x, and its variance var_x or "
+        "its standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; "
+        "`calibration-monitor sample` writes an example)."
+    )
+    return (
+        f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
+        f"{', '.join(columns.names) or 'none'}. {remedy}"
+    )
+
+
+def meant_by(names: Sequence[str]) -> str:
+    """Names the option --map for columns that look like variances or deviations; '' without any."""
+    meant = []
     for name in names:
         for found in filter(None, (spread.fullmatch(name) for spread in _SPREADS)):
             ours = f"{'var' if found['kind'] == 'var' else 'std'}_{found['of']}"
             if found["of"] in names and ours not in names:
                 meant.append(f"{ours}={name}")
-    there = f"Columns there are: {', '.join(names) or 'none'}."
-    remedy = (
-        f"Give --map {','.join(meant)}."
-        if meant
-        else "Name the mean of each dimension as the dimension, such as x, and its variance var_x "
-        "or its standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; "
-        "`calibration-monitor sample` writes an example)."
-    )
-    return f"{columns.path}: no dimension has a mean and a variance. {there} {remedy}"
+    return f"Give --map {','.join(meant)}." if meant else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +180,9 @@ class ColumnGaussians:
             if len(pairs) != 1:
                 raise RecordingError(
                     f"{self.columns.path}: column {column!r} names no two dimensions, or not only "
-                    f"two. Dimensions there are: {', '.join(self.dimensions)}. "
-                    "Rename it to cov_<a>_<b>."
+                    "two: a dimension has a mean and a variance. Dimensions there are: "
+                    f"{', '.join(self.dimensions)}. "
+                    + (meant_by(self.columns.names) or "Rename it to cov_<a>_<b>.")
                 )
             pair = pairs.pop()
             if pair in found:

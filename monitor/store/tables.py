@@ -11,9 +11,10 @@ import csv
 import difflib
 import gzip
 import io
+import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TextIO, TypeVar, cast
@@ -66,9 +67,11 @@ def require(columns: Columns, name: str) -> None:
         raise no_column(columns.path, name, columns.names)
 
 
-def no_column(path: Path, name: str, there: Iterable[str]) -> RecordingError:
+def no_column(path: Path, name: str, there: Sequence[str]) -> RecordingError:
     """Makes the error for a column that is not there, with the name that may be meant."""
-    near = nearest(name, there)
+    # `mean_x` or `x.centre` is x with a word beside it.
+    beside = (one for one in there if name in re.split(r"[_.\s]", one))
+    near = nearest(name, there) or next(beside, None)
     meant = f" Did you mean {near!r}? Then give --map {name}={near}." if near else ""
     names = ", ".join(there) or "none"
     return RecordingError(
@@ -284,7 +287,8 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
     except RecordingError:
         raise
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile) as error:
-        raise RecordingError(f"{path}: cannot be read ({error}). {remedy}") from error
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise RecordingError(f"{path}: cannot be read ({why}). {remedy}") from error
 
 
 def read_table(path: Path, names_here: Mapping[str, str] | None = None) -> TextColumns:
