@@ -73,7 +73,7 @@ from monitor.statistics.exact_engine import (
 )
 from monitor.statistics.reading import read
 from monitor.statistics.stage import observe
-from monitor.statistics.verdicts import Verdict, verdicts
+from monitor.statistics.verdicts import ClassVerdict, Verdict, class_verdict, verdicts
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import OBJECT, Recording
 
@@ -207,18 +207,19 @@ def run(options: argparse.Namespace) -> int:
     for name, value in options.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    classes = gaussians = None
+    classes = gaussians = of_classes = None
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
         bins, binning = options.class_bins, options.class_binning
         classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
+        of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
-        print(json.dumps(document(gaussians, classes, model)))
+        print(json.dumps(document(gaussians, classes, model, of_classes)))
     else:
-        print("\n\n".join(_tables(options, gaussians, classes, model)))
+        print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
     return FAILED if _failures(options, gaussians, classes) else 0
 
 
@@ -485,6 +486,20 @@ def _streamed(
     return replace(read(statistics, cut), tracks=count)
 
 
+def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
+    """Judges the rows with a true class and usable probabilities; None without any."""
+    usable = np.isfinite(recording.probabilities).all(axis=1)
+    usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
+    if not usable.any():
+        return None
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    return class_verdict(
+        recording.probabilities[usable],
+        recording.label[usable],
+        None if tracks is None else tracks[usable],
+    )
+
+
 def evaluate_classes(
     recording: ClassRecording,
     *,
@@ -523,6 +538,7 @@ def document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
     model: AnySelection | None,
+    of_classes: ClassVerdict | None = None,
 ) -> dict[str, object]:
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
@@ -546,7 +562,11 @@ def document(
         found["model"] = {"version": model.version, "method": model.method}
     elif gaussians and gaussians.made:
         found["model"] = model_as_json(gaussians.made)
-    return found | ({"classification": class_as_json(classes)} if classes else {})
+    if classes:
+        found["classification"] = class_as_json(classes)
+    if of_classes:
+        found["class_verdict"] = of_classes.as_json()
+    return found
 
 
 def _tables(
@@ -554,7 +574,10 @@ def _tables(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
     model: AnySelection | None,
+    of_classes: ClassVerdict | None,
 ) -> Iterator[str]:
+    if of_classes is not None:
+        yield of_classes.sentence
     if gaussians:
         said = "" if gaussians.made is None else measured_under(gaussians.made)
         yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import ValidationError
 
-from monitor.commands.options import add_choice, add_value, allow, checked, names_of
+from monitor.commands.options import add_choice, add_value, allow, checked, names_of, working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
@@ -98,18 +98,20 @@ def with_labels(
     counts = dict.fromkeys(
         ("labels", "matched", "missed", "ignored", "refused", "duplicate", "near_gate"), 0
     )
-    for rows, record in matcher.records():
-        matched = rows[record.rows]
-        truth[matched] = record.truth
-        if record.objects is not None:
-            known = record.objects.known
-            track[matched[known]] = record.objects.id[known].astype(np.int64)
-        account = record.account
-        counts["near_gate"] += int(
-            np.count_nonzero(record.gate == GateVerdict.NEAR) if record.gate is not None else 0
-        )
-        for name in ("matched", "missed", "ignored", "refused", "duplicate"):
-            counts[name] += getattr(account, name)
+    with working("matching labels", matcher.frames) as done:
+        for rows, record in matcher.records():
+            done(1)
+            matched = rows[record.rows]
+            truth[matched] = record.truth
+            if record.objects is not None:
+                known = record.objects.known
+                track[matched[known]] = record.objects.id[known].astype(np.int64)
+            account = record.account
+            counts["near_gate"] += int(
+                np.count_nonzero(record.gate == GateVerdict.NEAR) if record.gate is not None else 0
+            )
+            for name in ("matched", "missed", "ignored", "refused", "duplicate"):
+                counts[name] += getattr(account, name)
     counts["labels"] = sum(
         counts[name] for name in ("matched", "missed", "ignored", "refused", "duplicate")
     )
@@ -245,6 +247,16 @@ class _Matcher:
     recording: Recording
     labels: LabelTable
     config: MatchingConfig
+
+    @property
+    def frames(self) -> int:
+        """Counts frames with detections, roughly those that are matched."""
+        recording = self.recording
+        key = recording.frame if self.labels.frame is not None else recording.time_s
+        if key is None:
+            key = recording.stamp_ns
+        assert key is not None
+        return len(set(zip(recording.sequence_index.tolist(), key.tolist(), strict=True)))
 
     def records(self) -> Iterator[tuple[IntArray, LabelRecord]]:
         """Yields, frame by frame, the rows of its detections and what labels told of them."""

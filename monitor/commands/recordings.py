@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monitor.commands.labels_apart import add_labels, check_labels, with_labels
-from monitor.commands.options import add_choice, add_value, allow, checked, names_of
+from monitor.commands.options import add_choice, add_value, allow, checked, names_of, reading
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -116,18 +116,20 @@ def read_selected(
     raises  RecordingError
     """
     check_labels(options)
-    recording = read_recording(
-        path,
-        dimensions=options.dimensions,
-        classes=options.classes or (),
-        where=tuple(options.where or ()),
-        rows=options.rows,
-        angles=ANGLES if options.angles is None else options.angles,
-        names_here=options.map,
-        deviations=options.assume_std,
-        beside=beside,
-        kind=options.format,
-    )
+    with reading("reading") as opened:
+        recording = read_recording(
+            path,
+            dimensions=options.dimensions,
+            classes=options.classes or (),
+            where=tuple(options.where or ()),
+            rows=options.rows,
+            angles=ANGLES if options.angles is None else options.angles,
+            names_here=options.map,
+            deviations=options.assume_std,
+            beside=beside,
+            kind=options.format,
+            opened=opened,
+        )
     if options.labels is not None:
         recording = with_labels(recording, options, tell)
     name = IN_MEMORY if isinstance(path, Mapping) else path

@@ -169,6 +169,92 @@ class Verdict:
         }
 
 
+# Points of confidence this near to the accuracy are no finding; beyond the second they matter.
+_CLOSE_SHARE, _MATTERS_SHARE = 0.02, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ClassVerdict:
+    """Judges class probabilities: how sure the detector is, against how often it is right.
+
+    accuracy    share of rows whose most probable class is the true one
+    confidence  mean of the highest probability
+    interval    of confidence − accuracy, 95 %, by tracks
+    """
+
+    rows: int
+    tracks: int | None
+    accuracy: float
+    confidence: float
+    interval: tuple[float, float]
+
+    @property
+    def finding(self) -> Finding:
+        """Decides by the interval, as Verdict does."""
+        lower, upper = self.interval
+        enough = (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
+        if enough and lower > _CLOSE_SHARE:
+            return Finding.OVERCONFIDENT
+        if enough and upper < -_CLOSE_SHARE:
+            return Finding.UNDERCONFIDENT
+        close = enough and lower >= -_MATTERS_SHARE and upper <= _MATTERS_SHARE
+        return Finding.CALIBRATED if close else Finding.UNKNOWN
+
+    @property
+    def sentence(self) -> str:
+        """Says the verdict in words."""
+        told = "too little data to say" if self.finding is Finding.UNKNOWN else str(self.finding)
+        lower, upper = self.interval
+        tracks = "" if self.tracks is None else f" of {self.tracks:,} tracks"
+        return (
+            f"classes: {told}, {self.confidence:.1%} sure and right in {self.accuracy:.1%} of "
+            f"{self.rows:,} rows{tracks} (difference, 95 %: {lower:+.1%} to {upper:+.1%})."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Builds the verdict for JSON."""
+        return {
+            "finding": str(self.finding),
+            "accuracy": self.accuracy,
+            "confidence": self.confidence,
+            "confidence_minus_accuracy_interval": [_number(end) for end in self.interval],
+            "rows": self.rows,
+            "tracks": self.tracks,
+            "sentence": self.sentence,
+        }
+
+
+def class_verdict(
+    probabilities: FloatArray, label: IntArray, track: IntArray | None
+) -> ClassVerdict:
+    """Judges n rows with a true class, at least one.
+
+    probabilities  (n, C)
+    label          (n,) true class
+    track          as in verdicts
+    """
+    confidence = probabilities.max(axis=1)
+    right = (probabilities.argmax(axis=1) == label).astype(np.float64)
+    cluster, tracks = _clusters(label.size, track)
+    return ClassVerdict(
+        rows=label.size,
+        tracks=tracks,
+        accuracy=float(right.mean()),
+        confidence=float(confidence.mean()),
+        interval=mean_interval(confidence - right, cluster),
+    )
+
+
+def _clusters(rows: int, track: IntArray | None) -> tuple[IntArray, int | None]:
+    """Numbers the clusters of rows (n,), and counts the tracks; None if no row names its track."""
+    if track is None or not (track >= 0).any():
+        return np.arange(rows), None
+    # A row without a track stands alone.
+    alone = track.max() + 1 + np.arange(rows)
+    _, cluster = np.unique(np.where(track < 0, alone, track), return_inverse=True)
+    return cluster, int(cluster.max()) + 1
+
+
 def _times(factor: float) -> str:
     return f"{factor:.2f}" if factor < 9.95 else f"{factor:.0f}"
 
@@ -192,16 +278,10 @@ def verdicts(
     track            (n,) number of the track, −1 where unknown; None where none is known
     """
     squares = error * error / variance
-    known = track is not None and bool((track >= 0).any())
+    cluster, tracks = _clusters(error.shape[0], track)
     effect = np.ones(len(names))
-    cluster = np.arange(error.shape[0])
-    if known and track is not None:
+    if tracks is not None and track is not None:
         effect = design_effect_of_rows(squares, np.ones(len(names)), track)
-        # A row without a track stands alone.
-        alone = track < 0
-        cluster = np.where(alone, track.max() + 1 + cluster, track)
-    _, cluster = np.unique(cluster, return_inverse=True)
-    tracks = int(cluster.max()) + 1
     median = chi_square_quantiles(np.array([0.5]), 1)[0]
     found = []
     for i, name in enumerate(names):
@@ -212,7 +292,7 @@ def verdicts(
                 dimension=name,
                 unit=units[i],
                 rows=error.shape[0],
-                tracks=tracks if known else None,
+                tracks=tracks,
                 worth=error.shape[0] / float(effect[i]),
                 factor=math.sqrt(squares[:, i].mean()),
                 interval=(math.sqrt(lower), math.sqrt(upper)),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import csv
 import gzip
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from monitor.store.tables import (
     asked_rows,
     coded,
     nearest,
+    open_bytes,
     read_table,
     reading,
     renamed,
@@ -144,6 +145,7 @@ def read_recording(
     deviations: Mapping[str, float] | None = None,
     beside: tuple[str, ...] = (),
     kind: Format | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
 ) -> Recording:
     """Reads detections that were recorded with their covariance, and the truth if it is there.
 
@@ -164,9 +166,10 @@ def read_recording(
     deviations       σ of dimensions without variance, of columns; in the unit of the dimension
     beside           further columns to keep, as text
     kind             format of the file; None: by its look
+    opened           opens a table for its bytes, as in read_table
     raises           RecordingError, naming file, field and value
     """
-    source, there = _open(path, names_here or {}, deviations or {}, kind)
+    source, there = _open(path, names_here or {}, deviations or {}, kind, opened)
     path = source.columns.path
     others = tuple(name for name in there if name not in source.parts)
     columns = source.columns
@@ -206,7 +209,10 @@ def read_recording(
 
 
 def read_columns(
-    path: Source, names_here: Mapping[str, str], kind: Format | None = None
+    path: Source,
+    names_here: Mapping[str, str],
+    kind: Format | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
 ) -> Columns:
     """Reads named columns: of a file of rows, or arrays by name.
 
@@ -235,7 +241,7 @@ def read_columns(
             f"{path}: the name must end in .csv, .csv.gz, .parquet, .json or .txt, or, of "
             "detections, .npz; - reads CSV from standard input."
         )
-    return read_table(path, names_here)
+    return read_table(path, names_here, opened)
 
 
 def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
@@ -267,6 +273,7 @@ def _open(
     names_here: Mapping[str, str],
     deviations: Mapping[str, float],
     kind: Format | None,
+    opened: Callable[[Path], IO[bytes]],
 ) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
     """Opens a file: its Gaussians, and the names of all that it holds."""
     mean = path.get(names_here.get("mean", "mean")) if isinstance(path, Mapping) else None
@@ -274,7 +281,7 @@ def _open(
         arrays = renamed(IN_MEMORY, path, names_here)
         return array_gaussians(IN_MEMORY, arrays), tuple(arrays)
     if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
-        source = column_gaussians(read_columns(path, names_here, kind), deviations)
+        source = column_gaussians(read_columns(path, names_here, kind, opened), deviations)
         return source, source.columns.names
     path = Path(path)
     if deviations:

@@ -291,19 +291,29 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise RecordingError(f"{path}: cannot be read ({why}). {remedy}") from error
 
 
-def read_table(path: Path, names_here: Mapping[str, str] | None = None) -> TextColumns:
+def open_bytes(path: Path) -> IO[bytes]:
+    """Opens a file for its bytes."""
+    return path.open("rb")
+
+
+def read_table(
+    path: Path,
+    names_here: Mapping[str, str] | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
+) -> TextColumns:
     """Reads the columns of a file that begins with their names.
 
     Commas separate them; semicolons or tabs do where the header has no comma. Blanks after a
     separator are no part of a cell.
 
     names_here  as in renamed
+    opened      opens the file for its bytes; who waits for them may be told how many there were
     raises      RecordingError
     """
     lines: list[int] = []
     with (
         reading(path, "Give a readable file of comma-separated values."),
-        _opened(path) as data,
+        _unpacked(path, opened) as data,
         io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
     ):
         rows = _rows(path, text, lines)
@@ -325,11 +335,18 @@ def read_table(path: Path, names_here: Mapping[str, str] | None = None) -> TextC
     return TextColumns(path, columns, lines)
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Opens a file for its bytes; - is standard input."""
+@contextlib.contextmanager
+def _unpacked(path: Path, opened: Callable[[Path], IO[bytes]]) -> Iterator[IO[bytes]]:
+    """Yields the bytes of a file, unpacked if they are packed; - is standard input."""
     if path.name == "-":
-        return sys.stdin.buffer
-    return cast(IO[bytes], gzip.open(path)) if path.name.endswith(".gz") else path.open("rb")
+        yield sys.stdin.buffer
+        return
+    with opened(path) as data:
+        if not path.name.endswith(".gz"):
+            yield data
+            return
+        with gzip.open(data) as unpacked:
+            yield cast(IO[bytes], unpacked)
 
 
 def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:

@@ -208,10 +208,17 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
         np.savez(both, allow_pickle=False, **arrays, **archive)
     got, plain = evaluate(both), evaluate(path)
     assert got.pop("classification")["n"] == rows.n
+    verdict = got.pop("class_verdict")
+    assert verdict["accuracy"] == pytest.approx(
+        np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
+    )
+    assert verdict["finding"] == "overconfident"
     assert got == plain
     # Columns choose detections, and nobody says which probabilities are theirs.
     assert "classification" not in evaluate(both, "--class", "car")
-    table = done("evaluate", both).partition("\n\n760 rows with a true class of 3, 0 without, 0")
+    told = done("evaluate", both)
+    assert told.startswith("classes: overconfident, ")
+    table = told.partition("\n\n")[2].partition("\n\n760 rows with a true class of 3, 0 without, 0")
     assert table[0].replace("both.npz", "drive.npz") == done("evaluate", path).rstrip("\n")
     heads, values = (line.split() for line in table[2].splitlines()[1:3])
     accuracy = np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
