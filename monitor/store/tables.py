@@ -69,9 +69,10 @@ def require(columns: Columns, name: str) -> None:
 
 def no_column(path: Path, name: str, there: Sequence[str]) -> RecordingError:
     """Makes the error for a column that is not there, with the name that may be meant."""
+    others = [one for one in there if not one.startswith(("var_", "std_", "cov_", "gt_"))]
     # `mean_x` or `x.centre` is x with a word beside it.
-    beside = (one for one in there if name in re.split(r"[_.\s]", one))
-    near = nearest(name, there) or next(beside, None)
+    beside = (one for one in others if name in re.split(r"[_.\s]", one))
+    near = nearest(name, others) or next(beside, None)
     meant = f" Did you mean {near!r}? Then give --map {name}={near}." if near else ""
     names = ", ".join(there) or "none"
     return RecordingError(
