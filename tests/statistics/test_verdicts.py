@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
+from monitor.frames.space import FloatArray
 from monitor.statistics.verdicts import (
     FEWEST_TRACKS,
     Finding,
@@ -19,7 +20,7 @@ from monitor.statistics.verdicts import (
 ROWS, DRIVES = 20, 500
 
 
-def errors(rng: np.random.Generator, tracks: int, kind: str) -> np.ndarray:
+def errors(rng: np.random.Generator, tracks: int, kind: str) -> FloatArray:
     """(DRIVES, tracks, ROWS) errors of mean square 1, half of it a bias of their track.
 
     The other half is correlated by 0.9 from row to row, with tails of t5 or t3, or a scale that
@@ -35,7 +36,8 @@ def errors(rng: np.random.Generator, tracks: int, kind: str) -> np.ndarray:
     elif kind == "scale":
         noise *= np.exp(0.5 * rng.standard_normal((DRIVES, tracks, 1)) - 0.25)
     bias = rng.standard_normal((DRIVES, tracks, 1))
-    return np.sqrt(0.5) * (noise + bias)
+    drawn: FloatArray = np.sqrt(0.5) * (noise + bias)
+    return drawn
 
 
 def coverage(tracks: int, kind: str) -> float:
