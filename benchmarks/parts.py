@@ -21,9 +21,9 @@ from monitor.frames.space import Space, plain_space
 from monitor.statistics.bins import Binning
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.reading import read
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from monitor.tracking.association import Gaussians, assign, gate_limit, gated_pairs
-from monitor.tracking.kalman import TrackerSettings, motion_model, predict, update
+from monitor.tracking.motion import TrackerSettings, motion_model, predict, update
 from tests.tracking.scenes import XYZ, covariances
 
 TRACKS, CLASSES, SECONDS, WARM_UP = 200, 3, 0.1, 20  # frames

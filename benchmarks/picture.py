@@ -12,9 +12,8 @@ import math
 import sys
 from pathlib import Path
 
-from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Plan
-from monitor.commands.demo.summary import swaps
 from monitor.commands.sending import running_sidecar
 
 PICTURE = Path(__file__).parents[1] / "docs" / "picture.svg"
@@ -83,8 +82,8 @@ def plot(plan: Plan, cycle: Cycle) -> list[str]:
         return LEFT + width * at_s / cycle.elapsed_s
 
     marks = [(cycle.fault_began_s, "variances ÷ 5"), (cycle.fault_ended_s, "as before")]
-    for swap, words in zip(swaps(cycle), ("promoted", "rolled back"), strict=True):
-        marks += [(swap.at_s, words)] if swap else []
+    marks += [(cycle.promoted_s, "promoted"), (cycle.rolled_back_s, "rolled back")]
+    marks = sorted(mark for mark in marks if math.isfinite(mark[0]))
     title = f"NEES/K of {plan.faulty}: last 5 s with truth, {plan.truth_delay_s:g} s late"
     parts = [
         text(LEFT, TOP - 18, title, size=14),
@@ -97,7 +96,7 @@ def plot(plan: Plan, cycle: Cycle) -> list[str]:
     for tick in range(0, int(cycle.elapsed_s) + 1, 10):
         x = x_of(tick)
         parts.append(text(x, BOTTOM + 18, f"{tick} s", PALE, 12, text_anchor="middle"))
-    for row, (at_s, words) in enumerate(sorted(marks)):
+    for row, (at_s, words) in enumerate(marks):
         x = x_of(at_s)
         parts.append(stroke(x, TOP, x, BOTTOM, PALE, ' stroke-dasharray="3 3"'))
         beside = {"text_anchor": "end"} if x > RIGHT - 80 else {}
@@ -122,7 +121,7 @@ def main() -> int:
     """Runs the drive, and writes the picture."""
     plan = Plan()
     with running_sidecar(config_text(plan.speed)) as addresses:
-        player = Player(Journey(plan, addresses.grpc), print)
+        player = Player(plan, addresses.grpc, print)
         asyncio.run(player.run())
     tip = (
         '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '

@@ -26,9 +26,8 @@ from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator, marginals_of
 from monitor.statistics.class_evaluation import evaluate_class_rows
-from monitor.statistics.evaluation import TAU
 from monitor.statistics.exact_engine import evaluate_rows
-from monitor.statistics.measures import NormalMarginals
+from monitor.statistics.measures import TAU, NormalMarginals
 from tests.reference.datasets import Arrays, DataSets, all_sets
 
 Which = slice | IntArray

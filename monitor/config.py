@@ -65,7 +65,7 @@ from monitor.statistics.bins import (
     LogBins,
 )
 from monitor.statistics.windows import Windows
-from monitor.tracking.kalman import (
+from monitor.tracking.motion import (
     UPRIGHT,
     Association,
     DimensionNoise,

@@ -17,7 +17,7 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import CovarianceScaling, FullInput, VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import SliceStatistics
+from monitor.statistics.state import SliceStatistics
 from monitor.store.journal import Journal
 from tests import laws
 from tests.journals import ListJournal, unkept

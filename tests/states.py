@@ -19,8 +19,14 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.stage import SliceStatistics, no_statistics, observe
-from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
+from monitor.statistics.state import (
+    ClassSliceState,
+    SliceState,
+    SliceStatistics,
+    StatisticsState,
+    no_statistics,
+    observe,
+)
 from monitor.statistics.windows import PaneKey, S, Windows, put
 from monitor.store.statistics_state import StoredState, serialised
 from monitor.v1 import statistics_state_pb2 as pb

@@ -1,6 +1,7 @@
 """calibration-monitor alarms: lists, acknowledges, watches the alarms of a running sidecar.
 
-Evidence is judged in the sidecar; nothing is decided here.
+Evidence is judged in the sidecar; nothing is decided here. `replay` listens to alarms as well, and
+tells them in the time of the drive that it plays.
 """
 
 from __future__ import annotations
@@ -9,9 +10,25 @@ import argparse
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from monitor.commands.options import add_action, add_actor, add_json, plain, shown, table
+import numpy as np
+
+from monitor.commands.options import (
+    add_action,
+    add_actor,
+    add_json,
+    finite,
+    plain,
+    shown,
+    table,
+    tell,
+)
+from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import (
     Client,
     DriftStandings,
@@ -24,6 +41,7 @@ from monitor.commands.sidecar_client import (
 from monitor.drift.alarms import (
     Alarm,
     AlarmChange,
+    AlarmReason,
     DriftState,
     SliceStanding,
     StageStanding,
@@ -84,22 +102,18 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
-    client = Client(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: options.act(client, options)))
+    ask(Client(options.address, access_of(options)), lambda client: options.act(client, options))
     return 0
 
 
 async def _list(client: Client, options: argparse.Namespace) -> None:
     found = await client.standings(options.slices)
-    print(json.dumps(plain(found)) if options.json else listing(found))
+    tell(options, found, listing(found))
 
 
 async def _acknowledge(client: Client, options: argparse.Namespace) -> None:
     ended = await client.acknowledge(options.slices, options.actor)
-    if options.json:
-        print(json.dumps({"acknowledged": plain(ended)}))
-    else:
-        print(acknowledged(ended))
+    tell(options, {"acknowledged": ended}, acknowledged(ended))
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> None:
@@ -135,12 +149,9 @@ def listing(found: DriftStandings) -> str:
 
 def standings(standings: Iterable[SliceStanding]) -> str:
     """Writes a line for each slice and severity; stage, size, since, tracks are of its alarm."""
-    heads = (
-        *("slice", "severity", "state"),
-        *("evidence", "threshold", "log10"),
-        *("size", "since", "tracks"),
-    )
-    return table(heads, [_standing(entry) for entry in standings])
+    of_alarm = ("size", "since", "tracks")
+    heads = ("slice", "severity", "state", "evidence", "threshold", "log10", *of_alarm)
+    return table(heads, list(map(_standing, standings)))
 
 
 def _standing(entry: SliceStanding) -> tuple[str, ...]:
@@ -199,3 +210,181 @@ def acknowledged(alarms: Iterable[Alarm]) -> str:
 def heard_lines(heard: TimedAlarmChange) -> str:
     """Writes a change on one line, with the time of the sidecar (UTC)."""
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"
+
+
+_EVIDENCE = ("evidence", "peak", "threshold")
+
+# s that events may take longer than the answer that tells of the same alarms.
+_PATIENCE = 5.0
+_PERIOD = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFound:
+    """Alarms and evidence that the sidecar told of.
+
+    alarms     in the order in which they were raised
+    standings  of each slice and severity, at the end
+    """
+
+    alarms: tuple[Alarm, ...] = ()
+    standings: tuple[SliceStanding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DriveMoment:
+    """A time in the drive, told from the start of a sequence.
+
+    stream    its name; None where several may be meant
+    start_ns  event time of its first frame
+    frame     number of the last frame by then; None where no sequence is played at that time
+    """
+
+    stream: str | None
+    start_ns: int
+    frame: int | None
+
+
+@dataclass(slots=True)
+class AlarmListener:
+    """Alarms in the order in which they were raised, since it began.
+
+    before  those that had been raised by then, and stayed
+    """
+
+    before: frozenset[tuple[str, ...]] = frozenset()
+    raised: list[Alarm] = field(default_factory=list)
+
+    async def listen(self, client: Client) -> None:
+        """Listens as long as the sidecar serves."""
+        async with contextlib.aclosing(client.alarm_changes()) as changes:
+            async for heard in changes:
+                if heard.change.why is AlarmReason.RAISED:
+                    self.raised.append(heard.change.alarm)
+
+    async def all_of(
+        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
+    ) -> DriftFound:
+        """Returns the alarms heard of; those that stay at the end are added if they were not heard.
+
+        patience  s to wait for those that have not been
+        """
+        end = time.monotonic() + patience
+        while (missing := self._missing(standings)) and time.monotonic() < end:
+            await asyncio.sleep(_PERIOD)
+        alarms = (*self.raised, *sorted(missing, key=lambda alarm: alarm.driven))
+        return DriftFound(alarms, standings)
+
+    def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
+        known = self.before | set(map(_key, self.raised))
+        return [alarm for alarm in _staying(standings) if _key(alarm) not in known]
+
+
+def drive_moment(event_ns: int, played: Sequence[RecordedSequence]) -> DriveMoment:
+    """Places an event time among the sequences played, of which there is at least one.
+
+    It is told from the first of those that have a frame with this very stamp; where none has, of
+    those that are played by then.
+    """
+    stamps = [np.rint(sequence.times * 1e9).astype(np.int64) for sequence in played]
+    last = [int(np.searchsorted(of, event_ns, side="right")) - 1 for of in stamps]
+    running = [
+        i
+        for i, (of, at) in enumerate(zip(stamps, last, strict=True))
+        if at >= 0 and event_ns <= of[-1]
+    ]
+    there = [i for i in running if stamps[i][last[i]] == event_ns] or running
+    first = there[0] if there else 0
+    name = played[first].header.stream if len(there or played) == 1 else None
+    return DriveMoment(name, int(stamps[first][0]), last[first] if there else None)
+
+
+def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:
+    """Builds alarms and drift of replay --json; None in place of what is not known."""
+    return {
+        "alarms": [_alarm_json(alarm, played) for alarm in found.alarms],
+        "drift": [_standing_json(standing) for standing in found.standings],
+    }
+
+
+def _alarm_json(alarm: Alarm, played: Sequence[RecordedSequence]) -> dict[str, Any]:
+    at, scale = drive_moment(alarm.event_ns, played), alarm.scale
+    return {
+        "slice": alarm.slice,
+        "severity": alarm.severity.value,
+        "stage": alarm.stage.label,
+        "detector": alarm.detector.value,
+        "direction": alarm.direction.value,
+        "stream": at.stream,
+        "t": (alarm.event_ns - at.start_ns) / 1e9,
+        "frame": at.frame,
+        "labelled": alarm.labelled,
+        "detections": alarm.detections,
+        "tracks": alarm.tracks,
+        "evidence_hours": finite(alarm.evidence),
+        "threshold_hours": alarm.threshold,
+        "since_t": (alarm.since_ns - at.start_ns) / 1e9,
+        "scale": [finite(value) for value in (scale.estimate, scale.lower, scale.upper)],
+    }
+
+
+def _standing_json(standing: SliceStanding) -> dict[str, Any]:
+    return {
+        "slice": standing.slice,
+        "severity": standing.severity.value,
+        "state": standing.state.name.lower(),
+        **{f"log10_{name}": _log10(getattr(standing, name)) for name in _EVIDENCE},
+    }
+
+
+def _log10(hours: float) -> float | None:
+    """Logarithm of evidence; None without any."""
+    return math.log10(hours) if 0 < hours < math.inf else None
+
+
+def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
+    """Writes a line for each slice and severity, one for each alarm; empty if nobody watched."""
+    lines = []
+    if found.standings:
+        heads = ("drift", "severity", "state", "evidence", "peak", "threshold")
+        lines.append(table(heads, [_row(standing) for standing in found.standings]))
+    for alarm in found.alarms:
+        at = drive_moment(alarm.event_ns, played)
+        frame = "" if at.frame is None else f", frame {at.frame}"
+        stream = "" if at.stream is None else f" of {at.stream}"
+        when = f"{(alarm.event_ns - at.start_ns) / 1e9:.1f} s{frame}{stream}"
+        lines.append(f"{when}: {shown(alarm_sentence(alarm))}")
+    return "\n".join(lines)
+
+
+def _row(standing: SliceStanding) -> tuple[str, ...]:
+    return (
+        shown(standing.slice),
+        standing.severity.value,
+        STATES[standing.state],
+        *(hours(getattr(standing, name)) for name in _EVIDENCE),
+    )
+
+
+@contextlib.asynccontextmanager
+async def listening_for_alarms(client: Client) -> AsyncIterator[AlarmListener]:
+    """Listens for alarms as long as the context lasts."""
+    heard = AlarmListener()
+    listening = asyncio.create_task(heard.listen(client))
+    try:
+        # Whoever replays to a sidecar of somebody else has not raised what is there.
+        standings = (await client.standings()).standings
+        heard.before = frozenset(map(_key, _staying(standings)))
+        yield heard
+    finally:
+        listening.cancel()
+        # If it broke, so has all else; and alarms that stay are read at the end.
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+def _staying(standings: Iterable[SliceStanding]) -> list[Alarm]:
+    return [standing.alarm for standing in standings if standing.alarm is not None]
+
+
+def _key(alarm: Alarm) -> tuple[str, ...]:
+    return (alarm.slice, alarm.severity, str(alarm.event_ns), str(alarm.epoch))

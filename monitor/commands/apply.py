@@ -32,15 +32,14 @@ from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     Output,
-    Shares,
+    Recalibrator,
     UnfitData,
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
-from monitor.statistics.evaluation import TAU
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
-from monitor.statistics.measures import Marginals
+from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
 from monitor.store.documents import any_selection_from_json
 from monitor.store.recordings import Quantiles, Recording, write_columns, write_estimates
@@ -53,11 +52,9 @@ def read_any_model(path: str) -> AnySelection:
     Raises InvalidRecalibrator.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return any_selection_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
-    try:
-        return any_selection_from_json(text)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"{path}: {error}") from None
 
@@ -143,16 +140,16 @@ class RecalibratedRecording:
     chains: tuple[Chain, ...]
 
     @property
-    def serving(self) -> Shares | None:
-        """Shares of usable rows that each recalibrator served; None without any."""
+    def serving(self) -> list[Recalibrator]:
+        """Recalibrators that served usable rows."""
         rows = np.flatnonzero(self.usable)
-        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+        shares = self.selection.shares(self.slices[rows], self.chains).shares if rows.size else ()
+        return [recalibrator for recalibrator, _ in shares]
 
     @property
     def output(self) -> Output:
         """Output of the recalibrators that served: the least that is true of all detections."""
-        shares = self.serving
-        return weakest({one.output for one, _ in shares.shares} if shares else ())
+        return weakest({one.output for one in self.serving})
 
     @property
     def shaped(self) -> OwnDistributions | None:
@@ -241,13 +238,10 @@ def measured_under(made: RecalibratedRecording) -> str:
 
 def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
     """The object `model` of `evaluate --json`."""
-    found: dict[str, object] = {
-        "version": made.selection.version,
-        "method": made.selection.method,
-        "output": str(made.output),
-    }
-    levels = _surrogate_levels(made)
-    if levels:
+    selection = made.selection
+    found: dict[str, object] = {"version": selection.version, "method": selection.method}
+    found["output"] = str(made.output)
+    if levels := _surrogate_levels(made):
         # Slices are fitted with one level; of a document made by hand the lowest is told.
         found["surrogate_level"] = levels[0]
     return found
@@ -255,9 +249,7 @@ def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
 
 def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
     """The levels of the recalibrators that served any row, ascending."""
-    shares = () if made.serving is None else made.serving.shares
-    serving = [recalibrator for recalibrator, _ in shares]
-    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})
+    return sorted({one.surrogate_level for one in made.serving if isinstance(one, GpCauchy)})
 
 
 def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
@@ -321,10 +313,8 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
     """
     check_classes(selection, recording)
     log_probabilities, usable = opinions_of(recording)
-    if recording.logits is None:
-        made = _probabilities(recording).copy()
-    else:
-        made = np.full_like(recording.logits, np.nan)
+    logits = recording.logits
+    made = _probabilities(recording).copy() if logits is None else np.full_like(logits, np.nan)
     _each_opinion(made)[usable] = selection.apply(log_probabilities[usable])
     several = made.ndim == 3
     return replace(
@@ -397,13 +387,13 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
         return _as_columns(made, options, asked)
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected)
-    said = [
+    return [
         f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
         stands_for(made),
+        *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
+        *_rejected(rejected),
+        *_left_out(made.recording.others, written),
     ]
-    if asked:
-        said.append(f"quantiles at {tau.size} levels: of the method's own distribution")
-    return [*said, *_rejected(rejected), *_left_out(made.recording.others, written)]
 
 
 def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked: bool) -> list[str]:

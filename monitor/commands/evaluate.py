@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,11 @@ from monitor.commands.evaluation_tables import class_table, summary, table, verd
 from monitor.commands.fit import RANGE_DIMENSIONS, RANGE_EDGES
 from monitor.commands.options import (
     add_flag,
-    add_number,
     add_value,
     allow,
     checked,
     confidence_levels,
+    number_of,
     pair,
 )
 from monitor.commands.recordings import (
@@ -55,7 +55,6 @@ from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
-    BinsOfRows,
     ClassEvaluation,
     class_as_json,
     evaluate_class_rows,
@@ -64,15 +63,19 @@ from monitor.statistics.class_evaluation import (
 )
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, observe_classes
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
     BinCut,
-    OwnDistributions,
     evaluate_rows,
     freeze_edges,
 )
+from monitor.statistics.measures import (
+    TAU,
+    Evaluation,
+    EvaluationError,
+    as_json,
+)
 from monitor.statistics.reading import read
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from monitor.statistics.verdicts import ClassVerdict, Verdict, class_verdict, verdicts
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import OBJECT, Recording
@@ -161,17 +164,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
     )
     text = "reliability bins of Gaussians (default 20)"
-    add_number(parser, "--bins", "bins", 100_000, 20, text)
+    add_value(parser, "--bins", "N", text, number_of("bins", 100_000), 20)
     text = "of equal-width bins, in standard deviations (default data)"
     add_value(parser, "--range", "data|LO:HI", text, _range)
     text = "reference detections, selected alike, whose equal-count bins are kept; open-ended"
     add_value(parser, "--edges-from", "FILE", text)
     text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
-    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
+    add_value(parser, "--min-bin-rows", "N", text, number_of("rows", 1_000_000), 1)
     text = "confidence levels (default 0.05,0.1,…,0.95)"
     add_value(parser, "--tau", "T,T", text, confidence_levels, default=TAU)
     text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
-    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
+    add_value(parser, "--micro-bins", "N", text, number_of("micro-bins", 4096), MICRO_BINS)
     parser.add_argument(
         "--class-binning",
         choices=("equal-width", "equal-count"),
@@ -179,7 +182,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of class probabilities; equal-count with --engine exact only (default equal-width)",
     )
     text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
-    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
+    add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     # None until the file has been seen: only so can it be said that an option was given in vain.
@@ -211,8 +214,7 @@ def run(options: argparse.Namespace) -> int:
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
-        bins, binning = options.class_bins, options.class_binning
-        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
+        classes = _classes_measured(recording, options)
         of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
@@ -304,14 +306,10 @@ def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None
 
 
 def _range(text: str) -> tuple[float, float] | None:
+    expected = "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10"
     if text == "data":
         return None
-    return checked(
-        text,
-        pair,
-        "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10",
-        lambda ends: 0 <= ends[0] < ends[1] <= 1e150,
-    )
+    return checked(text, pair, expected, lambda ends: 0 <= ends[0] < ends[1] <= 1e150)
 
 
 def measured(
@@ -345,7 +343,16 @@ def measured(
     def evaluated(rows: BoolArray) -> Evaluation:
         kept = rows & usable.rows
         if options.engine == "exact":
-            found = _exact(recording, options, cut, kept, shaped)
+            found = evaluate_rows(
+                recording.space,
+                recording.mean,
+                recording.covariance,
+                np.where(kept[:, None], recording.truth, np.nan),
+                tau=options.tau,
+                cut=cut,
+                cluster=numbered_tracks(recording.sequence_index, recording.track),
+                shaped=shaped,
+            )
         else:
             found = _streamed(recording, options, cut, np.flatnonzero(kept))
         return replace(
@@ -443,26 +450,6 @@ def _frozen(
     return freeze_edges(reference.space, reference.covariance, options.bins)
 
 
-def _exact(
-    recording: Recording,
-    options: argparse.Namespace,
-    cut: BinCut,
-    rows: BoolArray,
-    shaped: OwnDistributions | None,
-) -> Evaluation:
-    """Measures some of the rows, (N,), from the rows themselves."""
-    return evaluate_rows(
-        recording.space,
-        recording.mean,
-        recording.covariance,
-        np.where(rows[:, None], recording.truth, np.nan),
-        tau=options.tau,
-        cut=cut,
-        cluster=numbered_tracks(recording.sequence_index, recording.track),
-        shaped=shaped,
-    )
-
-
 def _streamed(
     recording: Recording, options: argparse.Namespace, cut: BinCut, kept: IntArray
 ) -> Evaluation:
@@ -500,21 +487,15 @@ def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
     )
 
 
-def evaluate_classes(
-    recording: ClassRecording,
-    *,
-    engine: Literal["exact", "streaming"],
-    bins: int,
-    binning: BinsOfRows = "equal-width",
-) -> ClassEvaluation:
-    """Measures of the rows of a recording.
+def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
+    """Measures class probabilities.
 
-    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
-    bins     from micro-bins a divisor of 60, and of equal width
-    raises   EvaluationError when no row is left, or the engine cannot make such bins
+    Raises EvaluationError when no row is left, or the engine cannot make the bins asked for: from
+    micro-bins a divisor of 60, of equal width.
     """
-    rows = (recording.probabilities, recording.label)
-    if engine == "exact":
+    rows, bins = (recording.probabilities, recording.label), options.class_bins
+    binning = options.class_binning
+    if options.engine == "exact":
         return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
     if binning != "equal-width":
         raise EvaluationError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from monitor.commands.options import table as columns
 from monitor.statistics.class_evaluation import ClassEvaluation
-from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Finding, Verdict
 
 # Ten columns a name and nine cells of ten: 100.

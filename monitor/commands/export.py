@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from pathlib import Path
 
-from monitor.commands.options import show, write_state
+from monitor.commands.merge import add_output, write_and_show
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 
 EXAMPLE = """examples:
@@ -16,8 +14,7 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_sidecar(parser)
-    parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,7 +23,5 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
     client = Client(options.address, access_of(options))
-    stored = asyncio.run(ask(client, Client.export_statistics))
-    write_state(Path(options.output), stored)
-    show(stored, options.output, as_json=options.json)
+    write_and_show(ask(client, Client.export_statistics), options)
     return 0

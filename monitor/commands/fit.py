@@ -10,9 +10,10 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,13 +27,12 @@ from monitor.commands.apply import (
 from monitor.commands.held_out import PARTS, HeldOut, held_out, told
 from monitor.commands.options import (
     above_zero,
-    add_choice,
     add_flag,
     add_json,
-    add_number,
     add_value,
     allow,
     checked,
+    number_of,
     pair,
     seconds,
     seconds_above_zero,
@@ -49,7 +49,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import IntArray
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.class_selection import (
@@ -110,28 +110,19 @@ PRIOR_STRENGTH = 30.0
 FEWEST_TRACKS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A recalibrator of Gaussians, with what people are told of it.
-
-    remarks   on slices that lean on others, and on rows that were not used
-    held_out  what the fit does to tracks that it has not seen; empty where that is not known
-    """
-
-    selection: Selection
-    remarks: tuple[str, ...]
-    held_out: tuple[HeldOut, ...]
+# A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
+Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str], tuple[HeldOut, ...]]
 
 
 def fit_gaussians(
-    options: argparse.Namespace,
-    wanted: FitOptions,
-    tell: Callable[[str], None] = to_standard_error,
+    options: argparse.Namespace, tell: Callable[[str], None] = to_standard_error
 ) -> Fitted:
-    """Fits Gaussians; `tell` is told what looks wrong, a line each.
+    """Fits Gaussians; remarks are on slices that lean on others.
 
-    Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
+    tell    is told what looks wrong, a line each
+    raises  RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
+    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
     recording = read_selected(options.file, options, tell=tell)
     previous = _previous(options, recording)
     usable = usable_truth(recording)
@@ -167,7 +158,8 @@ def fit_gaussians(
             f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
             "not have come yet"
         )
-    return Fitted(selection, (*lines, *remarks(selection, found, wanted, previous)), judged)
+    lines += remarks(selection, found, wanted, previous)
+    return selection, selection.basis, lines, judged
 
 
 def _fitted(
@@ -251,34 +243,27 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
                 "Give a longer recording, or a smaller delay."
             )
         kept, late = there, kept.size - there.size
-    rows = fit_rows(recording, kept)
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    rows = FitRows(
+        recording.space,
+        estimates_of(recording).take(kept),
+        recording.space.error(recording.truth[kept], recording.mean[kept]),
+        np.full(kept.size, -1) if tracks is None else tracks[kept],
+    )
     if time_s is None:
         return rows, kept, late
     return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
 
 
-def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
-    """Takes some rows, all of them usable, to fit on."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    return FitRows(
-        recording.space,
-        estimates_of(recording).take(rows),
-        recording.space.error(recording.truth[rows], recording.mean[rows]),
-        np.full(rows.size, -1) if tracks is None else tracks[rows],
-    )
-
-
 def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
     """Period from the first to the last of some rows; of None where they have no times."""
-    if rows.size == 0:
-        return None, None, None
+    clock = Clock.SECONDS
+    times: FloatArray | IntArray | None = recording.time_s
     if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
-        stamps = recording.stamp_ns[rows]
-        return int(stamps.min()), int(stamps.max()), Clock.STAMP
-    if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
+        clock, times = Clock.STAMP, recording.stamp_ns
+    if times is None or not rows.size or not np.isfinite(times[rows]).all():
         return None, None, None
-    seconds = recording.time_s[rows]
-    return float(seconds.min()), float(seconds.max()), Clock.SECONDS
+    return times[rows].min().item(), times[rows].max().item(), clock
 
 
 def basis_of(rows: FitRows, period: Period, borrows_from: str | None) -> Basis | None:
@@ -328,11 +313,10 @@ def _slices(
         )
     place = np.full(recording.mean.shape[0], -1)
     place[kept] = np.arange(kept.size)
-    found = parts_of(recording, ranges).slices(options.by)
-    rows = [place[entry.rows] for entry in found]
     return tuple(
         FitSlice(entry.name, usable[usable >= 0], entry.wider)
-        for entry, usable in zip(found, rows, strict=True)
+        for entry in parts_of(recording, ranges).slices(options.by)
+        for usable in [place[entry.rows]]
     )
 
 
@@ -383,10 +367,8 @@ def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
     return [i for i, at_an_end in enumerate(ends) if at_an_end]
 
 
-def fit_class_probabilities(
-    options: argparse.Namespace,
-) -> tuple[ClassSelection, Basis, list[str]]:
-    """Fits class probabilities; returns the model, what it rests on, and remarks to print.
+def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
+    """Fits class probabilities.
 
     Raises RecordingError, UnfitData, ValueError.
     """
@@ -418,13 +400,13 @@ def fit_class_probabilities(
     fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
     selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
     if selection.classes or fitted.classes is None:
-        return selection, basis, []
+        return selection, basis, [], ()
     unchecked = (
         f"{options.file} has no class_names: {selection.method} tells classes apart by their "
         "position, and whether\na detector has them in the same order is not checked when it is "
         "served"
     )
-    return selection, basis, [unchecked]
+    return selection, basis, [unchecked], ()
 
 
 def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
@@ -445,10 +427,8 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
-# Options of single methods, by the names that FitOptions has for them.
-_OF_METHODS = (
-    *("objective", "full_input", "clamp", "inducing", "surrogate_level", "time_constant"),
-)
+# Options of single methods.
+_OF_METHODS = tuple(field.name for field in fields(FitOptions))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -464,63 +444,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
     add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
     add_json(parser)
-    _add_slices(parser)
-    _add_scaling(parser)
-    _add_adaptive(parser)
-    _add_process(parser)
-    text = (
-        "flag detections so uncertain that without them the error is at most X: the share of "
-        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
-        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
-        "choose them with --dimensions"
-    )
-    add_value(parser, "--reject-above-error", "X", text, above_zero)
-
-
-def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    text = "earlier model of the method, towards which the factors of a scaling are drawn"
-    add_value(parser, "--previous", "MODEL", text)
-    text = (
-        "independent rows that --previous, or the wider slice of a thin one, counts for "
-        f"(default {PRIOR_STRENGTH:g})"
-    )
-    add_value(parser, "--prior-strength", "N", text, above_zero)
-    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
-    add_choice(parser, "--objective", Objective, heavy)
-    full = (
-        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
-        "corrects them (default scale)"
-    )
-    add_choice(parser, "--full-input", FullInput, full)
-    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
-    add_value(parser, "--clamp", "LO:HI", text, _clamp)
-
-
-def _add_adaptive(parser: argparse.ArgumentParser) -> None:
-    text = (
-        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
-        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
-    )
-    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
-    text = (
-        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
-        "last seconds of the file count as not labelled yet (default 0)"
-    )
-    add_value(parser, "--label-delay", "S", text, seconds)
-
-
-def _add_process(parser: argparse.ArgumentParser) -> None:
-    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
-    add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
-    text = (
-        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
-        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
-        f"{SURROGATE_LEVEL:g})"
-    )
-    add_value(parser, "--surrogate-level", "P", text, _level)
-
-
-def _add_slices(parser: argparse.ArgumentParser) -> None:
     by = parser.add_mutually_exclusive_group()
     text = (
         "one recalibrator for each class, stream, range, or combination such as class,range "
@@ -545,6 +468,49 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
         f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})"
     )
     add_value(parser, "--fewest-tracks", "N", text, above_zero)
+    text = "earlier model of the method, towards which the factors of a scaling are drawn"
+    add_value(parser, "--previous", "MODEL", text)
+    text = (
+        "independent rows that --previous, or the wider slice of a thin one, counts for "
+        f"(default {PRIOR_STRENGTH:g})"
+    )
+    add_value(parser, "--prior-strength", "N", text, above_zero)
+    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
+    parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
+    full = (
+        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
+        "corrects them (default scale)"
+    )
+    parser.add_argument("--full-input", choices=tuple(FullInput), type=FullInput, help=full)
+    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
+    add_value(parser, "--clamp", "LO:HI", text, _clamp)
+
+    text = (
+        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
+        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
+    )
+    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
+    text = (
+        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
+        "last seconds of the file count as not labelled yet (default 0)"
+    )
+    add_value(parser, "--label-delay", "S", text, seconds)
+
+    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
+    add_value(parser, "--inducing", "N", text, number_of("points", MOST_INDUCING))
+    text = (
+        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
+        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
+        f"{SURROGATE_LEVEL:g})"
+    )
+    add_value(parser, "--surrogate-level", "P", text, _level)
+    text = (
+        "flag detections so uncertain that without them the error is at most X: the share of "
+        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
+        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
+        "choose them with --dimensions"
+    )
+    add_value(parser, "--reject-above-error", "X", text, above_zero)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -553,18 +519,9 @@ def run(options: argparse.Namespace) -> int:
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """
     _check(options)
-    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
-    model: AnySelection
-    basis: Basis | None
-    judged: tuple[HeldOut, ...] = ()
-    if options.method in CLASS_METHODS:
-        model, basis, lines = fit_class_probabilities(options)
-    else:
-        fitted = fit_gaussians(options, wanted)
-        model, judged, lines = fitted.selection, fitted.held_out, list(fitted.remarks)
-        basis = model.basis
-    text = document_of(model)
-    write_output(options.output, text)
+    fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
+    model, basis, lines, judged = fit(options)
+    write_output(options.output, document_of(model))
     rows = "no rows" if basis is None else str(basis)
     if model.rejection is not None:
         lines.append(_said_of(model.rejection))
@@ -630,11 +587,9 @@ def _parts(text: str) -> tuple[SliceBy, ...]:
 def _edges(text: str) -> tuple[float, ...]:
     return checked(
         text,
-        lambda text: tuple(float(part) for part in text.split(",")),
+        lambda text: tuple(map(float, text.split(","))),
         "ascending distances above 0, such as 20,40",
-        lambda edges: (
-            edges == tuple(sorted(set(edges))) and all(0 < edge < math.inf for edge in edges)
-        ),
+        lambda edges: all(a < b for a, b in pairwise((0.0, *edges, math.inf))),
     )
 
 

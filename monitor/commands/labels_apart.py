@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import ValidationError
 
-from monitor.commands.options import add_choice, add_value, allow, checked, names_of, working
+from monitor.commands.options import add_value, allow, checked, names_of, working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
@@ -49,10 +49,12 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     )
     add_value(group, "--gate", "G|C=G,C=G", text, _gates)
     text = "how the distance to a label is measured (default centre)"
-    add_choice(group, "--distance", DistanceKind, text)
+    kinds = tuple(DistanceKind)
+    group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
     text = "class names of the labels for those of the detections, such as person=Pedestrian"
     add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
-    add_choice(group, "--label-format", Format, "as --format, for the labels")
+    text = "as --format, for the labels"
+    group.add_argument("--label-format", choices=tuple(Format), type=Format, help=text)
     text = "as --map, for the labels"
     add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
 

@@ -1,13 +1,19 @@
-"""calibration-monitor merge: adds up the statistics of several sidecars."""
+"""calibration-monitor merge: adds up the statistics of several sidecars.
+
+How a file of statistics is written, and shown to people, is here for `export` as well.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
-from monitor.commands.options import read_state, show, write_state
+from monitor.commands.options import add_json, output_file
 from monitor.statistics.bins import IncompatibleStatistics
+from monitor.store.files import read_body, write_body
 from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import StoredState, parsed, serialised
 
 EXAMPLE = """examples:
   calibration-monitor merge monday.state tuesday.state -o week.state
@@ -16,11 +22,15 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="statistics, as `export` or `merge` wrote them"
-    )
+    text = "statistics, as `export` or `merge` wrote them"
+    parser.add_argument("files", metavar="FILE", nargs="+", help=text)
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a verb that writes statistics."""
     parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,7 +39,9 @@ def run(options: argparse.Namespace) -> int:
     Raises IncompatibleStatistics, InvalidState, UnusableFile, CannotWrite, OSError.
     """
     paths = [Path(name) for name in options.files]
-    _refuse_repeats(paths)
+    for i, path in enumerate(paths):
+        if path.resolve() in {other.resolve() for other in paths[:i]}:
+            raise ValueError(f"{path} is named twice: it would be counted twice. Name it once.")
     stored = read_state(paths[0])
     for path in paths[1:]:
         more = read_state(path)
@@ -37,14 +49,61 @@ def run(options: argparse.Namespace) -> int:
             stored = stored.merge(more)
         except (IncompatibleStatistics, InvalidState) as error:
             raise type(error)(f"{path} does not fit {paths[0]}: {error}") from None
-    write_state(Path(options.output), stored)
-    show(stored, options.output, as_json=options.json)
+    write_and_show(stored, options)
     return 0
 
 
-def _refuse_repeats(paths: list[Path]) -> None:
-    seen = set()
-    for path in paths:
-        if path.resolve() in seen:
-            raise ValueError(f"{path} is named twice: it would be counted twice. Name it once.")
-        seen.add(path.resolve())
+def read_state(path: Path) -> StoredState:
+    """Reads statistics.
+
+    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
+    """
+    body = read_body(path)
+    try:
+        return parsed(body)
+    except (InvalidState, IncompatibleStatistics) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def write_state(path: Path, stored: StoredState) -> None:
+    """Replaces a file by these statistics. Raises CannotWrite."""
+    with output_file(path) as temporary, temporary.open("wb") as file:
+        write_body(file, serialised(stored))
+
+
+def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
+    """Writes statistics to the file of --output and says what they are of. Raises CannotWrite."""
+    write_state(Path(options.output), stored)
+    state = stored.state
+    detections = sum(entry.n for entry in state.slices)
+    if options.json:
+        found = {
+            "bins": state.binning.describe(),
+            "clock_ns": state.clock_ns,
+            "detections": detections,
+            "slices": [
+                {
+                    "name": entry.name,
+                    "dimensions": list(entry.space.names),
+                    "overflow": entry.overflow,
+                    "n": entry.n,
+                }
+                for entry in state.slices
+            ],
+            "class_slices": [
+                {"name": entry.name, "classes": len(entry.class_names), "n": entry.n}
+                for entry in state.class_slices
+            ],
+            "output": options.output,
+        }
+        print(json.dumps(found))
+        return
+    rows = [(entry.name, ",".join(entry.space.names), entry.n) for entry in state.slices]
+    rows += [
+        (entry.name, f"{len(entry.class_names)} classes", entry.n) for entry in state.class_slices
+    ]
+    width = max((len(name) for name, _, _ in rows), default=0)
+    space = max((len(dimensions) for _, dimensions, _ in rows), default=0)
+    for name, dimensions, n in rows:
+        print(f"{name:<{width}}  {dimensions:<{space}}  {n:>12,}")
+    print(f"{len(state.slices)} slices, {detections:,} detections, written to {options.output}")

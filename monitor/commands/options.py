@@ -12,17 +12,13 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from monitor.frames.space import FloatArray
-from monitor.statistics.bins import IncompatibleStatistics
-from monitor.store.files import read_body, write_body
-from monitor.store.state_definitions import InvalidState
-from monitor.store.statistics_state import StoredState, parsed, serialised
 from monitor.store.tables import open_bytes
 
 if TYPE_CHECKING:
@@ -63,11 +59,9 @@ def above_zero(text: str) -> float:
 
 def seconds(text: str) -> float:
     """Reads finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
+    expected = "seconds, such as 30s"
     return checked(
-        text,
-        lambda text: float(text.removesuffix("s")),
-        "seconds, such as 30s",
-        lambda value: 0 <= value < math.inf,
+        text, lambda text: float(text.removesuffix("s")), expected, lambda s: 0 <= s < math.inf
     )
 
 
@@ -121,26 +115,6 @@ def add_value(
 def add_flag(parser: argparse._ActionsContainer, option: str, help: str) -> None:
     """Adds an option without a value."""
     parser.add_argument(option, action="store_true", help=help)
-
-
-def add_choice(
-    parser: argparse._ActionsContainer, option: str, kind: type[StrEnum], help: str
-) -> None:
-    """Adds an option for one word of an enumeration; None where it is not given."""
-    parser.add_argument(option, choices=tuple(kind), type=kind, help=help)
-
-
-def add_number(
-    parser: argparse._ActionsContainer,
-    option: str,
-    of: str,
-    most: int,
-    default: int | None,
-    help: str,
-) -> None:
-    """Adds an option for a whole number from 1 to `most`."""
-    read = number_of(of, most)
-    parser.add_argument(option, metavar="N", type=read, default=default, help=help)
 
 
 def add_json(parser: argparse.ArgumentParser, help: str = "print one JSON object") -> None:
@@ -198,6 +172,8 @@ def plain(value: object) -> object:
 
     None in place of what is no finite number.
     """
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -205,6 +181,11 @@ def plain(value: object) -> object:
     if isinstance(value, IntEnum):
         return value.name.lower()
     return finite(value) if isinstance(value, float) else value
+
+
+def tell(options: argparse.Namespace, content: object, text: str) -> None:
+    """Prints the content as one JSON object if --json asks for it, else the text."""
+    print(json.dumps(plain(content)) if options.json else text)
 
 
 def finite(value: float) -> float | None:
@@ -311,9 +292,12 @@ def write_output(path: str, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def toml_section(name: str, values: Mapping[str, Any]) -> str:
-    """Writes the section with these keys; no value is None."""
-    return "".join([f"[{name}]\n", *(f"{key} = {_toml(v)}\n" for key, v in values.items())])
+def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Writes sections by name, each with its keys; no value is None."""
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())
+        for name, keys in sections.items()
+    )
 
 
 def _toml(value: Any) -> str:
@@ -321,63 +305,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_toml(key)} = {_toml(v)}' for key, v in value.items())} }}"
     return json.dumps(value, ensure_ascii=False)
-
-
-def read_state(path: Path) -> StoredState:
-    """Reads statistics.
-
-    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
-    """
-    body = read_body(path)
-    try:
-        return parsed(body)
-    except (InvalidState, IncompatibleStatistics) as error:
-        raise type(error)(f"{path}: {error}") from None
-
-
-def write_state(path: Path, stored: StoredState) -> None:
-    """Replaces a file by these statistics. Raises CannotWrite."""
-    with output_file(path) as temporary, temporary.open("wb") as file:
-        write_body(file, serialised(stored))
-
-
-def contents(stored: StoredState) -> dict[str, Any]:
-    """Describes a state for --json."""
-    state = stored.state
-    return {
-        "bins": state.binning.describe(),
-        "clock_ns": state.clock_ns,
-        "detections": sum(entry.n for entry in state.slices),
-        "slices": [
-            {
-                "name": entry.name,
-                "dimensions": list(entry.space.names),
-                "overflow": entry.overflow,
-                "n": entry.n,
-            }
-            for entry in state.slices
-        ],
-        "class_slices": [
-            {"name": entry.name, "classes": len(entry.class_names), "n": entry.n}
-            for entry in state.class_slices
-        ],
-    }
-
-
-def show(stored: StoredState, output: str, *, as_json: bool) -> None:
-    """Prints what was written."""
-    found = contents(stored)
-    if as_json:
-        print(json.dumps(found | {"output": output}))
-        return
-    rows = [
-        *((entry["name"], ",".join(entry["dimensions"]), entry["n"]) for entry in found["slices"]),
-        *(
-            (entry["name"], f"{entry['classes']} classes", entry["n"])
-            for entry in found["class_slices"]
-        ),
-    ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    for name, dimensions, n in rows:
-        print(f"{name:<{widths[0]}}  {dimensions:<{widths[1]}}  {n:>12,}")
-    print(f"{len(found['slices'])} slices, {found['detections']:,} detections, written to {output}")

@@ -23,9 +23,9 @@ from monitor.commands.held_out import HeldOut, told
 from monitor.commands.options import write_output
 from monitor.commands.recordings import read_selected
 from monitor.frames.space import BoolArray, FloatArray
-from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
-from monitor.statistics.evaluation import Evaluation, as_json
+from monitor.statistics.measures import Evaluation, as_json
 from monitor.statistics.verdicts import Verdict
 from monitor.store.tables import RecordingError
 
@@ -210,8 +210,9 @@ def fit(
     _match(options, labels, gate, class_map, label_names)
     options.file, options.no_held_out = _data(detections), not held_out
     notes: list[str] = []
-    found = fit_verb.fit_gaussians(options, FitOptions(), notes.append)
-    return Recalibrator(found.selection, found.held_out, (*notes, *found.remarks))
+    selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+    assert isinstance(selection, Selection)
+    return Recalibrator(selection, judged, (*notes, *remarks))
 
 
 def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) -> Recalibrated:

@@ -6,7 +6,6 @@ The sidecar decides; this file asks it, then prints its answers.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import functools
 import json
 from collections.abc import Iterable, Sequence
@@ -18,11 +17,11 @@ from monitor.commands.options import (
     add_actor,
     add_flag,
     add_json,
-    add_number,
     add_value,
-    plain,
+    number_of,
     shown,
     table,
+    tell,
     write_output,
 )
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
@@ -101,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     action("unpin", "things may happen by themselves again, as configured", _pin, asked)
     history = action("history", "what happened last, latest at the end", _history, told)
     text = f"records to show, at most {MOST_RECORDS:,} (default 20)"
-    add_number(history, "-n", "records", MOST_RECORDS, 20, text)
+    add_value(history, "-n", "N", text, number_of("records", MOST_RECORDS), 20)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -109,36 +108,30 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
-    client = Client(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: options.act(client, options)))
+    ask(Client(options.address, access_of(options)), lambda client: options.act(client, options))
     return 0
 
 
 async def _list(client: Client, options: argparse.Namespace) -> None:
     listing = await client.listing()
-    if options.json:
-        names = ("recalibrators", "trials", "pinned", "promotion")
-        _print_json(**{name: getattr(listing, name) for name in names})
-    else:
-        print(listing_lines(listing))
+    names = ("recalibrators", "trials", "pinned", "promotion")
+    found = {name: getattr(listing, name) for name in names}
+    tell(options, found, listing_lines(listing))
 
 
 async def _show(client: Client, options: argparse.Namespace) -> None:
     summary, document, records = await client.shown(options.version)
     if options.output is not None:
         write_output(options.output, document)
-    if options.json:
-        _print_json(recalibrator=summary, document=json.loads(document), records=records)
-        return
-    print(recalibrators((summary,)))
     if options.output is not None:
-        print(f"\ndocument written to {options.output}")
+        words = f"document written to {options.output}"
     elif len(document) <= MOST_SHOWN:
-        print(f"\n{document.rstrip()}")
+        words = document.rstrip()
     else:
-        print(f"\ndocument of {len(document):,} characters: give --output F to write it to a file")
-    if records:
-        print(f"\n{history_lines(records)}")
+        words = f"document of {len(document):,} characters: give --output F to write it to a file"
+    blocks = [recalibrators((summary,)), words, *([history_lines(records)] if records else [])]
+    found = {"recalibrator": summary, "document": json.loads(document), "records": records}
+    tell(options, found, "\n\n".join(blocks))
 
 
 async def _fit(client: Client, options: argparse.Namespace) -> None:
@@ -167,14 +160,7 @@ async def _pin(client: Client, options: argparse.Namespace) -> None:
 
 async def _history(client: Client, options: argparse.Namespace) -> None:
     records = (await client.listing(options.n)).records
-    if options.json:
-        _print_json(records=records)
-    else:
-        print(history_lines(records) or "nothing has happened yet")
-
-
-def _print_json(**content: object) -> None:
-    print(json.dumps({name: plain(value) for name, value in content.items()}))
+    tell(options, {"records": records}, history_lines(records) or "nothing has happened yet")
 
 
 def listing_lines(listing: Listing) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monitor.commands.labels_apart import add_labels, check_labels, with_labels
-from monitor.commands.options import add_choice, add_value, allow, checked, names_of, reading
+from monitor.commands.options import add_value, allow, checked, names_of, reading
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -74,7 +74,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     text = "standard deviations of dimensions without variances, such as x=0.3,y=0.3"
     add_value(parser, "--assume-std", "D=S,…", text, _deviations)
     text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
-    add_choice(parser, "--format", Format, text)
+    parser.add_argument("--format", choices=tuple(Format), type=Format, help=text)
     add_labels(parser)
 
 

@@ -1,19 +1,45 @@
-"""calibration-monitor reference: learns from recorded drives what errors are while healthy."""
+"""calibration-monitor reference: learns from recorded drives what errors are while healthy.
+
+References are learned as the sidecar learns them: by class, at both stages, each sequence a stream
+of its own. `replay` gives its sidecar such a reference, or learns one before it plays.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
-from monitor.commands.apply import read_model
-from monitor.commands.options import add_value, table, write_output
-from monitor.commands.recordings import add_selection, read_selected
-from monitor.commands.replay_drift import learn_references, learning_settings
+import numpy as np
+
+from monitor.commands.apply import read_model, recalibrate_gaussians
+from monitor.commands.options import add_value, allow, table, write_output
+from monitor.commands.recordings import (
+    add_condition,
+    add_selection,
+    numbered_tracks,
+    read_selected,
+    usable_truth,
+)
+from monitor.commands.sending import sequences
+from monitor.config import load
 from monitor.drift.bets import Stage
-from monitor.drift.reference import Reference
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.reference import Origin, Reference
+from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.usual import ReferenceLearner, WatchedRows, enough
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.selection import Selection
-from monitor.store.documents import reference_text
+from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
+from monitor.statistics.observations import measure
+from monitor.store.documents import read_references, reference_text
+from monitor.store.recordings import Recording
 
 EXAMPLE = """examples:
   calibration-monitor reference drive.csv.gz --where role=fit --class Car --output usual.json
@@ -23,6 +49,16 @@ Learns from the rows that have truth, by class, each sequence a stream of its ow
 replay --reference, and for [drift] reference of a sidecar whose slices are by class.
 With --recalibrator it also says what is usual once that one is in force: give rows that it was not
 fitted on, since those look better than what will come."""
+
+# Of recorded drives; fewer tell nothing.
+_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
+
+# By class, of those that are known well enough.
+References: TypeAlias = Mapping[str, Mapping[Stage, Reference]]
+
+
+class TooLittleToLearn(ValueError):
+    """Recorded drives say too little of what is usual."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,20 +79,16 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, InvalidRecalibrator, InvalidConfiguration, TooLittleToLearn, CannotWrite.
     """
-    selection: Selection | None = None
-    if options.recalibrator is not None:
-        selection = read_model(options.recalibrator)
+    selection = None if options.recalibrator is None else read_model(options.recalibrator)
     settings = learning_settings(options)
     recordings = [read_selected(path, options) for path in options.files]
-    found = learn_references(recordings, selection, settings)
-    write_output(options.output, reference_text(found.references))
-    for remark in found.remarks:
-        print(f"calibration-monitor reference: {remark}", file=sys.stderr)
-    print(reference_table(found.references))
+    references = learn_references("reference", recordings, selection, settings)
+    write_output(options.output, reference_text(references))
+    print(reference_table(references))
     return 0
 
 
-def reference_table(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
+def reference_table(references: References) -> str:
     """Writes a line for each class and stage."""
     heads = ("slice", "stage", "detections", "NEES/K", "worth", "tracks", "level", "τ", "ω")
     rows = []
@@ -70,3 +102,179 @@ def reference_table(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
             counts = (str(known.detections), f"{known.nees_ratio:.3f}", f"{known.tempering:.2f}")
             rows.append((name, stage.label, *counts, *of_tracks))
     return table(heads, rows)
+
+
+def add_drift(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a verb that plays detections to a sidecar which watches for drift."""
+    group = parser.add_argument_group("drift")
+    usual = group.add_mutually_exclusive_group()
+    text = (
+        "what is usual, as `calibration-monitor reference` wrote it (default: the started "
+        "sidecar learns it from what is played)"
+    )
+    add_value(usual, "--reference", "F", text)
+    add_condition(
+        usual,
+        "--reference-where",
+        "learn what is usual from the rows of the files whose column has this value, in place of "
+        "--where, before anything is played; may be repeated",
+    )
+
+
+def check_drift(options: argparse.Namespace) -> None:
+    """Raises ValueError where a reference has no sidecar or no slices to act on."""
+    names = ("reference", "reference_where")
+    why = (
+        f"it would be a setting of the sidecar at {options.address} ([drift] reference). Leave it "
+        "out, or leave --address out."
+    )
+    allow(options, not options.address, why, *names)
+    by = ",".join(options.slice_by)
+    why = f"it says what is usual of classes, not of --slice-by {by}. Leave one of them out."
+    allow(options, options.slice_by == (SliceBy.CLASS,), why, *names)
+
+
+def learning_settings(options: argparse.Namespace) -> DriftSettings:
+    """How much is enough to learn from: as the file that --config names says. Without one, of
+    drives that people chose, little: a slice of few tracks is watched by detections then.
+
+    Raises InvalidConfiguration.
+    """
+    if options.config is not None:
+        return load(options.config).drift.settings()
+    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
+
+
+@contextlib.contextmanager
+def reference_file(
+    options: argparse.Namespace, selection: Selection | None
+) -> Iterator[Path | None]:
+    """Yields the file of references for the started sidecar; None where it shall learn them itself.
+
+    Raises RecordingError, InvalidDocument, InvalidRecalibrator, TooLittleToLearn.
+    """
+    if options.reference is not None:
+        read_references(options.reference)  # a sidecar would refuse it with less to say
+        yield Path(options.reference).resolve()
+        return
+    if options.reference_where is None:
+        yield None
+        return
+    # A drill changes what is played, not what is usual.
+    asked = {**vars(options), "where": options.reference_where, "fault": None}
+    recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
+    found = learn_references("replay", recordings, selection, learning_settings(options))
+    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
+        path = Path(folder) / "reference.json"
+        path.write_text(reference_text(found), encoding="utf-8")
+        yield path
+
+
+def learn_references(
+    verb: str, recordings: Sequence[Recording], selection: Selection | None, settings: DriftSettings
+) -> References:
+    """Learns from the rows of recordings that have ground truth and can be used.
+
+    verb       that tells people of the classes of which too little is known
+    selection  the recalibrator that is to be in force; None: both stages are the same
+    raises     TooLittleToLearn, InvalidRecalibrator, and ValueError where the recordings have
+               different dimensions or frames that cannot be played
+    """
+    spaces = {recording.space for recording in recordings}
+    if len(spaces) > 1:
+        names = " and ".join(sorted(",".join(space.names) for space in spaces))
+        raise ValueError(
+            f"the files have dimensions {names}, but what is usual is known of one set of them. "
+            "Give --dimensions that all have."
+        )
+    k = len(recordings[0].space.joint)
+    learners = defaultdict[str, list[ReferenceLearner]](
+        lambda: [ReferenceLearner(k) for _ in Stage]
+    )
+    frames = 0
+    for number, recording in enumerate(recordings):
+        for rows in _watched(number, recording, selection):
+            seconds = TrackSeconds(settings).take(rows)
+            for i, name in enumerate(recording.classes):
+                of_class, second = rows.slices == i, seconds.slices == i
+                if not of_class.any():
+                    continue
+                frame = rows.frame[of_class] + frames
+                for stage, learner in zip(Stage, learners[name], strict=True):
+                    learner.add(rows.nees[stage, of_class], rows.track[of_class], frame)
+                    learner.seconds.add(
+                        seconds.level[stage, second],
+                        seconds.count[second],
+                        seconds.before[second],
+                        seconds.mean[stage, second],
+                    )
+            frames += rows.stamp_ns.size
+    references = {
+        name: {
+            stage: learner.learned(Origin.FILE, settings.shortest_reference)
+            for stage, learner in zip(Stage, both, strict=True)
+        }
+        for name, both in sorted(learners.items())
+        if all(enough(learner, settings) for learner in both)
+    }
+    remarks = [
+        f"{name}: {raw.tracks} tracks and {raw.detections} detections say too little of what is "
+        f"usual ([drift] reference_tracks = {settings.reference_tracks} and reference_detections "
+        f"= {settings.reference_detections} are needed)"
+        for name, (raw, _) in sorted(learners.items())
+        if name not in references
+    ]
+    if not references:
+        if not remarks:
+            remarks = [usable_truth(recording).told() for recording in recordings]
+        raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
+    for remark in remarks:
+        print(f"calibration-monitor {verb}: {remark}", file=sys.stderr)
+    return references
+
+
+def _watched(
+    number: int, recording: Recording, selection: Selection | None
+) -> Iterator[WatchedRows]:
+    """Yields the labelled detections of each sequence; slices are positions in recording.classes.
+
+    number  of the file: tracks of two files are different ones
+    """
+    made = recording
+    if selection is not None:
+        made = recalibrate_gaussians(selection, recording).recording
+    nees, tracks = np.stack([_nees(recording), _nees(made)]), _tracks(number, recording)
+    usable: BoolArray = np.asarray(np.isfinite(nees).all(axis=0))
+    for sequence in sequences(recording, ""):
+        labelled = usable[sequence.rows]
+        rows = sequence.rows[labelled]
+        yield WatchedRows(
+            slices=recording.class_index[rows],
+            nees=nees[:, rows],
+            track=tracks[rows],
+            frame=sequence.frame_of_row[labelled],
+            stamp_ns=np.rint(sequence.times * 1e9).astype(np.int64),
+            source=np.zeros(sequence.frames, np.int64),
+            changed=np.full(sequence.frames, selection is not None),
+        )
+
+
+def _nees(recording: Recording) -> FloatArray:
+    """(N,) of the joint block; NaN where a row has no truth or is no usable Gaussian."""
+    usable = usable_truth(recording).rows
+    found = np.full(usable.size, np.nan)
+    if usable.any():
+        error = recording.space.error(recording.truth[usable], recording.mean[usable])
+        measured = measure(recording.space, [(error, recording.covariance[usable])])
+        found[usable] = np.where(measured.regular, measured.nees[-1], np.nan)
+    return found
+
+
+def _tracks(number: int, recording: Recording) -> ClusterArray:
+    """(N,) the true object of each row in its sequence and class; ALONE where unknown."""
+    found = np.full(recording.class_index.size, ALONE)
+    objects = numbered_tracks(recording.sequence_index, recording.track)
+    if objects is not None:
+        ids = cluster_id((number, objects, recording.class_index))
+        found[objects >= 0] = ids[objects >= 0]
+    return found

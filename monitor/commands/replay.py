@@ -8,46 +8,43 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from monitor.client import PLAIN
+from monitor.commands.alarms import DriftFound, drift_json, drift_table, listening_for_alarms
 from monitor.commands.apply import check_dimensions, read_model
-from monitor.commands.options import add_value, allow, checked, finite, number_of, plain, seconds
-from monitor.commands.recordings import add_selection, read_selected
-from monitor.commands.replay_drift import (
-    DriftFound,
-    add_drift,
-    check_drift,
-    drift_json,
-    drift_section,
-    drift_table,
-    listening_for_alarms,
-    reference_file,
+from monitor.commands.options import (
+    add_value,
+    allow,
+    checked,
+    finite,
+    number_of,
+    plain,
+    seconds,
+    toml,
 )
+from monitor.commands.recordings import add_selection, read_selected
+from monitor.commands.reference import add_drift, check_drift, reference_file
 from monitor.commands.replay_tracking import (
+    OF_TRACKER,
     add_tracking,
     check_tracking,
     compare,
     read_track_labels,
-    tracker_section,
     tracking_table,
 )
 from monitor.commands.sending import (
-    PlayCounts,
-    PlaySettings,
+    Playback,
     RecordedSequence,
-    TracksByStream,
     first_error,
-    new_records,
-    play,
     running_sidecar,
     sequences,
 )
 from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
-from monitor.config import Mode
+from monitor.config import Config, Mode, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
@@ -88,9 +85,13 @@ central differences in the moving axes of the sensor; nis_over_k and state_nees_
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
 
+T = TypeVar("T")
+
 # The sidecar cuts no more.
 MOST_BINS = 512
 _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+_JOINT = ("nees_over_k", "nees_median_ratio", "nll")
+_BY_DIMENSION = ("ence", "ence_noise_floor", "uce")
 _BIN = ("lower", "upper", "n", "variance", "squared_error", "nees")
 
 _STAGES = {
@@ -133,8 +134,7 @@ def run(options: argparse.Namespace) -> int:
         )
     why = "it is for a sidecar that is started here. Leave it out, or leave --address out."
     allow(options, not options.address, why, "config")
-    access = access_of(options)
-    if not options.address and access != PLAIN:
+    if not options.address and access_of(options) != PLAIN:
         raise ValueError(
             "--certificate-authority and --token-file are for a sidecar that runs: name its "
             "--address, or leave them out."
@@ -153,39 +153,41 @@ def run(options: argparse.Namespace) -> int:
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
     yardstick = read_track_labels(options, files) if options.ground_truth is not None else None
-    tally, records = PlayCounts(), new_records(played) if yardstick else {}
-    manner = PlaySettings(options.speed, options.ground_truth_delay, records)
-
-    with (
-        reference_file(options, selection) as reference,
-        _sidecar(options.address, _config(options, played, reference)) as address,
-    ):
-        client = Client(address, access)
-        found = asyncio.run(_replay(client, played, selection, manner, tally, options.bins))
+    playback = Playback(
+        played, options.speed, options.ground_truth_delay, tracking=yardstick is not None
+    )
+    with reference_file(options, selection) as reference:
+        config = _config(options, played, reference)
+        found = _ask(
+            options, config, lambda client: _replay(client, playback, selection, options.bins)
+        )
     tracking = None
     if yardstick is not None:
-        raw = None if options.address is not None else manner.tracks
+        raw = None if options.address is not None else playback.tracks
         observed = options.mode is not Mode.APPLY
         corrected = selection is not None and selection.changes_estimates
         if raw is not None and corrected and not observed:
-            raw = _raw_tracks(_config(options, played), played)
-        tracking = compare(manner.tracks, raw, yardstick, options.address)
-    _complain(tally)
-    print(_report(tally, found, played, tracking, options.json))
+            # The same drive without the recalibrator, for its tracks.
+            plainly = Playback(played, delay=math.inf, tracking=True)
+            _ask(options, _config(options, played), plainly.play)
+            raw = plainly.tracks
+        tracking = compare(playback.tracks, raw, yardstick, options.address)
+    _complain(playback)
+    print(_report(playback, found, tracking, options.json))
     return 0
 
 
-@contextlib.contextmanager
-def _sidecar(address: str | None, config: str) -> Iterator[str]:
-    """Yields where the sidecar is; without an address, one is started for the context.
+def _ask(options: argparse.Namespace, config: str, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Asks the sidecar of --address; without it, one is started for the question.
 
     Raises the first of the errors with which streams break.
     """
     with contextlib.ExitStack() as stack:
+        address = options.address
         if address is None:
             address = stack.enter_context(running_sidecar(config)).grpc
         try:
-            yield address
+            return ask(Client(address, access_of(options)), question)
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
             error = first_error(group)
@@ -199,108 +201,96 @@ def _sidecar(address: str | None, config: str) -> Iterator[str]:
 def _config(
     options: argparse.Namespace, played: list[RecordedSequence], reference: Path | None = None
 ) -> str:
-    """Writes a configuration with room for every stream and slice, whichever comes first."""
-    streams = max(64, len(played))
+    """Writes a configuration with room for every stream and slice, whichever comes first.
+
+    Raises InvalidConfiguration.
+    """
+    given = Config() if options.config is None else load(options.config)
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
-    slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
-    tracker = tracker_section(options) if options.ground_truth is not None else ""
-    return (
-        f'[recalibration]\nmode = "{options.mode}"\n'
-        f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
-        f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
-    )
-
-
-def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
-    """Plays the same drive without the recalibrator, for its tracks."""
-    manner = PlaySettings(delay=math.inf, tracks=new_records(played))
-
-    with _sidecar(None, config) as address:
-        asyncio.run(ask(Client(address), lambda client: play(client, played, manner, PlayCounts())))
-    return manner.tracks
+    sections: dict[str, dict[str, Any]] = {
+        "recalibration": {"mode": options.mode},
+        "statistics": {"slice_by": options.slice_by, "max_slices": max(24, slices)},
+        "server": {"max_streams": max(64, len(played))},
+        "drift": given.drift.model_dump(mode="json", exclude_none=True),
+    }
+    if reference is not None:
+        sections["drift"]["reference"] = str(reference)
+    if options.ground_truth is not None:
+        asked = {name: getattr(options, name) for name in OF_TRACKER} | {"kind": "embedded"}
+        sections["tracker"] = given.tracker.model_dump(mode="json", exclude_none=True)
+        sections["tracker"] |= {name: value for name, value in asked.items() if value is not None}
+    return toml(sections)
 
 
 async def _replay(
-    client: Client,
-    played: list[RecordedSequence],
-    selection: Selection | None,
-    manner: PlaySettings,
-    tally: PlayCounts,
-    bins: int,
+    client: Client, playback: Playback, selection: Selection | None, bins: int
 ) -> _Found:
-    async with client:
-        if selection is not None:
-            await client.promote("replay", document=selection.to_json())
-        async with listening_for_alarms(client) as heard:
-            progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
-            await play(client, played, manner, tally)
-            progress.cancel()
-            found = await client.calibration(include_bins=True, bins=bins)
-            drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
+    if selection is not None:
+        await client.promote("replay", document=selection.to_json())
+    async with listening_for_alarms(client) as heard:
+        progress = asyncio.create_task(_show_progress(playback))
+        await playback.play(client)
+        progress.cancel()
+        found = await client.calibration(include_bins=True, bins=bins)
+        drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
     return found, drift
 
 
-async def _show_progress(tally: PlayCounts, frames: int) -> None:
+async def _show_progress(playback: Playback) -> None:
     """Prints a line on a terminal, nothing in a pipe."""
+    frames = sum(sequence.frames for sequence in playback.played)
     while sys.stderr.isatty():
-        print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
+        print(f"\r{playback.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
         await asyncio.sleep(0.2)
 
 
-def _complain(tally: PlayCounts) -> None:
+def _complain(playback: Playback) -> None:
     """Prints a line where frames were not counted, and one where labels were not used."""
-    if tally.shed:
-        print(
-            f"calibration-monitor replay: {tally.shed} of {tally.frames} frames were answered but "
-            "not counted, because the sidecar was overloaded: their labels find no frame. Start it "
-            "with serve --never-shed, or play slower with --speed.",
-            file=sys.stderr,
+    account, lines = playback.account, []
+    if playback.shed:
+        lines.append(
+            f"{playback.shed} of {playback.frames} frames were answered but not counted, because "
+            "the sidecar was overloaded: their labels find no frame. Start it with serve "
+            "--never-shed, or play slower with --speed."
         )
-    if tally.account.matched == tally.labels:
-        return
-    counts = {name.replace("_", " "): count for name, count in asdict(tally.account).items()}
-    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    print(
-        f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels matched; "
-        f"{words}. {tally.complaint}",
-        file=sys.stderr,
-    )
+    if account.matched != playback.labels:
+        counts = {name.replace("_", " "): count for name, count in asdict(account).items()}
+        words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        lines.append(
+            f"{account.matched} of {playback.labels} labels matched; {words}. {playback.complaint}"
+        )
+    for line in lines:
+        print(f"calibration-monitor replay: {line}", file=sys.stderr)
 
 
 def _report(
-    tally: PlayCounts,
+    playback: Playback,
     found: _Found,
-    played: list[RecordedSequence],
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
-    calibration, drift = found
-    frames, detections, matched = tally.frames, tally.detections, tally.account.matched
+    (calibration, drift), matched = found, playback.account.matched
     if as_object:
-        counts = {"frames": frames, "detections": detections, "matched": matched}
-        if tally.shed:
-            counts["frames_not_counted"] = tally.shed
+        counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
+        if playback.shed:
+            counts["frames_not_counted"] = playback.shed
+        of_drift = drift_json(drift, playback.played)
         of_tracks = {} if tracking is None else {"tracking": tracking}
-        return json.dumps(counts | as_json(calibration) | drift_json(drift, played) | of_tracks)
-    head = (
-        f"{frames} frames, {detections} detections, {matched} with ground truth; "
-        f"recalibrator {calibration.recalibrator_version}"
-    )
-    lines = [head, table(calibration)]
-    if of_drift := drift_table(drift, played):
-        lines.append(of_drift)
-    if tracking is not None:
-        lines.append(tracking_table(tracking))
-    return "\n".join(lines)
+        return json.dumps(counts | as_json(calibration) | of_drift | of_tracks)
+    blocks = [
+        f"{playback.frames} frames, {playback.detections} detections, {matched} with ground truth; "
+        f"recalibrator {calibration.recalibrator_version}",
+        table(calibration),
+        drift_table(drift, playback.played),
+        "" if tracking is None else tracking_table(tracking),
+    ]
+    return "\n".join(filter(None, blocks))
 
 
 def _speed(text: str) -> float:
-    return checked(
-        text,
-        lambda text: math.inf if text == "max" else float(text),
-        "max, or a positive factor such as 1",
-        lambda value: value > 0,
-    )
+    if text == "max":
+        return math.inf
+    return checked(text, float, "max, or a positive factor such as 1", lambda value: value > 0)
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:
@@ -327,25 +317,20 @@ def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceC
 
 
 def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
-    def by_dimension(measure: str) -> dict[str, float | None]:
-        return {name: finite(getattr(found, measure)) for name, found in dimensions.items()}
-
     joint = stage.joint
     dimensions = {dimension.name: dimension for dimension in stage.dimensions}
+    blocks: dict[str, Any] = dimensions | {"joint": joint}
     return {
         "n": stage.n,
         "k": joint.k,
-        "nees_over_k": finite(joint.nees_over_k),
-        "nees_median_ratio": finite(joint.nees_median_ratio),
-        "nll": finite(joint.nll),
-        "ence": by_dimension("ence"),
-        "ence_noise_floor": by_dimension("ence_noise_floor"),
-        "uce": by_dimension("uce"),
-        "qce": by_dimension("qce") | {"joint": finite(joint.qce)},
-        "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
-        | {"joint": list(joint.qce_by_tau)},
-        "bins": {name: _bins(found.bins) for name, found in dimensions.items()}
-        | {"joint": _bins(joint.bins)},
+        **{name: finite(getattr(joint, name)) for name in _JOINT},
+        **{
+            name: {axis: finite(getattr(found, name)) for axis, found in dimensions.items()}
+            for name in _BY_DIMENSION
+        },
+        "qce": {axis: finite(found.qce) for axis, found in blocks.items()},
+        "qce_by_tau": {axis: list(found.qce_by_tau) for axis, found in blocks.items()},
+        "bins": {axis: _bins(found.bins) for axis, found in blocks.items()},
     }
 
 
@@ -359,19 +344,15 @@ def _bins(bins: Any) -> list[dict[str, Any]]:
 def table(calibration: GetCalibrationResponse) -> str:
     """Writes a line for each slice and stage."""
     heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
-    lines = [_line(heads)]
+    rows = [heads]
     for entry in _ordered(calibration):
         for stage in entry.stages:
             joint = stage.joint
             ence = " ".join(f"{found.name} {found.ence:.3f}" for found in stage.dimensions)
             values = (joint.nees_over_k, joint.nees_median_ratio, joint.qce, joint.nll)
-            numbers = (f"{value:.4f}" for value in values)
-            lines.append(_line((entry.slice, _STAGES[stage.stage], str(stage.n), *numbers, ence)))
-    return "\n".join(lines)
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    slice_name, stage, *numbers, last = cells
-    return (
-        f"{slice_name:<20} {stage:<12} " + "".join(f"{cell:>9}" for cell in numbers) + f"  {last}"
+            a, b, c, d = (f"{value:.4f}" for value in values)
+            rows.append((entry.slice, _STAGES[stage.stage], str(stage.n), a, b, c, d, ence))
+    return "\n".join(
+        f"{name:<20} {stage:<12} {''.join(f'{cell:>9}' for cell in numbers)}  {ence}"
+        for name, stage, *numbers, ence in rows
     )

@@ -16,15 +16,12 @@ import numpy as np
 
 from monitor.commands.options import (
     above_zero,
-    add_choice,
     add_value,
     allow,
     checked,
     finite,
-    toml_section,
 )
-from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
-from monitor.config import TrackerConfig, TrackerKind, load
+from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.store.labels import (
     HOW_TO_INSTALL,
@@ -35,7 +32,7 @@ from monitor.store.labels import (
     read_label_table,
     scores,
 )
-from monitor.tracking.kalman import MeasurementNoise
+from monitor.tracking.motion import MeasurementNoise
 from monitor.tracking.quality import (
     Labels,
     Moving,
@@ -54,6 +51,9 @@ from monitor.tracking.quality import (
 _SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
 _decimal = "{:.3f}".format
+
+# Options that are keys of [tracker], too; by destination.
+OF_TRACKER = ("measurement_noise", "birth_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,14 @@ class _Part:
 
     labels   in the frames that were played
     nis      (u,) of all updates of confirmed tracks, matched or not
-    matched  and errors: None where nobody can match
+    matched  with the errors of the matches; None where nobody can match
     """
 
     axes: Moving
     frames: int
     labels: int
     nis: FloatArray
-    matched: Matched | None = None
-    errors: TrackErrors | None = None
+    matched: tuple[Matched, TrackErrors] | None = None
 
 
 def add_tracking(parser: argparse.ArgumentParser) -> None:
@@ -99,36 +98,26 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
         "or by class (default 1 for pedestrians, persons and cyclists, else 2)"
     )
     add_value(group, "--match-distance", "D|C=D,C=D", text, _distances)
-    noise = (
-        "R of the started tracker: the covariance of the detection, or the identity "
-        "(default detection)"
+    group.add_argument(
+        "--measurement-noise",
+        choices=tuple(MeasurementNoise),
+        type=MeasurementNoise,
+        help="R of the started tracker: the covariance of the detection, or the identity "
+        "(default detection)",
     )
-    add_choice(group, "--measurement-noise", MeasurementNoise, noise)
     text = "detections with a lower score begin no track (default: all may)"
     add_value(group, "--birth-score", "S", text, _score)
 
 
 def check_tracking(options: argparse.Namespace) -> None:
     """Raises ValueError where options of the tracker have nothing to act on."""
-    settings = ("measurement_noise", "birth_score")
     why = (
         f"it would be a setting of the tracker of the sidecar at {options.address}. Leave it out, "
         "or leave --address out."
     )
-    allow(options, not options.address, why, *settings)
+    allow(options, not options.address, why, *OF_TRACKER)
     why = "there is nothing to hold tracks against. Give --ground-truth LABELS as well."
-    allow(options, options.ground_truth is not None, why, *settings, "match_distance")
-
-
-def tracker_section(options: argparse.Namespace) -> str:
-    """Writes [tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    base = TrackerConfig() if options.config is None else load(options.config).tracker
-    section = base.model_dump(mode="json", exclude_none=True) | {"kind": TrackerKind.EMBEDDED}
-    if options.measurement_noise is not None:
-        section["measurement_noise"] = options.measurement_noise
-    if options.birth_score is not None:
-        section["birth_score"] = options.birth_score
-    return toml_section("tracker", section)
+    allow(options, options.ground_truth is not None, why, *OF_TRACKER, "match_distance")
 
 
 def read_track_labels(
@@ -231,8 +220,8 @@ _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
 
 
 def compare(
-    recalibrated: TracksByStream,
-    raw: TracksByStream | None,
+    recalibrated: Sequence[TrackRecord],
+    raw: Sequence[TrackRecord] | None,
     yardstick: TrackLabels,
     address: str | None,
 ) -> dict[str, Any]:
@@ -243,27 +232,26 @@ def compare(
                   changes nothing, None where nobody has played it
     address       of a sidecar that was not started here, and was played to only once
     """
-    if not any(record.dimensions for record in recalibrated.values()):
+    if not any(record.dimensions for record in recalibrated):
         reason = (
             f"[tracker] kind = none on the sidecar at {address}: "
             'start it with [tracker] kind = "embedded".'
         )
         return {"raw": None, "recalibrated": None, "reason": reason}
-    stages: dict[str, Any] = {"raw": None}
-    stages["recalibrated"] = measured(list(recalibrated.values()), yardstick)
+    found = measured(recalibrated, yardstick)
+    of_raw: dict[str, Any] | None = found
     reasons = []
     if raw is None:
+        of_raw = None
         reasons.append(
             f"raw needs a second sidecar: the one at {address} has been played to only as it is. "
             "Leave --address out."
         )
-    elif raw is recalibrated:
-        stages["raw"] = stages["recalibrated"]
-    else:
-        stages["raw"] = measured(list(raw.values()), yardstick)
-    if stages["recalibrated"]["matches"] is None:
+    elif raw is not recalibrated:
+        of_raw = measured(raw, yardstick)
+    if found["matches"] is None:
         reasons.append(HOW_TO_INSTALL)
-    return {**stages, "reason": " ".join(reasons) or None}
+    return {"raw": of_raw, "recalibrated": found, "reason": " ".join(reasons) or None}
 
 
 def measured(records: Sequence[TrackRecord], yardstick: TrackLabels) -> dict[str, Any]:
@@ -299,7 +287,7 @@ def _part(record: TrackRecord, index: int, name: str, yardstick: TrackLabels) ->
     except NoMotmetrics:
         return _Part(axes, len(tracks), count, nis)
     errors = track_errors(labels, tracks, axes, matched.pairs)
-    return _Part(axes, len(tracks), count, nis, matched, errors)
+    return _Part(axes, len(tracks), count, nis, (matched, errors))
 
 
 def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
@@ -309,25 +297,22 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
         "labels": sum(part.labels for part in parts),
         "nis_over_k": finite(finite_mean(np.concatenate([part.nis for part in parts])) / k),
     }
-    matched = [part.matched for part in parts if part.matched is not None]
-    if not matched:
+    of_parts = [part.matched for part in parts if part.matched is not None]
+    if not of_parts:
         return found
-    score = scores(matched)
-    errors = TrackErrors.joined([part.errors for part in parts if part.errors is not None])
-    names = parts[0].axes.names
+    matched = [one for one, _ in of_parts]
+    errors = TrackErrors.joined([of_part for _, of_part in of_parts])
+    for name, error in (("position", errors.position), ("velocity", errors.velocity)):
+        by_dimension = map(finite, rmse_by_dimension(error))
+        found[f"{name}_rmse"] = finite(rmse(error))
+        found[f"{name}_rmse_by_dimension"] = dict(
+            zip(parts[0].axes.names, by_dimension, strict=True)
+        )
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
-        **{name: finite(value) for name, value in asdict(score).items()},
-        "position_rmse": finite(rmse(errors.position)),
-        "velocity_rmse": finite(rmse(errors.velocity)),
-        "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
-        "velocity_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.velocity)),
+        **{name: finite(value) for name, value in asdict(scores(matched)).items()},
         "state_nees_over_k": finite(state_nees_over_k(errors)),
     }
-
-
-def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float | None]:
-    return {name: finite(value) for name, value in zip(names, values, strict=True)}
 
 
 def tracking_table(tracking: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -31,7 +31,6 @@ from monitor.frames.status import TruthAccount
 from monitor.store.recordings import NO_TRACK, Recording
 from monitor.tracking.quality import FrameTracks
 from monitor.wire.client_messages import (
-    AnsweredTracks,
     OutgoingFrame,
     decode_answer,
     decode_truth_answer,
@@ -71,16 +70,14 @@ class Addresses:
 class PlayedFrame:
     """A frame with its truth.
 
-    labelled  positions of the detections with truth; truth (m, K)
-    objects   (m,) whose truth it is, as the file numbers them; None where it does not
-    ignore    (N,) which detections are neither true nor false
+    labels  how many detections have truth, told in the message `label`
+    ignore  (N,) which detections are neither true nor false
     """
 
     frame: OutgoingFrame
     time_s: float
-    labelled: IntArray
-    truth: FloatArray
-    objects: TrackIds | None
+    labels: int
+    label: bytes
     ignore: BoolArray
 
 
@@ -102,43 +99,33 @@ class RecordedSequence:
 
     def play(self) -> Iterator[PlayedFrame]:
         """Yields the frames in order."""
-        recording, rows = self.recording, self.rows
-        class_index, mean = recording.class_index[rows], recording.mean[rows]
-        covariance, truth = recording.covariance[rows], recording.truth[rows]
-        if recording.diagonal:
-            covariance = np.diagonal(covariance, axis1=1, axis2=2)
-        score = None if recording.score is None else recording.score[rows]
-        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
-        objects = None
-        if recording.track is not None:
-            track = recording.track[rows]
-            # Different ids for different tracks, negative ones too.
-            objects = TrackIds(track.astype(np.uint64), track != NO_TRACK)
-        has_truth = np.isfinite(truth[:, 0])
+        recording, track = self.recording, self.recording.track
         ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
         begin = 0
         for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
-            here = slice(begin, end)
-            labelled = np.flatnonzero(has_truth[here])
+            rows, begin = self.rows[begin:end], end
+            covariance = recording.covariance[rows]
             frame = OutgoingFrame(
                 frame_id=number,
                 stamp_ns=round(time_s * 1e9),
-                id=np.arange(end - begin, dtype=np.uint64),
-                class_index=class_index[here],
-                mean=mean[here],
-                covariance=covariance[here],
-                score=None if score is None else score[here],
+                id=np.arange(rows.size, dtype=np.uint64),
+                class_index=recording.class_index[rows],
+                mean=recording.mean[rows],
+                covariance=np.einsum("nkk->nk", covariance) if recording.diagonal else covariance,
+                score=None if recording.score is None else recording.score[rows],
             )
-            rows_labelled = begin + labelled
-            yield PlayedFrame(
-                frame,
-                time_s,
-                labelled,
-                truth[rows_labelled],
-                None if objects is None else objects.take(rows_labelled),
-                ignore[here],
-            )
-            begin = end
+            labelled = np.flatnonzero(np.isfinite(recording.truth[rows, 0]))
+            true = rows[labelled]
+            # Different ids for different tracks, negative ones too.
+            objects = None
+            if track is not None:
+                objects = TrackIds(track[true].astype(np.uint64), track[true] != NO_TRACK)
+            ids, truth = frame.id[labelled], recording.truth[true]
+            label = encode_truth(self.header.stream, number, ids, truth, objects=objects)
+            ignore = np.zeros(rows.size, bool)
+            if recording.ignore is not None:
+                ignore = recording.ignore[rows]
+            yield PlayedFrame(frame, time_s, ids.size, label, ignore)
 
 
 @dataclass(slots=True)
@@ -150,44 +137,28 @@ class TrackRecord:
     """
 
     sequence: RecordedSequence
-    dimensions: tuple[str, ...] = ()
+    dimensions: tuple[str, ...]
     frames: list[FrameTracks] = field(default_factory=list)
 
     def add(self, played: PlayedFrame, answer: bytes) -> None:
         """Keeps the tracks of the next frame that stand for an object in it."""
-        if self.dimensions:
-            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
-            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
-
-
-TracksByStream = Mapping[str, TrackRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class PlaySettings:
-    """How sequences are played.
-
-    speed   times the recorded pace
-    delay   s of event time by which labels come late; infinity: they never come
-    tracks  where those that come back are kept; none are asked for of a stream without one
-    """
-
-    speed: float = math.inf
-    delay: float = 0.0
-    tracks: TracksByStream = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class PlayCounts:
-    """Counts of what was sent and what came back."""
-
-    frames: int = 0
-    detections: int = 0
-    labels: int = 0
-    account: TruthAccount = field(default_factory=TruthAccount)
-    complaint: str = ""
-    # Frames that were answered and not counted, for overload.
-    shed: int = 0
+        if not self.dimensions:
+            return
+        tracks = decode_answer(answer, self.sequence.header.space.k).tracks
+        rows = np.flatnonzero((tracks.status == TrackStatus.CONFIRMED) & tracks.has_detection)
+        s = len(self.dimensions)
+        self.frames.append(
+            FrameTracks(
+                id=tracks.id[rows],
+                class_index=tracks.class_index[rows],
+                # Ids of detections are their positions in the frame.
+                ignore=played.ignore[tracks.detection_id[rows].astype(np.int64)],
+                nis=tracks.nis[rows],
+                # Where there is no track at all, the state has no dimensions either.
+                state=tracks.state[rows].reshape(rows.size, s),
+                covariance=tracks.covariance[rows].reshape(rows.size, s, s),
+            )
+        )
 
 
 def first_error(error: Exception) -> Exception:
@@ -223,7 +194,8 @@ def running_sidecar(config_toml: str) -> Iterator[Addresses]:
                 raise
             raise _ended(process, log) from error
         finally:
-            _end(process)
+            with process:  # waits for it, and closes its pipes
+                process.kill()
 
 
 def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -249,9 +221,8 @@ def _addresses(process: subprocess.Popen[bytes], log: Path) -> Addresses:
         too_late.cancel()
     if not line.startswith(_LISTENING):
         code = process.wait()
-        raise SidecarFailed(f"the sidecar did not start (exit code {code}).{_tail(log)}")
-    listening = json.loads(line.removeprefix(_LISTENING))
-    return Addresses(listening["grpc"], listening["http"])
+        raise _failed(log, f"did not start (exit code {code})")
+    return Addresses(**json.loads(line.removeprefix(_LISTENING)))
 
 
 def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -259,35 +230,22 @@ def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
     try:
         code = process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        raise SidecarFailed(
-            f"the sidecar did not stop within {_STOP_SECONDS:g} s of SIGTERM.{_tail(log)}"
-        ) from None
+        raise _failed(log, f"did not stop within {_STOP_SECONDS:g} s of SIGTERM") from None
     if code != 0:
-        raise SidecarFailed(f"the sidecar stopped with exit code {code}.{_tail(log)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process, whatever happened."""
-    try:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(_STOP_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        pass
-    finally:
-        with process:  # waits for it, and closes its pipes
-            process.kill()
+        raise _failed(log, f"stopped with exit code {code}")
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:
     code = process.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
-    return SidecarFailed(f"the sidecar {how} while it was needed.{_tail(log)}")
+    return _failed(log, f"{how} while it was needed")
 
 
-def _tail(log: Path) -> str:
+def _failed(log: Path, how: str) -> SidecarFailed:
+    """Says how the sidecar failed, and shows the end of its log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
+    shown = ["The end of its log:", *(f"  {line}" for line in lines)] if lines else []
+    return SidecarFailed("\n".join([f"the sidecar {how}.", *shown]))
 
 
 def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:
@@ -326,31 +284,8 @@ def _times(number: IntArray, time: FloatArray | None, last: int) -> FloatArray:
     at = time[first]
     steps = np.diff(at) / np.diff(seen) if seen.size > 1 else np.array([PERIOD])
     period = float(np.median(steps))
-    inside: FloatArray = np.interp(frames, seen, at).astype(np.float64)
-    before, after = frames < seen[0], frames > seen[-1]
-    inside[before] = at[0] + (frames[before] - seen[0]) * period
-    inside[after] = at[-1] + (frames[after] - seen[-1]) * period
-    return inside
-
-
-def new_records(played: list[RecordedSequence]) -> TracksByStream:
-    """Makes empty records for sequences that will be played."""
-    return {sequence.header.stream: TrackRecord(sequence) for sequence in played}
-
-
-async def play(
-    client: Client, played: list[RecordedSequence], manner: PlaySettings, tally: PlayCounts
-) -> None:
-    """Plays sequences, some of them side by side, until all is answered.
-
-    Labels of all sequences go over one stream, in the order of their frames: evidence of drift
-    depends on the order of labels, which must not depend on the stream that is served first.
-    """
-    playing = _Playing(client, manner, tally, client.truth())
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(playing.send_frames(played))
-        tasks.create_task(playing.read_answers())
-        tasks.create_task(playing.read_accounts())
+    beyond = frames - np.clip(frames, seen[0], seen[-1])
+    return np.asarray(np.interp(frames, seen, at) + beyond * period)
 
 
 def interleaved_frames(
@@ -387,9 +322,8 @@ class _Stream:
     classes  of which a frame was sent
     """
 
-    sequence: RecordedSequence
     frames: Conversation
-    tracks: TrackRecord | None
+    tracks: TrackRecord
     classes: set[int] = field(default_factory=set)
 
 
@@ -398,45 +332,63 @@ _Sent: TypeAlias = tuple[float, _Stream, PlayedFrame]
 
 
 @dataclass(slots=True)
-class _Playing:
-    """Sequences over a stream of frames each and one stream of labels.
+class Playback:
+    """Plays sequences over a stream of frames each and one stream of labels; counts what comes.
 
     Sending and reading never wait for each other: with large frames a sidecar that
     waits to be read does not read either.
 
-    asked    frames on their way; None: no more
-    waiting  those that were answered, and whose labels are not due yet
-    told     numbers of labels in the messages on their way; None: no more
+    speed     times the recorded pace
+    delay     s of event time by which labels come late; infinity: they never come
+    tracking  whether tracks are asked for; they are kept in `tracks`, by sequence
+    shed      frames that were answered and not counted, for overload
     """
 
-    client: Client
-    manner: PlaySettings
-    tally: PlayCounts
-    labels: Conversation
-    asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
-    waiting: deque[_Sent] = field(default_factory=deque)
-    told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    played: list[RecordedSequence]
+    speed: float = math.inf
+    delay: float = 0.0
+    tracking: bool = False
+    tracks: list[TrackRecord] = field(default_factory=list)
+    frames: int = 0
+    detections: int = 0
+    labels: int = 0
+    account: TruthAccount = field(default_factory=TruthAccount)
+    complaint: str = ""
+    shed: int = 0
+    # Frames on their way; None: no more.
+    _asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    # Those that were answered, and whose labels are not due yet.
+    _waiting: deque[_Sent] = field(default_factory=deque)
+    # Numbers of labels in the messages on their way; None: no more.
+    _told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
 
-    async def send_frames(self, played: list[RecordedSequence]) -> None:
+    async def play(self, client: Client) -> None:
+        """Plays the sequences, some of them side by side, until all is answered.
+
+        Labels of all sequences go over one stream, in the order of their frames: evidence of drift
+        depends on the order of labels, which must not depend on the stream that is served first.
+        """
+        labels = client.truth()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send_frames(client))
+            tasks.create_task(self._read_answers(labels))
+            tasks.create_task(self._read_accounts(labels))
+
+    async def _send_frames(self, client: Client) -> None:
         began, streams = time.monotonic(), dict[int, _Stream]()
-        for at_s, number, frame in interleaved_frames(played, SIDE_BY_SIDE):
-            if math.isfinite(self.manner.speed):
-                due = began + at_s / self.manner.speed
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
+        for at_s, number, frame in interleaved_frames(self.played, SIDE_BY_SIDE):
+            if math.isfinite(self.speed):
+                await asyncio.sleep(max(0.0, began + at_s / self.speed - time.monotonic()))
+            sequence = self.played[number]
             if number not in streams:
-                streams[number] = await self._opened(played[number])
+                header = replace(sequence.header, return_tracks=self.tracking)
+                frames = await client.open(header)
+                self.tracks.append(TrackRecord(sequence, frames.track_dimensions))
+                streams[number] = _Stream(frames, self.tracks[-1])
             await self._send(at_s, streams[number], frame)
-            if frame.frame.frame_id == played[number].frames - 1:
+            if frame.frame.frame_id == sequence.frames - 1:
                 await streams.pop(number).frames.close()
-        await self.asked.put(None)
-
-    async def _opened(self, sequence: RecordedSequence) -> _Stream:
-        tracks = self.manner.tracks.get(sequence.header.stream)
-        header = replace(sequence.header, return_tracks=tracks is not None)
-        frames = await self.client.open(header)
-        if tracks is not None:
-            tracks.dimensions = frames.track_dimensions
-        return _Stream(sequence, frames, tracks)
+        await self._asked.put(None)
 
     async def _send(self, at_s: float, stream: _Stream, played: PlayedFrame) -> None:
         classes = set(played.frame.class_index.tolist())
@@ -445,64 +397,43 @@ class _Playing:
         alone = not classes <= stream.classes
         if alone:
             stream.classes |= classes
-            await self.asked.join()
-        await self.asked.put((at_s, stream, played))
+            await self._asked.join()
+        await self._asked.put((at_s, stream, played))
         await stream.frames.send(encode_frame(played.frame))
         if alone:
-            await self.asked.join()
+            await self._asked.join()
 
-    async def read_answers(self) -> None:
+    async def _read_answers(self, labels: Conversation) -> None:
         """Reads answers, and sends the labels of a frame once event time is `delay` beyond it."""
-        while (one := await self.asked.get()) is not None:
+        while (one := await self._asked.get()) is not None:
             at_s, stream, played = one
             answer = await stream.frames.receive()
             complaint = refused(answer)
             if complaint is not None:
-                name = stream.sequence.header.stream
+                name = stream.tracks.sequence.header.stream
                 raise ValueError(f"frame {played.frame.frame_id} of {name}: {complaint}")
-            if stream.tracks is not None:
-                stream.tracks.add(played, answer)
-            self.tally.frames += 1
-            self.tally.shed += was_shed(answer)
-            self.tally.detections += played.frame.id.size
-            self.waiting.append(one)
-            await self._send_labels(until_s=at_s - self.manner.delay)
-            self.asked.task_done()
-        if math.isfinite(self.manner.delay):
-            await self._send_labels(until_s=math.inf)
-        await self.told.put(None)
-        await self.labels.close()
+            stream.tracks.add(played, answer)
+            self.frames += 1
+            self.shed += was_shed(answer)
+            self.detections += played.frame.id.size
+            self._waiting.append(one)
+            await self._send_labels(labels, until_s=at_s - self.delay)
+            self._asked.task_done()
+        if math.isfinite(self.delay):
+            await self._send_labels(labels, until_s=math.inf)
+        await self._told.put(None)
+        await labels.close()
 
-    async def _send_labels(self, until_s: float) -> None:
-        while self.waiting and self.waiting[0][0] <= until_s:
-            _, stream, played = self.waiting.popleft()
-            if played.labelled.size == 0:
-                continue
-            frame, name = played.frame, stream.sequence.header.stream
-            ids = frame.id[played.labelled]
-            await self.told.put(ids.size)
-            objects = played.objects
-            label = encode_truth(name, frame.frame_id, ids, played.truth, objects=objects)
-            await self.labels.send(label)
+    async def _send_labels(self, labels: Conversation, until_s: float) -> None:
+        while self._waiting and self._waiting[0][0] <= until_s:
+            _, _, played = self._waiting.popleft()
+            if played.labels:
+                await self._told.put(played.labels)
+                await labels.send(played.label)
 
-    async def read_accounts(self) -> None:
-        while (labels := await self.told.get()) is not None:
-            account, complaint = decode_truth_answer(await self.labels.receive())
-            self.tally.labels += labels
-            self.tally.account.add(account)
-            self.tally.complaint = self.tally.complaint or complaint
-
-
-def _confirmed(tracks: AnsweredTracks, played: PlayedFrame, s: int) -> FrameTracks:
-    rows = np.flatnonzero((tracks.status == TrackStatus.CONFIRMED) & tracks.has_detection)
-    # Ids of detections are their positions in the frame.
-    detection = tracks.detection_id[rows].astype(np.int64)
-    return FrameTracks(
-        id=tracks.id[rows],
-        class_index=tracks.class_index[rows],
-        ignore=played.ignore[detection],
-        nis=tracks.nis[rows],
-        # Where there is no track at all, the state has no dimensions either.
-        state=tracks.state[rows].reshape(rows.size, s),
-        covariance=tracks.covariance[rows].reshape(rows.size, s, s),
-    )
+    async def _read_accounts(self, labels: Conversation) -> None:
+        while (told := await self._told.get()) is not None:
+            account, complaint = decode_truth_answer(await labels.receive())
+            self.labels += told
+            self.account.add(account)
+            self.complaint = self.complaint or complaint

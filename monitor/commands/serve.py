@@ -79,38 +79,30 @@ def run(options: argparse.Namespace) -> int:
         return 0
     config = _configured(options)
     with start_logging(config.log, standard_error()) as logs:
-        return _run(options, config, logs)
-
-
-def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
-    for key in config.old_keys:
-        log.warning("configuration: %s is deprecated: [state] has its place", key)
-    if options.check:
-        print(f"configuration is valid; {_at_start(config)}")
-        return 0
-    if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
-        raise ValueError(
-            "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
-            "or leave the option out."
+        for key in config.old_keys:
+            log.warning("configuration: %s is deprecated: [state] has its place", key)
+        if options.check:
+            print(f"configuration is valid; {_at_start(config)}")
+            return 0
+        if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
+            raise ValueError(
+                "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
+                "or leave the option out."
+            )
+        host = Host(
+            reread=functools.partial(_configured_again, options),
+            path=options.config or "",
+            logs=logs.counts,
+            adjusted=lambda config: logs.apply(config.log),
+            manager=ServiceManager.of(os.environ, os.getpid()),
         )
-    host = Host(
-        reread=functools.partial(_configured_again, options),
-        path=options.config or "",
-        logs=logs.counts,
-        adjusted=lambda config: logs.apply(config.log),
-        manager=ServiceManager.of(os.environ, os.getpid()),
-    )
-    sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
-    # A handler of ours would be gone before the process is.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    counters = sidecar.pipeline.counters
-    log.info(
-        "stopped: %d frames, %d detections, %d with ground truth",
-        counters.frames,
-        counters.detections,
-        counters.truth.matched,
-    )
-    return 0
+        sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
+        # A handler of ours would be gone before the process is.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        counters = sidecar.pipeline.counters
+        text = "stopped: %d frames, %d detections, %d with ground truth"
+        log.info(text, counters.frames, counters.detections, counters.truth.matched)
+        return 0
 
 
 def _configured_again(options: argparse.Namespace) -> Config:

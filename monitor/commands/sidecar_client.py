@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -40,7 +39,7 @@ from monitor.wire.messages import Listing, Summary, value_of
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
-_UNLIMITED = ("grpc.max_receive_message_length", -1)
+_UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
@@ -126,27 +125,17 @@ class Conversation:
 
     async def receive(self) -> bytes:
         """Reads the next answer. Raises SidecarUnavailable when the stream is over."""
-        reply = await self._read()
-        if reply is None:
-            raise SidecarUnavailable("the sidecar ended the stream")
-        return reply
-
-    async def close(self) -> None:
-        """Says that nothing more will come."""
-        await self._call.done_writing()
-
-    async def answers(self) -> AsyncIterator[bytes]:
-        """Yields all further answers. Raises SidecarUnavailable when the stream breaks."""
-        while (reply := await self._read()) is not None:
-            yield reply
-
-    async def _read(self) -> bytes | None:
-        """Reads the next answer; None at the end of the stream."""
         try:
             reply = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise SidecarUnavailable(f"the stream ended: {error.details()}") from None
-        return None if reply is grpc.aio.EOF else cast("bytes", reply)
+        if reply is grpc.aio.EOF:
+            raise SidecarUnavailable("the sidecar ended the stream")
+        return cast("bytes", reply)
+
+    async def close(self) -> None:
+        """Says that nothing more will come."""
+        await self._call.done_writing()
 
 
 @dataclass(slots=True)
@@ -170,17 +159,10 @@ class Client:
         self._metadata = self.access.metadata(self.address)
         self._channel = self.access.channel(
             self.address,
-            [
-                _UNLIMITED,
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_reconnect_backoff_ms", 200),
-            ],
+            [*_UNLIMITED, ("grpc.max_reconnect_backoff_ms", 200)],
         )
-        if self.patience is None:
-            await self._opened()
-        return self
-
-    async def _opened(self) -> None:
+        if self.patience is not None:
+            return self
         try:
             await asyncio.wait_for(self._channel.channel_ready(), PATIENCE)
         except TimeoutError:
@@ -191,6 +173,7 @@ class Client:
                 "`calibration-monitor serve`, or check the address"
                 f"{tls if self.access.certificate_authority else ''}."
             ) from None
+        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._channel.close()
@@ -212,10 +195,12 @@ class Client:
         return Conversation(method(metadata=self._metadata))
 
     async def calibration(
-        self, *, include_bins: bool = False, bins: int = 0
+        self, slices: Collection[str] = (), *, include_bins: bool = False, bins: int = 0
     ) -> monitor_pb.GetCalibrationResponse:
-        """Asks for the calibration of all slices."""
-        request = monitor_pb.GetCalibrationRequest(include_bins=include_bins, bins=bins)
+        """Asks for the calibration of these slices, or of all of them."""
+        request = monitor_pb.GetCalibrationRequest(
+            slices=slices, include_bins=include_bins, bins=bins
+        )
         return await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
 
     async def promote(self, actor: str, **candidate: str) -> tuple[str, str]:
@@ -232,9 +217,7 @@ class Client:
 
         Raises SidecarUnavailable.
         """
-        request = monitor_pb.WatchEventsRequest().SerializeToString()
-        method = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")
-        call = method(request, metadata=self._metadata)
+        call = self._stream("WatchEvents")
         try:
             async for data in call:
                 yield monitor_pb.WatchEventsResponse.FromString(data).event
@@ -285,8 +268,7 @@ class Client:
 
     async def standings(self, slices: Collection[str] = ()) -> DriftStandings:
         """Asks how these slices stand, or all of them."""
-        request = monitor_pb.GetCalibrationRequest(slices=slices)
-        answer = await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
+        answer = await self.calibration(slices)
         return DriftStandings(
             tuple(value_of(SliceStanding, one) for one in answer.drift),
             tuple(value_of(StageStanding, one) for one in answer.drift_stages),
@@ -311,14 +293,9 @@ class Client:
 
         Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics.
         """
-        request = monitor_pb.ExportStatisticsRequest().SerializeToString()
-        method = self._channel.unary_stream(f"/{MONITOR}/ExportStatistics")
-        call = method(request, metadata=self._metadata)
+        read = monitor_pb.ExportStatisticsResponse.FromString
         with self._told():
-            parts = [
-                monitor_pb.ExportStatisticsResponse.FromString(data).part async for data in call
-            ]
-        return decode(parts)
+            return decode([read(data).part async for data in self._stream("ExportStatistics")])
 
     async def status(self) -> Status:
         """Asks the sidecar what it is, and what it has seen since it started."""
@@ -330,6 +307,11 @@ class Client:
         request, answer = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse
         found = await self._ask(health.SERVICE_NAME, request, answer, "Check")
         return bool(found.status == answer.SERVING)
+
+    def _stream(self, method: str) -> grpc.aio.UnaryStreamCall:
+        """Calls a method that answers with a stream; the request says nothing."""
+        call = self._channel.unary_stream(f"/{MONITOR}/{method}")
+        return call(b"", metadata=self._metadata)
 
     async def _ask(
         self, service: str, request: Message, answer: type[MessageT], method: str = ""
@@ -368,7 +350,11 @@ def happening(event: event_pb2.Event) -> Record | None:
     return None
 
 
-async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
+def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
     """Opens a connection for one question. Raises what the question raises, too."""
-    async with client:
-        return await question(client)
+
+    async def answered() -> T:
+        async with client:
+            return await question(client)
+
+    return asyncio.run(answered())

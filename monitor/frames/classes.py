@@ -1,7 +1,7 @@
 """Validation of the class probabilities that came with the detections of a frame.
 
-A detection has M opinions, each of C probabilities. Statistics of the probabilities never live
-here.
+A detection has M opinions, each of C probabilities, or of C logits that are turned into these
+before anything is checked. Statistics of the probabilities never live here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ MOST_VALUES = 2048
 # single precision passes, and so does one that was stored in half precision.
 BEYOND = 1e-6
 OFF_ONE = 1e-3
+
+
+# Opinions of N detections, or their logits: (N, ≥0) one after the other, anything beyond the
+# length; and (N,) how many values were sent, 0 for none.
+Sent = tuple[FloatArray, IntArray]
 
 
 @lru_cache(maxsize=256)
@@ -96,8 +101,7 @@ def opinions_sent(values: FloatArray, length: IntArray, rows: IntArray, classes:
 def places_sent(width: int, sent: IntArray, rows: IntArray) -> IntArray:
     """Finds the values of rows in a flat array, row after row of this width, (Σ sent,)."""
     end = np.cumsum(sent)
-    places: IntArray = np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
-    return places
+    return np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
 
 
 def _sound(opinions: FloatArray) -> BoolArray:
@@ -109,3 +113,38 @@ def _sound(opinions: FloatArray) -> BoolArray:
     if not (opinions.min() >= -BEYOND and opinions.max() <= 1 + BEYOND):
         sound &= ((opinions >= -BEYOND) & (opinions <= 1 + BEYOND)).all(axis=1)
     return sound
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Computes the softmax of each row of (n, C).
+
+    −infinity is a probability of 0. A row with NaN or +infinity, or of −infinity alone, has no
+    softmax and becomes NaN.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        power: FloatArray = np.exp(logits - logits.max(axis=1, keepdims=True))
+        power /= power.sum(axis=1, keepdims=True)
+    return power
+
+
+def with_softmax(sent: Sent | None, logits: Sent, classes: int) -> Sent:
+    """Returns the class probabilities of detections, from logits where a detection has none.
+
+    Logits without a softmax become as many NaN: probabilities that cannot be used.
+    """
+    values, length = logits
+    own = np.zeros(length.size, bool) if sent is None else sent[1] > 0
+    rows = np.flatnonzero(whole_opinions(length, values.shape[1], classes) & ~own)
+    shape = length.size, int(length[rows].max(initial=0 if sent is None else sent[0].shape[1]))
+    lengths = length if sent is None else np.where(own, sent[1], length)
+    power = values[:0]
+    if rows.size:
+        power = softmax(opinions_sent(values, length, rows, classes))
+        if power.size == shape[0] * shape[1]:
+            return power.reshape(shape), lengths
+    every = np.full(shape, np.nan)
+    if sent is not None:
+        every[:, : sent[0].shape[1]] = sent[0]
+    if rows.size:
+        every.put(places_sent(shape[1], length[rows], rows), power)
+    return every, lengths

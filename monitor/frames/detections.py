@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.cholesky import SINGULAR, factorise, positive_definite
-from monitor.frames.classes import no_class, usable_opinions
+from monitor.frames.classes import Sent, no_class, usable_opinions
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
     BoolArray,
@@ -49,8 +49,7 @@ class Estimates(Columns):
     @property
     def deviation(self) -> FloatArray:
         """Returns σ of each dimension, (n, K)."""
-        deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
-        return deviation
+        return np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
 
     def rescaled(self, factor: FloatArray) -> Estimates:
         """Returns S Σ S with S = diag(factor), not s²Σ: correlations stay.
@@ -237,7 +236,7 @@ class ReceivedDetections:
     uniform: bool = False
     score: FloatArray | None = None
     upstream_track: tuple[IdArray, BoolArray] | None = None
-    class_probabilities: tuple[FloatArray, IntArray] | None = None
+    class_probabilities: Sent | None = None
     ground_truth_class: tuple[IntArray, BoolArray] | None = None
 
     @property
@@ -399,12 +398,11 @@ def _with_classes(examined: Examined, received: ReceivedDetections, classes: int
         known = sent & (index < classes)
         true_class = np.where(known, index, -1)[rows]
         true_class_invalid[rows] = (sent & ~known)[rows]
-    return Examined(
-        examined.reason,
-        examined.truth_invalid,
-        replace(batch, probabilities=probabilities, true_class=true_class),
-        probabilities_invalid,
-        true_class_invalid,
+    return replace(
+        examined,
+        batch=replace(batch, probabilities=probabilities, true_class=true_class),
+        probabilities_invalid=probabilities_invalid,
+        true_class_invalid=true_class_invalid,
         clean=examined.clean and not (probabilities_invalid.any() or true_class_invalid.any()),
     )
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from monitor.frames.classes import Sent, with_softmax
 from monitor.frames.detections import Estimates, Examined, IdArray, Reason, ReceivedDetections
 from monitor.frames.reasons import Notice
 from monitor.frames.space import (
@@ -99,8 +100,7 @@ class ReportedTracks:
     @property
     def updated(self) -> BoolArray:
         """Tells which tracks have a detection in the frame, (M,)."""
-        has_one: BoolArray = self.detection >= 0
-        return has_one
+        return self.detection >= 0
 
     def of_detections(self, n: int) -> IdArray:
         """Returns the id of the track that each detection updated or began, (n,); 0 for none."""
@@ -122,7 +122,7 @@ class TrackIds(Columns):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MatchedRows:
+class MatchedRows(Columns):
     """n detections of one frame with their ground truth, at both stages.
 
     slices                (n,) slice index
@@ -154,23 +154,12 @@ class MatchedRows:
         """Counts the rows."""
         return int(self.slices.size)
 
-    def take(self, part: slice) -> MatchedRows:
-        """Returns some of the rows."""
-        error, covariance = self.error[part], self.covariance[part]
-        same = self.unchanged
-        return replace(
-            self,
-            slices=self.slices[part],
-            error=error,
-            covariance=covariance,
-            recalibrated_error=error if same else self.recalibrated_error[part],
-            recalibrated_covariance=covariance if same else self.recalibrated_covariance[part],
-            tracks=None if self.tracks is None else self.tracks.take(part),
-        )
-
-    def unstamped(self) -> MatchedRows:
-        """Returns the rows without a known time."""
-        return replace(self, stamp_ns=None)
+    def take(self, part: IntArray | BoolArray | slice) -> MatchedRows:
+        """Returns some of the rows; both stages stay one where they are."""
+        rows = Columns.take(self, part)
+        if not self.unchanged:
+            return rows
+        return replace(rows, recalibrated_error=rows.error, recalibrated_covariance=rows.covariance)
 
     @property
     def unchanged(self) -> bool:
@@ -201,12 +190,10 @@ class Header:
     return_tracks: bool = field(default=False, compare=False)
     quantile_levels: tuple[float, ...] = field(default=(), compare=False)
 
-    def asks_like(self, other: Header) -> bool:
-        """Tells whether both headers ask for the same answers."""
-        return (self.return_tracks, self.quantile_levels) == (
-            other.return_tracks,
-            other.quantile_levels,
-        )
+    @property
+    def asked(self) -> tuple[bool, tuple[float, ...]]:
+        """Requests of the client."""
+        return self.return_tracks, self.quantile_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +212,15 @@ class ReceivedFrame:
     fast: bool = True
     overlong: Mapping[int, bytes] = field(default_factory=dict)
     ego: EgoMotion | None = None
-    class_logits: tuple[FloatArray, IntArray] | None = None
+    class_logits: Sent | None = None
+
+    def with_softmax(self, classes: int) -> ReceivedFrame:
+        """Returns the frame with class probabilities where logits came in their place."""
+        if self.class_logits is None:
+            return self
+        sent = self.detections
+        made = with_softmax(sent.class_probabilities, self.class_logits, classes)
+        return replace(self, detections=replace(sent, class_probabilities=made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,10 +449,6 @@ class MatchedClasses(Columns):
     def n(self) -> int:
         """Counts the rows."""
         return int(self.label.size)
-
-    def unstamped(self) -> MatchedClasses:
-        """Returns the rows without a known time."""
-        return replace(self, stamp_ns=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.frames.classes import BEYOND, MOST_VALUES, OFF_ONE
+from monitor.frames.classes import BEYOND, MOST_VALUES, OFF_ONE, Sent, softmax
 from monitor.frames.detections import Examined, Limits, Reason, ReceivedDetections
-from monitor.frames.space import FloatArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,6 @@ class Notice:
     count: int = 0
     first_index: int = 0
 
-
-_NONE = int(Reason.NONE)
 
 # Not worth words: the normal outcome, and the mode that the operator chose.
 _SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
@@ -48,42 +46,43 @@ def duplicate_frame(frame_id: int) -> Notice:
     )
 
 
+def notice_of(rows: IntArray, reason: Reason, field: str, message: str) -> Notice:
+    """Makes the notice of a finding that some detections have, (n ≥ 1,)."""
+    return Notice(reason, field, message, int(rows.size), int(rows[0]))
+
+
 def describe(
     examined: Examined,
     received: ReceivedDetections,
     space: Space,
     classes: tuple[str, ...],
     limits: Limits,
+    logits: Sent | None = None,
 ) -> tuple[Notice, ...]:
-    """Puts the findings of a frame into words, one notice for each reason."""
+    """Puts the findings of a frame into words, one notice for each reason.
+
+    received, logits  as they came, before any softmax
+    """
     found: list[Notice] = []
-    if np.count_nonzero(examined.reason != _NONE):
-        for value in np.unique(examined.reason).tolist():
-            reason = Reason(value)
-            if reason not in _SILENT:
-                rows = np.flatnonzero(examined.reason == value)
-                words = _words(reason, received, int(rows[0]), space, classes, limits)
-                found.append(Notice(reason, *words, int(rows.size), int(rows[0])))
-    if np.count_nonzero(examined.truth_invalid):
-        rows = np.flatnonzero(examined.truth_invalid)
+    for value in np.unique(examined.reason).tolist():
+        reason = Reason(value)
+        if reason not in _SILENT:
+            rows = np.flatnonzero(examined.reason == value)
+            words = _words(reason, received, int(rows[0]), space, classes, limits)
+            found.append(notice_of(rows, reason, *words))
+    rows = np.flatnonzero(examined.truth_invalid)
+    if rows.size:
         sent = int(received.truth_length[rows[0]])
-        found.append(
-            Notice(
-                Reason.GROUND_TRUTH_INVALID,
-                "ground_truth",
-                f"{sent} values, {numbers(received.truth[rows[0]], sent)}: send "
-                f"{space.k} values ({', '.join(space.names)}), finite and within "
-                f"±{limits.largest_mean:g} ([limits] largest_mean), or none.",
-                int(rows.size),
-                int(rows[0]),
-            )
+        message = (
+            f"{sent} values, {numbers(received.truth[rows[0]], sent)}: send {space.k} values "
+            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
+            "([limits] largest_mean), or none."
         )
-    invalid = examined.probabilities_invalid | examined.true_class_invalid
-    if np.count_nonzero(invalid):
-        rows = np.flatnonzero(invalid)
-        words = _class_words(examined, received, int(rows[0]), len(classes))
-        reason = Reason.CLASS_PROBABILITIES_INVALID
-        found.append(Notice(reason, *words, int(rows.size), int(rows[0])))
+        found.append(notice_of(rows, Reason.GROUND_TRUTH_INVALID, "ground_truth", message))
+    rows = np.flatnonzero(examined.probabilities_invalid | examined.true_class_invalid)
+    if rows.size:
+        words = _class_words(examined, received, logits, int(rows[0]), len(classes))
+        found.append(notice_of(rows, Reason.CLASS_PROBABILITIES_INVALID, *words))
     return tuple(found)
 
 
@@ -95,80 +94,85 @@ def _words(
     classes: tuple[str, ...],
     limits: Limits,
 ) -> tuple[str, str]:
+    """Returns the field that a detection was refused for, and what is wrong with it."""
     k = space.k
     forms = f"{k} (variances), {k * (k + 1) // 2} (lower triangle) or {k * k} (full) values"
-    mean = numbers(received.mean[row], int(received.mean_length[row]))
-    sent = int(received.covariance_length[row])
+    mean_sent, sent = int(received.mean_length[row]), int(received.covariance_length[row])
+    mean = numbers(received.mean[row], mean_sent)
     covariance = numbers(received.covariance[row], sent)
-    match reason:
-        case Reason.MISSING_ID:
-            return "id", "absent: number the detections of a frame."
-        case Reason.DUPLICATE_ID:
-            return "id", f"{int(received.id[row])} occurs before in this frame: make ids unique."
-        case Reason.UNKNOWN_CLASS:
-            index = int(received.class_index[row])
-            value = "absent" if index < 0 else str(index)
-            return "class_index", f"{value}: the header names {len(classes)} classes, from 0."
-        case Reason.MEAN_LENGTH:
-            return (
-                "mean",
-                f"{int(received.mean_length[row])} values: the header has {k} dimensions.",
-            )
-        case Reason.MEAN_VALUE:
-            return "mean", (
-                f"{mean}: every value must be finite and within ±{limits.largest_mean:g} "
-                "([limits] largest_mean)."
-            )
-        case Reason.MISSING_COVARIANCE:
-            return "covariance", f"absent or all zero: send {forms} to have it recalibrated."
-        case Reason.COVARIANCE_LENGTH:
-            return "covariance", f"{sent} values: send {forms}."
-        case Reason.COVARIANCE_NOT_FINITE:
-            return "covariance", f"{covariance}: every value must be finite."
-        case Reason.COVARIANCE_ASYMMETRIC:
-            return "covariance", f"{covariance}: row-major and symmetric, or send the triangle."
-        case Reason.COVARIANCE_NOT_POSITIVE_DEFINITE:
-            return "covariance", f"{covariance}: not positive definite; check units and order."
-        case Reason.COVARIANCE_SCALE:
-            return "covariance", (
-                f"{covariance}: standard deviations must lie within "
-                f"[{limits.smallest_deviation:g}, {limits.largest_deviation:g}] "
-                "([limits] smallest_deviation, largest_deviation); check the unit."
-            )
-        case Reason.RECALIBRATOR_MISMATCH:
-            return "dimensions", (
-                f"{', '.join(space.names)}: the promoted recalibrator was fitted on others; "
-                "promote one that was fitted on these."
-            )
-        case _:
-            return "covariance", (
-                "what the promoted recalibrator made of it is not a positive definite covariance "
-                f"with standard deviations within [{limits.smallest_deviation:g}, "
-                f"{limits.largest_deviation:g}] ([limits] smallest_deviation, largest_deviation): "
-                "passed through; promote another."
-            )
+    index = int(received.class_index[row])
+    within = (
+        f"within [{limits.smallest_deviation:g}, {limits.largest_deviation:g}] "
+        "([limits] smallest_deviation, largest_deviation)"
+    )
+    faults = {
+        Reason.MISSING_ID: ("id", "absent: number the detections of a frame."),
+        Reason.DUPLICATE_ID: (
+            "id",
+            f"{int(received.id[row])} occurs before in this frame: make ids unique.",
+        ),
+        Reason.UNKNOWN_CLASS: (
+            "class_index",
+            f"{'absent' if index < 0 else index}: the header names {len(classes)} classes, from 0.",
+        ),
+        Reason.MEAN_LENGTH: ("mean", f"{mean_sent} values: the header has {k} dimensions."),
+        Reason.MEAN_VALUE: (
+            "mean",
+            f"{mean}: every value must be finite and within ±{limits.largest_mean:g} "
+            "([limits] largest_mean).",
+        ),
+        Reason.RECALIBRATOR_MISMATCH: (
+            "dimensions",
+            f"{', '.join(space.names)}: the promoted recalibrator was fitted on others; "
+            "promote one that was fitted on these.",
+        ),
+    }
+    of_covariance = {
+        Reason.MISSING_COVARIANCE: f"absent or all zero: send {forms} to have it recalibrated.",
+        Reason.COVARIANCE_LENGTH: f"{sent} values: send {forms}.",
+        Reason.COVARIANCE_NOT_FINITE: f"{covariance}: every value must be finite.",
+        Reason.COVARIANCE_ASYMMETRIC: (
+            f"{covariance}: row-major and symmetric, or send the triangle."
+        ),
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE: (
+            f"{covariance}: not positive definite; check units and order."
+        ),
+        Reason.COVARIANCE_SCALE: (
+            f"{covariance}: standard deviations must lie {within}; check the unit."
+        ),
+    }
+    unsound = (
+        "what the promoted recalibrator made of it is not a positive definite covariance with "
+        f"standard deviations {within}: passed through; promote another."
+    )
+    return faults.get(reason) or ("covariance", of_covariance.get(reason, unsound))
 
 
 def _class_words(
-    examined: Examined, received: ReceivedDetections, row: int, classes: int
+    examined: Examined, received: ReceivedDetections, logits: Sent | None, row: int, classes: int
 ) -> tuple[str, str]:
-    if received.class_probabilities is not None and examined.probabilities_invalid[row]:
-        values, length = received.class_probabilities
-        return "class_probabilities", (
-            f"{_opinion_fault(values[row], int(length[row]), classes)}: send {classes} values, "
-            f"one for each class of the header, or M times as many, at most {MOST_VALUES}, with "
-            f"one M in a frame; each within [0, 1], every {classes} adding up to 1."
+    field, sent, fault = "class_probabilities", received.class_probabilities, _opinion_fault
+    form = f"each within [0, 1], every {classes} adding up to 1"
+    if logits is not None and (sent is None or not sent[1][row]):
+        field, sent, fault = "class_logits", logits, _logit_fault
+        form = "none of them NaN or infinity, but −infinity for a probability of 0"
+    if sent is not None and examined.probabilities_invalid[row]:
+        values, length = sent[0][row], int(sent[1][row])
+        wrong = f"{length} values"
+        if length % classes == 0 and length <= min(MOST_VALUES, values.size):
+            unlike = f"{wrong}, unlike most detections of the frame"
+            wrong = fault(values[:length], classes) or unlike
+        return field, (
+            f"{wrong}: send {classes} values, one for each class of the header, or M times as "
+            f"many, at most {MOST_VALUES}, with one M in a frame; {form}."
         )
     assert received.ground_truth_class is not None
     index = int(received.ground_truth_class[0][row])
     return "ground_truth_class", f"{index}: the header names {classes} classes, from 0."
 
 
-def _opinion_fault(values: FloatArray, sent: int, classes: int) -> str:
-    """Says why the class probabilities of a detection, (≥0,), cannot be used."""
-    if sent % classes or sent > min(MOST_VALUES, values.size):
-        return f"{sent} values"
-    values = values[:sent]
+def _opinion_fault(values: FloatArray, classes: int) -> str:
+    """Says why the class probabilities of a detection, (M C,), cannot be used; '' if they can."""
     outside = np.flatnonzero(~((values >= -BEYOND) & (values <= 1 + BEYOND)))
     if outside.size:
         return f"value {outside[0]} is {values[outside[0]]:.6g}"
@@ -177,7 +181,20 @@ def _opinion_fault(values: FloatArray, sent: int, classes: int) -> str:
     if off.size:
         first = off[0] * classes
         return f"values {first} to {first + classes - 1} add up to {total[off[0]]:.6g}"
-    return f"{sent} values, unlike most detections of the frame"
+    return ""
+
+
+def _logit_fault(values: FloatArray, classes: int) -> str:
+    """Says why the logits of a detection, (M C,), cannot be used; '' if they can."""
+    groups = values.reshape(-1, classes)
+    bad = np.flatnonzero(np.isnan(softmax(groups)).any(axis=1))
+    if bad.size == 0:
+        return ""
+    first = int(bad[0]) * classes
+    culprit = np.flatnonzero(~(groups[bad[0]] < np.inf))
+    if culprit.size:
+        return f"value {first + culprit[0]} is {groups[bad[0]][culprit[0]]:.6g}"
+    return f"values {first} to {first + classes - 1} are all −infinity"
 
 
 def numbers(values: np.ndarray, sent: int) -> str:

@@ -6,6 +6,7 @@ Plain numbers: the pipeline adds to them, the metrics read them. Names of metric
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,6 +79,7 @@ class Counters:
     by_reason            detections by the Reason of their answer
     uncertain            detections by UncertainBy: entropy, deviation, both
     frames_refused       whole messages that were refused, by Reason
+    notices              findings that did not change the answer, such as unusable inline truth
     truth                labels by outcome, inline ones included
     unmatched            detections of completely labelled frames that no label claimed
     dropped              detections that left the pending store without ground truth
@@ -92,8 +94,8 @@ class Counters:
     by_reason: IntArray = field(default_factory=lambda: np.zeros(_REASONS, np.int64))
     uncertain: IntArray = field(default_factory=lambda: np.zeros(3, np.int64))
     class_recalibrations: ClassAccount = field(default_factory=ClassAccount)
-    frames_refused: dict[Reason, int] = field(default_factory=dict)
-    notices: dict[Reason, int] = field(default_factory=dict)
+    frames_refused: Counter[Reason] = field(default_factory=Counter)
+    notices: Counter[Reason] = field(default_factory=Counter)
     truth: TruthAccount = field(default_factory=TruthAccount)
     unmatched: int = 0
     dropped: int = 0
@@ -152,14 +154,6 @@ class Counters:
         if np.count_nonzero(by):
             self.uncertain += np.bincount(by, minlength=self.uncertain.size + 1)[1:]
 
-    def refuse_frame(self, reason: Reason) -> None:
-        """Counts a message that was refused whole."""
-        self.frames_refused[reason] = self.frames_refused.get(reason, 0) + 1
-
-    def note(self, reason: Reason, count: int) -> None:
-        """Counts findings that did not change the answer, such as unusable inline truth."""
-        self.notices[reason] = self.notices.get(reason, 0) + count
-
     def note_invalid(self, examined: Examined) -> None:
         """Counts inline truth and class probabilities that cannot be used."""
         invalid = examined.probabilities_invalid | examined.true_class_invalid
@@ -167,7 +161,7 @@ class Counters:
             (Reason.GROUND_TRUTH_INVALID, examined.truth_invalid),
             (Reason.CLASS_PROBABILITIES_INVALID, invalid),
         ):
-            self.note(reason, int(np.count_nonzero(rows)))
+            self.notices[reason] += int(np.count_nonzero(rows))
 
 
 @dataclass(frozen=True, slots=True)

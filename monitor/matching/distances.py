@@ -87,47 +87,46 @@ def objects_at_time(
                    around the frame
     """
     told, label = samples_told(samples)
-    at_frame = np.flatnonzero(usable & ~samples.has_stamp)
-    repeated = np.zeros(at_frame.size, bool)
-    named = np.flatnonzero(samples.has_id[at_frame])
-    _, first = np.unique(samples.id[at_frame[named]], return_index=True)
-    repeated[named] = True
-    repeated[named[first]] = False
-    standing = at_frame[~repeated]
-    stamped = np.flatnonzero(usable & samples.has_stamp & (label >= 0))
+    kept = usable & (label >= 0)
+    # Of the samples of one id without a stamp, the first one counts.
+    named = np.flatnonzero(usable & ~samples.has_stamp & samples.has_id)
+    repeated = np.delete(named, np.unique(samples.id[named], return_index=True)[1])
+    kept[repeated] = False
+    stamped = np.flatnonzero(kept & samples.has_stamp)
     if stamp_ns is None:
-        nothing = np.zeros(0, np.int64)
-        sample, other, share = nothing, nothing, np.zeros(0)
-    else:
-        sample, other, share = _around(samples, stamped, label, stamp_ns, max_gap_ns, max_offset_ns)
-    found = np.concatenate([standing, sample])
-    order = np.argsort(label[found], kind="stable")
+        kept[stamped] = False
+    # A sample without a stamp is one at the time of the frame.
+    now = stamp_ns or 0
+    stamp = np.where(samples.has_stamp, samples.stamp_ns, now)
+    sample, other, share = _around(
+        stamp, np.flatnonzero(kept), label, now, max_gap_ns, max_offset_ns
+    )
     late = np.setdiff1d(label[stamped], label[sample])
     return ObjectsAtTime(
         told=told,
-        label=label[found][order],
-        sample=found[order],
-        other=np.concatenate([standing, other])[order],
-        share=np.concatenate([np.zeros(standing.size), share])[order],
-        duplicate=int(np.count_nonzero(repeated)),
+        label=label[sample],
+        sample=sample,
+        other=other,
+        share=share,
+        duplicate=int(repeated.size),
         untimely=int(late.size),
         first=int(stamped[np.isin(label[stamped], late)][0]) if late.size else -1,
     )
 
 
 def _around(
-    samples: ReceivedObjects,
-    stamped: IntArray,
+    stamp: IntArray,
+    kept: IntArray,
     label: IntArray,
     stamp_ns: int,
     max_gap_ns: int,
     max_offset_ns: int,
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns sample, other and share of the labels of stamped samples that can be placed."""
-    order = stamped[np.lexsort((stamped, samples.stamp_ns[stamped], label[stamped]))]
+    """Returns sample, other and share of the labels of kept samples that can be placed."""
+    order = kept[np.lexsort((kept, stamp[kept], label[kept]))]
     if order.size == 0:
         return order, order, np.zeros(0)
-    stamp, of = samples.stamp_ns[order], label[order]
+    stamp, of = stamp[order], label[order]
     begin = np.concatenate([[0], np.flatnonzero(np.diff(of)) + 1])
     # `before` is the last sample at or before the frame, `after` the first one at or after it.
     # Among samples with equal stamps, the first that came is used.
@@ -153,8 +152,7 @@ def _around(
 def _ranks(of: IntArray, stamp: IntArray) -> IntArray:
     """Numbers sorted samples, (n,); samples of equal label and stamp share a number."""
     new = (np.diff(of, prepend=of[0]) != 0) | (np.diff(stamp, prepend=stamp[0]) != 0)
-    ranks: IntArray = np.cumsum(new)
-    return ranks
+    return np.cumsum(new)
 
 
 def _apart_ns(stamp: IntArray, stamp_ns: int) -> IdArray:
@@ -279,8 +277,7 @@ def _over_union(shared: FloatArray, size_a: FloatArray, size_b: FloatArray) -> F
     # Rounding must not make the shared part larger than either.
     shared = np.minimum(shared, np.minimum(size_a, size_b))
     union = size_a + size_b - shared
-    ratio: FloatArray = np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
-    return ratio
+    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
 def _corners(centre: FloatArray, size: FloatArray, heading: FloatArray) -> FloatArray:
@@ -322,8 +319,7 @@ def _area(polygon: FloatArray) -> FloatArray:
     parts = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
     # Summed one after the other: the other pairs of a batch must not change the rounding.
     twice = add_up(parts.T)
-    area: FloatArray = np.abs(twice) / 2
-    return area
+    return np.abs(twice) / 2
 
 
 # Room for rounding in a bound that is compared with an exact distance.
@@ -364,7 +360,7 @@ class CentreDistance(Distance):
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Returns the distances themselves, (m, n)."""
-        distance = np.sqrt((_apart(self, objects, detections) ** 2).sum(axis=2))
+        distance = np.sqrt((self._apart(objects, detections) ** 2).sum(axis=2))
         return np.where(distance <= gate * _SLACK, distance, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
@@ -373,24 +369,26 @@ class CentreDistance(Distance):
         distance: FloatArray = np.sqrt((error**2).sum(axis=1))
         return distance
 
+    def _apart(self, objects: Placed, detections: Placed) -> FloatArray:
+        """Computes the errors of all pairs in the chosen dimensions, (m, n, d)."""
+        columns = list(self.columns)
+        chosen = Space(tuple(self.space.dimensions[i] for i in columns))
+        apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
+        flat = apart.reshape(-1, len(columns))
+        chosen.wrap(flat)
+        return flat.reshape(apart.shape)
+
 
 @dataclass(frozen=True, slots=True)
-class MahalanobisDistance(Distance):
-    """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over some dimensions.
-
-    space    of all dimensions
-    columns  positions of those that count
-    """
-
-    space: Space
-    columns: tuple[int, ...]
+class MahalanobisDistance(CentreDistance):
+    """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over the same dimensions."""
 
     weighs: ClassVar[bool] = True
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the worst single dimension, which is never more than the whole distance."""
-        variance = _variances(self, detections)[None] + _variances(self, objects)[:, None]
-        worst = np.sqrt((_apart(self, objects, detections) ** 2 / variance).max(axis=2))
+        variance = self._variances(detections)[None] + self._variances(objects)[:, None]
+        worst = np.sqrt((self._apart(objects, detections) ** 2 / variance).max(axis=2))
         return np.where(worst <= gate * _SLACK, worst, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
@@ -404,6 +402,13 @@ class MahalanobisDistance(Distance):
                 total += placed.covariance[block]
         squared = (whiten(factorise(total), error) ** 2).sum(axis=0)
         return np.where(np.isfinite(squared), np.sqrt(squared), np.inf)
+
+    def _variances(self, placed: Placed) -> FloatArray:
+        """Returns the variances in the chosen dimensions, (n, d); 0 where the means are exact."""
+        if placed.covariance is None:
+            return np.zeros((placed.n, len(self.columns)))
+        columns = np.array(self.columns)
+        return placed.covariance[:, columns, columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +427,7 @@ class BoxOverlap(Distance):
         a, b = (placed.mean[:, list(self.columns[:4])] for placed in (objects, detections))
         if self.upright:
             a, b = (_centre_and_size(box) for box in (a, b))
-        return _rank_of_circles(a[:, :2], a[:, 2:], b[:, :2], b[:, 2:])
+        return _rank_of_circles(a, b)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
         """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
@@ -431,40 +436,19 @@ class BoxOverlap(Distance):
         return np.where(overlap > 0, 1 - overlap, np.inf)
 
 
-def _apart(
-    of: CentreDistance | MahalanobisDistance, objects: Placed, detections: Placed
-) -> FloatArray:
-    """Computes the errors of all pairs in the chosen dimensions, (m, n, d)."""
-    chosen = Space(tuple(of.space.dimensions[i] for i in of.columns))
-    columns = list(of.columns)
-    apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
-    flat = apart.reshape(-1, len(columns))
-    chosen.wrap(flat)
-    return flat.reshape(apart.shape)
-
-
-def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
-    """Returns the variances in the chosen dimensions, (n, d); 0 where the means are exact."""
-    if placed.covariance is None:
-        return np.zeros((placed.n, len(of.columns)))
-    columns = np.array(of.columns)
-    variances: FloatArray = placed.covariance[:, columns, columns]
-    return variances
-
-
 def _centre_and_size(box: FloatArray) -> FloatArray:
     """Turns left, top, right and bottom of boxes into centre and size, (n, 4)."""
     low, high = box[:, :2], box[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
 
-def _rank_of_circles(
-    centre_a: FloatArray, size_a: FloatArray, centre_b: FloatArray, size_b: FloatArray
-) -> FloatArray:
-    """Computes centre distances over sums of radii, (m, n); infinite where circles are apart."""
-    apart = centre_a[:, None] - centre_b[None]
-    distance = np.sqrt((apart**2).sum(axis=2))
-    radius = [np.sqrt((np.maximum(size, 0) ** 2).sum(axis=1)) / 2 for size in (size_a, size_b)]
+def _rank_of_circles(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Computes centre distances over sums of radii, (m, n); infinite where circles are apart.
+
+    a, b  (m, 4) and (n, 4) centre and size of the boxes that the circles are around
+    """
+    distance = np.sqrt(((a[:, None, :2] - b[None, :, :2]) ** 2).sum(axis=2))
+    radius = [np.sqrt((np.maximum(box[:, 2:], 0) ** 2).sum(axis=1)) / 2 for box in (a, b)]
     reach = radius[0][:, None] + radius[1][None]
     rank = np.divide(distance, reach, out=np.full_like(distance, np.inf), where=reach > 0)
     return np.where(rank <= _SLACK, rank, np.inf)

@@ -38,10 +38,12 @@ class ClassTable:
 
     own     (L,) the detector's number of each class; −1 where the detector lacks it
     beside  (L, C) whether both classes differ, but look alike
+    alike   (L + 1, C) whether they are the same or look alike; the last row, of any class, is true
     """
 
     own: IntArray
     beside: BoolArray
+    alike: BoolArray
 
 
 def class_table(
@@ -59,13 +61,15 @@ def class_table(
     """
     place = {name: i for i, name in enumerate(detected)}
     own = np.array([place.get(class_map.get(name, name), -1) for name in labelled], np.int64)
-    alike = {name: frozenset(neighbours.get(name, ())) for name in detected}
+    lookalikes = {name: frozenset(neighbours.get(name, ())) for name in detected}
     beside = np.array(
-        [[name in alike[other] for other in detected] for name in labelled], bool
+        [[name in lookalikes[other] for other in detected] for name in labelled], bool
     ).reshape(len(labelled), len(detected))
     same = np.flatnonzero(own >= 0)
     beside[same, own[same]] = False
-    return ClassTable(own, beside)
+    alike = np.concatenate([beside, np.ones((1, len(detected)), bool)])
+    alike[same, own[same]] = True
+    return ClassTable(own, beside, alike)
 
 
 # Most detections that an object is compared with exactly: the nearest by rank. It bounds the cost
@@ -228,8 +232,7 @@ class Gate:
 
     def nears(self, distance: FloatArray, of: IntArray) -> BoolArray:
         """Tells which matches of detections of classes `of`, (p,), lie near the gate, (p,)."""
-        beyond: BoolArray = distance > self.near * self.of_class[of]
-        return beyond
+        return distance > self.near * self.of_class[of]
 
 
 def matches(

@@ -236,25 +236,17 @@ def untimely_notice(
 
 
 def usable_regions(
-    regions: tuple[ReceivedRegion, ...], space: Space, classes: int, table: ClassTable
+    regions: tuple[ReceivedRegion, ...], space: Space, table: ClassTable
 ) -> tuple[list[IgnoreRegion], Notice | None]:
-    """Returns the regions that can be used, and a notice of the others.
-
-    classes  how many the detector has
-    table    relates the labeller's classes to these
-    """
+    """Returns the regions that can be used, and a notice of the others."""
     used, faults = [], []
     for i, region in enumerate(regions):
         fault = _region_fault(region, space, table.own.size)
         if fault is not None:
             faults.append((i, fault))
             continue
-        of = np.ones(classes, bool)
-        if region.class_index >= 0:
-            of = table.beside[region.class_index].copy()
-            if table.own[region.class_index] >= 0:
-                of[table.own[region.class_index]] = True
         columns = tuple(space.names.index(name) for name in region.dimensions)
+        of = table.alike[max(region.class_index, -1)]
         used.append(IgnoreRegion(columns, region.lower, region.upper, of))
     if not faults:
         return used, None
@@ -334,7 +326,7 @@ def with_objects(
         round(config.max_offset_seconds * _NS),
     )
     placed = placed_at_time(placed, at, space)
-    own, ignores = _classes(objects, at, table, len(header.classes))
+    own, ignores = _classes(objects, at, table)
     sent = frame.sent.estimates(np.arange(n))
     compared, detections = placed, Placed(sent.mean, sent.covariance)
     if not gate.distance.weighs:
@@ -345,7 +337,7 @@ def with_objects(
     rest = free.copy()
     rest[fresh.detection] = False
     rows = np.flatnonzero(rest)
-    regions, region_fault = usable_regions(labels.regions, space, len(header.classes), table)
+    regions, region_fault = usable_regions(labels.regions, space, table)
     ignored = rows[
         ignored_detections(
             compared, ignores, regions, detections.take(rows), frame.class_index[rows], gate, space
@@ -407,21 +399,19 @@ def _object_ids(record: LabelRecord, objects: ReceivedObjects, used: IntArray) -
 
 
 def _classes(
-    objects: ReceivedObjects, at: ObjectsAtTime, table: ClassTable, classes: int
+    objects: ReceivedObjects, at: ObjectsAtTime, table: ClassTable
 ) -> tuple[IntArray, BoolArray]:
     """Returns the detector's class of each object, (o,), −1 for one that must match nothing, and
     the classes that the object makes neither right nor wrong, (o, C).
     """
     index = objects.class_index[at.sample]
     ignore = objects.ignore[at.sample] | objects.ignore[at.other]
-    named = np.flatnonzero(index >= 0)
+    # An object of no class is one to be ignored.
+    ignores = table.alike[np.maximum(index, -1)]
+    ignores[~ignore] = table.beside[index[~ignore]]
     own = np.full(index.size, -1)
-    own[named] = table.own[index[named]]
-    ignores = np.ones((index.size, classes), bool)
-    ignores[named] = table.beside[index[named]]
-    itself = np.flatnonzero(ignore & (own >= 0))
-    ignores[itself, own[itself]] = True
-    return np.where(ignore, -1, own), ignores
+    own[~ignore] = table.own[index[~ignore]]
+    return own, ignores
 
 
 _NO_OBJECTS = ReceivedObjects(

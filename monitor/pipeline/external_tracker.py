@@ -249,7 +249,7 @@ class ExternalTracker:
                 f"the tracker did not answer within {config.timeout_seconds:g} s ([tracker] "
                 "timeout_seconds), or what was left of the call."
             )
-        self.counters.note(Reason.NOT_TRACKED, 1)
+        self.counters.notices[Reason.NOT_TRACKED] += 1
         notice = Notice(Reason.NOT_TRACKED, "tracks", text)
         return replace(answer, notices=(*answer.notices, notice))
 

@@ -27,7 +27,6 @@ from monitor.frames.frame import (
     TruthAnswer,
     opinions_of,
 )
-from monitor.frames.logits import in_words_of_logits, with_softmax
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.frames.slices import SliceTable, StreamSlices
 from monitor.frames.space import Space
@@ -53,7 +52,7 @@ from monitor.pipeline.streams import (
 from monitor.pipeline.truth import Ahead, MatchedCounting, Search, TruthLedger, inline_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.kalman import TrackerSettings, one_second
+from monitor.tracking.motion import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +176,7 @@ class Pipeline:
         known = self.streams.get(header.stream)
         self._unclaimed.discard(header.stream)
         if known is not None and known.header == header:
-            if not known.header.asks_like(header):
+            if known.header.asked != header.asked:
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         # A stream that begins anew numbers its tracks anew.
@@ -298,7 +297,7 @@ class Pipeline:
     def _process(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
         header = stream.header
         classes = len(header.classes)
-        came, frame = frame, with_softmax(frame, classes)
+        came, frame = frame, frame.with_softmax(classes)
         examined = examine(frame.detections, header.space, classes, self.limits)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.mean)
@@ -317,9 +316,13 @@ class Pipeline:
         notices: tuple[Notice, ...] = ()
         if not examined.clean:
             notices = describe(
-                examined, frame.detections, header.space, header.classes, self.limits
+                examined,
+                came.detections,
+                header.space,
+                header.classes,
+                self.limits,
+                came.class_logits,
             )
-            notices = in_words_of_logits(notices, examined, came, classes)
         tracks, said, untracked = None, tuple[Notice, ...](), None
         if not self.tracked_elsewhere:
             tracks, said = self._track(stream, frame, examined, recalibrated.forwarded)
@@ -379,7 +382,7 @@ class Pipeline:
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
             tracks, notices = tracker.track(frame, examined, forwarded)
             for notice in notices:
-                self.counters.note(notice.reason, 1)
+                self.counters.notices[notice.reason] += 1
             return tracks, notices
         tracker.reset()
         return None, ()
@@ -418,7 +421,7 @@ class Pipeline:
         if not examined.clean:
             self.counters.note_invalid(examined)
         if left_out is not None:
-            self.counters.note(left_out, 1)
+            self.counters.notices[left_out] += 1
         if left_out is Reason.DUPLICATE_FRAME:
             self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
             return

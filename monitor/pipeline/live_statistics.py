@@ -18,21 +18,22 @@ from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
 from monitor.statistics.reading import RAW, RECALIBRATED
-from monitor.statistics.stage import SliceStatistics, no_statistics
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
+    SliceStatistics,
+    SliceTotals,
     Slicing,
     StatisticsState,
     check_class_lists,
     check_sizes,
     check_spaces,
+    no_statistics,
 )
 from monitor.statistics.windows import (
     EventClock,
     PaneAccumulator,
     PaneChanges,
-    SliceTotals,
     Windows,
     WindowTotals,
 )

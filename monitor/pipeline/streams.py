@@ -36,8 +36,13 @@ from monitor.frames.space import Dimension, FloatArray, IntArray, Space
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.store.state_definitions import LABEL, NAME
-from monitor.tracking.ego import InvalidEgoMotion, checked_motion
-from monitor.tracking.kalman import InnovationSums, TrackerSettings, no_innovations
+from monitor.tracking.motion import (
+    InnovationSums,
+    InvalidEgoMotion,
+    TrackerSettings,
+    checked_motion,
+    no_innovations,
+)
 from monitor.tracking.tracker import Order, Sightings, Tracker, follow, tracker_model
 
 log = logging.getLogger(__name__)

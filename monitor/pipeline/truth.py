@@ -457,7 +457,7 @@ class TruthLedger:
             matched = self._matching(labels, frame)()
         account, notices = matched.account, matched.notices
         for notice in notices:
-            counters.note(notice.reason, notice.count)
+            counters.notices[notice.reason] += notice.count
         if revised and told and account.refused + account.orphan == told:
             # A mistake in all labels is no reason to take back what was good.
             return self._answered(account, *notices)

@@ -23,7 +23,7 @@ from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Obj
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.stage import StageStatistics, observe
+from monitor.statistics.state import StageStatistics, observe
 
 # The name of the widest fit, of all rows, where another leans on it.
 WHOLE = "fallback"

@@ -46,7 +46,7 @@ from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import quantile_of_histogram, read
-from monitor.statistics.stage import StageStatistics
+from monitor.statistics.state import StageStatistics
 
 # Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
 WINSOR_LEVEL = 0.99

@@ -111,13 +111,13 @@ class Service:
             if isinstance(message, Header):
                 registered = self.pipeline.register(message)
                 if isinstance(registered, Refusal):
-                    self.pipeline.counters.refuse_frame(registered.reason)
+                    self.pipeline.counters.frames_refused[registered.reason] += 1
                     return encode_header_answer(message.stream, registered)
                 stream = registered
                 return encode_header_answer(message.stream, None, _track_dimensions(stream))
             if isinstance(message, Refusal):
                 if message.reason is Reason.INVALID_HEADER:
-                    self.pipeline.counters.refuse_frame(message.reason)
+                    self.pipeline.counters.frames_refused[message.reason] += 1
                     return encode_header_answer("", message)
                 return self._refuse(message, index)
             if stream is None:
@@ -130,7 +130,7 @@ class Service:
         await self._converse(context, answer)
 
     def _refuse(self, refusal: Refusal, index: int) -> bytes:
-        self.pipeline.counters.refuse_frame(refusal.reason)
+        self.pipeline.counters.frames_refused[refusal.reason] += 1
         return encode_process_response(refusal, index)
 
     async def process_frame(self, data: bytes, context: Context) -> bytes:
@@ -180,7 +180,7 @@ class Service:
         return self.pipeline.streams.get(name) or _no_header(f"stream '{name[:64]}'")
 
     async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
-        self.pipeline.counters.refuse_frame(refusal.reason)
+        self.pipeline.counters.frames_refused[refusal.reason] += 1
         text = f"{refusal.field}: {refusal.message}"
         await refuse_call(context, STATUS_OF_REASON[refusal.reason], text)
 

@@ -122,7 +122,7 @@ class TruthStream:
     async def _answer(self, data: bytes) -> _Answered:
         labels = decode_truth_request(data, self.limits)
         if isinstance(labels, Refusal):
-            self.pipeline.counters.refuse_frame(labels.reason)
+            self.pipeline.counters.frames_refused[labels.reason] += 1
             refused = TruthAnswer(TruthAccount(), (labels,))
             return self._answered("", None, refused)
         answer = await self._reported(labels)

@@ -470,8 +470,8 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _refused(counters: Counters, reason: Reason) -> int:
-    found = int(counters.by_reason[reason]) + counters.frames_refused.get(reason, 0)
-    return found + counters.notices.get(reason, 0)
+    found = int(counters.by_reason[reason]) + counters.frames_refused[reason]
+    return found + counters.notices[reason]
 
 
 def _labels(counters: Counters) -> Iterator[str]:

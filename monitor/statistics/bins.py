@@ -175,10 +175,6 @@ class Binning:
         of_deviation: FloatArray = np.ldexp(1.0, (-EXPONENT - exponent // 2).astype(np.int32))
         return read_only(of_square), read_only(of_deviation)
 
-    def chi_square(self, k: int) -> FloatArray:
-        """χ²_k quantiles of the τ, (T,)."""
-        return chi_square(self.tau, k)
-
     @cached_property
     def columns(self) -> int:
         """Columns of a micro-bin."""

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import digamma
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import (
-    CLASS_BINNING,
+    AXES,
+    COARSE_AXES,
+    COARSE_STRIDE,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
     RIGHT,
+    SIXTIETHS,
     SQUARES,
+    STRIDE,
     VALUE,
     ClassRows,
     ClassStatistics,
@@ -37,20 +41,15 @@ from monitor.statistics.class_statistics import (
     judge_rows,
     no_class_statistics,
 )
-from monitor.statistics.evaluation import EvaluationError, plain, printed
 from monitor.statistics.exact_sums import SparseSums
+from monitor.statistics.measures import EvaluationError, plain, printed
 
 BinsOfRows = Literal["equal-width", "equal-count"]
 
 # The rows of ause_by_class and ause_bound: error rate as merit, sorted by variation ratio, by
 # entropy and by cross-entropy; then the same with the Brier score as merit.
-AUSE = (
-    "ause",
-    "ause_entropy",
-    "ause_cross_entropy",
-    "ause_brier",
-    "ause_brier_entropy",
-    "ause_brier_cross_entropy",
+AUSE = tuple(
+    f"ause{merit}{sort}" for merit in ("", "_brier") for sort in ("", "_entropy", "_cross_entropy")
 )
 
 # The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
@@ -70,36 +69,19 @@ _CLASSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class ClassMeans:
-    """Means that need no bins; NaN over no rows.
-
-    opinions               rows that came with several opinions: those of aleatoric, epistemic
-    nll                    in nats
-    brier                  in [0, 2]
-    sharpness              variance of the confidence
-    overconfidence         mean confidence where wrong
-    underconfidence        mean of 1 − confidence where right
-    entropy                mean over log C
-    aleatoric, epistemic   parts of the opinions' mean entropy over log C
-    """
-
-    nll: float
-    brier: float
-    sharpness: float
-    overconfidence: float
-    underconfidence: float
-    entropy: float
-    opinions: int
-    aleatoric: float
-    epistemic: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClassEvaluation(ClassMeans):
+class ClassEvaluation:
     """All measures of n rows of probabilities over C classes; NaN where there are no rows for one.
 
     without_truth           rows left out because they have no true class
     refused                 rows left out because of their probabilities or an unknown class
+    nll                     in nats
+    brier                   in [0, 2]
+    sharpness               variance of the confidence
+    overconfidence          mean confidence where wrong
+    underconfidence         mean of 1 − confidence where right
+    entropy                 mean over log C
+    opinions                rows that came with several opinions: those of aleatoric, epistemic
+    aleatoric, epistemic    parts of the opinions' mean entropy over log C
     ece, ece2, mce, ace     gap of accuracy and confidence: ECE_1, ECE_2, largest, unweighted mean
     cece                    mean over C classes of ece_by_class
     uce_entropy             gap of error rate and entropy over log C
@@ -118,6 +100,15 @@ class ClassEvaluation(ClassMeans):
     ause_bound_by_class     (6, C) likewise
     """
 
+    nll: float
+    brier: float
+    sharpness: float
+    overconfidence: float
+    underconfidence: float
+    entropy: float
+    opinions: int
+    aleatoric: float
+    epistemic: float
     n: int
     classes: int
     accuracy: float
@@ -206,65 +197,40 @@ def deviation_within(
 
 
 def areas(ranked: Ranked) -> FloatArray:
-    """Area under the sparsification curve, (S, E), in the unit of the error.
+    """Areas under the sparsification curves, in the unit of the error, and their bounds.
 
     A = 1/N Σ_{r=1..N} (mean error of the r most certain rows): the curve is a step of width
-    1/N for each number of rejected rows, 0 … N − 1. NaN where a segment is empty.
+    1/N for each number of rejected rows, 0 … N − 1.
+
+    returns  (2, E, S): the areas, and how far each can be from that of exact sorting, 0 without
+             deviations; NaN where a segment is empty
     """
-    kept, within, step = _kept(ranked)
+    # Rows and errors of each segment up to each group.
+    start = np.searchsorted(ranked.segment, ranked.segment)
+    rows, sums = np.cumsum(ranked.n), np.cumsum(ranked.error, axis=0)
+    kept = rows - (rows - ranked.n)[start]
+    within = sums - (sums - ranked.error)[start]
+    step = (digamma(kept + 1) - digamma(kept - ranked.n + 1))[:, None]
     # Keeping r of a group's rows leaves R − (rows kept − r) e, so with H the harmonic numbers
     # Σ_r of its mean is n e + (R − kept · e) (H(kept) − H(kept − n)).
     mean = ranked.error / ranked.n[:, None]
-    area = ranked.error + (within - kept[:, None] * mean) * step[:, None]
-    return _mean_by_segment(ranked, area)
-
-
-def areas_of_outcomes(right: IntArray, wrong: IntArray) -> FloatArray:
-    """Returns `areas` of errors of 0 or 1 by the oracle: right rows before wrong ones; (S, 1).
-
-    right, wrong  (S,) rows
-    """
-    n = right + wrong
+    area = ranked.error + (within - kept[:, None] * mean) * step
+    columns = np.concatenate((area, ranked.deviation * step), axis=1).T
+    found = [np.bincount(ranked.segment, column, ranked.segments) for column in columns]
     with np.errstate(invalid="ignore"):
-        area: FloatArray = (wrong - right * (digamma(n + 1) - digamma(right + 1))) / n
-    return area[:, None]
+        means: FloatArray = np.stack(found) / np.bincount(ranked.segment, ranked.n, ranked.segments)
+    return means.reshape(2, -1, ranked.segments)
 
 
-def area_bounds(ranked: Ranked) -> FloatArray:
-    """How far `areas` can be from those of exact sorting, (S, E); 0 without deviations."""
-    _, _, step = _kept(ranked)
-    return _mean_by_segment(ranked, ranked.deviation * step[:, None])
-
-
-def error_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
-    """(F, E) mean error of the `kept` (F,) most certain rows of a single segment; NaN for 0."""
-    rows = np.append(0, np.cumsum(ranked.n))
-    sums = np.cumsum(np.pad(ranked.error, ((1, 0), (0, 0))), axis=0)
+def wrong_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
+    """(F,) mean first error of the `kept` (F,) most certain rows of one segment; NaN for 0."""
+    rows, sums = (np.append(0, np.cumsum(one)) for one in (ranked.n, ranked.error[:, 0]))
     with np.errstate(invalid="ignore"):
-        return np.stack([np.interp(kept, rows, column) / kept for column in sums.T], axis=1)
+        mean: FloatArray = np.interp(kept, rows, sums) / kept
+    return mean
 
 
-def _kept(ranked: Ranked) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Adds up rows and errors of each segment up to each group; with H(kept) − H(kept − n)."""
-    start = np.searchsorted(ranked.segment, ranked.segment)
-    rows = np.cumsum(ranked.n)
-    sums = np.cumsum(ranked.error, axis=0)
-    kept = rows - (rows - ranked.n)[start]
-    within = sums - (sums - ranked.error)[start]
-    return kept, within, digamma(kept + 1) - digamma(kept - ranked.n + 1)
-
-
-def _mean_by_segment(ranked: Ranked, values: FloatArray) -> FloatArray:
-    size = ranked.segments
-    rows = np.bincount(ranked.segment, ranked.n, size)
-    with np.errstate(invalid="ignore"):
-        return np.stack(
-            [np.bincount(ranked.segment, column, size) / rows for column in values.T], axis=1
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class EventBins:
+class EventBins(NamedTuple):
     """Reliability bins of an event and its claimed probability, over the last axis.
 
     n         (…, B) rows
@@ -326,29 +292,24 @@ def evaluation_of(
     *,
     right: IntArray,
     wrong: IntArray,
-    means: ClassMeans,
     confidence: EventBins,
     entropy: EventBins,
-    confidence_on_unit: EventBins,
-    entropy_on_unit: EventBins,
     one_vs_rest: EventBins,
     entropy_by_class: EventBins,
     ranked: tuple[Ranked, ...],
     ranked_by_class: tuple[Ranked, ...],
+    others: dict[str, Any],
 ) -> ClassEvaluation:
     """Computes all measures of sums over C classes that either engine gathers.
 
-    How many rows were left out is for the caller to fill in.
-
     right, wrong              (C,) rows by predicted class
     confidence, entropy       (B,) right predictions over confidence, wrong ones over entropy
-    confidence_on_unit        likewise in bins of equal width on [0, 1]
-    entropy_on_unit           likewise
     one_vs_rest               (C, B) rows of the class over its probability
     entropy_by_class          (C, B) as entropy, by predicted class
     ranked                    by confidence, entropy, cross-entropy and Brier score, from certain
                               to uncertain, with wrong predictions and Brier score as errors
     ranked_by_class           likewise, by predicted class
+    others                    measures that the engine knows by itself
     """
     by_class = right + wrong
     n, all_right = int(by_class.sum()), right.sum(keepdims=True)
@@ -367,12 +328,9 @@ def evaluation_of(
         cece=float(ece_by_class.mean()),
         uce_entropy=float(expected_gap(entropy)),
         cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
-        **asdict(means),
         **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
-        ccqs=quality_score(confidence_on_unit),
-        ucqs=quality_score(entropy_on_unit),
         rejection_fraction=_REJECTED / 20,
-        rejection_error_rate=error_of_kept(ranked[1], n - n * _REJECTED // 20)[:, 0],
+        rejection_error_rate=wrong_of_kept(ranked[1], n - n * _REJECTED // 20),
         counts_confidence=confidence.n,
         counts_entropy=entropy.n,
         n_by_class=by_class,
@@ -381,26 +339,25 @@ def evaluation_of(
         ause_by_class=ause_by_class,
         ause_bound=bound[:, 0],
         ause_bound_by_class=bound_by_class,
+        **others,
     )
 
 
-def _ause(
-    ranked: tuple[Ranked, ...], right: IntArray, wrong: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """Areas between the sparsification curves and their oracles, (6, S), and their bounds.
+def _ause(ranked: tuple[Ranked, ...], right: IntArray, wrong: IntArray) -> FloatArray:
+    """Areas between the sparsification curves and their oracles, and their bounds, (2, 6, S).
 
     source   Wolf et al. 2024, section 2.2.4
     """
-    # The oracle sorts by the error itself: right before wrong, and by the Brier score.
-    oracle = np.concatenate([areas_of_outcomes(right, wrong), areas(ranked[3])[:, 1:]], axis=1)
-    slack = area_bounds(ranked[3])
-    slack[:, 0] = 0.0
-    found = np.stack(
-        [(areas(each) - oracle, area_bounds(each) + slack) for each in ranked[:3]], axis=1
-    )
-    # (area or bound, sort, segment, merit) to (merit · sort, segment), twice
-    area, bound = found.transpose(0, 3, 1, 2).reshape(2, len(AUSE), -1)
-    return area, bound
+    *sorts, (oracle, slack) = map(areas, ranked)
+    # The oracle sorts by the error itself: by the Brier score, and right rows before wrong ones,
+    # in closed form.
+    n = right + wrong
+    with np.errstate(invalid="ignore"):
+        oracle[0] = (wrong - right * (digamma(n + 1) - digamma(right + 1))) / n
+    slack[0] = 0.0
+    found: FloatArray = np.stack(sorts) + np.stack((-oracle, slack))
+    # (sort, area or bound, merit, segment) to (area or bound, merit · sort, segment)
+    return found.transpose(1, 2, 0, 3).reshape(2, len(AUSE), -1)
 
 
 # ---- from micro-bins
@@ -417,30 +374,30 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     if statistics.n <= 0:
         # Statistics that more was retracted from than came hold no rows.
         statistics = no_class_statistics(statistics.classes)
-    binning, classes = CLASS_BINNING, statistics.classes
-    sixtieths = binning.sixtieths
+    classes = statistics.classes
     all_rows, by_class, one_vs_rest = statistics.tables
-    whole = [_cells(all_rows, i, axis, binning.stride, 1) for i, axis in enumerate(binning.axes)]
+    whole = [_cells(all_rows, i, axis, STRIDE, 1) for i, axis in enumerate(AXES)]
     parts = [
-        _cells(by_class, i, axis, binning.coarse_stride, classes)
-        for i, axis in enumerate(binning.coarse_axes)
+        _cells(by_class, i, axis, COARSE_STRIDE, classes) for i, axis in enumerate(COARSE_AXES)
     ]
     confidence = whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right)
     entropy = whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong)
-    counts, claims = parts[ENTROPY], _cells(one_vs_rest, 0, sixtieths, sixtieths.count, classes)
+    counts, claims = parts[ENTROPY], _cells(one_vs_rest, 0, SIXTIETHS, SIXTIETHS.count, classes)
     wrong = np.bincount(counts.segment, counts.wrong, classes).astype(np.int64)
     return evaluation_of(
         right=np.bincount(counts.segment, counts.right, classes).astype(np.int64),
         wrong=wrong,
-        means=_means_of_sums(statistics, int(wrong.sum())),
         confidence=confidence,
         entropy=entropy,
-        confidence_on_unit=confidence,
-        entropy_on_unit=entropy,
         one_vs_rest=claims.event_bins(bins, claims.right),
         entropy_by_class=counts.event_bins(bins, counts.wrong),
         ranked=_ranked_cells(whole),
         ranked_by_class=_ranked_cells(parts),
+        others={
+            **_means_of_sums(statistics, int(wrong.sum())),
+            "ccqs": quality_score(confidence),
+            "ucqs": quality_score(entropy),
+        },
     )
 
 
@@ -475,12 +432,9 @@ class _Cells:
 
     def ranked(self, lowest: FloatArray | float, highest: FloatArray | float) -> Ranked:
         """Ranks wrong predictions and Brier scores; the latter have these ends in each cell."""
-        errors = self.wrong.astype(np.float64)
-        deviations = (
-            deviation_within(self.n, errors, 0.0, 1.0),
-            deviation_within(self.n, self.brier, lowest, highest),
-        )
-        error, deviation = np.stack((errors, self.brier), axis=1), np.stack(deviations, axis=1)
+        error = np.stack((self.wrong.astype(np.float64), self.brier), axis=1)
+        off = deviation_within(self.n, error[:, 0], 0.0, 1.0)
+        deviation = np.stack((off, deviation_within(self.n, self.brier, lowest, highest)), axis=1)
         return Ranked(self.segments, self.segment, self.n, error, deviation)
 
 
@@ -512,28 +466,26 @@ def _bins_of_cells(
     happened: IntArray | BoolArray,
     claimed: FloatArray,
 ) -> EventBins:
-    def total(values: IntArray | BoolArray | FloatArray) -> FloatArray:
-        sums = np.bincount(cell, values, math.prod(shape))
-        return sums.astype(np.float64, copy=False).reshape(shape)
-
-    return EventBins(n=total(n).astype(np.int64), happened=total(happened), claimed=total(claimed))
+    sums = [np.bincount(cell, one, math.prod(shape)) for one in (n, happened, claimed)]
+    counts, came_true, claims = np.array(sums, np.float64).reshape(3, *shape)
+    return EventBins(counts.astype(np.int64), came_true, claims)
 
 
-def _means_of_sums(statistics: ClassStatistics, wrong: int) -> ClassMeans:
+def _means_of_sums(statistics: ClassStatistics, wrong: int) -> dict[str, float]:
     n, sums = statistics.n, statistics.sums
     opinions = round(sums["opinions"])
     doubt = _ratio(sums["doubt"], n)
-    return ClassMeans(
-        nll=_ratio(sums["cross_entropy"], n),
-        brier=_ratio(sums["brier"], n),
-        sharpness=max(_ratio(sums["doubt_squared"], n) - doubt * doubt, 0.0) if n else doubt,
-        overconfidence=1.0 - _ratio(sums["doubt"] - sums["doubt_where_right"], wrong),
-        underconfidence=_ratio(sums["doubt_where_right"], n - wrong),
-        entropy=_ratio(sums["entropy"], n),
-        opinions=opinions,
-        aleatoric=_ratio(sums["aleatoric"], opinions),
-        epistemic=_ratio(sums["epistemic"], opinions),
-    )
+    return {
+        "nll": _ratio(sums["cross_entropy"], n),
+        "brier": _ratio(sums["brier"], n),
+        "sharpness": max(_ratio(sums["doubt_squared"], n) - doubt * doubt, 0.0) if n else doubt,
+        "overconfidence": 1.0 - _ratio(sums["doubt"] - sums["doubt_where_right"], wrong),
+        "underconfidence": _ratio(sums["doubt_where_right"], n - wrong),
+        "entropy": _ratio(sums["entropy"], n),
+        "opinions": opinions,
+        "aleatoric": _ratio(sums["aleatoric"], opinions),
+        "epistemic": _ratio(sums["epistemic"], opinions),
+    }
 
 
 def _ratio(total: float, n: int) -> float:
@@ -568,20 +520,23 @@ def evaluate_class_rows(
         return _bins_of_rows(value, happened, bins, kind)
 
     of_class = [rows.predicted == c for c in range(rows.classes)]
-    evaluation = evaluation_of(
+    return evaluation_of(
         right=np.bincount(rows.predicted[rows.right], minlength=rows.classes),
         wrong=np.bincount(rows.predicted[~rows.right], minlength=rows.classes),
-        means=_means_of_rows(rows),
         confidence=by(rows.confidence, rows.right),
         entropy=by(rows.entropy, ~rows.right),
-        confidence_on_unit=by(rows.confidence, rows.right, "equal-width"),
-        entropy_on_unit=by(rows.entropy, ~rows.right, "equal-width"),
         one_vs_rest=_stacked([by(p, rows.label == c) for c, p in enumerate(rows.probabilities)]),
         entropy_by_class=_stacked([by(rows.entropy[c], ~rows.right[c]) for c in of_class]),
         ranked=_ranked_rows(rows, np.zeros(rows.n, np.int64), 1),
         ranked_by_class=_ranked_rows(rows, rows.predicted, rows.classes),
+        others={
+            **_means_of_rows(rows),
+            "ccqs": quality_score(by(rows.confidence, rows.right, "equal-width")),
+            "ucqs": quality_score(by(rows.entropy, ~rows.right, "equal-width")),
+            "without_truth": rows.without_truth,
+            "refused": rows.refused,
+        },
     )
-    return replace(evaluation, without_truth=rows.without_truth, refused=rows.refused)
 
 
 def nothing_to_evaluate(rows: int, without_truth: int, classes: int) -> EvaluationError:
@@ -605,11 +560,7 @@ def _bins_of_rows(
 
 
 def _stacked(each: list[EventBins]) -> EventBins:
-    return EventBins(
-        n=np.stack([bins.n for bins in each]),
-        happened=np.stack([bins.happened for bins in each]),
-        claimed=np.stack([bins.claimed for bins in each]),
-    )
+    return EventBins(*map(np.stack, zip(*each, strict=True)))
 
 
 def _ranked_rows(rows: ClassRows, segment: IntArray, segments: int) -> tuple[Ranked, ...]:
@@ -619,19 +570,19 @@ def _ranked_rows(rows: ClassRows, segment: IntArray, segments: int) -> tuple[Ran
     return tuple(rank_rows(each, errors, segment, segments) for each in uncertainties)
 
 
-def _means_of_rows(rows: ClassRows) -> ClassMeans:
+def _means_of_rows(rows: ClassRows) -> dict[str, float]:
     wrong = ~rows.right
-    return ClassMeans(
-        nll=float(rows.cross_entropy.mean()),
-        brier=float(rows.brier.mean()),
-        sharpness=float(np.var(rows.confidence)),
-        overconfidence=_mean(rows.confidence[wrong]),
-        underconfidence=_mean(1.0 - rows.confidence[rows.right]),
-        entropy=float(rows.entropy.mean()),
-        opinions=0 if rows.aleatoric is None else rows.n,
-        aleatoric=_mean(rows.aleatoric),
-        epistemic=_mean(rows.epistemic),
-    )
+    return {
+        "nll": float(rows.cross_entropy.mean()),
+        "brier": float(rows.brier.mean()),
+        "sharpness": float(np.var(rows.confidence)),
+        "overconfidence": _mean(rows.confidence[wrong]),
+        "underconfidence": _mean(1.0 - rows.confidence[rows.right]),
+        "entropy": float(rows.entropy.mean()),
+        "opinions": 0 if rows.aleatoric is None else rows.n,
+        "aleatoric": _mean(rows.aleatoric),
+        "epistemic": _mean(rows.epistemic),
+    }
 
 
 def _mean(values: FloatArray | None) -> float:

@@ -42,13 +42,12 @@ _STEPS = 240
 # Steps an octave where it is small.
 _PER_OCTAVE = 8
 
-# Position of an axis in ClassBinning.axes.
+# Position of an axis in AXES.
 CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
 
-# The tables. ALL_ROWS is keyed axis · stride + micro-bin, BY_CLASS, of the predicted class,
-# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. In ONE_VS_REST
-# every row is counted once for each class, keyed class · sixtieths.count + bin of that class's
-# probability.
+# The tables. ALL_ROWS is keyed axis · STRIDE + micro-bin, BY_CLASS, of the predicted class,
+# (axis · C + class) · COARSE_STRIDE + coarse bin. In ONE_VS_REST every row is counted once for
+# each class, keyed class · SIXTIETHS.count + bin of that class's probability.
 ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
 
 # Their columns: rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score. In
@@ -219,61 +218,6 @@ class UncertaintyAxis:
         return self.count - 1 - index if self.falling else index
 
 
-class ClassBinning:
-    """The micro-bins of class probabilities; there is one such value, CLASS_BINNING."""
-
-    @cached_property
-    def axes(self) -> tuple[UncertaintyAxis, ...]:
-        """Confidence, entropy over log C, cross-entropy in nats, half the Brier score."""
-        # No float32 lies between 1 − 2^-24 and 1: a finer confidence is not reported.
-        steps = np.arange(_STEPS // 16, _STEPS)
-        doubt = np.append(_octaves(-24, -4, _PER_OCTAVE), steps[steps % 4 > 0] / _STEPS)
-        return _axes(doubt, _octaves(-24, 7, 4 * _PER_OCTAVE))
-
-    @cached_property
-    def coarse_axes(self) -> tuple[UncertaintyAxis, ...]:
-        """Fewer bins along each axis, for the sums of every class; their edges are edges too."""
-        return _axes(_octaves(-16, -6, _PER_OCTAVE // 4), _octaves(-16, 7, _PER_OCTAVE // 2))
-
-    @cached_property
-    def coarse_of(self) -> tuple[IntArray, ...]:
-        """For each axis, (count,) coarse bin of each bin."""
-        pairs = zip(self.coarse_axes, self.axes, strict=True)
-        return tuple(coarse.index(fine.lower) for coarse, fine in pairs)
-
-    @cached_property
-    def stride(self) -> int:
-        """Bins of the axis that has most."""
-        return max(axis.count for axis in self.axes)
-
-    @cached_property
-    def coarse_stride(self) -> int:
-        """Bins of the coarse axis that has most."""
-        return max(axis.count for axis in self.coarse_axes)
-
-    @cached_property
-    def sixtieths(self) -> UncertaintyAxis:
-        """Bins of the probability of a class, predicted or not."""
-        return UncertaintyAxis(_with_sixtieths(np.zeros(0)))
-
-    @cached_property
-    def hash(self) -> str:
-        """Hexadecimal digest of every edge and unit."""
-        axes = (*self.axes, *self.coarse_axes, self.sixtieths)
-        return digest((axis.edges for axis in axes), f"{EXPONENT} {COMPANION_EXPONENT}")
-
-
-CLASS_BINNING = ClassBinning()
-
-
-def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
-    """(count,) number of the bin of equal width on [0, 1] that each bin of an axis lies in.
-
-    bins  a divisor of 60, so that no bin of the axis is cut
-    """
-    return UncertaintyAxis(np.linspace(0.0, 1.0, bins + 1)).index(axis.lower)
-
-
 def _axes(doubt: FloatArray, cross_entropy: FloatArray) -> tuple[UncertaintyAxis, ...]:
     low = UncertaintyAxis(_with_sixtieths(doubt))
     return (
@@ -296,6 +240,39 @@ def _with_sixtieths(edges: FloatArray) -> FloatArray:
     return np.unique(
         np.concatenate([edges, *(np.linspace(0.0, 1.0, bins + 1) for bins in DIVISORS)])
     )
+
+
+# No float32 lies between 1 − 2^-24 and 1: a finer confidence is not reported.
+_ORDINARY = np.arange(_STEPS // 16, _STEPS)
+_DOUBT = np.append(_octaves(-24, -4, _PER_OCTAVE), _ORDINARY[_ORDINARY % 4 > 0] / _STEPS)
+
+# Confidence, entropy over log C, cross-entropy in nats, half the Brier score.
+AXES = _axes(_DOUBT, _octaves(-24, 7, 4 * _PER_OCTAVE))
+
+# Fewer bins along each axis, for the sums of every class; their edges are edges too.
+COARSE_AXES = _axes(_octaves(-16, -6, _PER_OCTAVE // 4), _octaves(-16, 7, _PER_OCTAVE // 2))
+
+# For each axis, (count,) coarse bin of each bin.
+_COARSE_OF = tuple(c.index(fine.lower) for c, fine in zip(COARSE_AXES, AXES, strict=True))
+
+# Bins of the axis that has most.
+STRIDE, COARSE_STRIDE = (max(axis.count for axis in axes) for axes in (AXES, COARSE_AXES))
+
+# Bins of the probability of a class, predicted or not.
+SIXTIETHS = UncertaintyAxis(_with_sixtieths(np.zeros(0)))
+
+# Hexadecimal digest of every edge and unit.
+BIN_HASH = digest(
+    (axis.edges for axis in (*AXES, *COARSE_AXES, SIXTIETHS)), f"{EXPONENT} {COMPANION_EXPONENT}"
+)
+
+
+def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
+    """(count,) number of the bin of equal width on [0, 1] that each bin of an axis lies in.
+
+    bins  a divisor of 60, so that no bin of the axis is cut
+    """
+    return UncertaintyAxis(np.linspace(0.0, 1.0, bins + 1)).index(axis.lower)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,11 +301,10 @@ class ClassStatistics(ExactStatistics):
 
 def table_shapes(classes: int) -> tuple[tuple[int, int], ...]:
     """Columns, and the first key beyond the bins, of each table."""
-    axes = len(CLASS_BINNING.axes)
     return (
-        (SQUARES + 1, axes * CLASS_BINNING.stride),
-        (SQUARES + 1, axes * classes * CLASS_BINNING.coarse_stride),
-        (VALUE + 1, classes * CLASS_BINNING.sixtieths.count),
+        (SQUARES + 1, len(AXES) * STRIDE),
+        (SQUARES + 1, len(AXES) * classes * COARSE_STRIDE),
+        (VALUE + 1, classes * SIXTIETHS.count),
     )
 
 
@@ -360,26 +336,25 @@ def observe_classes(
 
 
 def _observed(rows: ClassRows) -> ClassStatistics:
-    binning = CLASS_BINNING
     value = np.stack([rows.confidence, rows.entropy, rows.cross_entropy, rows.brier / 2])
-    index = np.stack([axis.index(v) for axis, v in zip(binning.axes, value, strict=True)])
+    index = np.stack([axis.index(v) for axis, v in zip(AXES, value, strict=True)])
     value[2:] = 0.0
     columns = (np.broadcast_to(rows.right, value.shape), value, np.tile(rows.brier, (4, 1)))
 
-    axis = np.arange(len(binning.axes))[:, None]
-    all_rows = _table(index + axis * binning.stride, columns)
+    axis = np.arange(len(AXES))[:, None]
+    all_rows = _table(index + axis * STRIDE, columns)
 
     # Of many classes few are predicted in one batch: only those get dense cells.
     predicted, place = np.unique(rows.predicted, return_inverse=True)
-    coarse = np.stack([of[i] for of, i in zip(binning.coarse_of, index, strict=True)])
-    stride = binning.coarse_stride
-    packed = _table((axis * predicted.size + place) * stride + coarse, columns)
-    segment, within = np.divmod(packed.keys, stride)
+    coarse = np.stack([of[i] for of, i in zip(_COARSE_OF, index, strict=True)])
+    packed = _table((axis * predicted.size + place) * COARSE_STRIDE + coarse, columns)
+    segment, within = np.divmod(packed.keys, COARSE_STRIDE)
     segment = segment // predicted.size * rows.classes + predicted[segment % predicted.size]
-    by_class = SparseSums(segment * stride + within, packed.values, packed.spill_keys, packed.spill)
+    keys = segment * COARSE_STRIDE + within
+    by_class = SparseSums(keys, packed.values, packed.spill_keys, packed.spill)
 
-    cell = binning.sixtieths.index(rows.probabilities)
-    cell += np.arange(rows.classes)[:, None] * binning.sixtieths.count
+    cell = SIXTIETHS.index(rows.probabilities)
+    cell += np.arange(rows.classes)[:, None] * SIXTIETHS.count
     of_class = np.zeros(cell.shape, bool)
     of_class[rows.label, np.arange(rows.n)] = True
     tables = all_rows, by_class, _table(cell, (of_class, rows.probabilities))

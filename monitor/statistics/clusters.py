@@ -73,32 +73,25 @@ class ClusterState:
     sums: FloatArray
 
 
+def no_clusters(axes: int) -> ClusterState:
+    """The state before any row."""
+    none, sums = np.zeros(0, np.int64), np.zeros((axes, 0))
+    return ClusterState(axes, 0, none.astype(np.uint64), none, sums[0], sums)
+
+
+@dataclass(slots=True)
 class ClusterMemory:
     """Remembers clusters that may go on, and tells what came before in each.
 
     A cluster is forgotten by rows, not by time: labels that come hours late are as much in
     clusters as live ones.
 
-    axes   A; all rows have as many
+    state  all that it holds; another one with every row
     limit  rows of others after which a cluster is forgotten; so many clusters are there at most
     """
 
-    def __init__(self, axes: int, limit: int = 65536) -> None:
-        self.limit = limit
-        none = np.zeros(0, np.int64)
-        ids, sums = none.astype(np.uint64), np.zeros((axes, 0))
-        self._state = ClusterState(axes, 0, ids, none, sums[0], sums)
-
-    def state(self) -> ClusterState:
-        """Returns all that it holds; cheap."""
-        return self._state
-
-    @classmethod
-    def restored(cls, state: ClusterState, limit: int = 65536) -> ClusterMemory:
-        """Makes a memory that goes on as the one that gave the state."""
-        memory = cls(state.axes, limit)
-        memory._state = state
-        return memory
+    state: ClusterState
+    limit: int = 65536
 
     def before(
         self, cluster: ClusterArray, x: FloatArray, *, back: bool = False
@@ -129,7 +122,7 @@ class ClusterMemory:
         inside = earlier - earlier[:, start][:, group]
         total = np.add.reduceat(values, start, axis=1)
 
-        known = self._state
+        known = self.state
         first_row = known.counted + by_id[start]
         last = known.counted + by_id[np.append(start[1:], ids.size) - 1]
 
@@ -158,7 +151,7 @@ class ClusterMemory:
         return EarlierRows(rows, sums)
 
     def _remember(self, seen: ClusterState, replaced: IntArray) -> None:
-        known = self._state
+        known = self.state
         stays = np.ones(known.ids.size, bool)
         stays[replaced] = False
         ids = np.append(known.ids[stays], seen.ids)
@@ -167,7 +160,7 @@ class ClusterMemory:
         sums = np.append(known.sums[:, stays], seen.sums, axis=1)
         recent = np.flatnonzero(seen.counted - last <= self.limit)
         order = recent[np.argsort(ids[recent], kind="stable")]
-        self._state = ClusterState(
+        self.state = ClusterState(
             seen.axes, seen.counted, ids[order], last[order], rows[order], sums[:, order]
         )
 

@@ -18,18 +18,20 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import ndtri
 
-from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
+from monitor.frames.cholesky import add_up, factorise, log_determinant, positive_definite, whiten
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics import measures
 from monitor.statistics.clusters import design_effect_of_rows
-from monitor.statistics.evaluation import (
+from monitor.statistics.measures import (
     TAU,
+    BinSums,
     DimensionMeasures,
     Evaluation,
     EvaluationError,
     JointMeasures,
+    Marginals,
+    ReliabilityBins,
 )
-from monitor.statistics.measures import BinSums, Marginals, ReliabilityBins
 from monitor.statistics.observations import axis_degrees
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
@@ -52,7 +54,7 @@ def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> tuple[Float
     """
     order = np.array(space.order)
     factor = factorise(covariance[:, order[:, None], order])
-    usable = np.isfinite(factor[-1, -1])
+    usable = positive_definite(factor)
     if not usable.any():
         raise EvaluationError(
             f"no edges to freeze: of {covariance.shape[0]} reference rows none has a positive "
@@ -171,7 +173,8 @@ class BinCut:
         self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
     ) -> ReliabilityBins:
         lower, upper = ends or (float(axis.min()), float(axis.max()))
-        edges = measures.equal_width_edges(lower, upper, self.count)
+        # A constant axis is one bin.
+        edges = np.linspace(lower, upper, (1 if lower == upper else self.count) + 1)
         return measures.bins_between(rows, axis, edges)
 
 
@@ -185,18 +188,6 @@ def _cut(cut: BinCut, i: int, rows: BinSums) -> tuple[ReliabilityBins, Reliabili
         return cut.between_edges(i, rows, rows.lower)
     bins = bins_equal_count(rows, cut.count)
     return bins, bins
-
-
-def _as_bins(
-    axis: FloatArray,
-    variance: FloatArray,
-    squared_error: FloatArray,
-    nees: FloatArray,
-    within: BoolArray,
-) -> BinSums:
-    """Makes a bin of each row."""
-    ones = np.ones(axis.size, np.int64)
-    return BinSums(axis, axis, ones, variance, squared_error, nees, within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +277,7 @@ def evaluate_rows(
     order = np.array(space.order)
     factor = factorise(covariance[labelled][:, order[:, None], order])
     # A bad covariance is NaN from its first bad pivot on.
-    usable = np.isfinite(factor[-1, -1]) & np.isfinite(mean[labelled]).all(axis=1)
+    usable = positive_definite(factor) & np.isfinite(mean[labelled]).all(axis=1)
     kept = np.flatnonzero(labelled)[usable]
     if kept.size == 0:
         raise EvaluationError(
@@ -348,7 +339,8 @@ def _dimension(
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    bins = _cut(cut, i, _as_bins(sigma, variance, squared_error, nees, within))
+    ones = np.ones(n, np.int64)
+    bins = _cut(cut, i, BinSums(sigma, sigma, ones, variance, squared_error, nees, within))
     kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
     # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
     quantiles = ndtri(tau)
@@ -376,7 +368,8 @@ def _joint(
     log_det = log_determinant(factor, k)
     within = nees[:, None] <= measures.chi_square_quantiles(tau, k)
     deviation = joint_deviation(factor, k)
-    rows = _as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within)
+    ones, none = np.ones(nees.size, np.int64), np.zeros_like(nees)
+    rows = BinSums(deviation, deviation, ones, deviation**2, none, nees, within)
     bins, _ = _cut(cut, -1, rows)
     return JointMeasures(
         k=k,

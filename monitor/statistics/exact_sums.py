@@ -80,15 +80,9 @@ class ExactSum:
     @property
     def value(self) -> FloatArray:
         """The sums as floats, each rounded once more."""
-        return to_float(self.low, self.high, self.exponent)
-
-
-def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatArray:
-    """Turns limbs in units of 2^exponent into floats."""
-    power = np.asarray(exponent, dtype=np.int32)
-    return np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
-        low.astype(np.float64), power
-    )
+        high = np.ldexp(self.high.astype(np.float64), self.exponent + LIMB_BITS)
+        value: FloatArray = high + np.ldexp(self.low.astype(np.float64), self.exponent)
+        return value
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,13 +109,7 @@ class SparseSums:
     @property
     def width(self) -> int:
         """Columns of a cell."""
-        width: int = self.values.shape[1]
-        return width
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        return sum(a.nbytes for a in (self.keys, self.values, self.spill_keys, self.spill))
+        return int(self.values.shape[1])
 
     def between(self, first: int, end: int) -> SparseSums:
         """Selects the cells with first ≤ key < end; their keys are then counted from `first`."""

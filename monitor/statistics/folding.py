@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from monitor.frames.cholesky import add_up
-from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.frame import MatchedClasses, MatchedRows, TrackIds
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import (
@@ -29,6 +29,7 @@ from monitor.statistics.clusters import (
     EarlierRows,
     cluster_id,
     clustered,
+    no_clusters,
 )
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.observations import (
@@ -38,7 +39,7 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.stage import SliceStatistics, by_slot, together
+from monitor.statistics.state import SliceStatistics, by_slot, together
 from monitor.statistics.windows import Frame, PaneAccumulator, PaneChanges, PaneKey, Windows
 
 # In place of a pane's number, for rows without a stamp.
@@ -51,35 +52,21 @@ CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Chunk:
-    """At most CHUNK rows of one kind, of whole or cut frames."""
-
-    rows: list[MatchedRows]
-    slot: IntArray
-    cluster: ClusterArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Slots:
     """Places of the rows of a fold.
 
     places    slice and pane of every slot
     kinds     (G,) ascending: slots of one pane and timeliness, ordered by slice
     live      (G,) true where the rows of a slot came in time
-    of_frame  slot of each row, by frame
-    epochs    pane number of the finest windows, by frame
+    slot      (N,) of each row
+    cluster   (N,) the track of each row, within its source, slice and pane of the finest windows
     """
 
     places: list[tuple[int, PaneKey]]
     kinds: IntArray
     live: BoolArray
-    of_frame: list[IntArray]
-    epochs: list[int]
-
-    @property
-    def count(self) -> int:
-        """Number of slots, G."""
-        return len(self.places)
+    slot: IntArray
+    cluster: ClusterArray
 
     @classmethod
     def plan(cls, group: Sequence[MatchedRows], windows: Windows, clock_ns: int | None) -> Slots:
@@ -98,8 +85,7 @@ class Slots:
         kind_of, index = np.divmod(used, width)
         places = [(i, names[k][0]) for i, k in zip(index.tolist(), kind_of.tolist(), strict=True)]
         live = np.array([names[k][1] for k in kind_of.tolist()])
-        ends = np.cumsum([code.size for code in codes])[:-1]
-        return cls(places, kind_of, live, np.split(slot.astype(np.int64), ends), epochs)
+        return cls(places, kind_of, live, slot.astype(np.int64), _clusters(group, epochs))
 
     def came_in_time(
         self, space: Space, binning: Binning, cells: SparseSums, stage: int
@@ -112,51 +98,48 @@ class Slots:
             yield cells.between(first * size, end * size).moved(size, np.array(target))
 
 
+# At most CHUNK rows of one kind, of whole or cut frames, and their slots and clusters.
+Chunk = tuple[list[MatchedRows], IntArray, ClusterArray]
+
+
 def chunks(group: Sequence[MatchedRows], slots: Slots) -> Iterator[Chunk]:
     """Puts frames together in chunks, and cuts those that are larger than one."""
+    end = 0
     for pieces in _pieces(group, CHUNK):
-        yield Chunk(
-            [rows for rows, _, _ in pieces],
-            np.concatenate([slots.of_frame[i][part] for _, i, part in pieces]),
-            _clusters([(rows, slots.epochs[i]) for rows, i, _ in pieces]),
-        )
+        start, end = end, end + sum(rows.n for rows in pieces)
+        yield pieces, slots.slot[start:end], slots.cluster[start:end]
 
 
-def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[tuple[Frame, int, slice]]]:
-    """Gathers at most so many rows: frames or pieces of these, frame number, rows of the frame."""
-    gathered: list[tuple[Frame, int, slice]] = []
+def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[Frame]]:
+    """Gathers at most so many rows, of whole frames or pieces of these, in their order."""
+    gathered: list[Frame] = []
     n = 0
-    for i, frame in enumerate(frames):
+    for frame in frames:
         for start in range(0, frame.n, most):
-            part = slice(start, start + most)
-            piece = frame if frame.n <= most else frame.take(part)
+            piece = frame if frame.n <= most else frame.take(slice(start, start + most))
             if n + piece.n > most:
                 yield gathered
                 gathered, n = [], 0
-            gathered.append((piece, i, part))
+            gathered.append(piece)
             n += piece.n
     if gathered:
         yield gathered
 
 
-def _clusters(pieces: list[tuple[MatchedRows, int]]) -> ClusterArray:
-    """Numbers the track of every row within its source, slice and finest pane."""
-    cluster = np.full(sum(rows.n for rows, _ in pieces), ALONE)
-    known = [(rows, rows.tracks, epoch) for rows, epoch in pieces if rows.tracks is not None]
-    if not known:
-        return cluster
-    n = [rows.n for rows, _, _ in known]
-    ids = cluster_id(
-        (
-            np.concatenate([tracks.id for _, tracks, _ in known]),
-            np.concatenate([rows.slices for rows, _, _ in known]),
-            np.repeat([rows.source for rows, _, _ in known], n),
-            np.repeat([epoch for _, _, epoch in known], n),
+def _clusters(group: Sequence[MatchedRows], epochs: list[int]) -> ClusterArray:
+    n = [rows.n for rows in group]
+    cluster = np.full(sum(n), ALONE)
+    known = np.repeat([rows.tracks is not None for rows in group], n)
+    if known.any():
+        tracks = TrackIds.joined([rows.tracks for rows in group if rows.tracks is not None])
+        known[known] = tracks.known
+        columns = (
+            np.concatenate([rows.slices for rows in group]),
+            np.repeat([rows.source for rows in group], n),
+            np.repeat(epochs, n),
         )
-    )
-    ids[~np.concatenate([tracks.known for _, tracks, _ in known])] = ALONE
-    there = np.concatenate([np.full(rows.n, rows.tracks is not None) for rows, _ in pieces])
-    cluster[there] = ids
+        ids = tracks.id[tracks.known]
+        cluster[known] = cluster_id((ids, *(column[known] for column in columns)))
     return cluster
 
 
@@ -184,7 +167,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
 
     def clusters(self) -> dict[Space, ClusterState]:
         """Returns the tracks that may go on, as of the rows that were folded; by space."""
-        return {space: memory.state() for space, memory in self._memory.items()}
+        return {space: memory.state for space, memory in self._memory.items()}
 
     def restore_clusters(self, states: Mapping[Space, ClusterState]) -> None:
         """Goes on with the tracks of another accumulator, instead of our own.
@@ -197,7 +180,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
                     f"clusters: {state.axes} axes, where {', '.join(space.names)} have {axes}: "
                     "restore them to the space they are of."
                 )
-        self._memory = {space: ClusterMemory.restored(state) for space, state in states.items()}
+        self._memory = {space: ClusterMemory(state) for space, state in states.items()}
 
     def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
         """Folds at most CHUNK rows at one stage, or one slice, in a step."""
@@ -209,7 +192,9 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             slots = Slots.plan(group, self.windows, self.clock_ns)
             chunk_sums: list[list[SlotSums]] = []
             for chunk in chunks(group, slots):
-                chunk_sums.append((yield from self._summed(space, chunk, slots.count, memory)))
+                chunk_sums.append(
+                    (yield from self._summed(space, chunk, len(slots.places), memory))
+                )
             # One stage where the other is the very same, down to what came before.
             same = all(raw is made for raw, made in chunk_sums)
             sums: list[SlotSums] = []
@@ -238,16 +223,16 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         self, space: Space, chunk: Chunk, slots: int, memory: dict[Space, ClusterMemory]
     ) -> Generator[None, None, list[SlotSums]]:
         """Sums of a chunk at both stages; the very same object where nothing was changed."""
-        unchanged, retracts = chunk.rows[0].unchanged, chunk.rows[0].retracts
-        raw = made = measure(space, [(rows.error, rows.covariance) for rows in chunk.rows])
+        frames, slot, cluster = chunk
+        unchanged, retracts = frames[0].unchanged, frames[0].retracts
+        raw = made = measure(space, [(rows.error, rows.covariance) for rows in frames])
         yield
         if not unchanged:
             made = measure(
                 space,
-                [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in chunk.rows],
+                [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in frames],
             )
             yield
-        slot, cluster = chunk.slot, chunk.cluster
         sound = raw.regular if made is raw else raw.regular & made.regular
         if not sound.all():
             # Both stages are of the same detections.
@@ -256,7 +241,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         before = None
         if cluster.any():
             if space not in memory:
-                memory[space] = ClusterMemory(2 * (space.k + 1))
+                memory[space] = ClusterMemory(no_clusters(2 * (space.k + 1)))
             # The axes of the raw stage first, then those of the recalibrated one.
             degrees = axis_degrees(space)
             x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
@@ -305,7 +290,7 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
             for pieces in _pieces(
                 group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
             ):
-                found = found.merge(self._observed([rows for rows, _, _ in pieces]))
+                found = found.merge(self._observed(pieces))
                 yield
             changes.put(index, key, found.negated() if retracts else found)
             yield

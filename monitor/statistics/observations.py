@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from monitor.frames.cholesky import (
     whiten_rows,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.statistics.bins import EXPONENT, Binning, Column
+from monitor.statistics.bins import EXPONENT, Binning, Column, chi_square
 from monitor.statistics.clusters import EarlierRows, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
@@ -64,8 +64,7 @@ def finished(steps: Generator[None, None, Result]) -> Result:
         try:
             next(steps)
         except StopIteration as end:
-            result: Result = end.value
-            return result
+            return cast(Result, end.value)
 
 
 # Errors (n, K) and covariances (n, K, K) as they came.
@@ -96,8 +95,7 @@ class Measured:
     @property
     def n(self) -> int:
         """Number of detections."""
-        n: int = self.error.shape[1]
-        return n
+        return int(self.error.shape[1])
 
     @cached_property
     def regular(self) -> BoolArray:
@@ -273,8 +271,8 @@ def _cells(
 
     # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
     rank = np.empty((axes, n), np.uint8)
-    rank[:k] = _rank(rows.nees[:k], binning.chi_square(1))
-    rank[k:] = _rank(rows.nees[k:], binning.chi_square(k_joint))
+    rank[:k] = _rank(rows.nees[:k], chi_square(binning.tau, 1))
+    rank[k:] = _rank(rows.nees[k:], chi_square(binning.tau, k_joint))
     flat *= levels + 1
     flat += rank.ravel()
     counts = np.bincount(flat, minlength=keys.size * (levels + 1)).reshape(-1, levels + 1)

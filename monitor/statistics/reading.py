@@ -23,11 +23,15 @@ from monitor.statistics.bins import LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
-from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
-from monitor.statistics.measures import ReliabilityBins
+from monitor.statistics.measures import (
+    DimensionMeasures,
+    Evaluation,
+    JointMeasures,
+    ReliabilityBins,
+)
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import (
+from monitor.statistics.state import (
     AxisCells,
     SliceStatistics,
     StageStatistics,
@@ -67,7 +71,7 @@ class OccupiedCells:
             cells, axis = cells.take(kept), axis[kept]
             for column in (cells.squared_error, cells.nees, cells.within):
                 np.maximum(column, 0, out=column)
-        return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
+        return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.space.k + 2)))
 
     def axis(self, i: int) -> AxisCells:
         """Selects the micro-bins of one axis."""
@@ -157,7 +161,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
     variance, error = held.totals(held.cells.variance), held.totals(held.cells.error)
     squared_error = held.totals(held.cells.squared_error) * per_row
     sigma, ratio = statistics.sigma, median[:-1] / chi_square((0.5,), 1)
-    nll = _HALF_LOG_TAU + statistics.log_sigma * per_row + 0.5 * nees[:-1]
+    nll = _HALF_LOG_TAU + statistics.companion["log_sigma"] * per_row + 0.5 * nees[:-1]
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
     distance = error[:-1, None] - binning.normal * sigma[:, None]
     pinball = (tau * distance - statistics.shortfall) * per_row
@@ -192,7 +196,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
         tau=tau,
         qce_by_tau=measures.qce_by_tau(joint_bins.with_rows(cut.fewest_rows), tau),
         coverage_by_tau=within[-1],
-        deviation=_deviation(held.axis(statistics.joint_axis)),
+        deviation=_deviation(held.axis(statistics.space.k)),
         bins=joint_bins,
     )
     return Evaluation(rows=n, tau=tau, dimensions=dimensions, joint=joint)
@@ -200,7 +204,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
 
 def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray, list[float]]:
     """Reads the median of NEES, the kurtosis of z and the design effect of each axis, (K + 1,)."""
-    axes, bins = statistics.joint_axis + 1, statistics.binning.nees
+    axes, bins = statistics.space.k + 1, statistics.binning.nees
     counts = np.zeros((axes, bins.count), np.int64)
     # Below 0 where more was retracted than came.
     counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)
@@ -208,7 +212,8 @@ def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray,
     centre, capped = _centres(bins, axes - 1, len(statistics.space.joint))
     weighted = counts * capped
     mean, square = weighted.sum(axis=1) / np.maximum(n, 1), (weighted * capped).sum(axis=1)
-    columns = (n, mean, square, statistics.cross, statistics.beside)
+    sums = statistics.companion
+    columns = (n, mean, square, sums["cross"], sums["beside"])
     effect = [
         design_effect(rows, m, q, statistics.pairs, cross, beside)
         for rows, m, q, cross, beside in zip(*(column.tolist() for column in columns), strict=True)

@@ -17,16 +17,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from monitor.frames.frame import MatchedClasses, MatchedRows
-from monitor.frames.slices import TOTAL, Slice, label
-from monitor.frames.space import Space
-from monitor.statistics.stage import SliceStatistics
 
 # Votes of frames that agree before time is taken to have jumped ahead, as after a pause, or
 # back, as when a recording is played again: then windows begin anew. A frame that is
@@ -273,7 +270,7 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
     def _taken(self) -> list[Frame]:
         waiting, outdated = self._waiting, self._outdated
         self._waiting, self._rows, self._outdated = [], 0, 0
-        waiting[:outdated] = [rows.unstamped() for rows in waiting[:outdated]]
+        waiting[:outdated] = [replace(rows, stamp_ns=None) for rows in waiting[:outdated]]
         return waiting
 
     @abstractmethod
@@ -341,16 +338,11 @@ class PaneAccumulator(ABC, Generic[Frame, S]):
     def _settle(self) -> Iterator[None]:
         """Brings panes of earlier times to where they belong: a pane in a step."""
         while self._aside:
+            changes = PaneChanges(self)
             for index, panes in self._aside[0].items():
-                together: S | None = None
-                for held in panes.values():
-                    together = held if together is None else together.merge(held)
-                    yield
-                if together is not None:
-                    older = dict(self.panes.get(index, {}))
-                    put(older, self.windows.oldest, together)
-                    self.panes = {**self.panes, index: older}
+                yield from changes.put_all(index, panes, timely=False)
             self._aside.popleft()
+            self.take(changes)
 
 
 class PaneChanges(Generic[S]):
@@ -407,37 +399,6 @@ class PaneChanges(Generic[S]):
 
 # ---- totals
 
-# Slices (or totals) by name, with their statistics.
-Named = tuple[tuple[str, SliceStatistics], ...]
-
-
-@dataclass(slots=True)
-class SliceTotals:
-    """The last total of each space, with the (immutable) slices it was made from."""
-
-    _last: dict[Space, tuple[tuple[SliceStatistics, ...], SliceStatistics]] = field(
-        default_factory=dict
-    )
-
-    def read(self, slices: list[tuple[Slice, SliceStatistics]]) -> Generator[None, None, Named]:
-        """Adds up the slices of each space, overflow included; one merge a step."""
-        taken = {entry.name for entry, _ in slices}
-        totals: list[tuple[str, SliceStatistics]] = []
-        for space in dict.fromkeys(entry.space for entry, _ in slices):
-            parts = tuple(statistics for entry, statistics in slices if entry.space == space)
-            known = self._last.get(space)
-            if known is None or not _same(known[0], parts):
-                total = parts[0]
-                for part in parts[1:]:
-                    total = total.merge(part)
-                    yield
-                known = self._last[space] = parts, total
-            name = label(TOTAL, space, taken)
-            taken.add(name)
-            totals.append((name, known[1]))
-        return tuple(totals)
-
-
 Parts = tuple[S, ...]
 
 
@@ -467,9 +428,9 @@ class WindowTotals(Generic[S]):
 
     def _total(self, key: tuple[int, int], parts: Parts[S]) -> S:
         last = self._last.get(key)
-        if last is not None and _same(last[0], parts):
+        if last is not None and same_parts(last[0], parts):
             return last[2]
-        before = last[1] if last is not None and _same(last[0][:-1], parts[:-1]) else None
+        before = last[1] if last is not None and same_parts(last[0][:-1], parts[:-1]) else None
         if before is None and len(parts) > 1:
             before = reduce(lambda total, part: total.merge(part), parts[:-1])
         total = parts[-1] if before is None else before.merge(parts[-1])
@@ -478,5 +439,6 @@ class WindowTotals(Generic[S]):
         return total
 
 
-def _same(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
+def same_parts(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
+    """Tells that both hold the very same objects."""
     return list(map(id, left)) == list(map(id, right))

@@ -20,17 +20,19 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
-    CLASS_BINNING,
+    BIN_HASH,
     ClassStatistics,
     no_class_statistics,
     table_shapes,
 )
-from monitor.statistics.stage import SliceStatistics, StageStatistics, no_stage_statistics
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
+    SliceStatistics,
     Slicing,
+    StageStatistics,
     StatisticsState,
+    no_stage_statistics,
     unite,
     windows_described,
 )
@@ -267,7 +269,7 @@ def checked_count(n: int, field: str) -> int:
 def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Iterator[bytes]:
     """A slice as at least one ClassSliceState, none of them large."""
     names = ("name", "class_names", "overflow")
-    head = pb.ClassSliceState(**values_of(entry, names), bin_hash=CLASS_BINNING.hash)
+    head = pb.ClassSliceState(**values_of(entry, names), bin_hash=BIN_HASH)
     return _parts(head, entry.panes, _encode_class_pane, known)
 
 
@@ -284,10 +286,10 @@ def decode_class_slice(
     message: pb.ClassSliceState, windows: Windows, field: str
 ) -> ClassSliceState:
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
-    if message.bin_hash != CLASS_BINNING.hash:
+    if message.bin_hash != BIN_HASH:
         raise IncompatibleStatistics(
             f"{field}.bin_hash: the state's class probabilities are kept on bins of hash "
-            f"{message.bin_hash[:64]}, here on those of {CLASS_BINNING.hash}: they cannot be "
+            f"{message.bin_hash[:64]}, here on those of {BIN_HASH}: they cannot be "
             "added. Use the same version of the monitor for both."
         )
     names = checked_class_names(message.class_names, field)

@@ -20,7 +20,7 @@ from scipy.special import chdtri
 from monitor.frames.cholesky import SINGULAR, factorise, log_determinant, whiten
 from monitor.frames.detections import IdArray
 from monitor.frames.space import BoolArray, Columns, DimensionKind, FloatArray, IntArray, Space
-from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.motion import TrackerSettings
 
 # Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
 _BITS = 21
@@ -161,8 +161,7 @@ def rejected(
     near = near.take(np.flatnonzero(near.nis > limit))
     kind = predicted.class_index[track]
     chosen = assign(near.track, near.detection, near.nis, kind[near.track])
-    refused: IntArray = kind[near.track[chosen]]
-    return refused
+    return kind[near.track[chosen]]
 
 
 @lru_cache(maxsize=64)
@@ -185,18 +184,11 @@ def gated_pairs(
     plane = [
         i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
     ][:2]  # fmt: skip
-    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
-    track, detection = near_pairs(
-        place[0],
-        _reach(tracks, plane, limit),
-        tracks.class_index,
-        place[1],
-        _reach(detections, plane, limit),
-        detections.class_index,
-        max_distance,
-    )
+    sides = _spots(tracks, plane, limit), _spots(detections, plane, limit)
+    track, detection = near_pairs(*sides, max_distance)
     if np.isfinite(max_distance):
-        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
+        apart = np.abs(sides[1].place[detection] - sides[0].place[track])
+        close = (apart <= max_distance).all(axis=1)
         track, detection = track[close], detection[close]
     return measured_pairs(tracks, detections, space, track, detection, limit)
 
@@ -249,9 +241,22 @@ def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
     return np.sort(kept[:most])
 
 
-def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
-    """Bounds how far each Gaussian widens the gate, (n, 2): √(a + b) ≤ √a + √b."""
-    return _in_plane(np.sqrt(limit * gaussians.covariance[:, plane, plane]))
+@dataclass(frozen=True, slots=True)
+class Spots(Columns):
+    """Tracks or detections in the plane of the first two lengths.
+
+    place, reach  (n, 2) positions, and how far each widens the gate: √(a + b) ≤ √a + √b
+    kind          (n,) class
+    """
+
+    place: FloatArray
+    reach: FloatArray
+    kind: IntArray
+
+
+def _spots(gaussians: Gaussians, plane: list[int], limit: float) -> Spots:
+    reach = np.sqrt(limit * gaussians.covariance[:, plane, plane])
+    return Spots(_in_plane(gaussians.mean[:, plane]), _in_plane(reach), gaussians.class_index)
 
 
 def _in_plane(values: FloatArray) -> FloatArray:
@@ -264,62 +269,38 @@ def _in_plane(values: FloatArray) -> FloatArray:
 
 
 def near_pairs(
-    tracks: FloatArray,
-    track_reach: FloatArray,
-    track_class: IntArray,
-    detections: FloatArray,
-    detection_reach: FloatArray,
-    detection_class: IntArray,
-    max_distance: float = np.inf,
+    tracks: Spots, detections: Spots, max_distance: float = np.inf
 ) -> tuple[IntArray, IntArray]:
     """Finds pairs of one class within reach of each other in both coordinates; maybe a few more.
 
-    tracks        (T, 2) positions, and how far each reaches, (T, 2)
-    detections    (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
-    max_distance  and |Δ| ≤ this
-    returns       (M,) tracks, (M,) detections; at most MOST_PAIRS
+    A pair is near where |Δ| ≤ the sum of both reaches, and |Δ| ≤ max_distance.
+
+    returns  (M,) tracks, (M,) detections; at most MOST_PAIRS
     """
-    if tracks.shape[0] == 0 or detections.shape[0] == 0:
-        none = np.zeros(0, np.int64)
-        return none, none
-    if tracks.shape[0] * detections.shape[0] <= _FEW_PAIRS:
-        track, detection = np.nonzero(track_class[:, None] == detection_class)
+    if tracks.kind.size * detections.kind.size <= _FEW_PAIRS:
+        track, detection = np.nonzero(tracks.kind[:, None] == detections.kind)
         return track, detection
     # The window of a track must cover the widest detection. So that a single one with an absurd
     # covariance does not open the windows for all, the wide ones are looked for by themselves.
-    usual = _middle(detection_reach)
-    wide = (detection_reach > 4.0 * usual).any(axis=1)
+    wide = (detections.reach > 4.0 * _middle(detections.reach)).any(axis=1)
     found = [
-        _pairs(
-            tracks, track_reach, track_class,
-            detections[rows], detection_reach[rows].max(axis=0), detection_class[rows], rows,
-            max_distance,
-        )
+        _pairs(tracks, detections, rows, max_distance)
         for rows in (np.flatnonzero(~wide), np.flatnonzero(wide))
         if rows.size
-    ]  # fmt: skip
-    if len(found) == 1:
-        return found[0]
+    ]
     return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
 
 
 def _pairs(
-    tracks: FloatArray,
-    track_reach: FloatArray,
-    track_class: IntArray,
-    detections: FloatArray,
-    reach: FloatArray,
-    detection_class: IntArray,
-    rows: IntArray,
-    max_distance: float,
+    tracks: Spots, detections: Spots, rows: IntArray, max_distance: float
 ) -> tuple[IntArray, IntArray]:
+    """Finds near pairs with these rows of the detections."""
+    some = detections.take(rows)
     # No two lie farther apart than the whole scene is wide.
-    wide = 2.0 * np.ptp(np.concatenate([tracks, detections]), axis=0)
-    window = np.minimum(track_reach + reach, np.minimum(wide, max_distance))
+    wide = 2.0 * np.ptp(np.concatenate([tracks.place, some.place]), axis=0)
+    window = np.minimum(tracks.reach + some.reach.max(axis=0), np.minimum(wide, max_distance))
     for _ in range(_MOST_HALVINGS):
-        owner, order, begin, count = _ranges(
-            tracks, window, track_class, detections, detection_class
-        )
+        owner, order, begin, count = _ranges(tracks, window, some)
         if count.sum() <= MOST_PAIRS // 2:
             break
         window = 0.5 * window
@@ -333,11 +314,7 @@ def _pairs(
 
 
 def _ranges(
-    tracks: FloatArray,
-    window: FloatArray,
-    track_class: IntArray,
-    detections: FloatArray,
-    detection_class: IntArray,
+    tracks: Spots, window: FloatArray, detections: Spots
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Sorts detections by cell, and finds the ranges of them in the window of each track.
 
@@ -347,29 +324,28 @@ def _ranges(
     # Windows of the usual size cover two or three rows of cells.
     cell = np.maximum(_middle(window), np.finfo(float).tiny)
     # The origin lies amid the detections, so that few are too far out for a cell of their own.
-    origin = _middle(detections)
-    key = _key(detection_class, *_cells(detections - origin, cell).T)
+    origin = _middle(detections.place)
+    key = _key(detections.kind, *_cells(detections.place - origin, cell).T)
     order = np.argsort(key, kind="stable")
     key = key[order]
-    low = _cells(tracks - window - origin, cell)
-    high = _cells(tracks + window - origin, cell)
-    spanned = high[:, 0] - low[:, 0] + 1
-    narrow = np.flatnonzero(spanned <= _MOST_ROWS)
-    spanned = spanned[narrow]
+    low = _cells(tracks.place - window - origin, cell)
+    high = _cells(tracks.place + window - origin, cell)
+    rows = high[:, 0] - low[:, 0] + 1
+    narrow, broad = np.flatnonzero(rows <= _MOST_ROWS), np.flatnonzero(rows > _MOST_ROWS)
+    spanned = rows[narrow]
     owner = np.repeat(narrow, spanned)
     ends = np.cumsum(spanned)
     row = low[owner, 0] + np.arange(owner.size) - np.repeat(ends - spanned, spanned)
-    begin = np.searchsorted(key, _key(track_class[owner], row, low[owner, 1]), side="left")
-    end = np.searchsorted(key, _key(track_class[owner], row, high[owner, 1]), side="right")
-    broad = np.flatnonzero(high[:, 0] - low[:, 0] + 1 > _MOST_ROWS)
-    if broad.size:
-        # All cells of a class: from its first one to the first of the next class.
-        first = _key(track_class[broad], -_HALF, -_HALF)
-        last = _key(track_class[broad] + 1, -_HALF, -_HALF)
-        owner = np.concatenate([owner, broad])
-        begin = np.concatenate([begin, np.searchsorted(key, first)])
-        end = np.concatenate([end, np.searchsorted(key, last)])
-    return owner, order, begin, end - begin
+    # Of a broad window, all cells of a class: from its first one to the first of the next class.
+    first = _key(tracks.kind[broad], -_HALF, -_HALF)
+    last = _key(tracks.kind[broad] + 1, -_HALF, -_HALF)
+    firsts = np.append(_key(tracks.kind[owner], row, low[owner, 1]), first)
+    begin = np.searchsorted(key, firsts, side="left")
+    end = np.append(
+        np.searchsorted(key, _key(tracks.kind[owner], row, high[owner, 1]), side="right"),
+        np.searchsorted(key, last),
+    )
+    return np.append(owner, broad), order, begin, end - begin
 
 
 def _middle(values: FloatArray) -> FloatArray:
@@ -380,8 +356,7 @@ def _middle(values: FloatArray) -> FloatArray:
 
 def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:
     """Numbers the cell of each position, clipped in a way that keeps their order."""
-    clipped: IntArray = np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
-    return clipped
+    return np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
 
 
 def _key(kind: IntArray, row: IntArray | int, column: IntArray | int) -> IntArray:

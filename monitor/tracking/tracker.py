@@ -1,6 +1,6 @@
 """The tracks of a stream, and one frame of them: predict, associate, update, begin and end tracks.
 
-Frames come here in the order of their stamps; late ones are put in their place by rewind.py.
+Frames come here in the order of their stamps; follow() puts late ones in their place.
 
 States are values, so that the last few can be kept; the result is what the frames in order
 would have given.
@@ -25,17 +25,20 @@ from monitor.tracking.association import (
     by_upstream_id,
     rejected,
 )
-from monitor.tracking.ego import flipping_dimension, fold, move, relative_motion
-from monitor.tracking.kalman import (
+from monitor.tracking.motion import (
     Association,
     InnovationSums,
     MeasurementNoise,
     MotionModel,
     TrackerSettings,
+    flipping_dimension,
+    fold,
     innovation_sums,
     motion_model,
+    move,
     no_innovations,
     predict,
+    relative_motion,
     update,
 )
 
@@ -94,7 +97,7 @@ class Tracks(Columns):
     missed         (T,) frames since the last detection
     updated_ns     (T,) stamp of the last detection
     confirmed      (T,)
-    heading_votes  (T,) see ego.fold
+    heading_votes  (T,) see motion.fold
     whitened       (T, J) L⁻¹ν of the last frame, NaN where there was no update
     """
 

@@ -25,8 +25,7 @@ from monitor.frames.space import Space
 from monitor.frames.status import Counters
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
 from monitor.recalibration.class_selection import ClassSelection
-from monitor.statistics.evaluation import Evaluation
-from monitor.statistics.measures import ReliabilityBins
+from monitor.statistics.measures import Evaluation, ReliabilityBins
 from monitor.statistics.reading import RAW, ClassReading, SliceReading
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb

@@ -15,7 +15,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.client import Access, InvalidAccess
-from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Plan
 from monitor.commands.sidecar_client import SidecarUnavailable
 from monitor.config import Config
@@ -166,7 +166,7 @@ def sidecar(tmp_path_factory):
 
 def played(address: str) -> list[str]:
     lines: list[str] = []
-    asyncio.run(Player(Journey(SHORT, address), lines.append).run())
+    asyncio.run(Player(SHORT, address, lines.append).run())
     return [line.partition(" s  ")[2] for line in lines]
 
 
@@ -199,13 +199,13 @@ def test_without_patience_a_sidecar_that_goes_ends_the_drive(sidecar):
             sidecar.process.kill()
 
     with pytest.raises(SidecarUnavailable):
-        asyncio.run(Player(Journey(SHORT, sidecar.grpc), kill_at_the_fault).run())
+        asyncio.run(Player(SHORT, sidecar.grpc, kill_at_the_fault).run())
 
 
 def test_a_token_that_cannot_be_read_is_no_sidecar_to_wait_for(tmp_path):
     access = Access(token_file=str(tmp_path / "token"))
     with pytest.raises(InvalidAccess, match="cannot be read"):
-        asyncio.run(Player(Journey(SHORT, "127.0.0.1:1", access), print).run())
+        asyncio.run(Player(SHORT, "127.0.0.1:1", print, access).run())
 
 
 @pytest.mark.timeout(100)

@@ -6,14 +6,13 @@ import io
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from monitor.commands.demo.demonstration import drawn, page
+from monitor.commands.demo import drawn, page
 from monitor.commands.demo.run import Pace
 from monitor.commands.demo.scene import simulate, with_variance_factor
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan, in_words
@@ -22,11 +21,13 @@ from monitor.commands.demo.summary import (
     Summary,
     as_json,
     as_text,
+    counts_of,
     cycle_line,
     headline,
     summarise,
 )
 from monitor.commands.demo.tracks import Fed, TrackingQuality
+from monitor.commands.doctor.look import Samples
 from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.promotion.records import Evidence, Factor, Happened, Record, TrialStanding, TrialState
 from tests.alarmed import alarm
@@ -210,20 +211,7 @@ def told() -> Summary:
 
 def account(cycle: Cycle) -> SidecarAccount:
     """Of a sidecar that counted the same."""
-    slices = {name: (sensor.labelled, *sensor.means()) for name, sensor in cycle.sensors.items()}
-    metrics = {
-        "calibration_frames_total": float(cycle.total("frames")),
-        'calibration_recalibrator_swaps_total{outcome="promoted"}': 1.0,
-        'calibration_recalibrator_swaps_total{outcome="rolled_back"}': 1.0,
-    }
-    return SidecarAccount(
-        cycle.total("frames"),
-        cycle.total("detections"),
-        cycle.total("labelled"),
-        cycle.version,
-        slices,
-        metrics,
-    )
+    return SidecarAccount(counts_of(cycle), cycle.version, Samples())
 
 
 def test_the_headline_says_what_was_found_what_it_saved_and_what_it_cost(told):
@@ -249,7 +237,7 @@ def test_the_summary_names_all_sensors_and_how_long_phases_were_in_80_columns(to
         (row,) = [line for line in text.splitlines() if re.match(f"{name} +[0-9]", line)]
         assert row.count("→") == 5
     assert text.count("4 s         4 s         5 s         2 s         5 s") == 2
-    assert "camera_front: on trial 1 ×, promoted 1 ×, rolled back 1 ×" in text
+    assert as_json(told)["swaps"] == {FAULTY: {"promoted": 1, "rolled_back": 1}}
     assert "agree" in text
 
 
@@ -271,36 +259,41 @@ def test_the_faulty_sensor_reads_five_times_too_much_then_too_little(told):
     ],
 )
 def test_what_did_not_come_is_said(heard, missing):
-    summary = summarise(cycle_of(heard), None)
+    summary = summarise(cycle_of(heard))
     assert missing in summary.missing
     assert bool(missing) is bool(summary.missing)
     said = " ".join((*headline(summary), cycle_line(summary)))
     assert summary.missing in said or "not rolled back" in said
 
 
-@pytest.mark.parametrize("field", ["frames", "detections", "matched", "version"])
+@pytest.mark.parametrize(
+    "field",
+    ["frames", "detections", "matched", "frames in /metrics", "recalibrators promoted", "version"],
+)
 def test_a_count_that_differs_is_named_with_both_values(told, field):
     theirs = account(told.cycle)
-    known = getattr(theirs, field)
-    wrong = "v9" if field == "version" else known - 1
-    changed: dict[str, Any] = {field: wrong}
-    (difference,) = summarise(told.cycle, replace(theirs, **changed)).differences
-    assert str(known) in difference
-    assert str(wrong) in difference
+    known, wrong = theirs.version, "v9"
+    changed = replace(theirs, version=wrong)
+    if field != "version":
+        known, wrong = str(theirs.counts[field]), str(theirs.counts[field] - 1)
+        changed = replace(theirs, counts={**theirs.counts, field: theirs.counts[field] - 1})
+    (difference,) = summarise(told.cycle, changed).differences
+    assert known in difference
+    assert wrong in difference
 
 
 def test_a_sensor_that_the_sidecar_does_not_know_is_named(told):
     theirs = account(told.cycle)
-    slices = {name: entry for name, entry in theirs.slices.items() if name != "camera_back"}
-    differences = summarise(told.cycle, replace(theirs, slices=slices)).differences
-    assert differences
+    counts = {what: n for what, n in theirs.counts.items() if not what.endswith("camera_back")}
+    differences = summarise(told.cycle, replace(theirs, counts=counts)).differences
+    assert len(differences) == 3
     assert all("camera_back" in difference for difference in differences)
 
 
 def test_the_json_has_no_nan_even_before_any_truth():
     cycle = cycle_of({}, 0.1)
     cycle.latency_s, cycle.wall_s = [0.001], 1.0
-    text = json.dumps(as_json(summarise(cycle, None)), allow_nan=False)
+    text = json.dumps(as_json(summarise(cycle)), allow_nan=False)
     assert json.loads(text)["sensors"]["camera_back"]["home"]["raw"]["nees_over_k"] is None
 
 

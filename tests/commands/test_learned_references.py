@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.commands.replay_drift import reference_file
+from monitor.commands.reference import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
 from monitor.store.documents import read_references, reference_text

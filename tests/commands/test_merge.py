@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.commands.options import read_state, write_state
+from monitor.commands.merge import read_state, write_state
 from monitor.statistics.state import Slicing, StatisticsState
 from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState

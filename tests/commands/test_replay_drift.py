@@ -11,8 +11,14 @@ from typing import cast
 import numpy as np
 import pytest
 
-from monitor.commands import replay, replay_drift
-from monitor.commands.replay_drift import DriftFound, drift_json, listening_for_alarms, moment
+from monitor.commands import replay
+from monitor.commands.alarms import (
+    DriftFound,
+    drift_json,
+    drift_table,
+    drive_moment,
+    listening_for_alarms,
+)
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
@@ -105,18 +111,18 @@ def test_a_moment_is_told_in_the_time_of_its_sequence():
     since_1970 = [1.7e9 + t for t in TENTHS]
     played = [sequence("north", since_1970)]
     stamp = round(since_1970[123] * 1e9)
-    found = moment(stamp, played)
+    found = drive_moment(stamp, played)
     assert (found.stream, found.start_ns, found.frame) == ("north", 1_700_000_000 * 10**9, 123)
-    assert moment(stamp + 1, played).frame == 123
-    assert moment(stamp - 1, played).frame == 122
-    assert moment(5, played).frame is None
-    assert moment(stamp + 10**12, played).frame is None
+    assert drive_moment(stamp + 1, played).frame == 123
+    assert drive_moment(stamp - 1, played).frame == 122
+    assert drive_moment(5, played).frame is None
+    assert drive_moment(stamp + 10**12, played).frame is None
 
 
 def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_very_stamp():
     played = [sequence("north", TENTHS), sequence("south", [t + 0.05 for t in TENTHS])]
-    assert moment(12_310_000_000, played).stream is None
-    found = moment(round(0.75 * 1e9), played)
+    assert drive_moment(12_310_000_000, played).stream is None
+    found = drive_moment(round(0.75 * 1e9), played)
     assert (found.stream, found.start_ns, found.frame) == ("south", 50_000_000, 7)
 
 
@@ -155,10 +161,10 @@ def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
         "log10_threshold": pytest.approx(3),
     }
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
-    table = replay_drift.drift_table(DriftFound((alarm,), standings), played).splitlines()
+    table = drift_table(DriftFound((alarm,), standings), played).splitlines()
     assert table[1].split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
     assert table[3].startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
-    assert replay_drift.drift_table(DriftFound(), played) == ""
+    assert drift_table(DriftFound(), played) == ""
 
 
 DIMENSIONS = ("x", "y", "z")

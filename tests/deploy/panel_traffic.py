@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.demo.run import Journey, Player, config_text
+from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Plan
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
@@ -76,7 +76,7 @@ def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
     rules = (sooner(folder), *ALERT_FILES)
     with _sidecar(folder, config, port) as sidecar, _prometheus(folder, port, *rules) as prometheus:
         began, lines = time.time(), []
-        player = Player(Journey(plan, sidecar.grpc), lambda line: lines.append((time.time(), line)))
+        player = Player(plan, sidecar.grpc, lambda line: lines.append((time.time(), line)))
         asyncio.run(player.run())
         time.sleep(_SETTLED)
         yield Watched(prometheus, sidecar.get("/metrics"), began, time.time(), tuple(lines))

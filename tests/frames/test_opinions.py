@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.special import softmax as softmax_of
 
 from monitor.frames.classes import MOST_VALUES, usable_opinions
-from monitor.frames.logits import with_softmax
 from tests import laws
 from tests.matching.told import padded
 from tests.piped_classes import probabilities, sent
@@ -126,7 +125,7 @@ def test_logits_become_probabilities_where_a_detection_has_none():
     both = replace(of_logits(500, 3), class_probabilities=probabilities(1, 2))
     rows = [of_logits(0, 2046), *(of_logits(i, 3) for i in range(1, 400)), both, sent(3)]
     rows.append(sent(4, opinions=0))
-    found = with_softmax(frame(rows), 3).detections.class_probabilities
+    found = frame(rows).with_softmax(3).detections.class_probabilities
     assert found is not None
     # Logits beside probabilities of their own are not looked at.
     for row, values, length in zip(rows, *found, strict=True):
@@ -141,7 +140,7 @@ def test_logits_become_probabilities_where_a_detection_has_none():
 @pytest.mark.parametrize("values", [2, 4, 0, MOST_VALUES + 1, 3 * MOST_VALUES])
 def test_logits_that_make_no_whole_opinions_are_set_aside(values):
     rows = [of_logits(1, values), of_logits(2, values)]
-    found = with_softmax(frame(rows), 3).detections.class_probabilities
+    found = frame(rows).with_softmax(3).detections.class_probabilities
     if values:
         assert found is not None
         assert found[1].tolist() == [values] * 2

@@ -20,7 +20,7 @@ from monitor.config import (
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.slices import RangeBuckets
 from monitor.statistics.bins import LogBins
-from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings
+from monitor.tracking.motion import UPRIGHT, DimensionNoise, TrackerSettings
 
 SIDECAR = Path(__file__).parents[2] / "deploy" / "sidecar.toml"
 

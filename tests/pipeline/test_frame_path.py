@@ -20,7 +20,7 @@ from monitor.recalibration.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from tests import laws, piped
 from tests.piped import BAD, DOUBLE, assert_same_statistics, outgoing, pipeline_of, raw, sent
 from tests.received import FORMS, TRIANGLE, Label, Sent, frame, in_form, labels

@@ -12,7 +12,7 @@ from monitor.frames.slices import TOTAL
 from monitor.pipeline.frame_path import Pipeline
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from tests import laws, piped, piped_classes
 from tests.piped import GOOD_TRUTH, account_of, assert_same_statistics, opened, pipeline_of, sent
 from tests.piped_classes import GOOD_TRUTH as GOOD_XY

@@ -19,8 +19,7 @@ from monitor.frames.space import plain_space
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import SliceStatistics, no_statistics
-from monitor.statistics.state import StatisticsState
+from monitor.statistics.state import SliceStatistics, StatisticsState, no_statistics
 from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.statistics.matched_frames import UV, XY, matched

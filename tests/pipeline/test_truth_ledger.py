@@ -18,7 +18,7 @@ from monitor.frames.slices import TOTAL
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Search
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from tests import laws, ledger_oracle, piped
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Drop, Message, Named, any_frames, messages, tell

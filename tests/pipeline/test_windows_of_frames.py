@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
-from monitor.statistics.stage import SliceStatistics
+from monitor.statistics.state import SliceStatistics
 from tests import laws, piped, piped_classes
 from tests.piped import HEADER, SECOND, counted, opened, pipeline_of, reported, sent, truth_of
 from tests.piped_classes import total_of

@@ -39,7 +39,7 @@ from monitor.recalibration.scaling import (
 )
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import cluster_id, design_effect_of_rows
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from tests import laws
 from tests.recalibration.rows import as_read, rows_from, wild_estimates
 

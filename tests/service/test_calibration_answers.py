@@ -13,9 +13,8 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.frames import Service
 from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.exact_engine import BinCut
-from monitor.statistics.measures import ReliabilityBins
+from monitor.statistics.measures import Evaluation, ReliabilityBins
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import read
 from monitor.v1 import calibration_pb2, frame_pb2

@@ -58,7 +58,7 @@ FIRST_ID = 2 * 10**18
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
     message = decode_process_request(data, LIMITS, TAIL)
     if isinstance(message, Refusal):
-        pipeline.counters.refuse_frame(message.reason)
+        pipeline.counters.frames_refused[message.reason] += 1
         return
     assert isinstance(message, ReceivedFrame)
     pipeline.process(stream, message)

@@ -15,7 +15,7 @@ from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
-from monitor.statistics.stage import SliceStatistics, observe
+from monitor.statistics.state import SliceStatistics, observe
 from monitor.statistics.windows import PaneAccumulator, PaneKey, Windows, put
 from tests.states import bits
 

@@ -20,15 +20,17 @@ from monitor.statistics.class_evaluation import (
     read_classes,
 )
 from monitor.statistics.class_statistics import (
-    CLASS_BINNING,
+    AXES,
+    COARSE_AXES,
     CONFIDENCE,
     DIVISORS,
+    SIXTIETHS,
     equal_width_bins,
     judge_rows,
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.measures import EvaluationError
 from tests import laws
 from tests.statistics import class_oracle as oracle
 
@@ -312,7 +314,6 @@ def test_what_is_asked_of_a_row_is_as_the_papers_say(seed, opinions, classes):
 # ---- micro-bins
 
 
-BINNING = CLASS_BINNING
 unit = st.one_of(
     st.floats(0, 1),
     st.integers(0, 60).map(lambda k: k / 60),
@@ -323,15 +324,14 @@ unit = st.one_of(
 @given(unit, st.sampled_from([10, 15, 20, 60, 4]))
 def test_micro_bins_make_up_the_bins_of_linspace_exactly(value, bins):
     edges = np.linspace(0, 1, bins + 1).tolist()
-    for axis in (*BINNING.axes[:2], *BINNING.coarse_axes[:2], BINNING.sixtieths):
+    for axis in (*AXES[:2], *COARSE_AXES[:2], SIXTIETHS):
         index = axis.index(np.array([value]))
         assert equal_width_bins(axis, bins)[index].tolist() == [oracle.bin_of(value, edges)]
 
 
 def test_confident_detectors_are_told_apart_and_rounding_beyond_an_end_stays_in_the_last_bin():
-    axes = BINNING.axes
     confidence = np.array([0.99, 0.999, 0.9999, 0.99995, 0.99999, 1.0])
-    assert (np.diff(axes[CONFIDENCE].index(confidence)) < 0).all()
-    assert [axis.index(np.array([-0.0]))[0] for axis in axes[1:]] == [0, 0, 0]
-    assert axes[3].index(np.array([1.001]))[0] == axes[3].count - 1
-    assert axes[2].upper[axes[2].index(np.array([149 * np.log(2)]))] < 128
+    assert (np.diff(AXES[CONFIDENCE].index(confidence)) < 0).all()
+    assert [axis.index(np.array([-0.0]))[0] for axis in AXES[1:]] == [0, 0, 0]
+    assert AXES[3].index(np.array([1.001]))[0] == AXES[3].count - 1
+    assert AXES[2].upper[AXES[2].index(np.array([149 * np.log(2)]))] < 128

@@ -13,7 +13,6 @@ from scipy.special import gammainc, gammaincc
 
 from monitor.frames.space import Dimension, DimensionKind, IntArray, Space, plain_space
 from monitor.statistics import measures
-from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
     BinCut,
     OwnDistributions,
@@ -21,7 +20,14 @@ from monitor.statistics.exact_engine import (
     evaluate_rows,
     freeze_edges,
 )
-from monitor.statistics.measures import BinSums, ReliabilityBins
+from monitor.statistics.measures import (
+    TAU,
+    BinSums,
+    Evaluation,
+    EvaluationError,
+    ReliabilityBins,
+    as_json,
+)
 from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")

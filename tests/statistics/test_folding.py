@@ -100,7 +100,7 @@ def test_frames_larger_than_a_chunk_are_cut_and_lose_nothing(sizes):
     for fold_rows in (1, 8192):
         fed.assert_same_panes(fed.accumulated(frames, fold_rows, clock).panes, expected)
     found = list(chunks(frames, Slots.plan(frames, fed.WINDOWS, None)))
-    assert all(0 < chunk.slot.size <= CHUNK for chunk in found)
+    assert all(0 < slot.size <= CHUNK for _, slot, _ in found)
 
 
 @pytest.mark.parametrize("stage", ["covariance", "recalibrated_covariance"])

@@ -18,14 +18,14 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
-from monitor.statistics.stage import (
+from monitor.statistics.state import (
     SliceStatistics,
     StageStatistics,
+    StatisticsState,
     no_stage_statistics,
     no_statistics,
     observe,
 )
-from monitor.statistics.state import StatisticsState
 from monitor.statistics.windows import Windows
 from tests import laws, states
 from tests.laws import costly

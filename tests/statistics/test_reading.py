@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.statistics.bins import Binning, LogBins
+from monitor.statistics.bins import Binning, LogBins, chi_square
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.evaluation import Evaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
+from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
-from monitor.statistics.stage import StageStatistics, no_stage_statistics, no_statistics, observe
+from monitor.statistics.state import StageStatistics, no_stage_statistics, no_statistics, observe
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE
@@ -114,10 +114,10 @@ def test_bins_hold_the_rows_between_their_edges_and_the_sums_of_these(space):
             assert bins.variance[b] == pytest.approx(variance[here].sum(), rel=1e-9)
             assert bins.squared_error[b] == pytest.approx((error[here, i] ** 2).sum(), rel=1e-9)
             assert bins.nees[b] == pytest.approx(nees[here].sum(), rel=1e-9)
-            inside = (nees[here, None] <= BINNING.chi_square(1)).sum(axis=0)
+            inside = (nees[here, None] <= chi_square(BINNING.tau, 1)).sum(axis=0)
             assert bins.within[b].tolist() == inside.tolist()
     # All axes at once are each axis on its own.
-    for i in range(statistics.joint_axis + 1):
+    for i in range(statistics.space.k + 1):
         laws.assert_same(held.axis(i), statistics.axis(i))
         assert held.totals(held.cells.nees)[i] == pytest.approx(statistics.axis(i).nees.sum())
 

@@ -18,10 +18,11 @@ from monitor.statistics.clusters import (
     clustered,
     design_effect,
     design_effect_of_rows,
+    no_clusters,
 )
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
-from monitor.statistics.stage import no_stage_statistics, observe
+from monitor.statistics.state import no_stage_statistics, observe
 from tests import laws
 from tests.statistics import oracle
 
@@ -148,7 +149,7 @@ def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
     close = partial(pytest.approx, rel=1e-11, abs=100 * n * near)
     sigma, z, u = each.deviation[:k], each.normalised, each.whitened
     assert found.sigma == close(sigma.sum(axis=1))
-    assert found.log_sigma == close(np.log(sigma).sum(axis=1))
+    assert found.companion["log_sigma"] == close(np.log(sigma).sum(axis=1))
     assert found.log_determinant == close(each.log_determinant.sum())
     assert np.diagonal(found.normalised) == close((z * z).sum(axis=1))
     # Products are of values rounded to 2^-16: each is off by half of that times the other.
@@ -193,10 +194,11 @@ def test_pairs_of_clusters_are_those_of_plain_loops(n):
             nees = oracle.mahalanobis(block, error[row, which].tolist()) / len(which)
             x.append(round(min(nees, 64.0) * 2**16) / 2**16)
         slow = oracle.pairs(cluster[chosen].tolist(), x)
-        assert (found.pairs, found.cross[axis], found.beside[axis]) == pytest.approx(slow, rel=1e-6)
+        sums = found.companion["cross"][axis], found.companion["beside"][axis]
+        assert (found.pairs, *sums) == pytest.approx(slow, rel=1e-6)
     alone = observe(space, BINNING, error, covariance)
     assert alone.pairs == 0
-    assert not alone.cross.any() and not alone.beside.any()
+    assert not any(alone.companion[name].any() for name in ("cross", "beside"))
     laws.assert_same(alone.tables, found.tables)
 
 
@@ -229,7 +231,7 @@ def test_pairs_are_those_of_all_rows_with_one_id_however_they_are_cut_into_folds
     seed, n, clusters, cuts
 ):
     ids, x = some_rows(seed, n, clusters)
-    pairs, cross, beside = summed(ClusterMemory(2), ids, x, cuts)
+    pairs, cross, beside = summed(ClusterMemory(no_clusters(2)), ids, x, cuts)
     for axis in range(2):
         slow = oracle.pairs(ids.tolist(), x[axis].tolist())
         assert (pairs, cross[axis], beside[axis]) == slow
@@ -241,7 +243,7 @@ def test_a_cluster_is_forgotten_after_so_many_rows_of_others_however_they_are_cu
 ):
     ids, x = some_rows(seed, 100, 12, axes=1)
     # No piece is longer than what is remembered.
-    pairs, _, _ = summed(ClusterMemory(1, limit), ids, x, [*cuts, *range(0, 100, 10)])
+    pairs, _, _ = summed(ClusterMemory(no_clusters(1), limit), ids, x, [*cuts, *range(0, 100, 10)])
     # Rows of a cluster that comes again too late are a new one.
     last: dict[int, int] = {}
     renewed = Counter[int]()
@@ -265,7 +267,7 @@ def test_x_is_the_nees_over_its_degrees_on_a_grid_cut_where_one_error_would_be_a
 
 def effect(ids, x):
     """D of one axis, from sums as they are kept."""
-    pairs, cross, beside = summed(ClusterMemory(1), ids, x[None])
+    pairs, cross, beside = summed(ClusterMemory(no_clusters(1)), ids, x[None])
     n, mean = x.size, x.mean()
     return design_effect(n, mean, float(np.square(x).sum()), pairs, cross[0], beside[0])
 

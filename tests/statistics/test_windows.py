@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from monitor.frames.slices import TOTAL, Slice
 from monitor.statistics.observations import finished
-from monitor.statistics.stage import SliceStatistics, no_statistics
+from monitor.statistics.state import SliceStatistics, SliceTotals, no_statistics
 from monitor.statistics.windows import (
     AHEAD,
     BACK,
     EventClock,
     PaneKey,
-    SliceTotals,
     Windows,
     WindowTotals,
     advance,

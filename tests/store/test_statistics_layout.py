@@ -11,8 +11,13 @@ import pytest
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_statistics import observe_classes
-from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
+from monitor.statistics.state import (
+    ClassSliceState,
+    SliceState,
+    SliceStatistics,
+    StatisticsState,
+    observe,
+)
 from monitor.store.statistics_state import StoredState
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import WINDOWS, joined

@@ -22,8 +22,14 @@ from monitor.frames.space import (
 )
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.class_statistics import observe_classes
-from monitor.statistics.stage import SliceStatistics, observe
-from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
+from monitor.statistics.state import (
+    ClassSliceState,
+    SliceState,
+    SliceStatistics,
+    Slicing,
+    StatisticsState,
+    observe,
+)
 from monitor.statistics.windows import Windows
 from monitor.store import statistics_state
 from monitor.store.state_definitions import InvalidState

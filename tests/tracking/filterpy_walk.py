@@ -16,7 +16,7 @@ from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
 from filterpy.kalman import KalmanFilter
 
 from monitor.frames.space import DimensionKind, FloatArray, Space, plain_space
-from monitor.tracking.kalman import TrackerSettings, motion_model, predict, update
+from monitor.tracking.motion import TrackerSettings, motion_model, predict, update
 from monitor.tracking.tracker import Tracks, born, no_tracks
 from tests.tracking.scenes import YAW, covariances, seen
 

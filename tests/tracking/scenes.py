@@ -15,7 +15,7 @@ from monitor.frames.space import (
     Space,
     plain_space,
 )
-from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.motion import TrackerSettings
 from monitor.tracking.tracker import (
     Sightings,
     Step,

@@ -15,6 +15,7 @@ from monitor.frames.space import DimensionKind
 from monitor.tracking.association import (
     MOST_PAIRS,
     Gaussians,
+    Spots,
     assign,
     gated_pairs,
     near_pairs,
@@ -54,11 +55,12 @@ def test_no_pair_within_reach_is_missed_and_none_comes_twice_or_across_classes(
     places = [random.uniform(-1, 1, (size, 2)) * 10**position for size in (t, n)]
     reaches = [10 ** random.uniform(reach - 1, reach + 1, (size, 2)) for size in (t, n)]
     kinds = [random.integers(0, 3, size) for size in (t, n)]
-    scene: Any = [part for side in zip(places, reaches, kinds, strict=True) for part in side]
+    scene: Any = list(zip(places, reaches, kinds, strict=True))
     found = np.zeros((t, n), int)
-    np.add.at(found, near_pairs(*scene), 1)
+    tracks, detections = (Spots(*side) for side in scene)
+    np.add.at(found, near_pairs(tracks, detections), 1)
     assert found.max(initial=0) <= 1
-    assert not (within_reach(*scene) & (found == 0)).any()
+    assert not (within_reach(*scene[0], *scene[1]) & (found == 0)).any()
     assert not found[kinds[0][:, None] != kinds[1]].any()
 
 

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.tracking.ego import (
+from monitor.tracking.motion import (
     InvalidEgoMotion,
+    TrackerSettings,
     checked_motion,
     fold,
+    motion_model,
     move,
     relative_motion,
 )
-from monitor.tracking.kalman import TrackerSettings, motion_model
 from tests.laws import assert_same
 from tests.tracking.scenes import BOX, XY_YAW, covariances, model_of, run, seen
 

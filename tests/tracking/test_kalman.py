@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.space import DimensionKind, Space, plain_space
-from monitor.tracking.kalman import (
+from monitor.tracking.motion import (
     DimensionNoise,
     InnovationSums,
     TrackerSettings,

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.tracking.kalman import Association
+from monitor.tracking.motion import Association
 from monitor.tracking.tracker import MOST_FRAMES, Order, Tracker, follow
 from tests.laws import assert_same
 from tests.tracking.scenes import BOX, XY, XY_YAW, model_of, named, run, seen

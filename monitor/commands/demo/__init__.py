@@ -1,7 +1,307 @@
-"""Demonstrates the sidecar: a simulated drive with a fault that is found and corrected."""
+"""calibration-monitor demo: a simulated six-sensor drive through a real sidecar, with a fault.
+
+For a while one sensor reports variances five times too small. All else is the sidecar's doing: it
+raises an alarm, fits a recalibrator beside the stream, tries it on later truth, promotes it, and
+rolls it back when the fault is over.
+
+The page is one HTML file that names no other address.
+"""
 
 from __future__ import annotations
 
-from monitor.commands.demo.demonstration import EXAMPLE, add_options, run
+import argparse
+import asyncio
+import contextlib
+import functools
+import gc
+import html
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["EXAMPLE", "add_options", "run"]
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from monitor.client import PLAIN
+from monitor.commands.demo.run import Player, config_text
+from monitor.commands.demo.story import Cycle, Phase, Plan
+from monitor.commands.demo.summary import Summary, as_json, as_text, headline, summarise
+from monitor.commands.options import add_flag, add_json, add_value, checked, seconds, write_output
+from monitor.commands.sending import Addresses, running_sidecar
+from monitor.commands.sidecar_client import access_of, add_access
+from monitor.config import split_address
+
+_REFRESH_S = 0.25
+_BAR_FULL = 6.0  # NEES/K of a full bar
+_CALIBRATED = (0.4, 2.5)  # what a calibrated sensor may read over 5 s of heavy-tailed errors
+_EVENTS = 9  # lines of the live view
+# The plot of the page: its size, its margins, and the range of NEES/K, which is logarithmic.
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 280, 50, 880, 50, 250
+_LOW, _HIGH = 0.1, 10.0
+_RAW, _FORWARDED, _INK, _PALE = "#c2410c", "#1d4ed8", "#1f2937", "#6b7280"
+
+
+async def show(player: Player, console: Console, where: str) -> None:
+    """Plays, and draws the cycle on the terminal's second screen meanwhile.
+
+    where  addresses for a look with a browser
+    """
+    playing = asyncio.create_task(player.run())
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while not playing.done():
+            live.update(drawn(player.cycle, where), refresh=True)
+            await asyncio.wait([playing], timeout=_REFRESH_S)
+    await playing
+
+
+def drawn(cycle: Cycle, where: str) -> RenderableType:
+    """Draws a cycle: where in the story it is, how each sensor stands, what happened last."""
+    table = Table(box=None, padding=(0, 1), expand=True, header_style="dim")
+    table.add_column("sensor", no_wrap=True)
+    for stage in ("as sent", "recalibrated"):
+        table.add_column("NEES/K", justify="right", width=6)
+        table.add_column(stage, ratio=1)
+    for name, sensor in cycle.sensors.items():
+        raw, made = sensor.recent()
+        table.add_row(name, *_measured(raw), *_measured(made))
+    events = [Text(f"{at_s:6.1f} s  {text}", no_wrap=True) for at_s, text in cycle.events]
+    return Group(
+        Text(f"calibration monitor demo   {cycle.elapsed_s:.1f} s", style="bold"),
+        _steps(cycle),
+        Text(cycle.waiting, style="yellow"),
+        table,
+        Text("NEES/K over the last 5 s whose truth is known; 1 is calibrated", style="dim"),
+        Text(where, style="dim", no_wrap=True),
+        Text(),
+        *events[-_EVENTS:],
+    )
+
+
+def _steps(cycle: Cycle) -> Text:
+    """Draws the phases in a row, with how long each has lasted; the present one stands out."""
+    lasted, parts = cycle.lasted_s(), []
+    for phase in Phase:
+        words = phase.words + (f" {lasted[phase]:.0f} s" if phase in lasted else "")
+        now, bad = phase is cycle.phase, phase in (Phase.FAULT, Phase.AFTER)
+        style = ("bold red" if bad else "bold green") if now else "dim"
+        parts.append(Text(f"[{words}]" if now else words, style=style))
+    return Text(" → ").join(parts)
+
+
+def _measured(value: float) -> tuple[RenderableType, RenderableType]:
+    if not math.isfinite(value):
+        return "–", ""
+    style = "green" if _CALIBRATED[0] <= value <= _CALIBRATED[1] else "red"
+    return Text(f"{value:.2f}", style=style), Bar(_BAR_FULL, 0, min(value, _BAR_FULL), color=style)
+
+
+# ---- the page
+
+
+def page(summary: Summary) -> str:
+    """Writes the page: headline, NEES/K of the faulty sensor over time, tables, what happened."""
+    cycle = summary.cycle
+    told = "\n".join(f"{at_s:6.1f} s  {text}" for at_s, text in cycle.events)
+    paragraphs = "".join(f"<p>{html.escape(text)}</p>" for text in headline(summary))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>calibration monitor demo</title>'
+        f"<style>body{{font-family:sans-serif;color:{_INK};max-width:{_WIDTH}px;margin:2em auto}}"
+        "pre{font-size:12px;overflow-x:auto}svg{width:100%}</style></head><body>"
+        f"<h1>Demo: {html.escape(cycle.plan.faulty)}</h1>{paragraphs}{_plot(cycle)}"
+        f"<pre>{html.escape(as_text(summary).strip())}</pre><h2>What happened</h2>"
+        f"<pre>{html.escape(told)}</pre></body></html>\n"
+    )
+
+
+def _plot(cycle: Cycle) -> str:
+    end_s = max(cycle.elapsed_s, 1.0)
+
+    def x(at_s: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * at_s / end_s
+
+    def y(ratio: float) -> float:
+        share = math.log(ratio / _LOW) / math.log(_HIGH / _LOW) if ratio > 0 else 0.0
+        return _BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0.0), 1.0)
+
+    def words(
+        at: tuple[float, float], text: str, colour: str = _PALE, anchor: str = "start"
+    ) -> str:
+        return (
+            f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" fill="{colour}" font-size="12" '
+            f'text-anchor="{anchor}">{html.escape(text)}</text>'
+        )
+
+    def line(column: int, colour: str) -> str:
+        points = " ".join(f"{x(row[0]):.1f},{y(row[column]):.1f}" for row in cycle.samples)
+        return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
+
+    parts = [
+        words((_LEFT, 18), "NEES/K over the last 5 s whose truth is known", _INK),
+        words((_RIGHT, 18), "as the detector sends it", _RAW, "end"),
+        words((_RIGHT, 34), "as the tracker gets it", _FORWARDED, "end"),
+        f'<rect x="{_LEFT}" y="{y(2):.1f}" width="{_RIGHT - _LEFT}" height="{y(0.5) - y(2):.1f}" '
+        'fill="#dcfce7"/>',
+    ]
+    for ratio in (0.1, 0.2, 0.5, 1, 2, 5, 10):
+        parts.append(words((_LEFT - 6, y(ratio) + 4), f"{ratio:g}", anchor="end"))
+    for tick in range(0, int(end_s) + 1, 10):
+        parts.append(words((x(tick), _BOTTOM + 18), f"{tick} s", anchor="middle"))
+    marks = {
+        "fault": cycle.fault_began_s, "page": cycle.paged_s, "promoted": cycle.promoted_s,
+        "fault over": cycle.fault_ended_s, "rolled back": cycle.rolled_back_s,
+    }  # fmt: skip
+    seen = ((text, at_s) for text, at_s in marks.items() if math.isfinite(at_s))
+    for row, (text, at_s) in enumerate(seen):
+        parts.append(
+            f'<line x1="{x(at_s):.1f}" y1="{_TOP}" x2="{x(at_s):.1f}" y2="{_BOTTOM}" '
+            f'stroke="{_PALE}" stroke-dasharray="3 3"/>'
+        )
+        parts.append(words((x(at_s) + 4, _TOP + 12 + 14 * (row % 3)), text, _INK))
+    parts += [line(1, _RAW), line(2, _FORWARDED)]
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg>'
+
+
+EXAMPLE = """examples:
+  calibration-monitor demo
+  calibration-monitor demo --duration 30 --speed 2 --seed 3 --output demo.html
+  calibration-monitor demo --json > summary.json
+  calibration-monitor demo --print-config > sidecar.toml
+  calibration-monitor demo --address 127.0.0.1:50051 --forever"""
+
+DEFAULT = 60.0  # s, of a drive that ends
+DEFAULT_CYCLE = 120.0  # s, of a drive in cycles
+_SHORTEST, _LONGEST = 20.0, 3600.0  # s
+_FASTEST = 10.0
+_COLUMNS = 79
+N = TypeVar("N", int, float)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    text = "of the drive (default 4)"
+    add_value(parser, "--seed", "N", text, _number(int, 0, 2**32 - 1), default=4)
+    default = f"default {DEFAULT:g}; with --forever {DEFAULT_CYCLE:g}, of a cycle"
+    text = f"of the drive at least, {_SHORTEST:g} to {_LONGEST:g} seconds ({default})"
+    add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
+    text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
+    add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)
+    text = "write the page (HTML) here (default: a new file in the folder for temporary files)"
+    add_value(parser, "--output", "FILE", text)
+    add_json(parser)
+    text = "gRPC of a sidecar that runs already, with the settings that --print-config prints"
+    add_value(parser, "--address", "H:P", text)
+    text = "cycle after cycle until SIGTERM; with --address, a sidecar that is away is waited for"
+    add_flag(parser, "--forever", text)
+    text = "for which it is waited then, in seconds, before an error (default: for ever)"
+    add_value(parser, "--patience", "S", text, seconds, default=math.inf)
+    text = "print the configuration of the sidecar (TOML), and do nothing else"
+    add_flag(parser, "--print-config", text)
+    add_access(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 if both sides counted the same, and the sidecar promoted and rolled back.
+
+    Raises SidecarFailed, SidecarUnavailable, SidecarRefused, CannotWrite, and ValueError where that
+    was not so.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # → and × on a terminal that has neither
+    if options.print_config:
+        print(config_text(options.speed).strip())
+        return 0
+    if options.forever and (options.json or options.output):
+        raise ValueError("--json, --output: tell of a drive that ends; leave out --forever.")
+    if options.address:
+        split_address(options.address, "--address")
+        if options.speed > 1:
+            raise ValueError(
+                f"--speed {options.speed:g}: stamps would run ahead of the clock, and a second "
+                "drive through this sidecar would begin in the past of the first. Give 1 or less."
+            )
+    console = Console(highlight=False, markup=False)
+    player = _played(options, console)
+    if not player.cycle.over:
+        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
+        return 0
+    summary = summarise(player.cycle, player.account)
+    _print_ending(summary, options, console)
+    if summary.differences:
+        differences = "; ".join(summary.differences)
+        raise ValueError(f"the sidecar and the demo did not count the same: {differences}")
+    if summary.missing:
+        raise ValueError(
+            f"the drive was over, and the sidecar had not yet {summary.missing}. Frames were up to "
+            f"{player.cycle.behind_s:.1f} s late, {player.cycle.left_out} were left out. Try again "
+            "on a computer less busy."
+        )
+    return 0
+
+
+def _played(options: argparse.Namespace, console: Console) -> Player:
+    """Plays the drive through the sidecar that is named, or one of our own."""
+    duration_s = options.duration or (DEFAULT_CYCLE if options.forever else DEFAULT)
+    plan = Plan(options.seed, duration_s, options.speed)
+    live = console.is_terminal and not console.is_dumb_terminal
+    live &= not (options.json or options.forever)
+    line = functools.partial(print, flush=True)
+    sidecar: contextlib.AbstractContextManager[Addresses]
+    if options.address:
+        sidecar, access = contextlib.nullcontext(Addresses(options.address, "")), access_of(options)
+    else:
+        sidecar, access = running_sidecar(config_text(plan.speed)), PLAIN
+    patience_s = options.patience if options.address and options.forever else 0.0
+    with sidecar as at:
+        if not (options.address or options.json):
+            line(f"sidecar at {at.grpc}, http://{at.http}/metrics")
+        announce = (lambda _: None) if live or options.json else line
+        player = Player(plan, at.grpc, announce, access, options.forever, patience_s, at.http)
+        gc.collect()
+        gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
+        where = f"http://{at.http}/   http://{at.http}/metrics" if at.http else at.grpc
+        asyncio.run(show(player, console, where) if live else player.run())
+    if live:
+        for at_s, text in player.cycle.events:
+            line(f"{at_s:6.1f} s  {text}")
+    return player
+
+
+def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:
+    """Prints tables and headline, or JSON; writes the page."""
+    path = options.output
+    if options.json:
+        print(json.dumps(as_json(summary)))
+    else:
+        print(as_text(summary))
+        if not path:
+            handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
+            os.close(handle)
+    if path:
+        write_output(path, page(summary))
+    if options.json:
+        return
+    print()
+    for paragraph in headline(summary):
+        console.print(textwrap.fill(paragraph, _COLUMNS), style="bold", soft_wrap=True)
+    fired = f"page fired  {summary.cycle.page or 'none'}"
+    print("\n" + textwrap.fill(fired, _COLUMNS, subsequent_indent=" " * 12))
+    print(f"written     {path}")
+    print("next        calibration-monitor evaluate YOUR_FILE.csv")
+
+
+def _number(kind: Callable[[str], N], low: float, high: float) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        expected = f"a number of {low:g} to {high:g}"
+        return checked(text, kind, expected, lambda value: low <= value <= high)
+
+    return read

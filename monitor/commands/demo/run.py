@@ -12,8 +12,10 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from asyncio import Queue
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from monitor.commands.demo.scene import (
     with_variance_factor,
 )
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan
+from monitor.commands.demo.summary import SidecarAccount, account_of, cycle_line, summarise
+from monitor.commands.doctor.look import page, samples_of
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused, happening
 from monitor.drift.alarms import AlarmChange
@@ -39,32 +43,17 @@ from monitor.wire.client_messages import (
 )
 from monitor.wire.messages import UnknownWord, value_of
 
-_WAITING_TO_BE_SENT = 8  # frames of a sensor
+_TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth
-_WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+_TO_BE_LABELLED = 1024  # frames of all sensors; 3 s are 180
 _ROOM_S = 10.0  # for which a frame waits for room in front of its stream
 _LATE_S, _LONGEST_BEHIND_S = 1.0, 600.0  # of a frame, from which on the pace gives in
-_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
-_HELD_S = 10.0  # that a connection must have held for another to be tried soon
+_RETRY_S = 1.0  # between two attempts to connect
 _SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
 _AGAIN_S = 60.0  # s between two lines about one that stays away
 _LOOK_EVERY_S = 2.0  # s between two looks at trials
+_PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
-
-
-@dataclass(frozen=True, slots=True)
-class Journey:
-    """A drive, with the sidecar it goes through.
-
-    cycles      after which it is over; inf: never
-    patience_s  for which a sidecar that is away, or refuses, is waited for
-    """
-
-    plan: Plan
-    address: str
-    access: Access = PLAIN
-    cycles: float = 1.0
-    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,83 +99,88 @@ class Pace:
 
 @dataclass(slots=True)
 class Player:
-    """Plays a journey, with or without a sidecar.
+    """Plays a drive through a sidecar that is there, comes late, or goes.
 
-    announce  is told of every event, as a line
-    finished  is told of every cycle that is over
-    settle    asks the sidecar for its account, after the last answer
-    there_s   when the sidecar was last there; told_s: when its absence was last told of
+    announce    is told of every event, as a line
+    forever     cycle after cycle, until SIGTERM
+    patience_s  for which a sidecar that is away, or refuses, is waited for
+    http        where it is asked for its account after the last answer; '' for not at all
     """
 
-    journey: Journey
+    plan: Plan
+    address: str
     announce: Callable[[str], None]
-    finished: Callable[[Cycle], None] = lambda _: None
-    settle: Callable[[Client, Cycle], Awaitable[None]] | None = None
+    access: Access = PLAIN
+    forever: bool = False
+    patience_s: float = 0.0
+    http: str = ""
+    account: SidecarAccount | None = None
     cycle: Cycle = field(init=False)
     pace: Pace = field(default_factory=lambda: Pace(0, 0.0))
     _connection: _Connection | None = None
     _began: asyncio.Event = field(default_factory=asyncio.Event)
+    # When the sidecar was last there, and when its absence was last told of.
     _there_s: float = field(default_factory=time.monotonic)
     _told_s: float = -math.inf
 
     def __post_init__(self) -> None:
-        self.cycle = Cycle(self.journey.plan, self._say)
+        self.cycle = Cycle(self.plan, self._say)
 
     def _say(self, text: str) -> None:
-        self.announce(f"cycle {self.cycle.number}, {text}" if self.journey.cycles > 1 else text)
+        self.announce(f"cycle {self.cycle.number}, {text}" if self.forever else text)
 
     async def run(self) -> None:
         """Plays to the end of the last cycle, or until SIGTERM.
 
         Raises InvalidAccess; SidecarUnavailable and SidecarRefused when patience is at its end.
         """
-        with _ended_by_sigterm():
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._keep_connected())
-                    group.create_task(self._keep_driving())
-            except ExceptionGroup as errors:
-                raise first_error(errors) from None
+        playing = asyncio.create_task(self._play())
+        # The first process of a container is not ended by a signal that it has no handler for.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, playing.cancel)
+        await asyncio.wait([playing])
+        if not playing.cancelled():
+            playing.result()
+
+    async def _play(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_connected())
+                group.create_task(self._keep_driving())
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
 
     # ---- the sidecar
 
     async def _keep_connected(self) -> None:
-        pause_s, tried_s = _RETRY_S, time.monotonic()
-        while (trouble := await self._conversed()) is not None:
-            if time.monotonic() - self._there_s >= self.journey.patience_s:
-                raise trouble
-            self._tell_of(str(trouble))
-            # Who takes us in and throws us out again and again is not asked every second.
-            held = time.monotonic() - tried_s >= _HELD_S
-            pause_s = _RETRY_S if held else min(2 * pause_s, _LONGEST_RETRY_S)
-            await asyncio.sleep(pause_s)
-            tried_s = time.monotonic()
+        while True:
+            try:
+                return await self._converse()
+            except (OSError, SidecarRefused) as trouble:
+                if time.monotonic() - self._there_s >= self.patience_s:
+                    raise
+                self._tell_of(str(trouble))
+            await asyncio.sleep(_RETRY_S)
 
-    async def _conversed(self) -> Exception | None:
-        """Talks to the sidecar; returns why that failed or ended, None when the drive is over."""
-        where = self.journey.address
-        soon = asyncio.get_running_loop().call_later(
-            _SOON_S, self._tell_of, f"waits for a sidecar at {where}"
-        )
+    async def _converse(self) -> None:
+        """Talks to the sidecar until the drive is over.
+
+        Raises SidecarUnavailable, SidecarRefused.
+        """
+        wait = f"waits for a sidecar at {self.address}"
+        soon = asyncio.get_running_loop().call_later(_SOON_S, self._tell_of, wait)
         try:
-            async with Client(where, self.journey.access) as client:
+            async with Client(self.address, self.access) as client:
                 soon.cancel()
                 connection = await _Connection.opened(client, self)
                 again = "again, " if self._began.is_set() else ""
-                self.cycle.tell(f"connected {again}to the sidecar at {where}")
+                self.cycle.tell(f"connected {again}to the sidecar at {self.address}")
                 self._connection, self._told_s = connection, -math.inf
                 self._began.set()
                 await connection.run()
-            return None
         except ExceptionGroup as errors:
-            trouble = first_error(errors)
-            if not isinstance(trouble, OSError | SidecarRefused):
-                raise
             # It was there until now: that it has gone is news.
             self._there_s, self._told_s = time.monotonic(), -math.inf
-            return trouble
-        except (OSError, SidecarRefused) as trouble:
-            return trouble
+            raise first_error(errors) from None
         finally:
             soon.cancel()
             self._connection = None
@@ -206,7 +200,7 @@ class Player:
 
     async def _keep_driving(self) -> None:
         await self._began.wait()
-        plan = self.journey.plan
+        plan = self.plan
         self.pace = Pace(time.time_ns(), time.monotonic(), plan.speed)
         settings = replace(plan.settings, start_ns=self.pace.start_ns)
         # Numbers begin at the clock as well: an earlier run has used none of them.
@@ -222,9 +216,9 @@ class Player:
             if self.cycle.reach(at_s) and frame.sensor == plan.faulty:
                 frame = with_variance_factor(frame, plan.variance_factor)
             if self.cycle.over:
-                self.finished(self.cycle)
-                if self.cycle.number >= self.journey.cycles:
+                if not self.forever:
                     break
+                self.cycle.tell(cycle_line(summarise(self.cycle)))
                 began_s, self.cycle = began_s + at_s, self.cycle.next()
             frame = replace(
                 frame,
@@ -237,30 +231,6 @@ class Player:
                 self.cycle.left_out += 1
         if self._connection is not None:
             await self._connection.finish()
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Cancels this task at SIGTERM, and ends the context in order then.
-
-    The first process of a container is not ended by a signal that it has no handler for.
-    """
-    loop, task, told = asyncio.get_running_loop(), asyncio.current_task(), []
-    assert task is not None
-
-    def end() -> None:
-        told.append(True)
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not told:
-            raise
-        task.uncancel()
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +248,8 @@ class _Lane:
     """One sensor's stream; None in a queue ends it."""
 
     stream: Conversation
-    to_send: asyncio.Queue[_Sent | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
-    )
-    in_flight: asyncio.Queue[_Sent | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
-    )
+    to_send: Queue[_Sent | None] = field(default_factory=partial(Queue, _TO_BE_SENT))
+    in_flight: Queue[_Sent | None] = field(default_factory=partial(Queue, _IN_FLIGHT))
 
 
 Labelled = tuple[Cycle, AnsweredFrame, Phase]
@@ -297,34 +263,25 @@ class _Connection:
     player: Player
     lanes: dict[str, _Lane]
     labels: Conversation
-    to_label: asyncio.Queue[Labelled | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
-    )
-    labelling: asyncio.Queue[Labelled | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
-    )
+    to_label: Queue[Labelled | None] = field(default_factory=partial(Queue, _TO_BE_LABELLED))
+    labelling: Queue[Labelled | None] = field(default_factory=partial(Queue, _IN_FLIGHT))
     complained: bool = False
 
     @staticmethod
     async def opened(client: Client, player: Player) -> _Connection:
         """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
-        plan = player.journey.plan
-        headers = [
-            Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
-            for name in plan.settings.sensors
-        ]
-        streams = await asyncio.gather(*(client.open(header) for header in headers))
-        lanes = {one.stream: _Lane(stream) for one, stream in zip(headers, streams, strict=True)}
+        plan = player.plan
+        lanes = {}
+        for name in plan.settings.sensors:
+            header = Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
+            lanes[name] = _Lane(await client.open(header))
         return _Connection(client, player, lanes, client.truth())
 
     async def offer(self, frame: SimulatedFrame, at_s: float) -> bool:
         """Queues a frame to be sent; False when there is no room for long."""
-        queue, item = self.lanes[frame.sensor].to_send, _Sent(frame, self.player.cycle, at_s)
         try:
-            if queue.full():
-                await asyncio.wait_for(queue.put(item), _ROOM_S)
-            else:
-                queue.put_nowait(item)
+            async with asyncio.timeout(_ROOM_S):
+                await self.lanes[frame.sensor].to_send.put(_Sent(frame, self.player.cycle, at_s))
         except TimeoutError:
             return False
         return True
@@ -349,8 +306,8 @@ class _Connection:
                         frames.create_task(self._send_frames(lane))
                         frames.create_task(self._receive_answers(lane))
                 await self.to_label.put(None)
-            if self.player.settle is not None:
-                await self.player.settle(self.client, self.player.cycle)
+            if self.player.http:
+                self.player.account = await _account(self.client, self.player)
             for task in aside:
                 task.cancel()
 
@@ -360,7 +317,9 @@ class _Connection:
             late_s = -self.player.pace.wait_s(frame.stamp_ns, now_s)
             cycle.behind_s = max(cycle.behind_s, late_s)
             await lane.in_flight.put(replace(item, sent_s=now_s))
-            await lane.stream.send(frame_message(frame))
+            named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
+            sent = OutgoingFrame(*named, frame.mean, frame.covariance, frame.score)
+            await lane.stream.send(encode_frame(sent))
         await lane.in_flight.put(None)
         await lane.stream.close()
 
@@ -380,17 +339,20 @@ class _Connection:
         answer = decode_answer(data, SPACE.k)
         answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, answer.covariance)
         phase = cycle.add_answer(item.at_s, answered)
-        if frame.sensor == self.player.journey.plan.faulty:
+        if frame.sensor == self.player.plan.faulty:
             cycle.tracking.add(frame, phase, answer)
         return cycle, answered, phase
 
     async def _send_labels(self) -> None:
-        delay_ns = round(self.player.journey.plan.truth_delay_s * 1e9)
+        delay_ns = round(self.player.plan.truth_delay_s * 1e9)
         while (item := await self.to_label.get()) is not None:
             frame = item[1].frame
             await self.player.until_due(frame.stamp_ns + delay_ns)
             await self.labelling.put(item)
-            await self.labels.send(truth_message(frame))
+            # Detections without an object are of none.
+            of, true = (frame.sensor, frame.frame_id), frame.track >= 0
+            data = encode_truth(*of, frame.ids[true], frame.truth[true], complete=True)
+            await self.labels.send(data)
         await self.labelling.put(None)
         await self.labels.close()
 
@@ -414,40 +376,41 @@ class _Connection:
 
     async def _look(self) -> None:
         """Asks how trials stand, and says once what this sidecar will not show."""
-        tracks = bool(self.lanes[self.player.journey.plan.faulty].stream.track_dimensions)
-        will_not = [] if tracks else ["keeps no tracks"]
+        cycle, faulty = self.player.cycle, self.lanes[self.player.plan.faulty]
+        cannot = [] if faulty.stream.track_dimensions else ["keeps no tracks"]
         try:
             listing = await self.client.listing()
-            if listing.promotion != "automatic":
-                will_not.append(
-                    f"promotes nothing by itself ([promotion] mode is {listing.promotion})"
-                )
-            if listing.pinned:
-                will_not.append("is pinned")
-            self.player.cycle.hopeful = listing.promotion == "automatic" and not listing.pinned
-            while not will_not:
-                self.player.cycle.await_proof((await self.client.listing()).trials)
-                await asyncio.sleep(_LOOK_EVERY_S)
+            if listing.promotion != "automatic" or listing.pinned:
+                cycle.hopeful = False
+                pinned = ", and it is pinned" if listing.pinned else ""
+                how = f"[promotion] mode is {listing.promotion}{pinned}"
+                cannot.append(f"promotes nothing by itself ({how})")
         except (SidecarRefused, UnknownWord) as trouble:
-            will_not.append(f"does not tell us how trials stand ({trouble})")
-        self.player.cycle.tell(
-            f"this sidecar {' and '.join(will_not)}: not all of the story will be seen; "
-            "`calibration-monitor demo --print-config` prints the settings that it needs"
-        )
+            cannot.append(f"does not tell us how trials stand ({trouble})")
+        if cannot:
+            cycle.tell(
+                f"this sidecar {' and '.join(cannot)}: not all of the story will be seen; "
+                "`calibration-monitor demo --print-config` prints the settings that it needs"
+            )
+        while not cannot:
+            self.player.cycle.await_proof((await self.client.listing()).trials)
+            await asyncio.sleep(_LOOK_EVERY_S)
 
 
-def frame_message(frame: SimulatedFrame) -> bytes:
-    """Encodes a frame as its sensor sends it, without ground truth."""
-    named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
-    return encode_frame(OutgoingFrame(*named, frame.mean, frame.covariance, frame.score))
-
-
-def truth_message(frame: SimulatedFrame) -> bytes:
-    """Encodes labels of all its detections that are of an object; the others are of none."""
-    true = frame.track >= 0
-    return encode_truth(
-        frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
-    )
+async def _account(client: Client, player: Player) -> SidecarAccount:
+    """Asks the sidecar for its account of the drive that is over."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        listing, found = await client.listing(records=1), await client.calibration()
+        _, text = await page(player.http, "/metrics?fresh")
+        metrics = samples_of(text)
+        # The last tracks may still decide, and the text of the metrics is made from time to time.
+        heard = player.cycle.sequence == (listing.records[-1].sequence if listing.records else 0)
+        told = metrics.value("ground_truth_total", outcome="matched") == found.counts.matched
+        if (heard and told) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.1)
+    return account_of(found, listing, metrics)
 
 
 def config_text(speed: float) -> str:

@@ -72,11 +72,6 @@ class DriveSettings:
     crowded: bool = False  # objects come in twos, side by side, and hide what is behind them
     start_ns: int = 1_750_000_000_000_000_000  # capture time of the first frame
 
-    @property
-    def rho_per_frame(self) -> float:
-        """Lag-1 autocorrelation at this rate: ρ is stated for frames 0.1 s apart."""
-        return math.pow(self.rho, 10.0 / self.rate_hz)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedFrame:
@@ -127,35 +122,16 @@ def simulate(settings: DriveSettings, seed: int, duration_s: float) -> Iterator[
     duration_s  s; frames with start_ns <= stamp < start_ns + duration; inf never ends
     """
     count = len(settings.sensors)
-    generators = [
-        np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)
-    ]
-    sectors = [_Sector(2 * math.pi * i / count, math.pi / count) for i in range(count)]
-    traffic = [
-        _new_objects(settings, rng, sector, np.arange(settings.objects_per_sensor) * count + i, 0.0)
-        for i, (rng, sector) in enumerate(zip(generators, sectors, strict=True))
-    ]
-    born = [settings.objects_per_sensor] * count
-
+    seeds = np.random.SeedSequence(seed).spawn(count)
+    sensors = [_Sensor(settings, i, np.random.default_rng(own)) for i, own in enumerate(seeds)]
     for tick in itertools.count():
         frame_id, i = divmod(tick, count)
         offset_ns = round(tick * 1e9 / (settings.rate_hz * count))
         if not offset_ns < duration_s * 1e9:
             return
-        rng, sector = generators[i], sectors[i]
         if frame_id > 0:
-            now = frame_id / settings.rate_hz
-            moved = _advance(settings, rng, traffic[i])
-            gone = np.flatnonzero(moved.expires_s <= now)
-            if len(gone):
-                tracks = (born[i] + np.arange(len(gone))) * count + i
-                born[i] += len(gone)
-                fresh = _new_objects(settings, rng, sector, tracks, now)
-                moved = _replaced(moved, gone, fresh)
-            traffic[i] = moved
-        yield _observe(
-            settings, rng, sector, traffic[i], i, frame_id, settings.start_ns + offset_ns
-        )
+            sensors[i].advance(frame_id / settings.rate_hz)
+        yield sensors[i].observe(frame_id, settings.start_ns + offset_ns)
 
 
 def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame:
@@ -164,14 +140,6 @@ def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame
     Below 1 it is over-confident. Mean NEES becomes 1/factor of what it was.
     """
     return replace(frame, covariance=frame.covariance * factor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sector:
-    """The sector that a sensor looks at: bearing of its middle and half its width, rad."""
-
-    axis: float
-    half_width: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,63 +155,124 @@ class _Objects:
     scale: FloatArray  # (N,) w: mean 1
 
 
-def _new_objects(
-    settings: DriveSettings,
-    rng: np.random.Generator,
-    sector: _Sector,
-    track: IntArray,
-    now_s: float,
-) -> _Objects:
-    n = len(track)
-    classes = rng.choice(len(CLASSES), size=n, p=_CLASS_SHARE)
-    box = _boxes(rng, sector, classes)
-    speed = _TYPICAL_SPEED[classes] * rng.uniform(0.2, 1.6, n)
-    life = _SHORTEST_LIFE + rng.exponential(settings.mean_lifetime_s - _SHORTEST_LIFE, n)
-    if settings.crowded:
-        _pair(rng, classes, box, speed, life)
-    # The box was drawn within the sector: that is where the object is at half its life.
-    box[:, :2] -= _direction(box[:, _YAW]) * (speed * life / 2)[:, None]
-    return _Objects(
-        track=track,
-        classes=classes,
-        box=box,
-        speed=speed,
-        expires_s=now_s + life,
-        gaussian=rng.standard_normal((n, SPACE.k)),
-        scale=_scales(settings.degrees_of_freedom, rng, n),
-    )
+class _Sensor:
+    """Looks at a sector of its own, and at the objects that are in it or near it now."""
 
+    def __init__(self, settings: DriveSettings, index: int, rng: np.random.Generator) -> None:
+        self.settings, self.index, self.rng = settings, index, rng
+        count = len(settings.sensors)
+        self.axis, self.half_width = 2 * math.pi * index / count, math.pi / count  # rad
+        self.born = 0
+        self.objects = self._new_objects(settings.objects_per_sensor, 0.0)
 
-def _boxes(rng: np.random.Generator, sector: _Sector, classes: IntArray) -> FloatArray:
-    """Boxes uniform over a sector's ring, with plausible sizes; (N, 7)."""
-    n = len(classes)
-    distance = np.sqrt(rng.uniform(_NEAREST**2, _FARTHEST**2, n))
-    bearing = sector.axis + rng.uniform(-sector.half_width, sector.half_width, n)
-    box = np.empty((n, SPACE.k))
-    box[:, :2] = distance[:, None] * _direction(bearing)
-    box[:, _SIZE] = _TYPICAL_SIZE[classes] * np.exp(0.08 * rng.standard_normal((n, 3)))
-    box[:, _Z] = box[:, 5] / 2 + 0.1 * rng.standard_normal(n)
-    box[:, _YAW] = rng.uniform(-np.pi, np.pi, n)
-    return box
+    def _new_objects(self, n: int, now_s: float) -> _Objects:
+        settings, rng = self.settings, self.rng
+        track = (self.born + np.arange(n)) * len(settings.sensors) + self.index
+        self.born += n
+        classes = rng.choice(len(CLASSES), size=n, p=_CLASS_SHARE)
+        box = self._boxes(classes)
+        speed = _TYPICAL_SPEED[classes] * rng.uniform(0.2, 1.6, n)
+        life = _SHORTEST_LIFE + rng.exponential(settings.mean_lifetime_s - _SHORTEST_LIFE, n)
+        if settings.crowded:
+            self._pair(classes, box, speed, life)
+        # The box was drawn within the sector: that is where the object is at half its life.
+        box[:, :2] -= _direction(box[:, _YAW]) * (speed * life / 2)[:, None]
+        gaussian, scale = rng.standard_normal((n, SPACE.k)), self._scales(n)
+        return _Objects(track, classes, box, speed, now_s + life, gaussian, scale)
 
+    def _pair(
+        self, classes: IntArray, box: FloatArray, speed: FloatArray, life: FloatArray
+    ) -> None:
+        """Puts every second object beside the one before it, for as long as that one lives."""
+        one, other = slice(0, len(classes) // 2 * 2, 2), slice(1, None, 2)
+        kind, heading = classes[one], box[one, _YAW]
+        box[other, _SIZE] *= _TYPICAL_SIZE[kind] / _TYPICAL_SIZE[classes[other]]
+        box[other, _Z] = box[other, 5] / 2
+        box[other, :2] = box[one, :2] + _BESIDE[kind, None] * _direction(heading + np.pi / 2)
+        opposite = self.rng.random(len(kind)) < _OPPOSITE[kind]
+        box[other, _YAW] = _wrapped(heading + np.pi * opposite)
+        speed[other] = speed[one] * np.exp(_BESIDE_SPEED * self.rng.standard_normal(len(kind)))
+        classes[other], life[other] = kind, life[one]
 
-def _pair(
-    rng: np.random.Generator,
-    classes: IntArray,
-    box: FloatArray,
-    speed: FloatArray,
-    life: FloatArray,
-) -> None:
-    """Puts every second object beside the one before it, for as long as that one lives."""
-    one, other = slice(0, len(classes) // 2 * 2, 2), slice(1, None, 2)
-    kind, heading = classes[one], box[one, _YAW]
-    box[other, _SIZE] *= _TYPICAL_SIZE[kind] / _TYPICAL_SIZE[classes[other]]
-    box[other, _Z] = box[other, 5] / 2
-    box[other, :2] = box[one, :2] + _BESIDE[kind, None] * _direction(heading + np.pi / 2)
-    opposite = rng.random(len(kind)) < _OPPOSITE[kind]
-    box[other, _YAW] = _wrapped(heading + np.pi * opposite)
-    speed[other] = speed[one] * np.exp(_BESIDE_SPEED * rng.standard_normal(len(kind)))
-    classes[other], life[other] = kind, life[one]
+    def _boxes(self, classes: IntArray) -> FloatArray:
+        """Boxes uniform over the sector's ring, with plausible sizes; (N, 7)."""
+        n, rng = len(classes), self.rng
+        distance = np.sqrt(rng.uniform(_NEAREST**2, _FARTHEST**2, n))
+        bearing = self.axis + rng.uniform(-self.half_width, self.half_width, n)
+        box = np.empty((n, SPACE.k))
+        box[:, :2] = distance[:, None] * _direction(bearing)
+        box[:, _SIZE] = _TYPICAL_SIZE[classes] * np.exp(0.08 * rng.standard_normal((n, 3)))
+        box[:, _Z] = box[:, 5] / 2 + 0.1 * rng.standard_normal(n)
+        box[:, _YAW] = rng.uniform(-np.pi, np.pi, n)
+        return box
+
+    def _scales(self, n: int) -> FloatArray:
+        """w = (ν−2)/χ²_ν: inverse gamma with mean 1; it makes a Gaussian a Student-t."""
+        nu = self.settings.degrees_of_freedom
+        if math.isinf(nu):
+            return np.ones(n)
+        scales: FloatArray = (nu - 2) / self.rng.chisquare(nu, n)
+        return scales
+
+    def advance(self, now_s: float) -> None:
+        """Moves objects and errors on by a frame; fresh objects take the place of those gone."""
+        settings, rng, objects = self.settings, self.rng, self.objects
+        n, dt = len(objects.track), 1.0 / settings.rate_hz
+        noise = rng.standard_normal((n, 2 + SPACE.k))
+        speed = objects.speed + _SPEED_NOISE * math.sqrt(dt) * noise[:, 0]
+        box = objects.box.copy()
+        box[:, :2] += _direction(box[:, _YAW]) * (speed * dt)[:, None]
+        box[:, _YAW] = _wrapped(box[:, _YAW] + _TURN_NOISE * math.sqrt(dt) * noise[:, 1])
+
+        redraw, rho_z = _error_process(settings)
+        redrawn = rng.random(n) < redraw
+        scale = objects.scale.copy()
+        scale[redrawn] = self._scales(int(redrawn.sum()))
+        gaussian = rho_z * objects.gaussian + math.sqrt(1 - rho_z**2) * noise[:, 2:]
+        self.objects = replace(objects, box=box, speed=speed, gaussian=gaussian, scale=scale)
+        gone = np.flatnonzero(objects.expires_s <= now_s)
+        if len(gone):
+            fresh = self._new_objects(len(gone), now_s)
+            self.objects = _replaced(self.objects, gone, fresh)
+
+    def observe(self, frame_id: int, stamp_ns: int) -> SimulatedFrame:
+        """Reports the objects, false detections mixed in."""
+        settings, rng, objects = self.settings, self.rng, self.objects
+        seen: BoolArray = rng.random(len(objects.track)) >= settings.miss_probability
+        if settings.crowded:
+            seen[_hidden(objects.box)] = False
+        truth = objects.box[seen]
+        n, n_false = len(truth), int(rng.poisson(settings.false_rate))
+        false_classes = rng.integers(len(CLASSES), size=n_false)
+        classes = np.concatenate([objects.classes[seen], false_classes])
+        # A false detection reports the covariance that an object would have where it appears.
+        boxes = np.concatenate([truth, self._boxes(false_classes)])
+        sigma, radial, covariance = _uncertainty(boxes, classes)
+
+        error = np.sqrt(objects.scale[seen])[:, None] * objects.gaussian[seen] * sigma[:n]
+        # From (radial, lateral) to (x, y): the lateral direction is the radial one turned left.
+        along, across = error[:, _X].copy(), error[:, _Y].copy()
+        cosine, sine = radial[:n, 0], radial[:n, 1]
+        error[:, _X] = cosine * along - sine * across
+        error[:, _Y] = sine * along + cosine * across
+        mean = boxes
+        mean[:n] -= error
+        mean[:, _YAW] = _wrapped(mean[:, _YAW])
+
+        score = np.concatenate([rng.beta(12.0, 2.5, n), rng.beta(3.0, 5.0, n_false)])
+        best_first = np.argsort(-score, kind="stable")
+        return SimulatedFrame(
+            sensor=settings.sensors[self.index],
+            frame_id=frame_id,
+            stamp_ns=stamp_ns,
+            ids=np.arange(n + n_false, dtype=np.uint64) + np.uint64(frame_id * _IDS_PER_FRAME),
+            classes=classes[best_first],
+            score=score[best_first],
+            mean=mean[best_first],
+            covariance=covariance[best_first],
+            truth=np.concatenate([truth, np.full((n_false, SPACE.k), np.nan)])[best_first],
+            track=np.concatenate([objects.track[seen], np.full(n_false, -1)])[best_first],
+        )
 
 
 def _hidden(box: FloatArray) -> BoolArray:
@@ -253,29 +282,6 @@ def _hidden(box: FloatArray) -> BoolArray:
     covers = np.abs(_wrapped(bearing[:, None] - bearing)) < half_width
     nearer = distance + 1.0 < distance[:, None]
     return np.asarray((covers & nearer).any(axis=1))
-
-
-def _advance(settings: DriveSettings, rng: np.random.Generator, objects: _Objects) -> _Objects:
-    """Objects and errors one frame later."""
-    n = len(objects.track)
-    dt = 1.0 / settings.rate_hz
-    noise = rng.standard_normal((n, 2 + SPACE.k))
-    speed = objects.speed + _SPEED_NOISE * math.sqrt(dt) * noise[:, 0]
-    box = objects.box.copy()
-    box[:, :2] += _direction(box[:, _YAW]) * (speed * dt)[:, None]
-    box[:, _YAW] = _wrapped(box[:, _YAW] + _TURN_NOISE * math.sqrt(dt) * noise[:, 1])
-
-    redraw, rho_z = _error_process(settings)
-    redrawn = rng.random(n) < redraw
-    scale = objects.scale.copy()
-    scale[redrawn] = _scales(settings.degrees_of_freedom, rng, int(redrawn.sum()))
-    return replace(
-        objects,
-        box=box,
-        speed=speed,
-        gaussian=rho_z * objects.gaussian + math.sqrt(1 - rho_z**2) * noise[:, 2:],
-        scale=scale,
-    )
 
 
 def _replaced(objects: _Objects, gone: npt.NDArray[np.intp], fresh: _Objects) -> _Objects:
@@ -289,69 +295,14 @@ def _replaced(objects: _Objects, gone: npt.NDArray[np.intp], fresh: _Objects) ->
 
 def _error_process(settings: DriveSettings) -> tuple[float, float]:
     """Chance p per frame that w is redrawn, and ρ_z; see simulate."""
-    rho, nu = settings.rho_per_frame, settings.degrees_of_freedom
+    # ρ is stated for frames 0.1 s apart.
+    rho, nu = math.pow(settings.rho, 10.0 / settings.rate_hz), settings.degrees_of_freedom
     redraw = (1 - rho) / _HOLD
     # E[√w]² = (ν−2)/2 · (Γ((ν−1)/2) / Γ(ν/2))². ρ_z < 1 since p(1 − c²) < 1 − ρ.
     c_squared = 1.0
     if nu < 1e6:  # beyond it lgamma has lost the difference, and w is 1
         c_squared = (nu - 2) / 2 * math.exp(2 * (math.lgamma((nu - 1) / 2) - math.lgamma(nu / 2)))
     return redraw, rho / (1 - redraw * (1 - c_squared))
-
-
-def _scales(degrees_of_freedom: float, rng: np.random.Generator, n: int) -> FloatArray:
-    """w = (ν−2)/χ²_ν: inverse gamma with mean 1, the mixing that makes a Gaussian a Student-t."""
-    if math.isinf(degrees_of_freedom):
-        return np.ones(n)
-    scales: FloatArray = (degrees_of_freedom - 2) / rng.chisquare(degrees_of_freedom, n)
-    return scales
-
-
-def _observe(
-    settings: DriveSettings,
-    rng: np.random.Generator,
-    sector: _Sector,
-    objects: _Objects,
-    sensor_index: int,
-    frame_id: int,
-    stamp_ns: int,
-) -> SimulatedFrame:
-    """Simulates the sensor's report of the objects, false detections mixed in."""
-    seen: BoolArray = rng.random(len(objects.track)) >= settings.miss_probability
-    if settings.crowded:
-        seen[_hidden(objects.box)] = False
-    truth = objects.box[seen]
-    n, n_false = len(truth), int(rng.poisson(settings.false_rate))
-    false_classes = rng.integers(len(CLASSES), size=n_false)
-    classes = np.concatenate([objects.classes[seen], false_classes])
-    # A false detection reports the covariance that an object would have where it appears.
-    boxes = np.concatenate([truth, _boxes(rng, sector, false_classes)])
-    sigma, radial, covariance = _uncertainty(boxes, classes)
-
-    error = np.sqrt(objects.scale[seen])[:, None] * objects.gaussian[seen] * sigma[:n]
-    # From (radial, lateral) to (x, y): the lateral direction is the radial one turned left.
-    along, across = error[:, _X].copy(), error[:, _Y].copy()
-    cosine, sine = radial[:n, 0], radial[:n, 1]
-    error[:, _X] = cosine * along - sine * across
-    error[:, _Y] = sine * along + cosine * across
-    mean = boxes
-    mean[:n] -= error
-    mean[:, _YAW] = _wrapped(mean[:, _YAW])
-
-    score = np.concatenate([rng.beta(12.0, 2.5, n), rng.beta(3.0, 5.0, n_false)])
-    best_first = np.argsort(-score, kind="stable")
-    total = n + n_false
-    return SimulatedFrame(
-        sensor=settings.sensors[sensor_index],
-        frame_id=frame_id,
-        stamp_ns=stamp_ns,
-        ids=np.arange(total, dtype=np.uint64) + np.uint64(frame_id * _IDS_PER_FRAME),
-        classes=classes[best_first],
-        score=score[best_first],
-        mean=mean[best_first],
-        covariance=covariance[best_first],
-        truth=np.concatenate([truth, np.full((n_false, SPACE.k), np.nan)])[best_first],
-        track=np.concatenate([objects.track[seen], np.full(n_false, -1)])[best_first],
-    )
 
 
 def _uncertainty(box: FloatArray, classes: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:

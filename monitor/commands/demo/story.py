@@ -16,14 +16,16 @@ import numpy as np
 
 from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
-from monitor.drift.alarms import WRONG, Alarm, AlarmChange, AlarmReason
+from monitor.drift.alarms import WRONG, AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.bets import Severity
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
 
 _LATEST_TRUTH_S = 3.0
-_SHORTEST_SHOWN_S = 5.0
+# Parts of a cycle for which the fault lasts, and for which its effect is to be seen, at least.
+_FAULT_LASTS, _SHOWN, _SHORTEST_SHOWN_S = 0.35, 0.1, 5.0
 # For which a fault waits until nothing of the one before is left: alarm, trial, correction.
 _LONGEST_REST_S = 60.0
 _WAITING_EVERY_S = 20.0  # between two lines that say what is waited for
@@ -80,24 +82,6 @@ class Plan:
     def fault_s(self) -> float:
         """Time when the fault begins, at the earliest."""
         return self.duration_s * 0.2
-
-    @property
-    def fault_lasts_s(self) -> float:
-        """Time for which the fault is there, at least."""
-        return self.duration_s * 0.35
-
-    @property
-    def shown_s(self) -> float:
-        """Time for which the effect is to be seen."""
-        return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """One thing that happened, and the time in the cycle at which the demo heard of it, in s."""
-
-    at_s: float
-    record: Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +173,10 @@ class Cycle:
     wall_s         wall time from the first frame to the last answer
     left_out       frames that were not sent: no sidecar was there, or it was too slow
     events         time and text
-    heard          what happened to recalibrators; alarms: what happened to alarms
+    heard          what happened to recalibrators, and when it was heard of
+    paged_s, promoted_s, rolled_back_s
+                   when the fault was first paged and corrected, and when that was last taken back
+    page           what the page said; evidence: of the promotion; tried: a candidate was on trial
     hopeful        the sidecar may correct the fault: it is worth waiting for
     waiting        what the fault or its end is waiting for, in words
     sequence       number of the last record heard
@@ -211,8 +198,13 @@ class Cycle:
     fault_ended_s: float = math.inf
     over: bool = False
     events: list[tuple[float, str]] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
-    alarms: list[tuple[float, AlarmChange]] = field(default_factory=list)
+    heard: list[tuple[float, Record]] = field(default_factory=list)
+    paged_s: float = math.inf
+    promoted_s: float = math.inf
+    rolled_back_s: float = math.inf
+    page: str = ""
+    evidence: Evidence | None = None
+    tried: bool = False
     hopeful: bool = True
     waiting: str = ""
     sequence: int = 0
@@ -223,7 +215,7 @@ class Cycle:
     sensors: dict[str, SensorRecord] = field(init=False)
     tracking: TrackingRecord = field(default_factory=TrackingRecord)
     # Of the faulty sensor: alarms and a candidate that are not over yet.
-    _alarmed: set[str] = field(default_factory=set)
+    _alarmed: set[Severity] = field(default_factory=set)
     _on_trial: bool = False
     _told_s: float = -math.inf
 
@@ -257,7 +249,7 @@ class Cycle:
                 self.fault_began_s = self._told_s = at_s
                 self.tell(f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}")
         elif math.isinf(self.fault_ended_s):
-            planned_s = self.fault_began_s + plan.fault_lasts_s
+            planned_s = self.fault_began_s + _FAULT_LASTS * plan.duration_s
             if self._seen(Phase.CORRECTED, at_s, planned_s):
                 self.fault_ended_s = at_s
                 if Phase.CORRECTED not in self.entered_s:
@@ -281,7 +273,8 @@ class Cycle:
         return False
 
     def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
-        seen = at_s - self.entered_s.get(phase, math.inf) >= self.plan.shown_s
+        shown_s = max(_SHORTEST_SHOWN_S, _SHOWN * self.plan.duration_s)
+        seen = at_s - self.entered_s.get(phase, math.inf) >= shown_s
         patience_s = self.plan.patience_s if self.hopeful else 0.0
         return at_s >= planned_s and (seen or at_s >= planned_s + patience_s)
 
@@ -315,23 +308,32 @@ class Cycle:
 
     def hear(self, record: Record) -> None:
         """Records something that happened to a recalibrator now."""
-        self.heard.append(Heard(self.elapsed_s, record))
-        self.sequence, self.waiting, self._told_s = record.sequence, "", self.elapsed_s
-        if record.what in SWAPS:
+        now_s, what = self.elapsed_s, record.what
+        self.heard.append((now_s, record))
+        self.sequence, self.waiting, self._told_s = record.sequence, "", now_s
+        if what in SWAPS:
             self.version = record.after
         if record.slice == self.plan.faulty:
-            self._on_trial = record.what in (Happened.BEGAN, Happened.PROVEN)
+            self._on_trial = what in (Happened.BEGAN, Happened.PROVEN)
+            self.tried |= what is Happened.BEGAN and now_s >= self.fault_began_s
+            is_faulty = self.fault_began_s <= now_s < self.fault_ended_s
+            if what is Happened.PROMOTED and is_faulty and math.isinf(self.promoted_s):
+                self.promoted_s, self.evidence = now_s, record.evidence
+            elif what is Happened.ROLLED_BACK and now_s >= self.fault_ended_s:
+                self.rolled_back_s = now_s
         self.tell(in_words(record))
 
     def hear_alarm(self, change: AlarmChange) -> None:
         """Records an alarm that was raised, or is over."""
-        self.alarms.append((self.elapsed_s, change))
-        raised = change.why is AlarmReason.RAISED
-        if change.alarm.slice == self.plan.faulty:
-            severity = str(change.alarm.severity)
-            (self._alarmed.add if raised else self._alarmed.discard)(severity)
-        what = "raised" if raised else "over"
-        self.tell(f"alarm {what}: {change.alarm.severity}, {in_short(change.alarm)}")
+        alarm, raised = change.alarm, change.why is AlarmReason.RAISED
+        if alarm.slice == self.plan.faulty:
+            (self._alarmed.add if raised else self._alarmed.discard)(alarm.severity)
+            paged = raised and alarm.severity is Severity.PAGE and math.isinf(self.paged_s)
+            if paged and self.elapsed_s >= self.fault_began_s:
+                self.paged_s = self.elapsed_s
+                self.page = alarm_sentence(alarm).partition(" since ")[0]
+        what = f"{alarm.slice} {WRONG[alarm.direction]} ({alarm.stage.label})"
+        self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {what}")
 
     def add_answer(self, at_s: float, answered: AnsweredFrame) -> Phase:
         """Counts a frame of this time that was answered; returns its phase."""
@@ -363,18 +365,6 @@ class Cycle:
             return Phase.CORRECTED if corrected else Phase.FAULT
         return Phase.AFTER if corrected else Phase.HOME
 
-    def first(self, what: Happened, since_s: float) -> Heard | None:
-        """Finds the first record of a kind on the faulty sensor at or after a time."""
-        return next(
-            (
-                one
-                for one in self.heard
-                if (one.record.what, one.record.slice) == (what, self.plan.faulty)
-                and one.at_s >= since_s
-            ),
-            None,
-        )
-
     def lasted_s(self) -> dict[Phase, float]:
         """Measures how long each phase lasted, up to now."""
         begins = [(self.entered_s[phase], phase) for phase in Phase if phase in self.entered_s]
@@ -397,11 +387,6 @@ def in_words(record: Record) -> str:
         case what:
             said = f"{what.replace('_', ' ')}, {record.reason}"
     return f"{record.slice or 'all sensors'}: {said}"
-
-
-def in_short(alarm: Alarm) -> str:
-    """Writes what an alarm says is wrong, in a few words."""
-    return f"{alarm.slice} {WRONG[alarm.direction]} ({alarm.stage.label})"
 
 
 def proof(evidence: Evidence | None) -> str:

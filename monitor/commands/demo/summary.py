@@ -6,25 +6,26 @@ The sidecar's account is compared with the demo's own, and missing parts of the 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from monitor.commands.demo.story import Cycle, Heard, Phase, SensorRecord, proof
+from monitor.commands.demo.story import Cycle, Phase, SensorRecord, proof
 from monitor.commands.demo.tracks import Fed, TrackingQuality
+from monitor.commands.doctor.look import Samples, quantile
 from monitor.commands.options import finite, plain
-from monitor.drift.alarms import AlarmReason, alarm_sentence
-from monitor.drift.bets import Severity
-from monitor.promotion.records import SWAPS, Happened
+from monitor.promotion.records import SWAPS, Happened, Record
+from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
+from monitor.wire.messages import Kind, Listing
 
 # The sidecar's sums are exact, ours are rounded.
 _TOLERANCE = 1e-9
 
-# The histogram of the sidecar's own time.
-SECONDS = "calibration_frame_seconds"
-_SWAPS = 'calibration_recalibrator_swaps_total{{outcome="{}"}}'
+# Counts that the sidecar has in its metrics alone.
+_FRAMES = "frames in /metrics"
+_SWAPPED = {what: f"recalibrators {what}" for what in (Happened.PROMOTED, Happened.ROLLED_BACK)}
 _NAME, _COLUMN = 18, 11
 
 _LEGEND = {
@@ -66,17 +67,11 @@ _TRACKING = (SWITCHES, TRACKED, WRONG, POSITION, VELOCITY)
 
 @dataclass(frozen=True, slots=True)
 class SidecarAccount:
-    """The sidecar's account of the drive: GetCalibration, and its /metrics.
+    """The sidecar's account of the drive; `counts` are named as counts_of() names them."""
 
-    slices  by name: number of rows, NEES/K raw and recalibrated
-    """
-
-    frames: int
-    detections: int
-    matched: int
+    counts: Mapping[str, float]
     version: str
-    slices: Mapping[str, tuple[int, float, float]]
-    metrics: Mapping[str, float]
+    metrics: Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,47 +90,56 @@ class Summary:
     missing: str
 
 
-def summarise(cycle: Cycle, sidecar: SidecarAccount | None) -> Summary:
+def summarise(cycle: Cycle, sidecar: SidecarAccount | None = None) -> Summary:
     """Measures tracking and compares the accounts."""
     differences = () if sidecar is None else tuple(_differences(cycle, sidecar))
-    tracking, missing = cycle.tracking.quality(), _missing(cycle)
-    return Summary(cycle, sidecar, tracking, differences, missing)
+    return Summary(cycle, sidecar, cycle.tracking.quality(), differences, _missing(cycle))
 
 
 def _missing(cycle: Cycle) -> str:
     """Names the part of the story that the sidecar has not done; '' when it is whole."""
     faulty = cycle.plan.faulty
-    promoted = cycle.first(Happened.PROMOTED, cycle.fault_began_s)
-    if promoted is None or promoted.at_s >= cycle.fault_ended_s:
-        tried = cycle.first(Happened.BEGAN, cycle.fault_began_s)
-        so_far = "" if tried else ", nor put one on trial"
+    if math.isinf(cycle.promoted_s):
+        so_far = "" if cycle.tried else ", nor put one on trial"
         return f"promoted a recalibrator for {faulty} while the fault was there{so_far}"
-    if Phase.HOME not in cycle.entered_s:
-        return f"rolled {faulty} back to what it reports"
-    return ""
+    return "" if Phase.HOME in cycle.entered_s else f"rolled {faulty} back to what it reports"
+
+
+def counts_of(cycle: Cycle) -> dict[str, float]:
+    """Collects what the demo has counted, and the sidecar should have."""
+    swaps = Counter(record.what for _, record in cycle.heard)
+    frames, detections, matched = map(cycle.total, ("frames", "detections", "labelled"))
+    counts: dict[str, float] = {"frames": frames, "detections": detections, "matched": matched}
+    counts |= {_FRAMES: frames} | {swapped: swaps[what] for what, swapped in _SWAPPED.items()}
+    for name, sensor in cycle.sensors.items():
+        counts |= _of_sensor(name, sensor.labelled, *sensor.means())
+    return counts
+
+
+def account_of(found: GetCalibrationResponse, listing: Listing, metrics: Samples) -> SidecarAccount:
+    """Collects what the sidecar has counted."""
+    counts: dict[str, float] = {_FRAMES: metrics.value("frames_total")}
+    for what in ("frames", "detections", "matched"):
+        counts[what] = getattr(found.counts, what)
+    for what, swapped in _SWAPPED.items():
+        counts[swapped] = metrics.value("recalibrator_swaps_total", outcome=what)
+    for entry in found.slices:
+        raw, made = (stage.joint.nees_over_k for stage in entry.stages)
+        counts |= _of_sensor(entry.slice, entry.stages[0].n, raw, made)
+    active = (one for one in listing.recalibrators if one.in_force and one.kind is Kind.ESTIMATES)
+    return SidecarAccount(counts, next(active).version, metrics)
+
+
+def _of_sensor(name: str, matched: float, raw: float, recalibrated: float) -> dict[str, float]:
+    found = {"matched": matched, "raw NEES/K": raw, "recalibrated NEES/K": recalibrated}
+    return {f"{what} of {name}": value for what, value in found.items()}
 
 
 def _differences(cycle: Cycle, sidecar: SidecarAccount) -> Iterator[str]:
     """Says in words where the sidecar's account and the demo's differ."""
-    metric = sidecar.metrics.get
-    pairs: list[tuple[str, float, float | None]] = [
-        ("frames", cycle.total("frames"), sidecar.frames),
-        ("detections", cycle.total("detections"), sidecar.detections),
-        ("matched", cycle.total("labelled"), sidecar.matched),
-        ("frames in /metrics", cycle.total("frames"), metric("calibration_frames_total")),
-    ]
-    swaps = Counter(one.record.what for one in cycle.heard)
-    pairs += [
-        (f"recalibrators {what}", swaps[what], metric(_SWAPS.format(what)))
-        for what in (Happened.PROMOTED, Happened.ROLLED_BACK)
-    ]
-    for name, sensor in cycle.sensors.items():
-        n, *theirs = sidecar.slices.get(name, (0, math.nan, math.nan))
-        pairs.append((f"matched of {name}", sensor.labelled, n))
-        for stage, mine, value in zip(("raw", "recalibrated"), sensor.means(), theirs, strict=True):
-            pairs.append((f"{stage} NEES/K of {name}", mine, value))
-    for what, mine, other in pairs:
-        if other is None or not math.isclose(mine, other, rel_tol=_TOLERANCE):
+    for what, mine in counts_of(cycle).items():
+        other = sidecar.counts.get(what, math.nan)
+        if not math.isclose(mine, other, rel_tol=_TOLERANCE):
             yield f"{what}: the demo has {mine}, the sidecar {other}"
     if cycle.version != sidecar.version:
         yield f"recalibrator: {cycle.version} heard of, {sidecar.version} active"
@@ -151,15 +155,14 @@ def headline(summary: Summary) -> tuple[str, ...]:
     """
     cycle = summary.cycle
     plan, lasted = cycle.plan, cycle.lasted_s()
-    paged, promoted, back = paging(cycle), *swaps(cycle)
     found = f"{plan.faulty} reported variances {1 / plan.variance_factor:g} times too small."
-    if paged:
-        found += f" A page was raised {paged[0] - cycle.fault_began_s:.1f} s later."
-    if promoted is None:
+    if cycle.page:
+        found += f" A page was raised {cycle.paged_s - cycle.fault_began_s:.1f} s later."
+    if math.isinf(cycle.promoted_s):
         return (f"{found} The sidecar has not {summary.missing}.",)
     found += (
-        f" After {promoted.at_s - cycle.fault_began_s:.1f} s the sidecar had corrected it by itself"
-        f" ({proof(promoted.record.evidence)})."
+        f" After {cycle.promoted_s - cycle.fault_began_s:.1f} s the sidecar had corrected it by "
+        f"itself ({proof(cycle.evidence)})."
     )
 
     def changed(phase: Phase, lines: Iterable[_Line], *, better: bool) -> str:
@@ -173,64 +176,21 @@ def headline(summary: Summary) -> tuple[str, ...]:
     gain = changed(Phase.CORRECTED, (SWITCHES, TRACKED), better=True) or "no gain was seen"
     saved = f"Saved, in {lasted.get(Phase.CORRECTED, 0.0):.0f} s of the fault: {gain}."
     cost = changed(Phase.AFTER, (WRONG, POSITION), better=False) or "no cost was seen"
+    back = "not rolled back yet"
+    if math.isfinite(cycle.rolled_back_s):
+        back = f"rolled back after {cycle.rolled_back_s - cycle.fault_ended_s:.1f} s"
     over = (
         f"Then the fault ended, and variances were {1 / plan.variance_factor:g} times too large: "
-        f"in {lasted.get(Phase.AFTER, 0.0):.0f} s, {cost}. "
+        f"in {lasted.get(Phase.AFTER, 0.0):.0f} s, {cost}. It was {back}."
     )
-    if back is None:
-        return found, saved, f"{over}It was not rolled back yet."
-    rolled = f"It was rolled back after {back.at_s - cycle.fault_ended_s:.1f} s."
-    return found, saved, over + rolled
-
-
-def paging(cycle: Cycle) -> tuple[float, str] | None:
-    """Finds the first page on the faulty sensor since the fault began: when, and what it said."""
-    return next(
-        (
-            (at_s, alarm_sentence(change.alarm).partition(" since ")[0])
-            for at_s, change in cycle.alarms
-            if change.why is AlarmReason.RAISED
-            and change.alarm.severity == Severity.PAGE
-            and change.alarm.slice == cycle.plan.faulty
-            and at_s >= cycle.fault_began_s
-        ),
-        None,
-    )
-
-
-def swaps(cycle: Cycle) -> tuple[Heard | None, Heard | None]:
-    """Finds the promotion of the correction, and the step back from it."""
-    back = [
-        one
-        for one in cycle.heard
-        if one.record.what is Happened.ROLLED_BACK
-        and one.record.slice == cycle.plan.faulty
-        and one.at_s >= cycle.fault_ended_s
-    ]
-    return cycle.first(Happened.PROMOTED, cycle.fault_began_s), back[-1] if back else None
+    return found, saved, over
 
 
 def cycle_line(summary: Summary) -> str:
     """Says in one line what came of a cycle of a drive without an end."""
     cycle = summary.cycle
-    promoted, back = swaps(cycle)
-    parts = [
-        f"the cycle is over: {cycle.total('frames'):,} frames, {cycle.total('labelled'):,} labels"
-    ]
-    if cycle.left_out:
-        parts[0] += f", {cycle.left_out:,} frames left out"
-    if promoted and not summary.missing.startswith("promoted"):
-        parts.append(f"corrected after {promoted.at_s - cycle.fault_began_s:.1f} s")
-    else:
-        parts.append(f"the sidecar has not {summary.missing}")
-    if back:
-        parts.append(f"rolled back after {back.at_s - cycle.fault_ended_s:.1f} s")
-    elif promoted:
-        parts.append("not rolled back")
-    for phase, line in ((Phase.CORRECTED, SWITCHES), (Phase.AFTER, WRONG)):
-        if values := line.of(summary.tracking.get(phase, {})):
-            parts.append(f"{phase}: {line.name} {values[0]} → {values[1]}")
-    return "; ".join(parts)
+    sent = f"{cycle.total('frames'):,} frames, {cycle.total('labelled'):,} labels"
+    return f"the cycle is over: {sent}, {cycle.left_out:,} left out. {' '.join(headline(summary))}"
 
 
 # ---- the tables
@@ -258,7 +218,6 @@ def as_text(summary: Summary) -> str:
             "",
             *_faulty(summary),
             "",
-            *_swaps(cycle),
             f"sent      {frames:,} frames, {detections:,} detections, "
             f"{labelled:,} with truth {plan.truth_delay_s:.3g} s late",
             f"pace      {frames / cycle.wall_s:.1f} frames/s, "
@@ -291,47 +250,21 @@ def _faulty(summary: Summary) -> Iterator[str]:
     yield "  updated a track which is another object's. Tracked: those on confirmed tracks."
 
 
-def _swaps(cycle: Cycle) -> Iterator[str]:
-    """Writes the trials and swaps of each sensor, one a line."""
-    for slice, found in _changes(cycle, (*SWAPS, Happened.BEGAN, Happened.DISCARDED)).items():
-        what = ", ".join(f"{word.replace('_', ' ')} {count} ×" for word, count in found.items())
-        healthy = "" if slice == cycle.plan.faulty else "; it has no fault"
-        yield f"changes   {slice or 'all'}: {what.replace('began', 'on trial')}{healthy}"
-
-
-def _changes(cycle: Cycle, of: Iterable[Happened]) -> dict[str, Counter[str]]:
-    """Counts what happened, by slice."""
-    counts: dict[str, Counter[str]] = {}
-    for one in cycle.heard:
-        if one.record.what in of:
-            counts.setdefault(one.record.slice, Counter())[str(one.record.what)] += 1
-    return counts
-
-
 def _sidecar(summary: Summary) -> Iterator[str]:
     """Writes what the sidecar says of itself, and whether both sides agree."""
     if summary.sidecar is None:
         return
-    metrics = summary.sidecar.metrics
-    p50, p99 = (1e3 * _bound(metrics, level) for level in (0.5, 0.99))
-    errors = metrics.get("calibration_internal_errors_total", math.nan)
-    own = f"p50 ≤ {p50:g} ms, p99 ≤ {p99:g} ms of it its own"
-    yield f"sidecar   {own}; {errors:.0f} internal errors"
-    if summary.differences:
-        yield "counts    the sidecar's and the demo's differ: " + "; ".join(summary.differences)
-    else:
-        yield "counts    the sidecar's and the demo's agree, NEES/K of every sensor included"
+    p50, p99 = (1e3 * bound for bound in _bounds(summary.sidecar))
+    errors = summary.sidecar.metrics.value("internal_errors_total")
+    yield f"sidecar   p50 ≤ {p50:g} ms, p99 ≤ {p99:g} ms of its own; {errors:.0f} internal errors"
+    found = f"differ: {'; '.join(summary.differences)}" if summary.differences else "agree"
+    yield f"counts    the sidecar's and the demo's {found}, NEES/K of every sensor included"
 
 
-def _bound(metrics: Mapping[str, float], level: float) -> float:
-    """Finds the upper bound of the bucket that holds this quantile of SECONDS; NaN without any."""
-    total, prefix = metrics.get(f"{SECONDS}_count", 0.0), f'{SECONDS}_bucket{{le="'
-    buckets = sorted(
-        (float(key.removeprefix(prefix).removesuffix('"}')), count)
-        for key, count in metrics.items()
-        if key.startswith(prefix)
-    )
-    return next((le for le, count in buckets if total and count >= level * total), math.nan)
+def _bounds(sidecar: SidecarAccount) -> tuple[float, float]:
+    """Bounds the median and the 99 % quantile of the sidecar's own time for a frame, s."""
+    counts = sidecar.metrics.by("frame_seconds_bucket", "le")
+    return quantile(counts, 0.5), quantile(counts, 0.99)
 
 
 def _short(value: float) -> str:
@@ -344,7 +277,7 @@ def _short(value: float) -> str:
 def as_json(summary: Summary) -> dict[str, object]:
     """Makes the object that --json prints: plain values, None in place of NaN."""
     cycle = summary.cycle
-    plan, paged = cycle.plan, paging(cycle)
+    plan = cycle.plan
     return {
         "headline": " ".join(headline(summary)),
         "seed": plan.seed,
@@ -353,7 +286,7 @@ def as_json(summary: Summary) -> dict[str, object]:
         "truth_delay_seconds": plan.truth_delay_s,
         "fault_seconds": finite(cycle.fault_began_s),
         "fault_end_seconds": finite(cycle.fault_ended_s),
-        "page_seconds": paged[0] if paged else None,
+        "page_seconds": finite(cycle.paged_s),
         "phase_seconds": cycle.lasted_s(),
         "faulty_sensor": plan.faulty,
         "variance_factor": plan.variance_factor,
@@ -372,13 +305,13 @@ def as_json(summary: Summary) -> dict[str, object]:
             for name, sensor in cycle.sensors.items()
         },
         "tracking": {
-            phase: {fed: fields_of(quality) for fed, quality in by_input.items()}
+            phase: {fed: plain(quality) for fed, quality in by_input.items()}
             for phase, by_input in summary.tracking.items()
         },
-        "story": [_told(one) for one in cycle.heard],
+        "story": [_told(at_s, record) for at_s, record in cycle.heard],
         "story_is_whole": not summary.missing,
         "missing": summary.missing,
-        "swaps": _changes(cycle, SWAPS),
+        "swaps": _swaps(cycle),
         "events": [{"seconds": at, "text": text} for at, text in cycle.events],
         "sidecar": None if summary.sidecar is None else _account(summary.sidecar),
         "counts_agree": not summary.differences,
@@ -386,30 +319,37 @@ def as_json(summary: Summary) -> dict[str, object]:
     }
 
 
-def fields_of(value: object) -> dict[str, object]:
-    """Makes an object of a dataclass."""
-    found = plain(value)
-    assert isinstance(found, dict)
-    return found
-
-
 def _account(sidecar: SidecarAccount) -> dict[str, object]:
     metrics = {
-        name: finite(value)
-        for name, value in sidecar.metrics.items()
-        if "slice=" not in name and "_bucket" not in name
+        _series(name, labels): finite(value)
+        for name, rows in sidecar.metrics.families.items()
+        for labels, value in rows
+        if not labels.keys() & {"slice", "le"}
     }
-    bounds = {
-        f"frame_seconds_{name}_below": finite(_bound(sidecar.metrics, level))
-        for name, level in (("p50", 0.5), ("p99", 0.99))
-    }
-    counts = {name: getattr(sidecar, name) for name in ("frames", "detections", "matched")}
-    return counts | {"recalibrator_version": sidecar.version, "metrics": metrics} | bounds
+    p50, p99 = map(finite, _bounds(sidecar))
+    counts = {name: sidecar.counts[name] for name in ("frames", "detections", "matched")}
+    version = {"recalibrator_version": sidecar.version, "metrics": metrics}
+    return counts | version | {"frame_seconds_p50_below": p50, "frame_seconds_p99_below": p99}
 
 
-def _told(heard: Heard) -> dict[str, object]:
-    factors = {factor.dimension: factor.typical for factor in heard.record.factors}
-    return {"seconds": heard.at_s, **fields_of(heard.record), "factors": factors}
+def _series(name: str, labels: Mapping[str, str]) -> str:
+    inside = ",".join(f'{key}="{word}"' for key, word in labels.items())
+    return f"{name}{{{inside}}}" if inside else name
+
+
+def _told(at_s: float, record: Record) -> dict[str, object]:
+    factors = {factor.dimension: factor.typical for factor in record.factors}
+    named = {one.name: plain(getattr(record, one.name)) for one in fields(record)}
+    return {"seconds": at_s, **named, "factors": factors}
+
+
+def _swaps(cycle: Cycle) -> dict[str, Counter[str]]:
+    """Counts the swaps, by slice."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for _, record in cycle.heard:
+        if record.what in SWAPS:
+            counts[record.slice][record.what] += 1
+    return counts
 
 
 def _nees(sensor: SensorRecord, phase: Phase) -> dict[str, object]:

@@ -6,6 +6,7 @@ reported. The drive knows which object each detection is of, so that nothing has
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,12 +16,12 @@ import numpy.typing as npt
 
 from monitor.commands.demo.scene import CLASSES, SPACE, SimulatedFrame
 from monitor.frames.detections import IdArray
-from monitor.frames.frame import TrackStatus
+from monitor.frames.frame import ReportedTracks, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.motion import TrackerSettings
 from monitor.tracking.quality import rmse
 from monitor.tracking.tracker import Sightings, Tracker, follow, tracker_model
-from monitor.wire.client_messages import Answered
+from monitor.wire.client_messages import Answered, AnsweredTracks
 
 # A true velocity is taken from places no farther apart in time, seconds.
 _LONGEST_DIFFERENCE = 0.35
@@ -61,6 +62,7 @@ _ROW = np.dtype(
     [("object", np.int64), ("stamp_ns", np.int64), ("phase", "U16"), ("track", np.uint64)]
     + [(name, float, (3,)) for name in ("truth", "position", "velocity")]
 )
+_MODEL = tracker_model(SPACE, len(CLASSES), TrackerSettings())
 _Rows = npt.NDArray[np.void]
 
 
@@ -68,19 +70,13 @@ _Rows = npt.NDArray[np.void]
 class TrackingRecord:
     """Tracks of one sensor's drive, by both trackers."""
 
-    _own: Tracker = field(init=False)
+    _own: Tracker = field(default_factory=lambda: Tracker(_MODEL))
     _numbered: int = 0
     _rows: dict[Fed, list[_Rows]] = field(default_factory=lambda: {fed: [] for fed in Fed})
 
-    def __post_init__(self) -> None:
-        self._own = Tracker(tracker_model(SPACE, len(CLASSES), TrackerSettings()))
-
     def add(self, frame: SimulatedFrame, phase: str, answer: Answered) -> None:
         """Adds a frame as it was reported, with the answer to it."""
-        tracks = answer.tracks
-        confirmed = tracks.status == TrackStatus.CONFIRMED
-        self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
-                   tracks.state[confirmed])  # fmt: skip
+        self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, answer.tracks)
         self.add_raw(frame, phase)
 
     def add_raw(self, frame: SimulatedFrame, phase: str) -> None:
@@ -100,13 +96,9 @@ class TrackingRecord:
             ),
         )
         self._numbered += n
-        if step is None:
-            return
-        reported = step.reported()
-        track_id = reported.of_detections(n)
-        confirmed = reported.status == TrackStatus.CONFIRMED
-        self._note(Fed.RAW, frame, phase, track_id, reported.id[confirmed],
-                   reported.state[confirmed])  # fmt: skip
+        if step is not None:
+            tracks = step.reported()
+            self._note(Fed.RAW, frame, phase, tracks.of_detections(n), tracks)
 
     def _note(
         self,
@@ -114,24 +106,21 @@ class TrackingRecord:
         frame: SimulatedFrame,
         phase: str,
         track_id: IdArray,
-        confirmed: IdArray,
-        state: FloatArray,
+        tracks: AnsweredTracks | ReportedTracks,
     ) -> None:
-        """Notes track_id (N,) of each detection; confirmed (M,) tracks have states (M, S)."""
+        """Notes the true detections, each under its track_id (N,) if that track is confirmed."""
+        confirmed = tracks.status == TrackStatus.CONFIRMED
+        place = {id: row for row, id in enumerate(tracks.id[confirmed].tolist())}
+        # The last row is of detections without a confirmed track.
+        nowhere = np.full((1, SPACE.k + 3), np.nan)
+        states = np.concatenate([tracks.state[confirmed].reshape(-1, SPACE.k + 3), nowhere])
         true = np.flatnonzero(frame.track >= 0)
-        track = track_id[true]
-        order = np.argsort(confirmed)
-        place = np.searchsorted(confirmed[order], track)
-        known = place < confirmed.size
-        known[known] = confirmed[order][place[known]] == track[known]
-        at = np.full((true.size, SPACE.k + 3), np.nan)
-        if known.any():
-            at[known] = state[order[place[known]]]
+        at = np.array([place.get(id, -1) for id in track_id[true].tolist()], np.int64)
         rows = np.zeros(true.size, _ROW)
         rows["object"], rows["stamp_ns"], rows["phase"] = frame.track[true], frame.stamp_ns, phase
-        rows["track"] = np.where(known, track, np.uint64(0))
+        rows["track"] = np.where(at < 0, np.uint64(0), track_id[true])
         rows["truth"] = frame.truth[true, _PLACE]
-        rows["position"], rows["velocity"] = at[:, _PLACE], at[:, _VELOCITY]
+        rows["position"], rows["velocity"] = states[at, _PLACE], states[at, _VELOCITY]
         self._rows[fed].append(rows)
 
     def quality(self) -> Mapping[str, Mapping[Fed, TrackingQuality]]:
@@ -175,14 +164,9 @@ def _switched(rows: _Rows, tracked: BoolArray) -> BoolArray:
 
 def _owner(rows: _Rows) -> IntArray:
     """(n,) the object that most detections of each row's track are of."""
-    pairs, pair, count = np.unique(
-        np.stack([rows["track"], rows["object"].astype(np.uint64)]),
-        axis=1, return_inverse=True, return_counts=True,
-    )  # fmt: skip
-    order = np.lexsort((count, pairs[0]))
-    last = np.searchsorted(pairs[0][order], pairs[0], side="right") - 1
-    owner: IntArray = pairs[1][order][last][pair.reshape(-1)].astype(np.int64)
-    return owner
+    count = Counter(zip(rows["track"].tolist(), rows["object"].tolist(), strict=True))
+    owner = dict(sorted(count, key=lambda pair: (count[pair], pair)))
+    return np.array([owner[track] for track in rows["track"].tolist()], np.int64)
 
 
 def _true_velocity(rows: _Rows) -> FloatArray:

@@ -6,12 +6,6 @@ import math
 
 from monitor.commands.doctor.look import SECOND_NS, Observation
 from monitor.commands.doctor.rules import (
-    COUNTED,
-    FAILED_FITS,
-    LABELLED_SHARE,
-    LEAST_FACTOR,
-    MATCH_RATIO,
-    MOST_FACTOR,
     REMARK,
     WRONG,
     Area,
@@ -19,19 +13,25 @@ from monitor.commands.doctor.rules import (
     Found,
     Rule,
     count,
+    counted,
     duration,
     names,
     number,
     part_of,
     share,
     shares,
-    size,
-    while_,
 )
 from monitor.drift.alarms import Counted, DriftState, alarm_sentence
 from monitor.drift.bets import Severity as Urgency
 from monitor.frames.slices import TOTAL
 from monitor.promotion.records import TrialState
+
+# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
+MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
+COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
+LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # CalibrationFaultCompensated
+FAILED_FITS = 3.0  # CalibrationFitsFail
 
 # Fewer labels than these say little of how labels match, fewer detections of how many have any.
 _FEWEST_LABELS, _FEWEST_DETECTIONS = 10.0, 10_000.0
@@ -66,25 +66,20 @@ def truth_not_yet(seen: Observation) -> Found:
     ever = seen.now.by("ground_truth_total", "outcome")
     never = math.isinf(silence_s(seen)) and not any(ever.values())
     if seen.frames_come and never and seen.up_s < seen.truth_within_s:
-        what = "frames come, but no truth has come yet"
-        yield REMARK, f"{what}, since the start {duration(seen.up_s)} ago"
+        up = duration(seen.up_s)
+        yield REMARK, f"frames come, but no truth has come yet, since the start {up} ago"
 
 
 def truth_missing(seen: Observation) -> Found:
     """Finds that frames come, and no truth that matches."""
     silence = silence_s(seen)
-    never = math.isinf(silence)
+    since = f"for {duration(silence)}"
+    if math.isinf(silence):
+        silence, since = seen.up_s, f"since the start {duration(seen.up_s)} ago"
     now = seen.increases("ground_truth_total", "outcome")
-    due = (seen.up_s if never else silence) >= seen.truth_within_s
     # Where labels come and match nothing, `unmatched` says which.
-    if not (seen.frames_come and due) or any(now.get(name) for name in COUNTED):
-        return
-    ever = seen.now.by("ground_truth_total", "outcome")
-    other = {name: n for name, n in ever.items() if n and name != "matched"}
-    since = f"since the start {duration(seen.up_s)} ago" if never else f"for {duration(silence)}"
-    earlier = f" (other labels, ever: {shares(other, sum(other.values()))})" if other else ""
-    what = "frames come, but no truth comes: none has matched a detection"
-    yield WRONG, f"{what} {since}{earlier}"
+    if seen.frames_come and silence >= seen.truth_within_s and not any(map(now.get, COUNTED)):
+        yield WRONG, f"frames come, but no truth comes: none has matched a detection {since}"
 
 
 def _shed(seen: Observation) -> float:
@@ -102,27 +97,24 @@ def unmatched(seen: Observation) -> Found:
 def unmatched_for_overload(seen: Observation) -> Found:
     """Finds such labels where their detections were left out: the labels are not to blame."""
     if shed := _shed(seen):
-        left = f"; {count(shed, 'detection')} were left out for overload"
-        yield from ((severity, f"{what}{left}") for severity, what in _unmatched(seen))
+        left = f"{count(shed, 'detection')} were left out for overload"
+        yield from ((severity, f"{what}; {left}") for severity, what in _unmatched(seen))
 
 
 def _unmatched(seen: Observation) -> Found:
-    now = seen.increases("ground_truth_total", "outcome")
-    came = sum(now.get(name, 0.0) for name in COUNTED)
+    found, when = seen.increases("ground_truth_total", "outcome"), "while doctor looked"
+    came = sum(found.get(name, 0.0) for name in COUNTED)
     # Where truth is overdue, the few that come now say why: the share since the start is of better
     # days.
-    recent = came >= _FEWEST_LABELS or (came > 0 and silence_s(seen) >= seen.truth_within_s)
-    found = now if recent else seen.now.by("ground_truth_total", "outcome")
+    if not (came >= _FEWEST_LABELS or (came > 0 and silence_s(seen) >= seen.truth_within_s)):
+        found, when = seen.now.by("ground_truth_total", "outcome"), "since the start"
     counts = {name: found.get(name, 0.0) for name in COUNTED}
     total, matched = sum(counts.values()), counts.pop("matched")
-    if not (total > 0 and matched / total < MATCH_RATIO):  # nor where it is no number
-        return
-    some = f"only {share(matched, total)} of them match" if matched else "none of them matches"
-    when = "while doctor looked" if recent else "since the start"
-    known = names([each.stream for each in seen.streams])
-    here = f"; streams here are {known}" if seen.streams else ""
-    what = f"labels come, but {some} a detection ({count(total, 'label')} {when}"
-    yield WRONG, f"{what}: {shares(counts, total)}){here}"
+    if total > 0 and matched / total < MATCH_RATIO:  # False where that is no number
+        some = f"only {share(matched, total)} of them match" if matched else "none of them matches"
+        of = f"{count(total, 'label')} {when}: {shares(counts, total)}"
+        here = names([each.stream for each in seen.streams])
+        yield WRONG, f"labels come, but {some} a detection ({of}); streams here are {here}"
 
 
 def _labelled(seen: Observation) -> tuple[float, float]:
@@ -140,26 +132,24 @@ def few(seen: Observation) -> Found:
     if not (matched > 0 and detections >= _FEWEST_DETECTIONS):
         return
     if matched / detections < LABELLED_SHARE:
-        what = f"{share(matched, detections)} of the detections have truth"
-        yield WRONG, f"{what} ({number(matched)} of {number(detections)} since the start)"
+        of = f"{number(matched)} of {number(detections)} since the start"
+        yield WRONG, f"{share(matched, detections)} of the detections have truth ({of})"
     elif poor:
-        least = share(LABELLED_SHARE)
-        yield REMARK, f"hardly any detection of {names(poor)} has truth: less than {least}"
+        what = f"less than {share(LABELLED_SHARE)} of the detections"
+        yield REMARK, f"{what} of {names(poor)} have truth"
 
 
 def bare_streams(seen: Observation) -> Found:
     """Finds streams without truth beside others that have some."""
     bare = [each.stream for each in seen.fresh if not each.matched]
-    if bare and len(bare) < len(seen.fresh):
-        what = f"no truth has matched a detection of {names(bare)}"
-        yield REMARK, f"{what}, while other streams have some"
+    if 0 < len(bare) < len(seen.fresh):
+        yield REMARK, f"no truth has matched a detection of {names(bare)}, while others have some"
 
 
 def near_gate(seen: Observation) -> Found:
     """Finds matches that lie near the gate."""
-    last = seen.now
-    near = last.value("near_gate_ratio")
-    if near > _NEAR_GATE and last.value("gated_matches") >= _FEWEST_GATED:
+    near = seen.now.value("near_gate_ratio")
+    if near > _NEAR_GATE and seen.now.value("gated_matches") >= _FEWEST_GATED:
         yield REMARK, f"{share(near)} of the matches lie near the gate of [matching]"
 
 
@@ -168,32 +158,28 @@ def too_late(seen: Observation) -> Found:
     fault.
     """
     late = seen.increase("ground_truth_total", outcome="too_late")
-    dropped = seen.increase("dropped_detections_total")
-    if late > 0 and dropped > 0:
-        what = f"{count(late, 'label')} came too late while doctor looked: their detections had"
-        yield WRONG, f"{what} left the store, and {number(dropped)} more have left it since"
+    if late > 0 and seen.increase("dropped_detections_total") > 0:
+        what = f"{count(late, 'label')} came too late while doctor looked"
+        yield WRONG, f"{what}: their detections had left the store"
 
 
 def nameless(seen: Observation) -> Found:
     """Finds frames that no label can name."""
     fates = seen.now.by("detection_fates", "fate")
-    found, all_of_them = fates.get("dropped_no_frame_id", 0.0), sum(fates.values())
-    if found > MATCH_RATIO * all_of_them:
-        what = f"{share(found, all_of_them)} of the detections"
-        yield REMARK, f"{what} came in frames without a frame_id"
+    found, whole = fates.get("dropped_no_frame_id", 0.0), sum(fates.values())
+    if found > MATCH_RATIO * whole:
+        yield REMARK, f"{share(found, whole)} of the detections came in frames without a frame_id"
 
 
 def store_full(seen: Observation) -> Found:
     """Finds that frames will leave the store for want of room."""
-    limits, last = seen.limits, seen.now
-    held = [(last.value("ledger_bytes"), limits.disk_bytes)]
+    pending = seen.config.pending
+    held, most = seen.now.value("ledger_bytes"), pending.disk_bytes
     # In memory, frames only make way for others where they are on disk as well.
-    if not limits.on_disk:
-        held.insert(0, (last.value("pending_bytes"), limits.pending_bytes))
-    for bytes, most in held:
-        if bytes >= _NEARLY_FULL * most:
-            what = "the store of frames that wait for truth is nearly full"
-            yield REMARK, f"{what}: {size(bytes)} of {size(most)}"
+    if seen.config.state.folder == "" or not most:
+        held, most = seen.now.value("pending_bytes"), pending.max_bytes
+    if held >= _NEARLY_FULL * most:
+        yield REMARK, f"the store of frames that wait for truth is {share(held, most)} full"
 
 
 def labels_match(seen: Observation) -> str:
@@ -202,13 +188,10 @@ def labels_match(seen: Observation) -> str:
     counted = sum(found.get(name, 0.0) for name in COUNTED)
     detections, matched = _labelled(seen)
     if not counted:
-        none = "no truth, and no frames that could have any"
-        return "no truth has come since the start" if detections else none
-    text = f"{share(matched, counted)} of the labels match"
-    if detections:
-        text += f", {share(matched, detections)} of the detections have one"
-    last = silence_s(seen)
-    return f"{text}, the last came {duration(last)} ago" if math.isfinite(last) else text
+        return "no truth has come since the start"
+    ago = "" if math.isnan(last := silence_s(seen)) else f", the last came {duration(last)} ago"
+    have = f"{share(matched, detections)} of the detections have one"
+    return f"{share(matched, counted)} of the labels match, {have}{ago}"
 
 
 # ---- the tracker
@@ -220,32 +203,31 @@ def away(seen: Observation) -> Found:
     elsewhere = None if status is None else status.tracker
     if seen.now.value("tracker_up") != 0 if elsewhere is None else elsewhere.up:
         return
-    where = "the tracker elsewhere" if elsewhere is None else f"the tracker at {elsewhere.address}"
-    trouble = "" if elsewhere is None else elsewhere.trouble
-    failed = seen.increase("tracker_forwarded_total", outcome="failed")
-    lost = f"; {count(failed, 'frame')} did not reach it while doctor looked" if failed > 0 else ""
-    yield WRONG, f"{where} {trouble or 'is away'}{lost}"
+    what = "the tracker elsewhere is away"
+    if elsewhere is not None:
+        what = f"the tracker at {elsewhere.address} {elsewhere.trouble or 'is away'}"
+    if (failed := seen.increase("tracker_forwarded_total", outcome="failed")) > 0:
+        what += f"; {count(failed, 'frame')} did not reach it while doctor looked"
+    yield WRONG, what
 
 
 def late_tracks(seen: Observation) -> Found:
     """Finds a tracker elsewhere that is there, and answers too little."""
-    late, total, frames, _ = part_of(
-        seen, "tracker_forwarded_total", "outcome", "tracker_forwarded_total", ["answered"]
-    )
-    recent = seen.increase("tracker_forwarded_total") > 0
-    if total > _LATE * frames and recent and not any(away(seen)):
-        what = f"the tracker elsewhere is there, but {share(total, frames)} of the frames come back"
-        yield WRONG, f"{what} without its tracks ({shares(late, frames)})"
+    name = "tracker_forwarded_total"
+    late, total, frames, _ = part_of(seen, name, "outcome", name, ["answered"])
+    if total > _LATE * frames and seen.increase(name) > 0 and not any(away(seen)):
+        what = f"{share(total, frames)} of the frames come back without its tracks"
+        yield WRONG, f"the tracker elsewhere is slow: {what} ({shares(late, frames)})"
 
 
 def untracked(seen: Observation) -> Found:
     """Finds frames that cannot be tracked."""
     orders = seen.now.by("tracker_frames_total", "order")
-    bad = {order: orders[order] for order in _UNTRACKABLE if orders.get(order)}
-    total = sum(orders.values())
-    if sum(bad.values()) > _UNTRACKED * total:
-        what = f"{share(sum(bad.values()), total)} of the frames cannot be tracked"
-        yield WRONG, f"{what} ({shares(bad, total)})"
+    bad = {order: orders.get(order, 0.0) for order in _UNTRACKABLE}
+    total, whole = sum(bad.values()), sum(orders.values())
+    if total > _UNTRACKED * whole:
+        what = f"{share(total, whole)} of the frames cannot be tracked"
+        yield WRONG, f"{what} ({shares(bad, whole)})"
 
 
 def no_tracks(seen: Observation) -> Found:
@@ -296,44 +278,39 @@ def far_from_one(seen: Observation) -> Found:
     if any(each.alarm for each in seen.standings) or not seen.drift.given:
         return
     labelled = seen.now.by("matched_detections", "slice")
-    rows = seen.now.rows("nees_ratio", stage="recalibrated", dimension="joint")
-    off = {
-        slice: value
-        for slice, value in sorted((labels.get("slice", ""), value) for labels, value in rows)
-        if slice != TOTAL
-        and labelled.get(slice, 0.0) >= _FEWEST
-        and value > 0
-        and not 1 / _FACTOR <= value <= _FACTOR
-    }
+    ratios = seen.now.by("nees_ratio", "slice", stage="recalibrated", dimension="joint")
+    off = [
+        f"{slice} {number(ratio)}"
+        for slice, ratio in sorted(ratios.items())
+        if slice != TOTAL and labelled.get(slice, 0.0) >= _FEWEST
+        if 0 < ratio < 1 / _FACTOR or ratio > _FACTOR
+    ]
     if off:
-        ways = names([f"{slice} {number(value)}" for slice, value in off.items()])
-        yield REMARK, f"NEES/K of what is forwarded is far from 1 since the start: {ways}"
+        yield REMARK, f"NEES/K of what is forwarded is far from 1 since the start: {names(off)}"
 
 
 def overflow(seen: Observation) -> Found:
     """Finds more slices than there is room for."""
     last = seen.now
     found = (last.value("overflow_detections_total"), last.value("overflow_classified_total"))
-    if most := max(n for n in (0.0, *found) if n >= 0):
+    if most := max(0.0, *found):  # 0 where these are no numbers
         what = f"{count(most, 'detection')} with truth are in the overflow slice"
         yield REMARK, f"{what}: there are more slices than [statistics] max_slices"
 
 
 def no_alarm(seen: Observation) -> str:
     """Says how many slices are watched; '' where neither alarms nor metrics were seen."""
-    if not seen.drift.given and seen.last.samples is None:
-        return ""
-    slices = {each.slice for each in seen.standings if each.slice != TOTAL}
-    states = [float(each.state) for each in seen.standings if each.slice != TOTAL]
-    if not states:
-        rows = seen.now.rows("drift_state")
-        states = [value for labels, value in rows if labels.get("slice") != TOTAL]
-    if not states:
-        return "no alarm: no truth has come that anything could be told from"
-    if all(state == DriftState.TOO_FEW for state in states):
+    states = {
+        (labels.get("slice"), labels.get("severity")): state
+        for labels, state in seen.now.rows("drift_state")
+        if labels.get("slice") != TOTAL
+    }
+    if seen.last.samples is None:
+        return "no alarm" if seen.drift.given else ""
+    if all(state == DriftState.TOO_FEW for state in states.values()):
         return "no alarm: too little truth so far to tell"
-    text = f"no alarm, {count(len(slices), 'slice')} watched" if slices else "no alarm"
-    warned = states.count(DriftState.WARNING)
+    warned = sum(state == DriftState.WARNING for state in states.values())
+    text = f"no alarm, {count(len({slice for slice, _ in states}), 'slice')} watched"
     return f"{text}; {warned} at a tenth of one" if warned else text
 
 
@@ -343,52 +320,40 @@ def no_alarm(seen: Observation) -> str:
 def compensated(seen: Observation) -> Found:
     """Finds faults of the detector that a recalibrator hides."""
     factors = {
-        f"{labels.get('dimension', '')} of {labels.get('slice', '')}": value
+        f"{labels.get('dimension', '')} of {labels.get('slice', '')} by {number(value)}": value
         for labels, value in seen.now.rows("recalibration_factor")
-        if value > 0 and not LEAST_FACTOR <= value <= MOST_FACTOR
+        if 0 < value < LEAST_FACTOR or value > MOST_FACTOR
     }
-    worst = sorted(factors, key=lambda key: (-abs(math.log(factors[key])), key))
-    if texts := [f"{key} by {number(factors[key])}" for key in worst]:
+    worst = sorted(factors, key=lambda text: (-abs(math.log(factors[text])), text))
+    if worst:
         what = "a fault of the detector is being compensated"
-        yield WRONG, f"{what}: variances are multiplied, {names(texts)}"
+        yield WRONG, f"{what}: variances are multiplied, {names(worst)}"
 
 
 def failed_fits(seen: Observation) -> Found:
     """Finds fits that fail."""
-    failed = seen.now.value("recalibrator_fits_total", outcome="failed")
-    rises = seen.increase("recalibrator_fits_total", outcome="failed") > 0
-    if failed >= FAILED_FITS:
-        what = f"{count(failed, 'fit')} of slices failed since the start"
-        yield WRONG if rises else REMARK, f"{what}{while_(rises)}"
+    if seen.now.value("recalibrator_fits_total", outcome="failed") >= FAILED_FITS:
+        text = "{} of slices failed"
+        yield from counted(seen, "recalibrator_fits_total", text, "fit", outcome="failed")
 
 
 def waits(seen: Observation) -> Found:
-    """Finds candidates that wait for approval, by the metrics where the listing was refused."""
-    proven = [trial for trial in seen.trials if trial.state is TrialState.PROVEN]
-    slices = sorted(trial.slice for trial in proven)
-    version = f" ({proven[0].version})" if len(proven) == 1 else ""
-    if not seen.recalibrators.given and seen.last.samples is not None:
-        labels = {"state": TrialState.PROVEN, "direction": "better"}
-        slices = seen.now.words("trial_log10_evidence", "slice", **labels)
-    if slices:
-        what = f"a recalibrator of {names(slices)} is proven better"
-        yield REMARK, f"{what} and waits for approval{version}"
+    """Finds candidates that wait for approval."""
+    better = {"state": TrialState.PROVEN, "direction": "better"}
+    if slices := seen.now.words("trial_log10_evidence", "slice", **better):
+        yield REMARK, f"a recalibrator of {names(slices)} is proven better and waits for approval"
 
 
 def pinned(seen: Observation) -> Found:
     """Finds that nothing happens by itself."""
-    on = seen.now.value("recalibrator_pinned") == 1
-    if on if seen.pinned is None else seen.pinned:
+    if seen.now.value("recalibrator_pinned") == 1:
         yield REMARK, "recalibrators are pinned"
 
 
 def observes(seen: Observation) -> Found:
     """Finds that nothing is corrected, as somebody wanted it."""
     if "observe" in seen.now.words("recalibrator_info", "mode"):
-        versions = seen.now.words("recalibrator_info", "version")
-        makes = "makes" if len(versions) == 1 else "make"
-        what = "mode is observe: detections go out as they came"
-        yield REMARK, f"{what}, what {names(versions)} {makes} of them beside"
+        yield REMARK, "mode is observe: detections go out as they came"
 
 
 def active(seen: Observation) -> str:
@@ -398,7 +363,7 @@ def active(seen: Observation) -> str:
         for labels, value in seen.now.rows("recalibrator_info")
         if value
     ]
-    return f"in force: {names(sorted(found))}" if seen.last.samples is not None else ""
+    return f"active: {names(sorted(found))}" if seen.last.samples is not None else ""
 
 
 GOOD = {
@@ -439,8 +404,8 @@ RULES = {
     Area.RECALIBRATION: (
         Rule("calibrationfaultcompensated", compensated),
         Rule("calibrationfitsfail", failed_fits),
-        Rule("calibrationcandidatewaits", waits, ""),
-        Rule("recalibrators-are-pinned", pinned, ""),
+        Rule("calibrationcandidatewaits", waits),
+        Rule("recalibrators-are-pinned", pinned),
         Rule("nothing-is-corrected", observes),
     ),
 }

@@ -1,6 +1,6 @@
 """Looks twice at a running sidecar, by HTTP and gRPC; what was seen is one observation.
 
-Requests are bare HTTP/1.0, past any proxy. Nothing raises for what the network or the sidecar
+Requests go past any proxy. Nothing raises for what the network or the sidecar
 does: the answer then says why there is nothing.
 
 Metrics are values by labels; an increase is what was added between the looks.
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import math
 import re
 import time
-import zlib
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,16 +25,10 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Access
-from monitor.commands.sidecar_client import (
-    Client,
-    SidecarFailed,
-    SidecarRefused,
-    SidecarUnavailable,
-)
+from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.status import Status, StreamStatus
-from monitor.promotion.records import TrialStanding
 
 _PREFIX = "calibration_"
 
@@ -69,13 +64,22 @@ class Samples:
         """Values of a label over the series with these labels, sorted; '' where it is missing."""
         return sorted(has.get(label, "") for has, _ in self.rows(name, **labels))
 
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """Sums by a label."""
-        found: dict[str, float] = {}
-        for has, value in self.rows(name):
-            word = has.get(label, "")
-            found[word] = found.get(word, 0.0) + value
-        return found
+    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Sums by a label, over the series with these labels."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for has, value in self.rows(name, **labels):
+            found[has.get(label, "")] += value
+        return dict(found)
+
+
+def quantile(counts: Mapping[str, float], level: float) -> float:
+    """Upper bound of the bucket that holds a quantile; NaN where all are empty.
+
+    counts  up to each bound, as by(…, "le") finds them
+    """
+    buckets = sorted((float(bound), count) for bound, count in counts.items())
+    most = buckets[-1][1] if buckets else 0.0
+    return next((bound for bound, count in buckets if count >= level * most > 0), math.nan)
 
 
 class Answer(StrEnum):
@@ -88,8 +92,7 @@ class Answer(StrEnum):
     FOREIGN = "foreign"  # something listens that does not speak as a sidecar does
     OTHER_PORT = "other_port"  # HTTP where gRPC is asked for, or gRPC where HTTP is
     NO_TRUST = "no_trust"  # the certificates do not fit together
-    NO_TOKEN = "no_token"  # none that is known there
-    NO_RIGHT = "no_right"  # a token of another right
+    NO_RIGHT = "no_right"  # no token that is known there, or one of another right
     UNKNOWN = "unknown"  # the sidecar is older than the question
     FAILED = "failed"  # anything else
 
@@ -109,7 +112,7 @@ class Asked:
     @property
     def no_right(self) -> bool:
         """Tells if a token of another right is needed."""
-        return self.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT)
+        return self.answer is Answer.NO_RIGHT
 
 
 GIVEN = Asked(Answer.GIVEN)
@@ -133,16 +136,6 @@ class Look:
     text: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits in the configuration; the defaults where it could not be read."""
-
-    pending_bytes: int = 256 * 2**20
-    disk_bytes: int = 2 * 2**30
-    on_disk: bool = True
-    streams: int = 64
-
-
 @dataclass(slots=True)
 class Observation:
     """All of it; look.py fills it in.
@@ -151,12 +144,11 @@ class Observation:
     version                  of who looked
     http, metrics            how it went with HTTP at all, and with its /metrics
     ready                    what /readyz said; None: nothing
-    grpc, status, drift, recalibrators
-                             how it went with gRPC at all, and with three of its questions
+    grpc, status, drift      how it went with gRPC at all, and with two of its questions
     serving                  what its health said
     first, last              the looks
     standings                of drift
-    trials, pinned           of recalibrators; None: not known
+    config                   of the sidecar; the defaults where it could not be read
     truth_within_s           seconds within which truth is due
     """
 
@@ -170,13 +162,10 @@ class Observation:
     serving: bool = True
     status: Asked = GIVEN
     drift: Asked = GIVEN
-    recalibrators: Asked = GIVEN
     first: Look = field(default_factory=Look)
     last: Look = field(default_factory=Look)
     standings: tuple[SliceStanding, ...] = ()
-    trials: tuple[TrialStanding, ...] = ()
-    pinned: bool | None = None
-    limits: Limits = Limits()
+    config: Config = field(default_factory=Config)
     truth_within_s: float = 1800.0
 
     @property
@@ -206,17 +195,6 @@ class Observation:
             word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
             for word, after in self.now.by(name, label).items()
         }
-
-    def quantile(self, name: str, level: float) -> float:
-        """Upper bound of the bucket of a histogram with this quantile of what was added; NaN
-        where nothing was.
-        """
-        added = self.increases(f"{name}_bucket", "le")
-        buckets = sorted((float(bound), number) for bound, number in added.items())
-        most = buckets[-1][1] if buckets else 0.0
-        if not most > 0:
-            return math.nan
-        return next(bound for bound, number in buckets if number >= level * most)
 
     @property
     def refreshed(self) -> bool:
@@ -272,8 +250,6 @@ class Observation:
         return self.increase("frames_total") > 0
 
 
-_TIMEOUT = 5.0
-
 # Of one page: more is not of a sidecar.
 _LARGEST_PAGE = 64 * 2**20
 
@@ -301,8 +277,7 @@ _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+
 Found = TypeVar("Found")
 
 _ANSWERS = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
-    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
+    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_RIGHT,
     grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
     grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
 }
@@ -312,7 +287,18 @@ class SpeaksGrpc(ValueError):
     """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
 
 
-async def look(
+# What an error says of a page; {} is what the error says.
+_NO_PAGE = (
+    (TimeoutError, Answer.SILENT, "no answer in time"),
+    (ConnectionRefusedError, Answer.CLOSED, "nothing listens there"),
+    (ConnectionError, Answer.FOREIGN, "the connection broke ({})"),
+    (OSError, Answer.NOWHERE, "no way there ({})"),
+    (SpeaksGrpc, Answer.OTHER_PORT, "{}"),
+    (ValueError, Answer.FOREIGN, "{}"),
+)
+
+
+async def watch(
     seen: Observation, access: Access, clock_ns: Callable[[], int], seconds: float | None
 ) -> None:
     """Looks twice, if there is anything to see at the first look. Raises InvalidAccess.
@@ -322,13 +308,13 @@ async def look(
     seconds   between the looks; None: until the metrics have been refreshed
     """
     first = await _once(seen, access, clock_ns)
-    if not (seen.grpc.given or seen.http.given):
-        seen.drift = seen.recalibrators = seen.grpc
-        return
-    await _asked_once(seen, access)
-    await _pause(seen, seconds)
-    await _once(seen, access, clock_ns)
-    seen.first = first
+    if seen.grpc.given or seen.http.given:
+        # On another machine, a file of the name that the sidecar tells is another sidecar's.
+        if first.status is not None and is_loopback(seen.address.rpartition(":")[0].strip("[]")):
+            seen.config = await asyncio.to_thread(config_of, first.status.configuration)
+        await _pause(seen, seconds)
+        await _once(seen, access, clock_ns)
+        seen.first = first
 
 
 async def _pause(seen: Observation, seconds: float | None) -> None:
@@ -338,8 +324,8 @@ async def _pause(seen: Observation, seconds: float | None) -> None:
     await asyncio.sleep(began + (LEAST_SECONDS if seconds is None else seconds) - now())
     while seconds is None and seen.last.text and now() < began + MOST_SECONDS:
         with contextlib.suppress(OSError, ValueError):
-            _, text = await page(seen.http_address, "/metrics?fresh", PATIENCE)
-            if _mark(text) != seen.last.text:
+            _, text = await page(seen.http_address, "/metrics?fresh")
+            if hash(text) != seen.last.text:
                 return
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -356,8 +342,8 @@ async def _pages(seen: Observation) -> None:
     seen.http = seen.metrics = GIVEN
     seen.ready = None
     try:
-        ready, _ = await page(seen.http_address, "/readyz", PATIENCE)
-        status, text = await page(seen.http_address, "/metrics", PATIENCE)
+        ready, _ = await page(seen.http_address, "/readyz")
+        status, text = await page(seen.http_address, "/metrics")
     except (OSError, ValueError) as error:
         seen.http = seen.metrics = _no_page(error)
         return
@@ -369,11 +355,7 @@ async def _pages(seen: Observation) -> None:
         seen.metrics = Asked(Answer.FOREIGN, words)
         return
     seen.ready = ready == 200
-    seen.last.samples, seen.last.text = samples, _mark(text)
-
-
-def _mark(text: str) -> int:
-    return zlib.crc32(text.encode()) or 1
+    seen.last.samples, seen.last.text = samples, hash(text)
 
 
 def samples_of(text: str) -> Samples:
@@ -386,46 +368,36 @@ def samples_of(text: str) -> Samples:
 
 
 def _no_page(error: Exception) -> Asked:
-    match error:
-        case TimeoutError():
-            return Asked(Answer.SILENT, "no answer in time")
-        case ConnectionRefusedError():
-            return Asked(Answer.CLOSED, "nothing listens there")
-        case ConnectionError():
-            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
-        case OSError():
-            return Asked(Answer.NOWHERE, error.strerror or str(error))
-        case SpeaksGrpc():
-            return Asked(Answer.OTHER_PORT, str(error))
-    return Asked(Answer.FOREIGN, str(error))
-
-
-async def or_http(reached: Asked, address: str, patience: float) -> Asked:
-    """Asks an address that does not speak gRPC for HTTP in its place."""
-    if reached.answer is not Answer.FOREIGN:
-        return reached
-    try:
-        await page(address, "/metrics", patience)
-    except (OSError, ValueError):
-        return reached
-    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
+    return next(
+        Asked(answer, words.format(getattr(error, "strerror", None) or error))
+        for kind, answer, words in _NO_PAGE
+        if isinstance(error, kind)
+    )
 
 
 async def _grpc(seen: Observation, access: Access, clock_ns: Callable[[], int]) -> None:
-    """Sees how it goes with gRPC, its health, how it goes with GetStatus, the status, and when."""
+    """Sees how it goes with gRPC, its health, its status, and when; and its alarms of drift."""
     async with Client(seen.address, access, PATIENCE) as client:
         seen.grpc, serving = await _answered(client.serving(), seen.address, access)
         # A server without health: what it says of itself tells more.
         healthless = seen.grpc.answer is Answer.UNKNOWN
         seen.serving = healthless or bool(serving)
         if not (seen.grpc.given or healthless):
-            seen.grpc = seen.status = await or_http(seen.grpc, seen.address, PATIENCE)
+            if seen.grpc.answer is Answer.FOREIGN:
+                with contextlib.suppress(OSError, ValueError):
+                    await page(seen.address, "/metrics")
+                    seen.grpc = Asked(Answer.OTHER_PORT, "it speaks HTTP")
+            seen.status = seen.drift = seen.grpc
             return
         seen.grpc = GIVEN
         asked_ns, began = clock_ns(), time.monotonic()
         seen.status, seen.last.status = await _answered(client.status(), seen.address, access)
         trip = seen.last.round_trip_s = time.monotonic() - began
         seen.last.clock_ns = asked_ns + round(trip * 1e9 / 2)
+        seen.drift, found = seen.status, None
+        if not seen.status.no_right:
+            seen.drift, found = await _answered(client.standings(), seen.address, access)
+        seen.standings = () if found is None else found.standings
 
 
 async def _answered(
@@ -443,109 +415,59 @@ async def _answered(
 def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: Access) -> Asked:
     """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error).removeprefix(f"{address}: "))
+    if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Asked(Answer.SILENT, "no answer in time")
     if error.code is not grpc.StatusCode.UNAVAILABLE:
         return Asked(_ANSWERS.get(error.code, Answer.FAILED), words)
     if "refused" in words:
-        return Asked(Answer.CLOSED, words)
+        return Asked(Answer.CLOSED, "nothing listens there")
     if any(text in words for text in _NO_HOST):
-        return Asked(Answer.NOWHERE, words)
+        return Asked(Answer.NOWHERE, f"no way there ({words})")
     tls = bool(access.certificate_authority)
     if "WRONG_VERSION_NUMBER" in words:
-        return Asked(Answer.FOREIGN, "it does not speak TLS")
+        words = "it does not speak TLS"
     # Where it wants a certificate of ours, it closes without a word.
-    if "handshake" in words.lower() or (tls and "closed" in words):
-        return Asked(Answer.NO_TRUST, words)
-    if not tls and any(word in words.lower() for word in _AS_TLS_DOES):
+    elif "handshake" in words.lower() or (tls and "closed" in words):
+        return Asked(Answer.NO_TRUST, f"no trust between its certificate and ours ({words})")
+    elif not tls and any(word in words.lower() for word in _AS_TLS_DOES):
         words = f"it ends the connection at once, as what wants TLS does: {words}"
-    return Asked(Answer.FOREIGN, words)
+    return Asked(Answer.FOREIGN, f"it does not speak gRPC as we do ({words})")
 
 
-async def _asked_once(seen: Observation, access: Access) -> None:
-    """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
-    status = seen.last.status
-    # On another machine, a file of this name is another sidecar's.
-    here = is_loopback(seen.address.rpartition(":")[0].strip("[]"))
-    path = status.configuration if here and status is not None else ""
-    seen.limits = await asyncio.to_thread(limits_of, path)
-    seen.drift = seen.recalibrators = seen.status if seen.grpc.given else seen.grpc
-    if not seen.grpc.given or seen.status.no_right:
-        return
-    async with Client(seen.address, access, PATIENCE) as client:
-        (seen.drift, standings), (seen.recalibrators, listing) = await asyncio.gather(
-            _answered(client.standings(), seen.address, access),
-            _answered(client.listing(), seen.address, access),
-        )
-    if standings is not None:
-        seen.standings = standings.standings
-    if listing is not None:
-        seen.trials, seen.pinned = listing.trials, listing.pinned
-
-
-def limits_of(path: str) -> Limits:
-    """Limits in a configuration file; the defaults where it cannot be read here.
+def config_of(path: str) -> Config:
+    """Reads a configuration file; the defaults where it cannot be read here.
 
     A path that is not absolute may be of another file, and is not read.
     """
-    try:
-        file = Path(path)
-        config = load(path) if file.is_absolute() and file.is_file() else Config()
-    except (InvalidConfiguration, OSError):
-        config = Config()
-    return Limits(
-        config.pending.max_bytes,
-        config.pending.disk_bytes,
-        config.state.folder != "" and config.pending.disk_bytes > 0,
-        config.server.max_streams,
-    )
+    with contextlib.suppress(InvalidConfiguration, OSError):
+        if Path(path).is_absolute() and Path(path).is_file():
+            return load(path)
+    return Config()
 
 
-async def scrape(address: str) -> dict[str, float]:
-    """The samples at http://address/metrics. Raises SidecarFailed."""
-    try:
-        status, text = await page(address, "/metrics", _TIMEOUT)
-    except (OSError, ValueError) as error:
-        why = str(error) or "no answer in time"
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
-    if status != 200:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {status}.")
-    return parse(text)
-
-
-def parse(text: str) -> dict[str, float]:
-    """Reads samples by name and labels, as they stand in the text: name{label="value"}.
-
-    That is the exposition format, but for timestamps, which the sidecar does not send.
-    """
-    # Values of labels may have what else ends a line; a line feed in them is escaped.
-    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
-    pairs = (line.rpartition(" ") for line in lines)
-    return {name: float(value) for name, _, value in pairs}
-
-
-async def page(address: str, path: str, patience: float) -> tuple[int, str]:
-    """Reads status and text of http://address/path within so many seconds.
+async def page(address: str, path: str) -> tuple[int, str]:
+    """Reads status and text of http://address/path; head and body may take PATIENCE seconds each.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
     """
-    async with asyncio.timeout(patience):
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    return await asyncio.to_thread(_page, address, path)
+
+
+def _page(address: str, path: str) -> tuple[int, str]:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), PATIENCE)
+    with contextlib.closing(connection):
         try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            words = head.split(b"\r\n", 1)[0].split()
-            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-                raise ValueError("what answers is not HTTP")
-            body = bytearray()
-            while piece := await reader.read(2**16):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body, latest = bytearray(), time.monotonic() + PATIENCE
+            while piece := answer.read1(2**16):
                 body += piece
-                if len(body) > _LARGEST_PAGE:
-                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
-            return int(words[1]), body.decode("utf-8", "replace")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
-                raise SpeaksGrpc("what answers speaks HTTP/2") from None
+                if len(body) > _LARGEST_PAGE or time.monotonic() > latest:
+                    raise TimeoutError
+            return answer.status, body.decode("utf-8", "replace")
+        except http.client.HTTPException as error:
+            if _SETTINGS.match(str(error).encode("latin-1", "replace")):
+                raise SpeaksGrpc("it speaks HTTP/2 there, as gRPC does") from None
             raise ValueError("what answers is not HTTP") from None
-        finally:
-            writer.close()

@@ -15,17 +15,6 @@ from typing import Literal, TypeAlias
 
 from monitor.commands.doctor.look import Observation
 
-# As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
-MATCH_RATIO = 0.5  # CalibrationMatchRatioLow, of the labels with one of these outcomes
-COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
-LABELLED_SHARE = 0.01  # CalibrationLabelledShareLow
-PASSED_THROUGH = 0.05  # CalibrationPassThroughHigh
-REJECTED = 0.01  # CalibrationRejectedHigh
-CHECKPOINT_SECONDS = 120.0  # CalibrationCheckpointStale
-LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1  # CalibrationOverload
-LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0  # CalibrationFaultCompensated
-FAILED_FITS = 3.0  # CalibrationFitsFail
-
 
 class Severity(IntEnum):
     """The worst first."""
@@ -97,33 +86,43 @@ class Rule:
         return needed[self.needs] is not None
 
 
-def counter(
-    anchor: str,
+def counted(
+    seen: Observation,
     name: str,
     text: str,
     of: str,
     now: Severity = WRONG,
     ever: Severity | None = REMARK,
-) -> Rule:
-    """Makes the rule of a counter that has counted anything, and is told apart while it rises.
+    **labels: str,
+) -> Found:
+    """Finds a counter that has counted anything; it is told apart while it rises.
 
-    text   with {} for the number
-    now    the severity while it rises
-    ever   the severity when it stands; None: nothing is told then
+    text  with {} for the number
+    now   the severity while it rises
+    ever  the severity when it stands; None: nothing is told then
+    """
+    total, rises = seen.now.value(name, **labels), seen.increase(name, **labels) > 0
+    severity = now if rises else ever
+    if total > 0 and severity is not None:
+        some = ", and some while doctor looked" if rises else ""
+        yield severity, f"{text.format(count(total, of))} since the start{some}"
+
+
+def lately(
+    seen: Observation, name: str, label: str, words: Sequence[str] = ()
+) -> tuple[Severity, dict[str, float], str]:
+    """Reads a counter by label: what was added while doctor looked, else all since the start.
+
+    words    the values of the label that are read; all where there are none
+    returns  WRONG if it rose, else REMARK; the numbers above 0; when that was
     """
 
-    def check(seen: Observation) -> Found:
-        total, rises = seen.now.value(name), seen.increase(name) > 0
-        severity = now if rises else ever
-        if total > 0 and severity is not None:
-            yield severity, f"{text.format(count(total, of))} since the start{while_(rises)}"
+    def above_0(numbers: Mapping[str, float]) -> dict[str, float]:
+        return {word: n for word, n in numbers.items() if n > 0 and word in (words or numbers)}
 
-    return Rule(anchor, check)
-
-
-def while_(rises: bool) -> str:
-    """Says that a counter was seen to rise."""
-    return ", and some while doctor looked" if rises else ""
+    if found := above_0(seen.increases(name, label)):
+        return WRONG, found, "while doctor looked"
+    return REMARK, above_0(seen.now.by(name, label)), "since the start"
 
 
 def part_of(
@@ -146,33 +145,24 @@ def part_of(
 
 # Names beyond these are only counted.
 _MOST_NAMES = 5
-_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31557600
+_TIMES = (
+    (2 * 31_557_600, 31_557_600, "years"),
+    (2 * 86_400, 86_400, "days"),
+    (90 * 60, 3600, "h"),
+    (120, 60, "min"),
+    (0.9995, 1, "s"),
+    (0, 0.001, "ms"),
+)
 
 
 def duration(seconds: float) -> str:
-    """35 ms, 12 s, 42 min, 3 h 10 min, 2 days 4 h, 56.9 years; without a sign."""
+    """35 ms, 1.5 s, 42 min, 3.2 h, 12 days, 57 years; without a sign."""
     seconds = abs(seconds)
-    if not math.isfinite(seconds):
-        return "an unknown time"
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.{2 if seconds < 0.0995 else 3}g} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 2 * _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * _MINUTE:
-        return f"{seconds / _MINUTE:.0f} min"
-    if seconds < 2 * _DAY:
-        minutes = round(seconds / _MINUTE)
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    if seconds < 2 * _YEAR:
-        hours = round(seconds / _HOUR)
-        return _two(hours // 24, "days", hours % 24, "h")
-    return f"{seconds / _YEAR:.1f} years"
-
-
-def _two(large: int, of_large: str, small: int, of_small: str) -> str:
-    return f"{large} {of_large} {small} {of_small}" if small else f"{large} {of_large}"
+    for least, unit, name in _TIMES:
+        if math.isfinite(seconds) and seconds >= least:
+            value = seconds / unit
+            return f"{value:.2g} {name}" if value < 9.95 else f"{value:.0f} {name}"
+    return "an unknown time"
 
 
 def count(number: float, of: str) -> str:
@@ -198,14 +188,6 @@ def share(part: float, whole: float = 1.0) -> str:
 def number(value: float) -> str:
     """Three digits, or all of those before the point."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def size(of: float) -> str:
-    """1.2 GB, 340 MB, 12 kB."""
-    for unit, name in ((2**30, "GB"), (2**20, "MB")):
-        if of >= unit:
-            return f"{number(of / unit)} {name}"
-    return f"{number(of / 2**10)} kB"
 
 
 def names(given: Sequence[str]) -> str:

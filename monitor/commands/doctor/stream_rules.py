@@ -16,13 +16,14 @@ from monitor.commands.doctor.rules import (
     Rule,
     be,
     count,
-    counter,
+    counted,
     duration,
+    lately,
     names,
     number,
     shares,
 )
-from monitor.commands.doctor.sidecar_rules import header_refusals
+from monitor.commands.doctor.sidecar_rules import HEADERS
 from monitor.frames.status import StreamStatus
 
 # What is captured cannot have come already; a clock that is off by this is told.
@@ -66,7 +67,7 @@ def refused_whole(seen: Observation) -> Found:
     if found := _refused_whole(seen):
         total = sum(found.values())
         what = f"messages come, and are refused as a whole: {count(total, 'message')}"
-        yield WRONG, f"{what} while doctor looked ({shares(found, total)}), and no frame was taken"
+        yield WRONG, f"{what} while doctor looked ({shares(found, total)})"
 
 
 def _refused_whole(seen: Observation) -> dict[str, float]:
@@ -83,7 +84,6 @@ def no_frames(seen: Observation) -> Found:
     """Finds that nobody sends; without the status, that no frame was counted."""
     if seen.fresh or _refused_whole(seen):
         return
-    opened = len(seen.streams)
     if seen.last.status is None:
         if seen.last.samples is not None and seen.refreshed and not seen.frames_come:
             yield WRONG, "no frame was counted while doctor looked"
@@ -92,41 +92,46 @@ def no_frames(seen: Observation) -> Found:
         yield WRONG, f"no frames have come for {duration(shortest)}, of no stream"
     else:
         what = f"nobody sends frames: none has come since the start {duration(seen.up_s)} ago"
-        empty = f"; {count(opened, 'stream')} {be(opened)} open, and empty" if opened else ""
+        if opened := len(seen.streams):
+            what += f"; {count(opened, 'stream')} {be(opened)} open, and empty"
         # Nothing was ever taken: perhaps because nothing could be.
         ever = seen.now.by("rejected_total", "reason")
-        total = sum(n for n in ever.values() if n > 0)
-        came = f"; {count(total, 'message')} came and had to be refused ({shares(ever, total)})"
-        yield WRONG, f"{what}{empty}{came if total > 0 else ''}"
+        if (total := sum(n for n in ever.values() if n > 0)) > 0:
+            came = count(total, "message")
+            what += f"; {came} came and had to be refused ({shares(ever, total)})"
+        yield WRONG, what
 
 
 def silent(seen: Observation) -> Found:
     """Finds streams that are silent while others send."""
-    silences = {each.stream: seen.silence_s(each) for each in seen.streams}
-    late = {name: each for name, each in silences.items() if each >= SILENT_SECONDS}
-    gone = {name: each for name, each in late.items() if GONE_SECONDS < each < math.inf}
-    lately = {name: each for name, each in late.items() if name not in gone}
-    for severity, found in ((WRONG, lately), (REMARK, gone)):
-        if found and seen.fresh:
-            of = "a stream is" if len(found) == 1 else f"{len(found)} streams are"
-            texts = [f"{name} {_since(each)}" for name, each in sorted(found.items())]
-            yield severity, f"{of} silent while others send: {names(texts)}"
-
-
-def _since(silence: float) -> str:
-    return f"for {duration(silence)}" if math.isfinite(silence) else "since the start"
+    silences = {each.stream: seen.silence_s(each) for each in seen.streams if seen.fresh}
+    late = {name: each for name, each in sorted(silences.items()) if each >= SILENT_SECONDS}
+    for severity, long_gone in ((WRONG, False), (REMARK, True)):
+        found = [
+            f"{name} for {duration(each)}" if math.isfinite(each) else f"{name} since the start"
+            for name, each in late.items()
+            if (GONE_SECONDS < each < math.inf) is long_gone
+        ]
+        if found:
+            yield severity, f"silent while others send: {names(found)}"
 
 
 def many(seen: Observation) -> Found:
     """Finds that all names of streams, or nearly all, are taken."""
-    here, most = len(seen.streams), seen.limits.streams
+    here, most = len(seen.streams), seen.config.server.max_streams
     what = f"{here} of at most {most} names of streams are taken"
-    refused = sum(header_refusals(seen).values())
-    if here >= most and refused > 0:
-        came = f"{count(refused, 'message')} without a header that is accepted came while doctor"
-        yield WRONG, f"{what}, and {came} looked: of further names, as it seems"
+    severity, refused, when = lately(seen, "rejected_total", "reason", HEADERS)
+    if here >= most and refused and severity is WRONG:
+        came = count(sum(refused.values()), "message")
+        yield WRONG, f"{what}, and {came} without a header that is accepted came {when}"
     elif here >= _NEARLY_ALL * most:
         yield REMARK, what
+
+
+def dropped(seen: Observation) -> Found:
+    """Finds streams that were ended."""
+    text = "{} ended because the client read no answers"
+    yield from counted(seen, "streams_dropped_total", text, "stream", ever=None)
 
 
 def rates(seen: Observation) -> str:
@@ -208,20 +213,14 @@ def _latest(stream: StreamStatus) -> Stamps:
         return Stamps(stream.stream, Kind.STOPPED, (stream.received_ns - came) / SECOND_NS)
     if -AHEAD_SECONDS <= lag <= BEHIND_SECONDS:
         return Stamps(stream.stream, Kind.SANE, lag)
-    unit = _unit(stamp, came)
-    if unit:
-        return Stamps(stream.stream, Kind.UNIT, lag, unit)
+    for unit, ns in _UNITS:
+        if abs(came - stamp * ns) < _NEAR_SECONDS * SECOND_NS:
+            return Stamps(stream.stream, Kind.UNIT, lag, unit)
     if abs(lag - (_GPS_BEGAN - 18)) < _NEAR_SECONDS:
         return Stamps(stream.stream, Kind.OFF, lag, "they count from 1980, as GPS does")
     if abs(stamp) < _SINCE_1970:
         return Stamps(stream.stream, Kind.OTHER_ZERO, lag)
     return Stamps(stream.stream, Kind.OFF, lag, _offset(lag))
-
-
-def _unit(stamp: int, came: int) -> str:
-    return next(
-        (name for name, ns in _UNITS if abs(came - stamp * ns) < _NEAR_SECONDS * SECOND_NS), ""
-    )
 
 
 def _offset(lag: float) -> str:
@@ -236,21 +235,18 @@ def _offset(lag: float) -> str:
     return ""
 
 
-def _ways(least: float, most: float) -> str:
-    """Up to 40 ms behind; up to 3 ms ahead of and 40 ms behind."""
-    if least < 0 < most:
-        return f"up to {duration(least)} ahead of and {duration(most)} behind"
-    if most <= 0:
-        return f"up to {duration(least)} ahead of"
-    return f"up to {duration(most)} behind"
-
-
 def _of(found: Sequence[Stamps]) -> str:
     return f"stream{'' if len(found) == 1 else 's'} {names([each.stream for each in found])}"
 
 
-def _spread(found: Sequence[Stamps]) -> float:
-    return max(each.lag_s for each in found) - min(each.lag_s for each in found)
+def _ways(found: Sequence[Stamps]) -> str:
+    """front 2 h behind and rear 37 s ahead of the wall clock."""
+    return f"{names([f'{each.stream} {each.way}' for each in found])} the wall clock"
+
+
+def _agree(found: Sequence[Stamps]) -> bool:
+    lags = [each.lag_s for each in found]
+    return max(lags) - min(lags) <= APART_SECONDS
 
 
 def of_kind(anchor: str, kind: Kind, text: str) -> Rule:
@@ -268,51 +264,37 @@ def other_unit(seen: Observation) -> Found:
     """Finds stamps that are not in nanoseconds."""
     found = [each for each in clocks(seen) if each.kind is Kind.UNIT]
     for unit in dict.fromkeys(each.hint for each in found):
-        what = f"{_of([each for each in found if each.hint == unit])}: stamps are not in"
-        what += " nanoseconds: as such they are of the year 1970"
-        yield WRONG, f"{what}, and in {unit} they would be of now"
+        what = _of([each for each in found if each.hint == unit])
+        yield WRONG, f"{what}: stamps are not in nanoseconds: in {unit} they would be of now"
 
 
 def off(seen: Observation) -> Found:
     """Finds stamps of a wall clock that is wrong."""
-    moving = [each for each in clocks(seen) if each.kind is not Kind.FROZEN]
-    found = [each for each in moving if each.kind is Kind.OFF]
-    if not found:
-        return
-    if len(found) == 1:
-        what = f"the stamps of stream {found[0].stream} are {found[0].way} the wall clock"
-    elif len(found) == len(moving) and _spread(found) <= APART_SECONDS:
-        what = f"stamps of all {len(found)} streams are {found[0].way} the wall clock"
-    else:
-        ways = names([f"{each.stream} {each.way}" for each in found])
-        what = f"the stamps of {len(found)} streams are not of now: {ways} the wall clock"
-    hints = list(dict.fromkeys(each.hint for each in found if each.hint))
-    yield WRONG, f"{what}{f' ({names(hints)})' if hints else ''}"
+    if found := [each for each in clocks(seen) if each.kind is Kind.OFF]:
+        hints = list(dict.fromkeys(each.hint for each in found if each.hint))
+        yield WRONG, f"stamps are not of now: {_ways(found)}{f' ({names(hints)})' if hints else ''}"
 
 
 def other_zero(seen: Observation) -> Found:
     """Finds stamps that count from the start of something, which may be meant."""
     moving = [each for each in clocks(seen) if each.kind is not Kind.FROZEN]
-    found = [each for each in moving if each.kind is Kind.OTHER_ZERO]
-    if not found:
-        return
-    what = f"{_of(found)}: stamps count from the start of something, not from 1970"
-    if len(found) < len(moving) or _spread(found) > APART_SECONDS:
-        yield WRONG, f"{what}, and those of the streams do not agree with each other"
-    else:
-        yield REMARK, f"{what}, as CLOCK_MONOTONIC does, or a recording that is played"
+    if found := [each for each in moving if each.kind is Kind.OTHER_ZERO]:
+        what = f"{_of(found)}: stamps count from the start of something, not from 1970"
+        if len(found) == len(moving) and _agree(found):
+            yield REMARK, f"{what}, as CLOCK_MONOTONIC does, or a recording that is played"
+        else:
+            yield WRONG, f"{what}, and those of the streams do not agree with each other"
 
 
 def apart(seen: Observation) -> Found:
     """Finds streams of the wall clock that do not agree: each alone could be right."""
     found = [each for each in clocks(seen) if each.kind is Kind.SANE]
     found.sort(key=lambda each: each.lag_s)
-    if len(found) < 2 or _spread(found) <= APART_SECONDS:
+    if len(found) < 2 or _agree(found):
         return
     median = found[len(found) // 2].lag_s if len(found) > 2 else found[0].lag_s
     others = [each for each in found if abs(each.lag_s - median) > APART_SECONDS]
-    ways = names([f"{each.stream} {each.way}" for each in others])
-    what = f"the streams do not agree what time it is: {ways} the wall clock"
+    what = f"the streams do not agree what time it is: {_ways(others)}"
     yield WRONG, f"{what}, the others {duration(median)}"
 
 
@@ -325,11 +307,23 @@ def ours(seen: Observation) -> Found:
         yield WRONG, f"the clock of the sidecar is {duration(lead)} {way} the one here"
 
 
+def set_clock(seen: Observation) -> Found:
+    """Finds that the clock of the sidecar was set."""
+    text = "the wall clock of the sidecar was set {}"
+    yield from counted(seen, "clock_steps_total", text, "time")
+
+
+def jumps(seen: Observation) -> Found:
+    """Finds that event time jumped."""
+    text = "event time began anew or jumped ahead {}"
+    yield from counted(seen, "event_time_jumps_total", text, "time", now=REMARK)
+
+
 def agreeing(seen: Observation) -> str:
-    """Says how late the stamps are; '' where nothing sends."""
-    if lags := [each.lag_s for each in clocks(seen)]:
-        return f"stamps are {_ways(min(lags), max(lags))} the wall clock, which is that of here"
-    return ""
+    """Says how late the stamps are at most; '' where nothing sends."""
+    found = clocks(seen)
+    latest = max(found, key=lambda each: abs(each.lag_s), default=None)
+    return f"stamps are up to {latest.way} the wall clock" if latest else ""
 
 
 GOOD = {Area.STREAMS: rates, Area.CLOCK: agreeing}
@@ -340,9 +334,6 @@ _FROZEN = (
     "stamps do not move: frames came while doctor looked, and all of them have the stamp of before"
 )
 _STOPPED = "frames have come without a capture stamp for {lag}; before, they had one"
-_DROPPED = "{} ended because the client read no answers"
-_SET = "the wall clock of the sidecar was set {}"
-_JUMPED = "event time began anew or jumped ahead {}"
 
 RULES = {
     Area.STREAMS: (
@@ -350,9 +341,7 @@ RULES = {
         Rule("no-frames", no_frames, ""),
         Rule("a-stream-that-is-silent", silent, "status"),
         Rule("too-many-streams", many, "status"),
-        counter(
-            "a-client-that-does-not-read", "streams_dropped_total", _DROPPED, "stream", ever=None
-        ),
+        Rule("a-client-that-does-not-read", dropped),
     ),
     Area.CLOCK: (
         of_kind("stamps-that-do-not-move", Kind.FROZEN, _FROZEN),
@@ -363,7 +352,7 @@ RULES = {
         Rule("stamps-that-count-from-a-start", other_zero, "status"),
         Rule("a-clock-that-is-wrong", apart, "status"),
         Rule("two-machines-with-two-times", ours, "status"),
-        counter("a-clock-that-is-set", "clock_steps_total", _SET, "time"),
-        counter("a-clock-that-is-set", "event_time_jumps_total", _JUMPED, "time", now=REMARK),
+        Rule("a-clock-that-is-set", set_clock),
+        Rule("a-clock-that-is-set", jumps),
     ),
 }

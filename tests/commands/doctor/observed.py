@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from monitor.commands.doctor.diagnosis import findings
+from monitor.commands.doctor import findings
 from monitor.commands.doctor.look import Asked, Look, Observation, Samples
 from monitor.commands.doctor.rules import Area, Finding
 from monitor.frames.status import Status, StreamStatus
@@ -142,7 +142,6 @@ def without(observation: Observation, *, metrics: Asked | None = None, told: Ask
             found,
             status=told,
             drift=told,
-            recalibrators=told,
             first=replace(found.first, status=None),
             last=replace(found.last, status=None),
         )

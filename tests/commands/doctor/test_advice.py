@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from monitor.cli import build_parser
-from monitor.commands.doctor import rules
-from monitor.commands.doctor.diagnosis import RULES, advice
+from monitor.commands.doctor import RULES, advice, calibration_rules, sidecar_rules
 from monitor.commands.doctor.rules import AREAS
 from monitor.service.exposition import process
 from tests.deploy.panel_names import families
@@ -93,16 +92,16 @@ def expression(alert: str) -> str:
 @pytest.mark.parametrize(
     ("alert", "comparison", "value"),
     [
-        ("CalibrationMatchRatioLow", "<", rules.MATCH_RATIO),
-        ("CalibrationLabelledShareLow", "<", rules.LABELLED_SHARE),
-        ("CalibrationPassThroughHigh", ">", rules.PASSED_THROUGH),
-        ("CalibrationRejectedHigh", ">", rules.REJECTED),
-        ("CalibrationCheckpointStale", ">", rules.CHECKPOINT_SECONDS),
-        ("CalibrationOverload", ">", rules.LOOP_LAG_SECONDS),
-        ("CalibrationOverload", ">", rules.FRAME_SECONDS),
-        ("CalibrationFaultCompensated", "<", rules.LEAST_FACTOR),
-        ("CalibrationFaultCompensated", ">", rules.MOST_FACTOR),
-        ("CalibrationFitsFail", ">=", rules.FAILED_FITS),
+        ("CalibrationMatchRatioLow", "<", calibration_rules.MATCH_RATIO),
+        ("CalibrationLabelledShareLow", "<", calibration_rules.LABELLED_SHARE),
+        ("CalibrationPassThroughHigh", ">", sidecar_rules.PASSED_THROUGH),
+        ("CalibrationRejectedHigh", ">", sidecar_rules.REJECTED),
+        ("CalibrationCheckpointStale", ">", sidecar_rules.CHECKPOINT_SECONDS),
+        ("CalibrationOverload", ">", sidecar_rules.LOOP_LAG_SECONDS),
+        ("CalibrationOverload", ">", sidecar_rules.FRAME_SECONDS),
+        ("CalibrationFaultCompensated", "<", calibration_rules.LEAST_FACTOR),
+        ("CalibrationFaultCompensated", ">", calibration_rules.MOST_FACTOR),
+        ("CalibrationFitsFail", ">=", calibration_rules.FAILED_FITS),
     ],
 )
 def test_a_threshold_is_that_of_the_alert(alert, comparison, value):
@@ -112,7 +111,7 @@ def test_a_threshold_is_that_of_the_alert(alert, comparison, value):
 def test_labels_are_counted_as_the_alert_counts_them():
     found = re.search(r'outcome=~"([^"]+)"', expression("CalibrationMatchRatioLow"))
     assert found
-    assert set(found[1].split("|")) == set(rules.COUNTED)
+    assert set(found[1].split("|")) == set(calibration_rules.COUNTED)
 
 
 def test_half_an_hour_without_labels_is_that_of_the_alert():
@@ -128,7 +127,7 @@ def test_half_an_hour_without_labels_is_that_of_the_alert():
 DIAGNOSIS = DOCS.parent / "monitor" / "commands" / "doctor"
 ASKING = {"value", "by", "rows", "increase", "increases", "words"}
 # Which arguments of a shape of rules are names.
-SHAPES = {"counter": (1,), "part_of": (1, 3)}
+SHAPES = {"counted": (1,), "lately": (1,), "part_of": (1, 3)}
 # Of a tracker elsewhere, whose families are there with it alone: tests/pipeline has them.
 TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
 

@@ -14,7 +14,8 @@ import time
 import pytest
 
 from monitor.cli import main
-from monitor.commands.doctor import diagnosis, look
+from monitor.commands import doctor as verb
+from monitor.commands.doctor import look
 from monitor.v1 import recalibrator_admin_pb2
 from tests.certificates import Authority
 from tests.commands.doctor.doctored import (
@@ -133,7 +134,7 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
     with driving(calm, unwell):
         code, said = doctor(*at(calm))
     assert code == 1
-    assert "the stamps of 3 streams are not of now: " in said
+    assert "stamps are not of now: " in said
     assert "yesterday 24 h behind" in said
     assert "zone 2 h ahead of" in said
     assert "ptp 37 s ahead of" in said
@@ -145,12 +146,12 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
     assert "stream boot: stamps count from the start of something, not from 1970" in said
     assert "stream zero: stamps do not move: frames came while doctor looked" in said
     assert "stream bare: frames come without a capture stamp" in said
-    assert "the streams do not agree what time it is: late 3.0 s behind the wall clock" in said
+    assert "the streams do not agree what time it is: late 3 s behind the wall clock" in said
 
 
 def test_a_clock_of_the_sidecar_that_is_not_ours_is_told(doctor, calm, monkeypatch):
     true = time.time_ns
-    monkeypatch.setattr(diagnosis, "wall_clock_ns", lambda: true() + 3600 * 10**9)
+    monkeypatch.setattr(verb, "wall_clock_ns", lambda: true() + 3600 * 10**9)
     with driving(calm, {"front": sound}):
         code, said = doctor(*at(calm))
     assert code == 1
@@ -332,20 +333,20 @@ def test_a_half_that_does_not_answer_is_told_and_the_other_one_is_looked_at(doct
     with driving(calm, {"front": sound}):
         code, said = doctor("--address", NOBODY, "--http-address", http)
         assert code == 1
-        assert f"HTTP answers at {http}, but gRPC at {NOBODY} does not: nothing listens" in said
+        assert f"gRPC at {NOBODY} does not answer: nothing listens" in said
         assert "well refusals" in said
         code, said = doctor("--address", calm.grpc, "--http-address", NOBODY)
         assert code == 1
-        assert f"gRPC answers at {calm.grpc}, but HTTP at {NOBODY} does not" in said
+        assert f"HTTP at {NOBODY} does not answer: nothing listens" in said
         assert "well versions" in said
         code, said = doctor("--address", http, "--http-address", calm.grpc)
         assert code == 1
         assert f"{http} answers HTTP, and {calm.grpc} gRPC: the other way round" in said
         assert "Did you swap --address and --http-address?" in said
         code, said = doctor("--address", http, "--http-address", http)
-        assert "something listens there that does not speak gRPC as we do, but HTTP" in said
+        assert f"gRPC at {http} does not answer: it speaks HTTP" in said
         code, said = doctor("--address", calm.grpc, "--http-address", calm.grpc)
-        assert f"HTTP at {calm.grpc} does not: it speaks HTTP/2 there" in said
+        assert f"HTTP at {calm.grpc} does not answer: it speaks HTTP/2 there" in said
         code, said = doctor("--address", "nowhere.invalid:1", "--http-address", "nowhere.invalid:1")
         assert code == 1
         assert "no way there" in said
@@ -404,8 +405,7 @@ def test_a_sidecar_that_is_older_than_the_questions_is_told_as_that(doctor):
     with serving(well) as address:
         _, said = doctor("--address", address, "--http-address", NOBODY)
     assert f"remark reach: what serves gRPC at {address} does not know GetStatus" in said
-    assert "not looked at: alarms of drift and recalibrators" in said
-    assert "'admin'" not in said  # no token would help
+    assert "not looked at: alarms of drift" in said
 
 
 @pytest.mark.components
@@ -433,8 +433,8 @@ admin_token_file = "{tmp_path}/admin"
         assert "no trust between its certificate and ours" in said
         code, said = doctor(*at(sidecar), *trust, "--token-file", tmp_path / "data")
         assert "nobody sends frames" in said
-        assert "not looked at: recalibrators (authorization: this call needs" in said
-        assert "calls are refused" not in said  # only one was, and it was ours
+        assert "not looked at" not in said
+        assert "had no right" not in said
         code, said = doctor(*at(sidecar), *trust, "--token-file", tmp_path / "admin")
         assert "not looked at" not in said
         code, said = doctor(*at(sidecar), *trust)

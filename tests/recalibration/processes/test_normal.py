@@ -32,7 +32,7 @@ from monitor.recalibration.processes.normal import (
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import FullInput
 from monitor.statistics.bins import Binning
-from monitor.statistics.stage import observe
+from monitor.statistics.state import observe
 from tests import laws
 from tests.recalibration.rows import (
     as_read,
