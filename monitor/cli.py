@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -18,7 +19,8 @@ VERBS = {
     "demo": "a simulated drive through a real sidecar, with a fault",
     "replay": "stream recorded detections through a real sidecar",
     "reference": "learn what is usual of recorded drives, to tell drift from",
-    "evaluate": "measures of calibration of a recorded file",
+    "sample": "write an example of each kind of file that can be read",
+    "evaluate": "judge and measure the calibration of a recorded file",
     "fit": "fit a recalibrator to a recorded file",
     "apply": "recalibrate a recorded file",
     "export": "write the statistics of a running sidecar to a file",
@@ -79,8 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen == "serve":
         # Until the sidecar listens to it, a reload is asked for too early, and no reason to end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    options = build_parser(chosen).parse_args(arguments)
+    if chosen is not None and chosen not in VERBS:
+        near = difflib.get_close_matches(chosen, VERBS, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        print(
+            f"calibration-monitor: there is no verb {chosen!r}.{meant} Verbs: {', '.join(VERBS)}.",
+            file=sys.stderr,
+        )
+        return 2
     try:
+        options = build_parser(chosen).parse_args(arguments)
         code: int = _verb(options.verb).run(options)
         if sys.stdout is not None:  # closed by whoever started us
             sys.stdout.flush()
@@ -95,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for cause in _causes(error):
             if not isinstance(cause, ValueError | OSError):
                 raise
-            print(f"calibration-monitor {options.verb}: {cause}", file=sys.stderr)
+            print(f"calibration-monitor {chosen}: {cause}", file=sys.stderr)
         return 1
 
 

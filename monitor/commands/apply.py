@@ -42,7 +42,8 @@ from monitor.statistics.exact_engine import OwnDistributions, generalised_deviat
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
 from monitor.store.documents import any_selection_from_json
-from monitor.store.recordings import Quantiles, Recording, write_estimates
+from monitor.store.recordings import Quantiles, Recording, write_columns, write_estimates
+from monitor.store.tables import SUFFIXES
 
 
 def read_any_model(path: str) -> AnySelection:
@@ -339,10 +340,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument(
         "--output",
-        metavar="F.npz",
+        metavar="F",
         required=True,
-        help="arrays mean, var or cov, and gt, or of class probabilities prob and label; with "
-        "either class, seq, frame, t, stamp_ns, score, track and ignore where the file has them",
+        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays (mean, "
+        "var or cov, gt; of class probabilities prob and label; what else is known of each row)",
     )
     parser.add_argument(
         "--quantiles",
@@ -359,8 +360,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, InvalidRecalibrator, CannotWrite.
     """
-    if not options.output.endswith(".npz"):
-        raise ValueError(f"--output {options.output}: the name must end in .npz.")
+    if not options.output.endswith((".npz", *SUFFIXES)):
+        raise ValueError(f"--output {options.output}: the name must end in .npz, .csv or .csv.gz.")
+    if options.output.endswith(SUFFIXES) and options.file.endswith(".npz"):
+        raise ValueError(f"--output {options.output}: arrays are written as arrays: give .npz.")
     model = read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows)
     check_kind(model, options.model, options.file, recording)
@@ -380,6 +383,8 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
     rejected = made.rejected
+    if options.output.endswith(SUFFIXES):
+        return _as_columns(made, options, asked)
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected)
     return [
@@ -388,6 +393,23 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
         *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
         *_rejected(rejected),
         *_left_out(made.recording.others, written),
+    ]
+
+
+def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked: bool) -> list[str]:
+    """Writes the recalibrated Gaussians as columns; returns the lines to print."""
+    if asked:
+        raise ValueError(
+            f"--output {options.output}: quantiles are written as arrays: give .npz, or leave "
+            "--quantiles and --tau out."
+        )
+    with output_file(Path(options.output)) as path:
+        write_columns(path, Path(options.file), options.map or {}, made.recording, made.rejected)
+    return [
+        f"{made.recording.mean.shape[0]} rows by {made.selection.version}, written to "
+        f"{options.output}",
+        stands_for(made),
+        *_rejected(made.rejected),
     ]
 
 

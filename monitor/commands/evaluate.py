@@ -1,17 +1,20 @@
-"""calibration-monitor evaluate: measures of calibration of a recorded file.
+"""calibration-monitor evaluate: judges and measures the calibration of a recorded file.
 
-One of two engines measures it: from the rows, or from micro-bins as the sidecar does. Tables are at
-most 100 columns wide. The measures themselves are computed in `statistics`.
+Verdicts by group and dimension come first. One of two engines measures: from the rows, or from
+micro-bins as the sidecar does. The measures themselves are computed in `statistics`, and written
+for people in evaluation_tables.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import TypeAlias
+import operator
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +27,30 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
 )
-from monitor.commands.options import add_value, allow, checked, confidence_levels, number_of, pair
+from monitor.commands.evaluation_tables import class_table, summary, table, verdict_lines
+from monitor.commands.fit import RANGE_DIMENSIONS, RANGE_EDGES
+from monitor.commands.options import (
+    add_flag,
+    add_value,
+    allow,
+    checked,
+    confidence_levels,
+    number_of,
+    pair,
+)
 from monitor.commands.recordings import (
+    Usable,
+    add_most_refused,
     add_selection,
-    left_out,
     numbered_tracks,
+    parts_of,
     read_selected,
     refuse_options_of_gaussians,
+    to_standard_error,
     usable_truth,
 )
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
@@ -53,18 +70,19 @@ from monitor.statistics.exact_engine import (
 )
 from monitor.statistics.measures import (
     TAU,
-    AxisMeasures,
     Evaluation,
     EvaluationError,
     as_json,
 )
 from monitor.statistics.reading import read
 from monitor.statistics.state import observe
+from monitor.statistics.verdicts import ClassVerdict, Verdict, class_verdict, verdicts
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.recordings import Recording
+from monitor.store.recordings import OBJECT, Recording
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
+  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'nees_over_k > 2'
   calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
   calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
   calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
@@ -74,39 +92,65 @@ EXAMPLE = """examples:
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
 
-# Ten columns a name and nine cells of ten: 100.
-_NAME, _CELL = 10, 10
-
-# Levels whose coverage is shown: those of the grid nearest to them.
-_SHOWN = (0.5, 0.9, 0.95)
-
-# Heads and fields of the lines of the table.
-_LINES = (
-    (
-        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
-        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
-    ),
-    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
-    (
-        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
-        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
-    ),
-)
-
-_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
-
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
 _OF_CLASSES = ("class_binning", "class_bins")
 
-# Measures of the Gaussians asked for, and what they were recalibrated by, if at all.
-Measured: TypeAlias = tuple[Evaluation, RecalibratedRecording | None]
+# Exit code where a condition of --fail-if holds, or more rows are refused than may be.
+FAILED = 3
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A bound on a measure, as `--fail-if` takes it."""
+
+    measure: str
+    comparison: str
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.measure} {self.comparison} {self.bound:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The Gaussians asked for, measured.
+
+    whole     all rows
+    groups    the same by group; one without a name where rows are not divided
+    verdicts  of each group and dimension
+    usable    which rows could be measured, and why others could not
+    unused    columns of the file that nobody has looked at
+    matched   how many labels of another file had which outcome; None: truth came along
+    made      by what they were recalibrated first; None if they were not
+    """
+
+    whole: Evaluation
+    groups: Mapping[str, Evaluation]
+    verdicts: tuple[Verdict, ...]
+    usable: Usable
+    unused: tuple[str, ...]
+    matched: Mapping[str, int] | None
+    made: RecalibratedRecording | None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
+    parser.add_argument("file", metavar="FILE", help=".csv, .csv.gz, .npz or .parquet")
     add_selection(parser)
+    text = "class, range, stream or a column: what verdicts are given for (default class)"
+    add_value(parser, "--by", "COLUMN", text)
+    add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
+    text = "end with exit code 3 if a measure is so in any group, such as 'nees_over_k > 2'"
+    parser.add_argument("--fail-if", metavar="M>N", type=_condition, action="append", help=text)
+    add_most_refused(parser)
     parser.add_argument(
         "--engine",
         choices=("exact", "streaming"),
@@ -166,18 +210,75 @@ def run(options: argparse.Namespace) -> int:
     for name, value in options.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    classes = gaussians = None
+    classes = gaussians = of_classes = None
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
         classes = _classes_measured(recording, options)
+        of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
-        print(json.dumps(_document(gaussians, classes, model)))
+        print(json.dumps(document(gaussians, classes, model, of_classes)))
     else:
-        print("\n\n".join(_tables(gaussians, classes, model)))
-    return 0
+        print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
+    return FAILED if _failures(options, gaussians, classes) else 0
+
+
+def _failures(
+    options: argparse.Namespace, gaussians: Measured | None, classes: ClassEvaluation | None
+) -> bool:
+    """Says on standard error which conditions hold, and whether too many rows were refused."""
+    lines = []
+    if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
+        lines.append(
+            f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
+            f"than --most-refused {options.most_refused:g}"
+        )
+    for condition in options.fail_if or ():
+        values = list(_values(condition.measure, gaussians, classes))
+        if not values:
+            raise ValueError(
+                f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
+                "those that --json prints for joint, a dimension, a verdict or classification, "
+                "such as nees_over_k, ence, qce, sigma_factor or ece."
+            )
+        holds = _COMPARISONS[condition.comparison]
+        lines += [
+            f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
+            for where, value in values
+            if isinstance(value, int | float) and holds(value, condition.bound)
+        ]
+    for line in lines:
+        print(f"calibration-monitor evaluate: {line}", file=sys.stderr)
+    return bool(lines)
+
+
+def _values(
+    measure: str, gaussians: Measured | None, classes: ClassEvaluation | None
+) -> Iterator[tuple[str, Any]]:
+    """Finds a measure wherever it is: by group jointly and by dimension, and of classes."""
+    if gaussians is not None:
+        for group, evaluation in gaussians.groups.items():
+            found: dict[str, Any] = as_json(evaluation)
+            blocks = {"joint": found["joint"], **found["dimensions"]}
+            for name, block in blocks.items():
+                if measure in block:
+                    yield ", ".join(filter(None, (group, name))), block[measure]
+        for verdict in gaussians.verdicts:
+            told = verdict.as_json()
+            if measure in told:
+                yield ", ".join(filter(None, (verdict.group, verdict.dimension))), told[measure]
+    if classes is not None and measure in (told := class_as_json(classes)):
+        yield "classification", told[measure]
+
+
+def _condition(text: str) -> Condition:
+    match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text}': expected MEASURE > NUMBER, or >=, <, <=")
+    number = checked(match[3], float, "a number, such as 2")
+    return Condition(match[1], match[2], number)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -211,12 +312,19 @@ def _range(text: str) -> tuple[float, float] | None:
     return checked(text, pair, expected, lambda ends: 0 <= ends[0] < ends[1] <= 1e150)
 
 
-def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
+def measured(
+    options: argparse.Namespace,
+    model: Selection | None,
+    tell: Callable[[str], None] = to_standard_error,
+) -> Measured:
     """Measures the Gaussians asked for; under the model's own distribution if it has one.
 
-    Raises RecordingError, InvalidRecalibrator, EvaluationError.
+    tell    is told what looks wrong, a line each
+    raises  RecordingError, InvalidRecalibrator, EvaluationError
     """
-    recording = read_selected(options.file, options)
+    by = options.by
+    beside = () if by is None or by in tuple(SliceBy) else (by,)
+    recording = read_selected(options.file, options, beside, tell)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -228,28 +336,99 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
             f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
             f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
         )
-    labelled, usable = usable_truth(recording)
-    if not usable.any():
-        raise EvaluationError(
-            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
+    usable = usable_truth(recording)
+    if not usable.rows.any():
+        raise EvaluationError(f"nothing to evaluate: {usable.told()}. {_remedy(usable)}")
+
+    def evaluated(rows: BoolArray) -> Evaluation:
+        kept = rows & usable.rows
+        if options.engine == "exact":
+            found = evaluate_rows(
+                recording.space,
+                recording.mean,
+                recording.covariance,
+                np.where(kept[:, None], recording.truth, np.nan),
+                tau=options.tau,
+                cut=cut,
+                cluster=numbered_tracks(recording.sequence_index, recording.track),
+                shaped=shaped,
+            )
+        else:
+            found = _streamed(recording, options, cut, np.flatnonzero(kept))
+        return replace(
+            found,
+            without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
+            refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
         )
-    refused = labelled & ~usable
-    if options.engine == "exact":
-        # Refused rows are counted, as by the other engine and by fit.
-        evaluation = evaluate_rows(
-            recording.space,
-            np.where(refused[:, None], np.nan, recording.mean),
-            recording.covariance,
-            recording.truth,
-            tau=options.tau,
-            cut=cut,
-            cluster=numbered_tracks(recording.sequence_index, recording.track),
-            shaped=shaped,
-        )
-        return evaluation, made
-    unlabelled, refusals = int(np.count_nonzero(~labelled)), int(np.count_nonzero(refused))
-    evaluation = _streamed(recording, options, cut, np.flatnonzero(usable))
-    return replace(evaluation, without_truth=unlabelled, refused=refusals), made
+
+    groups = dict(_groups(options, recording, usable.rows))
+    whole = evaluated(np.ones(usable.rows.size, bool))
+    return Measured(
+        whole=whole,
+        groups={
+            name: whole if len(groups) == 1 else evaluated(rows) for name, rows in groups.items()
+        },
+        verdicts=tuple(
+            verdict
+            for name, rows in groups.items()
+            for verdict in _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
+        ),
+        usable=usable,
+        unused=recording.unused,
+        matched=recording.matched,
+        made=made,
+    )
+
+
+def _remedy(usable: Usable) -> str:
+    if usable.labelled.any():
+        return "Correct these rows."
+    return (
+        "Add columns gt_<dimension> (arrays: gt), or give the labels of another file by --labels."
+    )
+
+
+def _groups(
+    options: argparse.Namespace, recording: Recording, usable: BoolArray
+) -> Iterator[tuple[str, BoolArray]]:
+    """Divides all rows (N,) as --by asks; groups without usable rows (N,) are left out."""
+    by = options.by or "class"
+    if by in recording.beside:
+        values = recording.beside[by]
+        names, index = np.unique(values, return_inverse=True)
+        parts = tuple(names.tolist()), index
+    else:
+        ranges = None
+        if by == SliceBy.RANGE:
+            ranges = RangeBuckets(RANGE_EDGES, RANGE_DIMENSIONS)
+            if ranges.labels(recording.space) == ("",):
+                raise ValueError(
+                    f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the "
+                    f"file is read with {', '.join(recording.space.names)}. Leave --by out."
+                )
+        divided = parts_of(recording, ranges)
+        parts = divided.names[SliceBy(by)], divided.index[SliceBy(by)]
+    if options.by is None and parts[0] == (OBJECT,):
+        yield "", np.ones(usable.size, bool)
+        return
+    for i, name in enumerate(parts[0]):
+        rows = parts[1] == i
+        if (rows & usable).any():
+            yield name, rows
+
+
+def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict, ...]:
+    """Judges the Gaussians of some rows."""
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    variance = np.diagonal(recording.covariance, axis1=1, axis2=2)[rows]
+    return verdicts(
+        recording.space.names,
+        [dimension.unit for dimension in recording.space.dimensions],
+        recording.space.error(recording.truth[rows], recording.mean[rows]),
+        variance,
+        None if tracks is None else tracks[rows],
+        group,
+    )
 
 
 def _frozen(
@@ -294,6 +473,20 @@ def _streamed(
     return replace(read(statistics, cut), tracks=count)
 
 
+def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
+    """Judges the rows with a true class and usable probabilities; None without any."""
+    usable = np.isfinite(recording.probabilities).all(axis=1)
+    usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
+    if not usable.any():
+        return None
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    return class_verdict(
+        recording.probabilities[usable],
+        recording.label[usable],
+        None if tracks is None else tracks[usable],
+    )
+
+
 def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
     """Measures class probabilities.
 
@@ -322,15 +515,22 @@ def _classes_measured(recording: ClassRecording, options: argparse.Namespace) ->
     return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
 
 
-def _document(
+def document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
     model: AnySelection | None,
+    of_classes: ClassVerdict | None = None,
 ) -> dict[str, object]:
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
     if gaussians:
-        found = as_json(gaussians[0])
+        found = as_json(gaussians.whole) | {
+            "rows_refused_by": gaussians.usable.as_json(),
+            "columns_not_used": list(gaussians.unused),
+            "labels": gaussians.matched,
+            "verdicts": [verdict.as_json() for verdict in gaussians.verdicts],
+            "groups": {name: as_json(one) for name, one in gaussians.groups.items() if name},
+        }
     elif classes:
         found = {
             "rows": classes.n,
@@ -341,128 +541,54 @@ def _document(
         }
     if isinstance(model, ClassSelection):
         found["model"] = {"version": model.version, "method": model.method}
-    elif gaussians and gaussians[1]:
-        found["model"] = model_as_json(gaussians[1])
-    return found | ({"classification": class_as_json(classes)} if classes else {})
+    elif gaussians and gaussians.made:
+        found["model"] = model_as_json(gaussians.made)
+    if classes:
+        found["classification"] = class_as_json(classes)
+    if of_classes:
+        found["class_verdict"] = of_classes.as_json()
+    return found
 
 
 def _tables(
+    options: argparse.Namespace,
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
     model: AnySelection | None,
+    of_classes: ClassVerdict | None,
 ) -> Iterator[str]:
+    if of_classes is not None:
+        yield of_classes.sentence
     if gaussians:
-        evaluation, made = gaussians
-        yield table(evaluation, "" if made is None else measured_under(made))
+        said = "" if gaussians.made is None else measured_under(gaussians.made)
+        yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
+        if options.full:
+            yield table(gaussians.whole, said)
+        yield "\n".join(filter(None, (_rows(gaussians), said)))
+        yield summary(gaussians.groups, gaussians.verdicts)
     if classes:
         said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
         yield said + class_table(classes)
 
 
-def table(evaluation: Evaluation, recalibrated: str = "") -> str:
-    """Writes all measures but those of every single τ and bin; what is not defined is a dash.
+def _rows(gaussians: Measured) -> str:
+    whole, usable = gaussians.whole, gaussians.usable
+    tracks = "" if whole.tracks is None else f" of {whole.tracks:,} tracks"
+    lines = [
+        f"{whole.rows:,} rows with ground truth{tracks}, {whole.without_truth:,} without, "
+        f"{whole.refused:,} refused"
+    ]
+    if usable.refused:
+        lines.append(usable.told())
+    return "\n".join(lines)
 
-    recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
-    """
-    rows = "\n".join(filter(None, (_rows(evaluation), recalibrated)))
-    blocks = [rows, _variances(evaluation), _likelihood(evaluation)]
-    blocks += [_nees(evaluation), _quantiles(evaluation)]
-    return "\n\n".join(blocks)
 
-
-def _rows(evaluation: Evaluation) -> str:
-    tracks = "" if evaluation.tracks is None else f" of {evaluation.tracks} tracks"
+def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
+    """Says which command mends what the verdicts found; nothing where nothing is worth it."""
+    if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
+        return ""
+    by = " --by class" if len(gaussians.groups) > 1 else ""
     return (
-        f"{evaluation.rows} rows with ground truth{tracks}, {evaluation.without_truth} without, "
-        f"{evaluation.refused} refused"
+        f"\nDo: calibration-monitor fit {options.file}{by} --output model.json\n"
+        "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
     )
-
-
-def _variances(evaluation: Evaluation) -> str:
-    lines = [
-        _line("variance", ["ENCE", "floor", "Gaussian", "κ", "n_eff", "UCE", "RMSE", "RMV", "bins"])
-    ]
-    outside = []
-    for name, found in evaluation.dimensions.items():
-        bins, floors = found.bins, (found.ence_noise_floor, found.ence_noise_floor_gaussian)
-        cells = [*map(_short, (found.ence, *floors, found.kurtosis)), f"{found.n_eff:.0f}"]
-        cells += map(_short, (found.uce, found.rmse, found.rmv))
-        lines.append(_line(name, [*cells, str(np.count_nonzero(bins.n))]))
-        if bins.below + bins.above:
-            outside.append(f"{name}: {bins.below} rows below the range, {bins.above} above")
-    return "\n".join(lines + outside)
-
-
-def _likelihood(evaluation: Evaluation) -> str:
-    heads = ("NLL", "pinball", "bias", "c_v", "sharpness", "σ factor", "MPIW")
-    lines = [_line("errors", heads)]
-    for name, found in evaluation.dimensions.items():
-        values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
-        values += [found.std_scaling, found.mpiw]
-        lines.append(_line(name, map(_short, values)))
-    lines.append(_line("joint", [_short(evaluation.joint.nll)]))
-    lowest, highest, mean = map(_short, evaluation.joint.deviation)
-    return "\n".join([*lines, f"σ_G: {lowest} to {highest}, mean {mean}"])
-
-
-def _nees(evaluation: Evaluation) -> str:
-    heads = ("mean", "median/χ²", "95 %: low", "high", "n_eff low", "high", "n", "n_eff")
-    lines = [_line("NEES", heads)]
-    for name, found in _axes(evaluation):
-        intervals = (*found.nees_interval, *found.nees_interval_n_eff)
-        cells = map(_short, (found.nees_mean, found.nees_median_ratio, *intervals))
-        lines.append(_line(name, [*cells, f"{found.n:.0f}", f"{found.n_eff:.0f}"]))
-    joint = evaluation.joint
-    return "\n".join([*lines, f"joint, {joint.k} dimensions: NEES/K {joint.nees_over_k:.5f}"])
-
-
-def _quantiles(evaluation: Evaluation) -> str:
-    nearest = (int(np.argmin(np.abs(evaluation.tau - level))) for level in _SHOWN)
-    levels = list(dict.fromkeys(nearest))
-    covered = (f"at {evaluation.tau[i]:.3g}" for i in levels)
-    lines = [_line("coverage", ("QCE", "marginal", "area", *covered))]
-    for name, found in _axes(evaluation):
-        values = (found.qce, found.qce_marginal, found.calibration_area)
-        shares = (_share(found.coverage_by_tau[i]) for i in levels)
-        lines.append(_line(name, [*map(_short, values), *shares]))
-    return "\n".join(lines)
-
-
-def _axes(evaluation: Evaluation) -> list[tuple[str, AxisMeasures]]:
-    return [*evaluation.dimensions.items(), ("joint", evaluation.joint)]
-
-
-def _short(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    text = f"{value:.4g}"
-    return text if len(text) < _CELL else f"{value:.2e}"
-
-
-def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
-def _line(name: str, cells: Iterable[str]) -> str:
-    return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
-
-
-def class_table(evaluation: ClassEvaluation) -> str:
-    """Writes the measures for the terminal; those by class are in the JSON only."""
-    lines = [
-        f"{evaluation.n} rows with a true class of {evaluation.classes}, "
-        f"{evaluation.without_truth} without, {evaluation.refused} refused"
-    ]
-    for heads, fields in _LINES:
-        lines.append("".join(f"{head:>12}" for head in heads.split()))
-        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for field in fields.split()))
-    lines.append(f"{'AUSE by':>18}{'error rate':>12}{'Brier':>12}")
-    for name, suffix in _SORTS:
-        error_rate = getattr(evaluation, f"ause{suffix}")
-        brier = getattr(evaluation, f"ause_brier{suffix}")
-        lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
-    fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
-    curve = zip(fractions.tolist(), errors.tolist(), strict=True)
-    points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
-    lines.append(f"error rate, highest entropy rejected: {points}")
-    return "\n".join(lines)

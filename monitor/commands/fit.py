@@ -7,8 +7,9 @@ probabilities a single one. The methods themselves live in `recalibration`.
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +24,11 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
+from monitor.commands.held_out import PARTS, HeldOut, held_out, told
 from monitor.commands.options import (
     above_zero,
+    add_flag,
+    add_json,
     add_value,
     allow,
     checked,
@@ -37,11 +41,11 @@ from monitor.commands.options import (
 from monitor.commands.recordings import (
     add_selection,
     estimates_of,
-    left_out,
     numbered_tracks,
     parts_of,
     read_selected,
     refuse_options_of_gaussians,
+    to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -90,7 +94,7 @@ from monitor.recalibration.scaling import (
 )
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.recordings import Recording
+from monitor.store.recordings import IN_MEMORY, Recording, Source
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
@@ -106,27 +110,71 @@ PRIOR_STRENGTH = 30.0
 FEWEST_TRACKS = 30.0
 
 
-# A model, what it rests on, and remarks to print.
-Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str]]
+# A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
+Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str], tuple[HeldOut, ...]]
 
 
-def fit_gaussians(options: argparse.Namespace) -> Fitted:
+def fit_gaussians(
+    options: argparse.Namespace, tell: Callable[[str], None] = to_standard_error
+) -> Fitted:
     """Fits Gaussians; remarks are on slices that lean on others.
 
-    Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
+    tell    is told what looks wrong, a line each
+    raises  RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
-    fitting = FITTINGS[options.method]
     wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
-    recording = read_selected(options.file, options)
+    recording = read_selected(options.file, options, tell=tell)
     previous = _previous(options, recording)
-    labelled, usable = usable_truth(recording)
-    kept = np.flatnonzero(usable)
+    usable = usable_truth(recording)
+    kept = np.flatnonzero(usable.rows)
     if kept.size == 0 and options.method != Identity.method:
         raise UnfitData(
-            f"cannot fit on 0 detections with ground truth: {left_out(labelled, usable)}. Widen "
+            f"cannot fit on 0 detections with ground truth: {usable.told()}. Widen "
             "the selection of rows."
         )
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
+    selection, found = _fitted(options, wanted, recording, previous, rows, kept)
+    judged: tuple[HeldOut, ...] = ()
+    if options.method != Identity.method and not options.no_held_out:
+        slow = options.method.startswith("gp-")
+
+        def fit_some(some: IntArray) -> Selection:
+            taken = rows.take(np.searchsorted(kept, some))
+            return _fitted(options, wanted, recording, previous, taken, some)[0]
+
+        slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
+        judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
+    if options.reject_above_error is not None:
+        served = recalibrate_gaussians(selection, recording)
+        error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
+        squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
+        # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
+        deviation, target = served.deviation[kept], options.reject_above_error
+        rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
+        selection = replace(selection, rejection=rejection)
+    lines = [f"not fitted on: {usable.told()}"] if usable.refused else []
+    if late:
+        lines.append(
+            f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
+            "not have come yet"
+        )
+    lines += remarks(selection, found, wanted, previous)
+    return selection, selection.basis, lines, judged
+
+
+def _fitted(
+    options: argparse.Namespace,
+    wanted: FitOptions,
+    recording: Recording,
+    previous: Selection | None,
+    rows: FitRows,
+    kept: IntArray,
+) -> tuple[Selection, Mapping[str, SliceFit]]:
+    """Fits all rows, and the slices asked for; returns also what came of each slice.
+
+    kept  (n,) numbers of the rows in the recording
+    """
+    fitting = FITTINGS[options.method]
     strength = options.prior_strength or PRIOR_STRENGTH
 
     def fit(part: FitRows, towards: Recalibrator | None) -> Recalibrator:
@@ -161,27 +209,16 @@ def fit_gaussians(options: argparse.Namespace) -> Fitted:
         recording.space.names,
         whole,
         by_slice,
-        {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
+        {"file": _name(options.file), "rows": rows.n, "classes": list(recording.classes)},
         basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
         bases,
         _ranges(options),
     )
-    if options.reject_above_error is not None:
-        served = recalibrate_gaussians(selection, recording)
-        error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
-        squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
-        # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
-        deviation, target = served.deviation[kept], options.reject_above_error
-        rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
-        selection = replace(selection, rejection=rejection)
-    lines = [f"not fitted on: {left_out(labelled, usable)}"] if (labelled & ~usable).any() else []
-    if late:
-        lines.append(
-            f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
-            "not have come yet"
-        )
-    lines += remarks(selection, found, wanted, previous)
-    return selection, selection.basis, lines
+    return selection, found
+
+
+def _name(file: Source) -> str:
+    return IN_MEMORY.name if isinstance(file, Mapping) else Path(file).name
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
@@ -363,13 +400,13 @@ def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
     fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
     selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
     if selection.classes or fitted.classes is None:
-        return selection, basis, []
+        return selection, basis, [], ()
     unchecked = (
         f"{options.file} has no class_names: {selection.method} tells classes apart by their "
         "position, and whether\na detector has them in the same order is not checked when it is "
         "served"
     )
-    return selection, basis, [unchecked]
+    return selection, basis, [unchecked], ()
 
 
 def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
@@ -396,10 +433,17 @@ _OF_METHODS = tuple(field.name for field in fields(FitOptions))
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
+    parser.add_argument("file", metavar="FILE", help="recorded detections with ground truth")
     add_selection(parser)
-    parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
+    parser.add_argument(
+        "--method",
+        choices=(*FITTINGS, *CLASS_METHODS),
+        default=CovarianceScaling.method,
+        help="default %(default)s",
+    )
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
+    add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
+    add_json(parser)
     by = parser.add_mutually_exclusive_group()
     text = (
         "one recalibrator for each class, stream, range, or combination such as class,range "
@@ -476,13 +520,26 @@ def run(options: argparse.Namespace) -> int:
     """
     _check(options)
     fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
-    model, basis, lines = fit(options)
+    model, basis, lines, judged = fit(options)
     write_output(options.output, document_of(model))
     rows = "no rows" if basis is None else str(basis)
-    lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:
         lines.append(_said_of(model.rejection))
-    print("\n".join(lines))
+    if options.json:
+        found = {
+            "version": model.version,
+            "method": options.method,
+            "output": options.output,
+            "fitted_on": None if basis is None else basis.parameters(),
+            "remarks": lines,
+            "held_out": [one.as_json() for one in judged],
+        }
+        print(json.dumps(found))
+        return 0
+    written = f"{model.version} fitted on {rows}, written to {options.output}"
+    if not isinstance(model, ClassSelection) and options.method != Identity.method:
+        lines.append("" if options.no_held_out else told(judged) + "\n")
+    print("\n".join([*lines, written]))
     return 0
 
 

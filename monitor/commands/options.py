@@ -9,15 +9,20 @@ import json
 import math
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from monitor.frames.space import FloatArray
+from monitor.store.tables import open_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -76,6 +81,17 @@ def number_of(what: str, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def names_of(text: str) -> dict[str, str]:
+    """Reads OURS=THEIRS,…, each of ours once. Raises ArgumentTypeError."""
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    names = {ours.strip(): theirs.strip() for ours, _, theirs in parts}
+    if len(names) < len(parts) or not all((*names, *names.values())):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected OURS=THEIRS,…, each of our names once, such as var_x=x_variance"
+        )
+    return names
 
 
 def pair(text: str) -> tuple[float, float]:
@@ -190,6 +206,59 @@ def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
         for row in (heads, *rows)
     )
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def working(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how far a long work has come; elsewhere it says nothing.
+
+    total   steps of the work; None: how many is not known
+    yields  what is called with the number of further steps that are done
+    """
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    with _progress() as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda steps: shown.advance(task, steps)
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[Callable[[Path], IO[bytes]]]:
+    """Yields how to open a file, so that a terminal shows how much of it has been read."""
+    if not sys.stderr.isatty():
+        yield open_bytes
+        return
+    with _progress() as shown:
+
+        def opened(path: Path) -> IO[bytes]:
+            return shown.wrap_file(
+                path.open("rb"), total=path.stat().st_size, description=f"{what} {path.name}"
+            )
+
+        yield opened
+
+
+def _progress() -> Progress:
+    # rich takes a tenth of a second, which only people at a terminal wait for.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 @contextlib.contextmanager

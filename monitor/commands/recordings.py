@@ -1,24 +1,36 @@
 """Chooses the rows of a recorded file that a verb works on: by options, by soundness, by truth.
 
-Reading and writing of the file formats lives in `store`.
+What is left out or looks wrong is said on standard error, once for each file. Reading and writing
+of the file formats lives in `store`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_value, allow, checked
+from monitor.commands.labels_apart import add_labels, check_labels, with_labels
+from monitor.commands.options import add_value, allow, checked, names_of, reading
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.fitting import Parts
-from monitor.store.recordings import NO_TRACK, Recording, read_recording
+from monitor.store.formats import Format
+from monitor.store.recordings import (
+    IN_MEMORY,
+    NO_TRACK,
+    Recording,
+    Source,
+    not_used,
+    read_recording,
+)
 
 # Dimensions that wrap, unless others are named.
 ANGLES = ("yaw", "heading")
@@ -28,10 +40,11 @@ _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
 
 _LARGEST = Limits().largest_mean
 
-_REFUSED = (
-    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
-    f"{_LARGEST:g}"
-)
+# Share of refused rows above which a verb ends with exit code 3, unless it is told otherwise.
+MOST_REFUSED = 0.01
+
+# Numbers of refused rows that are told of each reason.
+_FIRST_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,13 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--rows", "A:B", "row numbers of the file, before other filters", _rows)
     text = "multiply the reported variances by F from second T of each sequence on"
     add_value(parser, "--fault", "variance=F[@t=T]", text, _fault)
+    text = "names of the file for names of docs/files.md, such as var_x=x_variance,gt_id=object"
+    add_value(parser, "--map", "OURS=THEIRS,…", text, names_of)
+    text = "standard deviations of dimensions without variances, such as x=0.3,y=0.3"
+    add_value(parser, "--assume-std", "D=S,…", text, _deviations)
+    text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
+    parser.add_argument("--format", choices=tuple(Format), type=Format, help=text)
+    add_labels(parser)
 
 
 def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
@@ -63,16 +83,58 @@ def add_condition(parser: argparse._ActionsContainer, option: str, help: str) ->
     parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
 
 
-def read_selected(path: str, options: argparse.Namespace) -> Recording:
-    """Reads the chosen rows of a file and applies the fault. Raises RecordingError."""
-    recording = read_recording(
-        Path(path),
-        dimensions=options.dimensions,
-        classes=options.classes or (),
-        where=tuple(options.where or ()),
-        rows=options.rows,
-        angles=ANGLES if options.angles is None else options.angles,
+def add_most_refused(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for the share of refused rows above which the exit code is 3."""
+    parser.add_argument(
+        "--most-refused",
+        metavar="SHARE",
+        type=_share,
+        default=MOST_REFUSED,
+        help="end with exit code 3 if more of the rows are refused (default %(default)g)",
     )
+
+
+def _share(text: str) -> float:
+    return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
+
+
+def to_standard_error(words: str) -> None:
+    """Says a line on standard error."""
+    print(words, file=sys.stderr)
+
+
+def read_selected(
+    path: Source,
+    options: argparse.Namespace,
+    beside: tuple[str, ...] = (),
+    tell: Callable[[str], None] = to_standard_error,
+) -> Recording:
+    """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
+
+    beside  further columns to keep
+    tell    is told what looks wrong, a line each
+    raises  RecordingError
+    """
+    check_labels(options)
+    with reading("reading") as opened:
+        recording = read_recording(
+            path,
+            dimensions=options.dimensions,
+            classes=options.classes or (),
+            where=tuple(options.where or ()),
+            rows=options.rows,
+            angles=ANGLES if options.angles is None else options.angles,
+            names_here=options.map,
+            deviations=options.assume_std,
+            beside=beside,
+            kind=options.format,
+            opened=opened,
+        )
+    if options.labels is not None:
+        recording = with_labels(recording, options, tell)
+    name = IN_MEMORY if isinstance(path, Mapping) else path
+    for words in filter(None, (not_used(recording), _degrees(recording))):
+        tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
         return recording
@@ -84,9 +146,27 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
         factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
     elif fault.since > 0:
         raise ValueError(
-            f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
+            f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
         )
     return replace(recording, covariance=recording.covariance * factor)
+
+
+def _degrees(recording: Recording) -> str | None:
+    """Says which angles cannot be radians; None if all may be."""
+    space, found = recording.space, []
+    for i, dimension in enumerate(space.dimensions):
+        if dimension.kind is not DimensionKind.ANGLE:
+            continue
+        values = np.abs(np.concatenate([recording.mean[:, i], recording.truth[:, i]]))
+        beyond = int(np.count_nonzero((values > 2 * math.pi) & np.isfinite(values)))
+        if beyond:
+            found.append(f"{dimension.name} ({beyond} values)")
+    if not found:
+        return None
+    return (
+        f"beyond ±2π, so hardly radians: {', '.join(found)}. Are they degrees? Multiply angles by "
+        "π/180, and variances of angles by its square."
+    )
 
 
 def refuse_options_of_gaussians(
@@ -103,6 +183,16 @@ def refuse_options_of_gaussians(
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _deviations(text: str) -> dict[str, float]:
+    expected = "D=S,… with numbers above 0, such as x=0.3,y=0.3"
+    return checked(
+        text,
+        lambda text: {name: float(value) for name, value in names_of(text).items()},
+        expected,
+        lambda found: all(0 < value < math.inf for value in found.values()),
+    )
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -163,20 +253,74 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     return Parts(dict(zip(parts, names, strict=True)), dict(zip(parts, number, strict=True)))
 
 
-def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
-    """(N,) rows that have truth, and those among them that can be fitted to and measured."""
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Tells which of N rows have ground truth and can be fitted to and measured.
+
+    labelled  (N,) have ground truth
+    rows      (N,) are usable among them
+    refused   reason → numbers of the rows in the file that are refused, each row once
+    """
+
+    labelled: BoolArray
+    rows: BoolArray
+    refused: Mapping[str, IntArray]
+
+    @property
+    def n_refused(self) -> int:
+        """Counts the refused rows."""
+        return sum(rows.size for rows in self.refused.values())
+
+    @property
+    def share_refused(self) -> float:
+        """Gives the share of refused rows among those with ground truth."""
+        return self.n_refused / max(int(np.count_nonzero(self.labelled)), 1)
+
+    def told(self) -> str:
+        """Says how many rows are left out, and why, with the first rows of each reason."""
+        text = f"of {self.labelled.size} rows, {np.count_nonzero(~self.labelled)} have no truth"
+        if not self.refused:
+            return text
+        reasons = (
+            f"{rows.size} because {reason} (row {_listed(rows)})"
+            for reason, rows in self.refused.items()
+        )
+        return f"{text} and {self.n_refused} are refused: {'; '.join(reasons)}"
+
+    def as_json(self) -> dict[str, object]:
+        """Builds reason → count and first rows, for JSON."""
+        return {
+            reason: {"rows": rows.size, "first": rows[:_FIRST_ROWS].tolist()}
+            for reason, rows in self.refused.items()
+        }
+
+
+def _listed(rows: IntArray) -> str:
+    first = ", ".join(map(str, rows[:_FIRST_ROWS].tolist()))
+    return f"{first}, …" if rows.size > _FIRST_ROWS else first
+
+
+def usable_truth(recording: Recording) -> Usable:
+    """Finds the rows with truth, those among them that are usable, and why others are not."""
     labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
-    usable = labelled & sound_rows(recording)
-    for values in (recording.mean, recording.truth):
-        usable &= (np.abs(values) <= _LARGEST).all(axis=1)
-    return labelled, usable
-
-
-def left_out(labelled: BoolArray, usable: BoolArray) -> str:
-    """Says how many rows cannot be fitted to or measured, and why; from usable_truth."""
-    refused = np.count_nonzero(labelled & ~usable)
-    text = f"of {labelled.size} rows, {np.count_nonzero(~labelled)} have no truth"
-    return f"{text} and {refused} are refused ({_REFUSED})" if refused else text
+    variance = np.diagonal(recording.covariance, axis1=1, axis2=2)
+    with np.errstate(invalid="ignore"):
+        faults = {
+            "a mean is not finite": ~np.isfinite(recording.mean).all(axis=1),
+            f"a mean is beyond ±{_LARGEST:g}": (np.abs(recording.mean) > _LARGEST).any(axis=1),
+            f"a truth is beyond ±{_LARGEST:g}": (np.abs(recording.truth) > _LARGEST).any(axis=1),
+            "the covariance is not finite": ~np.isfinite(recording.covariance).all(axis=(1, 2)),
+            "a variance is zero": (variance == 0).any(axis=1),
+            "a variance is negative": (variance < 0).any(axis=1),
+            "the covariance is not positive definite": ~sound_rows(recording),
+        }
+    usable, refused = labelled.copy(), dict[str, IntArray]()
+    for reason, fault in faults.items():
+        found = np.flatnonzero(usable & fault)
+        if found.size:
+            refused[reason] = recording.row[found]
+            usable[found] = False
+    return Usable(labelled, usable, refused)
 
 
 def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> IntArray | None:

@@ -22,7 +22,6 @@ from monitor.commands.options import add_value, allow, table, write_output
 from monitor.commands.recordings import (
     add_condition,
     add_selection,
-    left_out,
     numbered_tracks,
     read_selected,
     usable_truth,
@@ -227,8 +226,7 @@ def learn_references(
     ]
     if not references:
         if not remarks:
-            masks = [usable_truth(recording) for recording in recordings]
-            remarks = [left_out(*map(np.concatenate, zip(*masks, strict=True)))]
+            remarks = [usable_truth(recording).told() for recording in recordings]
         raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
     for remark in remarks:
         print(f"calibration-monitor {verb}: {remark}", file=sys.stderr)
@@ -263,7 +261,7 @@ def _watched(
 
 def _nees(recording: Recording) -> FloatArray:
     """(N,) of the joint block; NaN where a row has no truth or is no usable Gaussian."""
-    _, usable = usable_truth(recording)
+    usable = usable_truth(recording).rows
     found = np.full(usable.size, np.nan)
     if usable.any():
         error = recording.space.error(recording.truth[usable], recording.mean[usable])

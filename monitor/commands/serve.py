@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import stat
+import sys
 from pathlib import Path
 
 from monitor import __version__
@@ -45,7 +46,9 @@ _STDIN = 0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    add_value(parser, "--config", "F", "TOML file; deploy/sidecar.toml lists all keys")
+    add_value(parser, "--config", "F", "TOML file; --print-config lists all keys")
+    text = "print a configuration with all keys at their defaults, explained, and exit"
+    add_flag(parser, "--print-config", text)
     parser.add_argument("--check", action="store_true", help="validate the configuration and exit")
     parser.add_argument("--grpc-address", metavar="H:P", help="overrides [server] grpc_address")
     parser.add_argument("--http-address", metavar="H:P", help="overrides [server] http_address")
@@ -69,6 +72,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
+    if options.print_config:
+        beside = Path(__file__).with_name("sidecar.toml")  # in a wheel; else in the clone
+        clone = Path(__file__).parents[2] / "deploy" / "sidecar.toml"
+        sys.stdout.write((beside if beside.is_file() else clone).read_text(encoding="utf-8"))
+        return 0
     config = _configured(options)
     with start_logging(config.log, standard_error()) as logs:
         for key in config.old_keys:

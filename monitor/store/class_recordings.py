@@ -93,7 +93,7 @@ def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRe
     path = Path(path)
     if not path.name.endswith(".npz"):
         return None
-    with reading(path, "Give a readable archive with prob and label as numbers."):
+    with reading(path, "Give a readable archive of arrays (docs/files.md)."):
         arrays, names = _load(path)
     if not any(name in arrays for name in _OPINIONS):
         return None

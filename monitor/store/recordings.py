@@ -2,209 +2,44 @@
 
 Means, covariances and ground truth come from named columns or from arrays. The file as a whole is
 checked: names, shapes, symmetry. A file is read whole; a recording holds only the rows that were
-asked for.
+asked for. docs/files.md tells people how such a file looks.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import permutations
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, TypeAlias
 
 import numpy as np
 
 from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.store.formats import Format, format_of, read_format
+from monitor.store.gaussians import (
+    ONE_A_ROW,
+    ArrayGaussians,
+    ColumnGaussians,
+    array_gaussians,
+    column_gaussians,
+)
 from monitor.store.tables import (
     SUFFIXES,
     AnyArray,
     ArrayColumns,
     Columns,
     RecordingError,
-    TextColumns,
     asked_rows,
-    check_numbers,
-    check_shape,
     coded,
+    nearest,
+    open_bytes,
     read_table,
     reading,
+    renamed,
 )
-
-# Largest |Σij − Σji| that passes as rounding, against σi σj.
-_ASYMMETRY = 1e-6
-
-# Arrays of an archive that are not one value a row.
-_BLOCKS = ("mean", "cov", "var", "gt", "dimensions")
-
-# Arrays that must be one value a row where they exist.
-_ONE_A_ROW = ("class", "seq", "frame", "stamp_ns", "t", "score", "track", "gt_id", "ignore")
-
-
-@dataclass(frozen=True, slots=True)
-class Gaussians:
-    """N detections in K dimensions.
-
-    mean, truth  (N, K); truth NaN where there is none
-    covariance   (N, K, K)
-    diagonal     whether the file gives only variances of these dimensions
-    """
-
-    mean: FloatArray
-    covariance: FloatArray
-    diagonal: bool
-    truth: FloatArray
-
-
-def text_gaussians(columns: TextColumns) -> TextGaussians:
-    """The Gaussians of a CSV file; its dimensions are those with a column var_<dimension>.
-
-    Raises RecordingError when there is none.
-    """
-    names = columns.names
-    dimensions = tuple(name.removeprefix("var_") for name in names if name.startswith("var_"))
-    if not dimensions:
-        raise RecordingError(
-            f"{columns.path}: there is no column var_<dimension>, so no Gaussian. "
-            f"Columns there are: {', '.join(names) or 'none'}."
-        )
-    return TextGaussians(columns, dimensions)
-
-
-@dataclass(frozen=True, slots=True)
-class TextGaussians:
-    """The Gaussians of a CSV file; text_gaussians makes one."""
-
-    columns: TextColumns
-    dimensions: tuple[str, ...]
-
-    def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
-        n, k = rows.size, len(names)
-        there = self.columns.names
-        covariance_columns = self._covariance_columns()
-        mean, truth = np.empty((n, k)), np.full((n, k), np.nan)
-        covariance = np.zeros((n, k, k))
-        has_truth = any(f"gt_{name}" in there for name in names)
-        diagonal = True
-        for i, name in enumerate(names):
-            mean[:, i] = self.columns.floats(name, rows)
-            covariance[:, i, i] = self.columns.floats(f"var_{name}", rows)
-            if has_truth:
-                truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
-            for j in range(i):
-                column = covariance_columns.get(frozenset((name, names[j])))
-                if column is not None:
-                    diagonal = False
-                    covariance[:, i, j] = self.columns.floats(column, rows)
-                    covariance[:, j, i] = covariance[:, i, j]
-        if "gt_id" in there:
-            truth[self.columns.values("gt_id")[rows] == ""] = np.nan
-        return Gaussians(mean, covariance, diagonal, truth)
-
-    def _covariance_columns(self) -> dict[frozenset[str], str]:
-        """Which column holds the covariance of which two dimensions."""
-        found: dict[frozenset[str], str] = {}
-        for column in self.columns.names:
-            if not column.startswith("cov_"):
-                continue
-            pairs = {
-                frozenset((a, b))
-                for a, b in permutations(self.dimensions, 2)
-                if column in (f"cov_{a}_{b}", f"cov_{a}{b}")
-            }
-            if len(pairs) != 1:
-                raise RecordingError(
-                    f"{self.columns.path}: column {column!r} names no two dimensions, or not only "
-                    f"two. Dimensions there are: {', '.join(self.dimensions)}. "
-                    "Rename it to cov_<a>_<b>."
-                )
-            pair = pairs.pop()
-            if pair in found:
-                raise RecordingError(
-                    f"{self.columns.path}: columns {found[pair]!r} and {column!r} give the same "
-                    "covariance. Keep one of them."
-                )
-            found[pair] = column
-        return found
-
-
-def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
-    """The Gaussians of a NumPy archive; dimensions are named 0 … K−1 unless the file names them.
-
-    Raises RecordingError when an array is missing or has the wrong shape or type.
-    """
-    there = ", ".join(arrays) or "none"
-    if "mean" not in arrays:
-        raise RecordingError(f"{path}: there is no array 'mean'. Arrays there are: {there}.")
-    mean = arrays["mean"]
-    if mean.ndim != 2 or mean.shape[1] == 0:
-        raise RecordingError(
-            f"{path}: mean has shape {mean.shape}. Save it as [N, K], K at least 1."
-        )
-    n, k = mean.shape
-    if "cov" not in arrays and "var" not in arrays:
-        raise RecordingError(
-            f"{path}: there is neither 'cov' nor 'var'. Arrays there are: {there}."
-        )
-    for name, shape in {"mean": (n, k), "cov": (n, k, k), "var": (n, k), "gt": (n, k)}.items():
-        if name not in arrays:
-            continue
-        check_shape(path, name, arrays[name], shape, f"mean has {mean.shape}")
-        check_numbers(path, name, arrays[name])
-    names = arrays.get("dimensions", np.arange(k)).astype(np.str_)
-    if names.shape != (k,) or np.unique(names).size != k:
-        raise RecordingError(
-            f"{path}: dimensions is {names.tolist()}, but mean has {k} columns. "
-            "Save as many different names."
-        )
-    for name in _ONE_A_ROW:
-        if name in arrays:
-            check_shape(path, name, arrays[name], (n,), f"there are {n} rows")
-    others = {name: array for name, array in arrays.items() if name not in _BLOCKS}
-    one_a_row = {name: array for name, array in others.items() if array.shape == (n,)}
-    return ArrayGaussians(ArrayColumns(path, n, one_a_row), tuple(names.tolist()), arrays)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayGaussians:
-    """The Gaussians of a NumPy archive; array_gaussians makes one."""
-
-    columns: ArrayColumns
-    dimensions: tuple[str, ...]
-    arrays: Mapping[str, AnyArray]
-
-    def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
-        positions = np.array([self.dimensions.index(name) for name in names])
-        block, arrays = np.ix_(rows, positions), self.arrays
-        mean = arrays["mean"][block].astype(np.float64)
-        truth = np.full(mean.shape, np.nan)
-        if "gt" in arrays:
-            truth = arrays["gt"][block].astype(np.float64)
-        if "cov" in arrays:
-            full = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
-            self._check_symmetry(full, rows)
-            return Gaussians(mean, full, False, truth)
-        # Not a product with the identity: 0 · inf would spread NaN.
-        covariance = np.zeros((*mean.shape, positions.size))
-        diagonal = np.arange(positions.size)
-        covariance[:, diagonal, diagonal] = arrays["var"][block]
-        return Gaussians(mean, covariance, True, truth)
-
-    def _check_symmetry(self, covariance: FloatArray, rows: IntArray) -> None:
-        transposed = covariance.transpose(0, 2, 1)
-        with np.errstate(invalid="ignore"):
-            sigma = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-            allowed = _ASYMMETRY * sigma[:, :, None] * sigma[:, None]
-            skewed = (np.abs(covariance - transposed) > allowed).any(axis=(1, 2))
-        if skewed.any():
-            row = rows[int(np.argmax(skewed))]
-            raise RecordingError(
-                f"{self.columns.path}: cov[{row}] is not symmetric ({np.count_nonzero(skewed)} of "
-                f"{rows.size} rows). Save (cov + cov transposed) / 2."
-            )
-        covariance += transposed.copy()
-        covariance /= 2
-
 
 # The only class of a file without classes.
 OBJECT = "object"
@@ -233,6 +68,10 @@ class Recording:
     last_frame      highest frame number of each sequence in the whole file; empty without frames
     stamp_ns        (N,) time of the frame as the file has it, in ns
     others          names of what the file holds besides means, covariances and truth
+    unused          those among them that nobody has looked at
+    beside          further columns that were asked for, (N,) each, as text
+    matched         how many labels of another file had which outcome; None: truth came along
+    row             (N,) number of each row in the file, from 0
     """
 
     space: Space
@@ -252,35 +91,87 @@ class Recording:
     last_frame: dict[str, int]
     stamp_ns: IntArray | None = None
     others: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    beside: Mapping[str, AnyArray] = field(default_factory=dict)
+    matched: Mapping[str, int] | None = None
+    row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+# Detections or labels: the path of a file, or arrays by name.
+Source: TypeAlias = str | Path | Mapping[str, AnyArray]
+
+# Stands for a path where there is none.
+IN_MEMORY = Path("detections")
+
+# Columns and arrays that are read where they exist.
+_KNOWN = frozenset((*ONE_A_ROW, "prob", "logits", "label", "class_names"))
+
+# Names that others give to them, from which a file is understood with --map.
+_MEANT = {
+    "class": {"label", "category", "type", "cls", "object_class", "class_name", "name"},
+    "seq": {"sequence", "scene", "drive", "log", "video", "camera", "sensor", "stream"},
+    "frame": {"frame_id", "frame_number", "frame_index", "image_id"},
+    "t": {"time", "timestamp", "time_s", "seconds", "sec"},
+    "stamp_ns": {"timestamp_ns", "time_ns", "stamp", "nsec"},
+    "gt_id": {"track_id", "object_id", "instance_id", "instance", "id", "gt_track_id"},
+    "score": {"confidence", "conf", "probability"},
+    "ignore": {"ignored", "dont_care"},
+}
+
+
+def not_used(recording: Recording) -> str | None:
+    """Says which columns were not used, and for what they may be meant; None: all were."""
+    if not recording.unused:
+        return None
+    words = []
+    for name in recording.unused:
+        plain = name.lower().replace(" ", "_")
+        near = nearest(plain, _KNOWN - {"prob", "logits", "label"})
+        meant = next((ours for ours, theirs in _MEANT.items() if plain in theirs), near)
+        asks = meant is not None and meant not in (*recording.others, *recording.space.names)
+        words.append(f"{name} (is it {meant}? --map {meant}={name})" if asks else name)
+    return f"not used: {', '.join(words)}"
 
 
 def read_recording(
-    path: str | Path,
+    path: Source,
     *,
     dimensions: tuple[str, ...] | None = None,
     classes: tuple[str, ...] = (),
     where: tuple[tuple[str, str], ...] = (),
     rows: slice | None = None,
     angles: tuple[str, ...] = ("yaw", "heading"),
+    names_here: Mapping[str, str] | None = None,
+    deviations: Mapping[str, float] | None = None,
+    beside: tuple[str, ...] = (),
+    kind: Format | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
 ) -> Recording:
     """Reads detections that were recorded with their covariance, and the truth if it is there.
 
-    CSV columns are <dim>, var_<dim>, cov_<a>_<b> or cov_<a><b> in either order, gt_<dim>;
-    optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has truth if
-    all gt_<dim> of the dimensions asked for are there, and gt_id where that column exists.
-    NPZ arrays are mean [N,K], cov [N,K,K] or var [N,K] (cov wins), gt [N,K] with NaN for no
-    truth; optional dimensions [K], and one value a row: class, stamp_ns, track and the
-    optional columns above.
+    Columns are <dim>, var_<dim> or std_<dim>, cov_<a>_<b> or cov_<a><b> in either order,
+    gt_<dim>; optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has
+    truth if all gt_<dim> of the dimensions asked for are there, and gt_id where that column
+    exists. NPZ arrays are mean [N,K], cov [N,K,K] or var [N,K] or std [N,K] (the first of
+    them that is there), gt [N,K] with NaN for no truth; optional dimensions [K], and one value
+    a row: class, stamp_ns, track and the optional columns above.
 
+    path             of a file, or arrays by name: columns, or mean [N,K] and the rest
     dimensions       which, and in which order; None = all, in file order
     classes          keep these only; () = all
     where            (column, text) pairs that must all hold; an array's value is compared as text
     rows             row numbers in the file as it stands, from 0, before classes and where
     angles           names of dimensions in radians that wrap
+    names_here       names of this project → names of the file's columns or arrays
+    deviations       σ of dimensions without variance, of columns; in the unit of the dimension
+    beside           further columns to keep, as text
+    kind             format of the file; None: by its look
+    opened           opens a table for its bytes, as in read_table
     raises           RecordingError, naming file, field and value
     """
-    path = Path(path)
-    source, others = _open(path)
+    source, there = _open(path, names_here or {}, deviations or {}, kind, opened)
+    path = source.columns.path
+    others = tuple(name for name in there if name not in source.parts)
     columns = source.columns
     chosen, classes, class_index = _select(columns, classes, where, rows)
     names = source.dimensions if dimensions is None else dimensions
@@ -311,20 +202,91 @@ def read_recording(
         last_frame=last_frame,
         stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in columns.names else None,
         others=others,
+        unused=tuple(name for name in others if name not in {*_KNOWN, *dict(where), *beside}),
+        beside={name: columns.values(name)[chosen].astype(np.str_) for name in beside},
+        row=chosen,
     )
 
 
-def _open(path: Path) -> tuple[TextGaussians | ArrayGaussians, tuple[str, ...]]:
-    """The Gaussians of a file, and the names of what it holds besides."""
-    if path.name.endswith(SUFFIXES):
-        source = text_gaussians(read_table(path))
-        parts = {f"{part}{name}" for part in ("", "var_", "gt_") for name in source.dimensions}
-        names = source.columns.names
-        others = [name for name in names if name not in parts and not name.startswith("cov_")]
-        return source, tuple(others)
-    if not path.name.endswith(".npz"):
-        raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
-    arrays: dict[str, AnyArray] = {}
+def read_columns(
+    path: Source,
+    names_here: Mapping[str, str],
+    kind: Format | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
+) -> Columns:
+    """Reads named columns: of a file of rows, or arrays by name.
+
+    kind    format of the file; None: by its look
+    raises  RecordingError
+    """
+    if isinstance(path, Mapping):
+        columns = {name: column_values(np.asarray(values)) for name, values in path.items()}
+        sizes = {name: values.shape for name, values in columns.items()}
+        if len({shape[:1] for shape in sizes.values()}) > 1 or any(
+            len(shape) != 1 for shape in sizes.values()
+        ):
+            raise RecordingError(f"{IN_MEMORY}: columns must be of one length, but are {sizes}.")
+        count = next(iter(sizes.values()))[0] if sizes else 0
+        return ArrayColumns(IN_MEMORY, count, renamed(IN_MEMORY, columns, names_here))
+    path = Path(path)
+    kind = kind or format_of(path)
+    if kind is not Format.TABLE:
+        columns = read_format(path, kind)
+        count = next(iter(columns.values())).size
+        return ArrayColumns(path, count, renamed(path, columns, names_here))
+    if path.name.endswith(".parquet"):
+        return _read_parquet(path, names_here)
+    if path.name != "-" and not path.name.endswith(SUFFIXES):
+        raise RecordingError(
+            f"{path}: the name must end in .csv, .csv.gz, .parquet, .json or .txt, or, of "
+            "detections, .npz; - reads CSV from standard input."
+        )
+    return read_table(path, names_here, opened)
+
+
+def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise RecordingError(
+            f"{path}: pyarrow is not installed, which reads Parquet. Install it with "
+            "pip install 'calibration-monitor[parquet]'."
+        ) from None
+    with reading(path, "Give a readable Parquet file."):
+        found = parquet.read_table(path)
+    columns = {
+        name: column_values(column.to_numpy())
+        for name, column in zip(found.column_names, found.columns, strict=True)
+    }
+    return ArrayColumns(path, found.num_rows, renamed(path, columns, names_here))
+
+
+def column_values(values: AnyArray) -> AnyArray:
+    """Takes a column as numbers or text; an object that is None is an empty cell."""
+    if values.dtype.kind == "O":
+        return np.array(["" if one is None or one != one else str(one) for one in values], np.str_)
+    return values
+
+
+def _open(
+    path: Source,
+    names_here: Mapping[str, str],
+    deviations: Mapping[str, float],
+    kind: Format | None,
+    opened: Callable[[Path], IO[bytes]],
+) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
+    """Opens a file: its Gaussians, and the names of all that it holds."""
+    mean = path.get(names_here.get("mean", "mean")) if isinstance(path, Mapping) else None
+    if isinstance(path, Mapping) and mean is not None and mean.ndim == 2:
+        arrays = renamed(IN_MEMORY, path, names_here)
+        return array_gaussians(IN_MEMORY, arrays), tuple(arrays)
+    if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
+        source = column_gaussians(read_columns(path, names_here, kind, opened), deviations)
+        return source, source.columns.names
+    path = Path(path)
+    if deviations:
+        raise RecordingError(f"{path}: --assume-std is for files of columns. Save var or std.")
+    arrays = {}
     with (
         reading(path, "Give a readable file of recorded detections."),
         zipfile.ZipFile(path),
@@ -337,8 +299,8 @@ def _open(path: Path) -> tuple[TextGaussians | ArrayGaussians, tuple[str, ...]]:
                 raise RecordingError(
                     f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
                 ) from error
-        others = [name for name in arrays if name not in _BLOCKS]
-        return array_gaussians(path, arrays), tuple(others)
+        arrays = renamed(path, arrays, names_here)
+        return array_gaussians(path, arrays), tuple(arrays)
 
 
 def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
@@ -384,7 +346,11 @@ def _select(
         asked += [f"{name}={text}" for name, text in where]
         raise RecordingError(
             f"{columns.path}: none of {columns.count} rows is left"
-            + (f" by {' and '.join(asked)}. Ask for less." if asked else ". Record some.")
+            + (
+                f" by {' and '.join(asked)}. Ask for less."
+                if asked
+                else ": there is only a header."
+            )
         )
     return chosen, classes or there, index
 
@@ -446,6 +412,53 @@ class Quantiles:
 
     values: FloatArray
     tau: FloatArray
+
+
+def write_columns(
+    target: Path,
+    source: Path,
+    names_here: Mapping[str, str],
+    recording: Recording,
+    rejected: BoolArray | None,
+) -> None:
+    """Writes the rows of a recording as the columns that they came from, with other Gaussians.
+
+    Columns keep their names and order; what the file had no column for is added behind them.
+
+    target      .csv or .csv.gz
+    source      file that the recording was read from, with names_here
+    rejected    (N,) detections that are too uncertain; None: no column
+    """
+    table = read_columns(source, {})
+    cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
+    names, covariance = recording.space.names, recording.covariance
+    for i, name in enumerate(names):
+        cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
+        deviation = names_here.get(f"std_{name}", f"std_{name}")
+        if deviation in cells:
+            cells[deviation] = _numbers(np.sqrt(covariance[:, i, i]))
+        else:
+            variance = names_here.get(f"var_{name}", f"var_{name}")
+            cells[variance] = _numbers(covariance[:, i, i])
+        for j in range(i):
+            pairs = ((names[j], name), (name, names[j]))
+            spelled = [f"cov_{a}{between}{b}" for a, b in pairs for between in ("_", "")]
+            there = [one for one in spelled if names_here.get(one, one) in cells]
+            if there or covariance[:, i, j].any():
+                column = there[0] if there else spelled[0]
+                cells[names_here.get(column, column)] = _numbers(covariance[:, i, j])
+    if rejected is not None:
+        cells["rejected"] = rejected.astype(np.int64).astype(np.str_)
+    opened = gzip.open if target.name.endswith(".gz") else open
+    with opened(target, "wt", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(cells)
+        writer.writerows(zip(*(column.tolist() for column in cells.values()), strict=True))
+
+
+def _numbers(values: FloatArray) -> AnyArray:
+    """(n,) the shortest text that reads as the very same numbers."""
+    return np.array([repr(value) for value in values.tolist()], np.str_)
 
 
 def write_estimates(

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import gzip
 import io
+import re
+import sys
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import IO, Any, Protocol, TextIO, TypeVar, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -54,14 +57,53 @@ class Columns(Protocol):
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         """(M,) of 0 or 1, false or true; an empty cell is false."""
 
+    def blank(self, name: str) -> BoolArray:
+        """(count,) which cells of the whole column hold nothing: empty text, NaN."""
+
 
 def require(columns: Columns, name: str) -> None:
     """Raises RecordingError unless the column is there."""
     if name not in columns.names:
-        raise RecordingError(
-            f"{columns.path}: there is no column {name!r}. "
-            f"Columns there are: {', '.join(columns.names) or 'none'}."
-        )
+        raise no_column(columns.path, name, columns.names)
+
+
+def no_column(path: Path, name: str, there: Sequence[str]) -> RecordingError:
+    """Makes the error for a column that is not there, with the name that may be meant."""
+    others = [one for one in there if not one.startswith(("var_", "std_", "cov_", "gt_"))]
+    # `mean_x` or `x.centre` is x with a word beside it.
+    beside = (one for one in others if name in re.split(r"[_.\s]", one))
+    near = nearest(name, others) or next(beside, None)
+    meant = f" Did you mean {near!r}? Then give --map {name}={near}." if near else ""
+    names = ", ".join(there) or "none"
+    return RecordingError(
+        f"{path}: there is no column {name!r}.{meant} Columns there are: {names}."
+    )
+
+
+def nearest(name: str, there: Iterable[str]) -> str | None:
+    """Finds the name that is spelled most alike, if one is near enough to be meant."""
+    return next(iter(difflib.get_close_matches(name, list(there), n=1, cutoff=0.7)), None)
+
+
+def renamed(path: Path, columns: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    """Gives columns the names that are used here.
+
+    names   of this project → of the file
+    raises  RecordingError where the file has no such column, or has both
+    """
+    for ours, theirs in names.items():
+        if theirs not in columns:
+            raise RecordingError(
+                f"{path}: --map {ours}={theirs}: there is no column {theirs!r}. "
+                f"Columns there are: {', '.join(columns) or 'none'}."
+            )
+        if ours in columns and ours not in names.values():
+            raise RecordingError(
+                f"{path}: --map {ours}={theirs}: the file has a column {ours!r} too. Map that to "
+                f"another name, or leave this out."
+            )
+    ours_of = {theirs: ours for ours, theirs in names.items()}
+    return {ours_of.get(name, name): values for name, values in columns.items()}
 
 
 def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], but: str) -> None:
@@ -127,6 +169,10 @@ class TextColumns:
 
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         return np.array(self._parsed(name, rows, _flag, False, "0 or 1"), np.bool_)
+
+    def blank(self, name: str) -> BoolArray:
+        found: BoolArray = self.values(name) == ""
+        return found
 
     def _parsed(
         self, name: str, rows: IntArray, parse: Callable[[str], T], blank: T | None, wanted: str
@@ -202,6 +248,12 @@ class ArrayColumns:
         self._refuse(name, rows, values, (values != 0) & (values != 1), "0 or 1")
         return values.astype(np.bool_)
 
+    def blank(self, name: str) -> BoolArray:
+        values = self.values(name)
+        if values.dtype.kind == "f":
+            return np.isnan(values)
+        return np.asarray(values == "") if values.dtype.kind == "U" else np.zeros(self.count, bool)
+
     def _refuse(
         self, name: str, rows: IntArray, values: AnyArray, bad: BoolArray, wanted: str
     ) -> None:
@@ -236,20 +288,42 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
     except RecordingError:
         raise
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile) as error:
-        raise RecordingError(f"{path}: cannot be read ({error}). {remedy}") from error
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise RecordingError(f"{path}: cannot be read ({why}). {remedy}") from error
 
 
-def read_table(path: Path) -> TextColumns:
-    """The columns of a file that begins with their names. Raises RecordingError."""
-    packed = path.name.endswith(".gz")
+def open_bytes(path: Path) -> IO[bytes]:
+    """Opens a file for its bytes."""
+    return path.open("rb")
+
+
+def read_table(
+    path: Path,
+    names_here: Mapping[str, str] | None = None,
+    opened: Callable[[Path], IO[bytes]] = open_bytes,
+) -> TextColumns:
+    """Reads the columns of a file that begins with their names.
+
+    Commas separate them; semicolons or tabs do where the header has no comma. Blanks after a
+    separator are no part of a cell.
+
+    names_here  as in renamed
+    opened      opens the file for its bytes; who waits for them may be told how many there were
+    raises      RecordingError
+    """
     lines: list[int] = []
     with (
         reading(path, "Give a readable file of comma-separated values."),
-        gzip.open(path, "rb") if packed else path.open("rb") as data,
+        _unpacked(path, opened) as data,
         io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
     ):
         rows = _rows(path, text, lines)
         names = next(rows, [])
+        if not names:
+            raise RecordingError(
+                f"{path}: the file is empty. Begin it with a line of column names; "
+                "`calibration-monitor sample` writes an example."
+            )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise RecordingError(f"{path}: column {twice[0]!r} appears twice. Rename one of them.")
@@ -258,13 +332,30 @@ def read_table(path: Path) -> TextColumns:
         while piece := list(islice(rows, _PIECE)):
             for column, part in zip(cells, zip(*piece, strict=True), strict=True):
                 column.extend(part)
-    return TextColumns(path, dict(zip(names, cells, strict=True)), lines)
+    columns = renamed(path, dict(zip(names, cells, strict=True)), names_here or {})
+    return TextColumns(path, columns, lines)
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path, opened: Callable[[Path], IO[bytes]]) -> Iterator[IO[bytes]]:
+    """Yields the bytes of a file, unpacked if they are packed; - is standard input."""
+    if path.name == "-":
+        yield sys.stdin.buffer
+        return
+    with opened(path) as data:
+        if not path.name.endswith(".gz"):
+            yield data
+            return
+        with gzip.open(data) as unpacked:
+            yield cast(IO[bytes], unpacked)
 
 
 def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
     """The header, then the rows; notes on which line each of the rows ends."""
-    reader = csv.reader(text)
-    names = next(reader, [])
+    head = text.readline()
+    separator = "," if "," in head else next((one for one in ";\t" if one in head), ",")
+    reader = csv.reader(chain([head], text), delimiter=separator, skipinitialspace=True)
+    names = [name.strip() for name in next(reader, [])]
     yield names
     for row in reader:
         if not row:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from monitor.cli import main
+from tests.commands import spoken
 from tests.commands.recordings import csv_file, recorded
 
 
@@ -23,59 +23,27 @@ def drive(rows, tmp_path_factory):
 
 
 @pytest.fixture
-def evaluate(capsys):
+def evaluate():
     """The object that evaluate prints."""
-
-    def evaluated(*words):
-        assert main(["evaluate", *map(str, words), "--json"]) == 0
-        said = capsys.readouterr()
-        assert said.err == ""
-        return json.loads(said.out)
-
-    return evaluated
+    return partial(spoken.found, "evaluate")
 
 
 @pytest.fixture
-def refusal(capsys):
+def refusal():
     """The one line that evaluate says when it cannot."""
-
-    def refused(*words):
-        assert main(["evaluate", *map(str, words)]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        (line,) = said.err.splitlines()
-        assert line.startswith("calibration-monitor evaluate: ")
-        return line
-
-    return refused
+    return partial(spoken.refused, "evaluate")
 
 
 @pytest.fixture
-def run(capsys):
+def run():
     """A verb that does its work; what it prints."""
-
-    def done(*words):
-        assert main([str(word) for word in words]) == 0
-        said = capsys.readouterr()
-        assert said.err == ""
-        return said.out
-
-    return done
+    return spoken.done
 
 
 @pytest.fixture
-def refused(capsys):
+def refused():
     """The one line of a verb that does not do its work."""
-
-    def line_of(*words):
-        assert main([str(word) for word in words]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        (line,) = said.err.splitlines()
-        assert line.startswith(f"calibration-monitor {words[0]}: ")
-        return line
-
-    return line_of
+    return spoken.refused
 
 
 @pytest.fixture
@@ -85,7 +53,7 @@ def fitted(run, tmp_path):
 
     def fit(file, *words):
         path = tmp_path / f"model{next(numbers)}.json"
-        run("fit", file, *words, "--output", path)
+        run("fit", file, *words, "--no-held-out", "--output", path)
         return path
 
     return fit

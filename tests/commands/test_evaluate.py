@@ -29,7 +29,10 @@ def names(text: str) -> set[str]:
     return set(text.split())
 
 
-KEYS = names("rows dimensions joint rows_without_truth rows_refused tau tracks")
+KEYS = names(
+    "rows dimensions joint rows_without_truth rows_refused rows_refused_by tau tracks labels "
+    "verdicts groups"
+)
 DIMENSION_KEYS = names(
     "ence ence_noise_floor uce nll c_v nees_mean qce qce_by_tau pinball pinball_by_tau "
     "picp_by_tau std_scaling n n_eff ence_noise_floor_gaussian kurtosis rmse rmv sharpness bias "
@@ -69,7 +72,7 @@ def test_the_object_has_the_keys_of_the_contract(drive, rows, engine):
     unlabelled = np.count_nonzero(~rows.labelled)
     assert (got["rows"], got["rows_without_truth"]) == (there.n, unlabelled)
     lines = done("evaluate", drive, "--engine", engine).splitlines()
-    assert lines[0] == "663 rows with ground truth of 33 tracks, 97 without, 0 refused"
+    assert "663 rows with ground truth of 33 tracks, 97 without, 0 refused" in lines
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -175,8 +178,16 @@ def test_bad_covariances_are_refused_and_their_neighbours_measured(rows, tmp_pat
     for engine in ENGINES:
         got = evaluate(npz_file(path, bad_rows), "--engine", engine)
         assert got.pop("rows_refused") == np.count_nonzero(bad) == 4
+        told = got.pop("rows_refused_by")
+        assert sum(reason["rows"] for reason in told.values()) == 4
+        first = [row for reason in told.values() for row in reason["first"]]
+        assert sorted(first) == np.flatnonzero(bad).tolist()
         without = evaluate(npz_file(path, rows.of(~bad)), "--engine", engine)
-        assert without.pop("rows_refused") == 0
+        assert (without.pop("rows_refused"), without.pop("rows_refused_by")) == (0, {})
+        by_class = got.pop("groups"), without.pop("groups")
+        refused = [sum(one.pop("rows_refused") for one in groups.values()) for groups in by_class]
+        assert refused == [4, 0]
+        assert by_class[0] == by_class[1]
         assert got == without
 
 
@@ -197,11 +208,18 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
         np.savez(both, allow_pickle=False, **arrays, **archive)
     got, plain = evaluate(both), evaluate(path)
     assert got.pop("classification")["n"] == rows.n
+    verdict = got.pop("class_verdict")
+    assert verdict["accuracy"] == pytest.approx(
+        np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
+    )
+    assert verdict["finding"] == "overconfident"
     assert got == plain
     # Columns choose detections, and nobody says which probabilities are theirs.
     assert "classification" not in evaluate(both, "--class", "car")
-    table = done("evaluate", both).partition("\n\n760 rows with a true class of 3, 0 without, 0")
-    assert table[0] == done("evaluate", path).rstrip("\n")
+    told = done("evaluate", both)
+    assert told.startswith("classes: overconfident, ")
+    table = told.partition("\n\n")[2].partition("\n\n760 rows with a true class of 3, 0 without, 0")
+    assert table[0].replace("both.npz", "drive.npz") == done("evaluate", path).rstrip("\n")
     heads, values = (line.split() for line in table[2].splitlines()[1:3])
     accuracy = np.mean(arrays["prob"].argmax(axis=1) == arrays["label"])
     assert float(values[heads.index("accuracy")]) == pytest.approx(accuracy, rel=1e-3)

@@ -212,7 +212,7 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
         (("fit", "DRIVE", *FIT, "--label-delay", "1"), "has no use for it; it is for adaptive-"),
         (("fit", "DRIVE", *FIT, "--prior-strength", "5"), "with --previous or --by. Leave it out"),
         (("fit", "DRIVE", *ADAPTIVE, *OUT, "--label-delay", "30"), "for its last 2.9 s alone"),
-        (("apply", "model.json", "DRIVE", "--output", "o.csv"), "o.csv: the name must end in .npz"),
+        (("apply", "model.json", "DRIVE", "--output", "o.txt"), "o.txt: the name must end in .npz"),
         (("evaluate", "DRIVE", *XY, "--model", "model.json"), "give --dimensions x,y,z"),
         (("replay", "DRIVE", *XY, "--recalibrator", "model.json"), "give --dimensions x,y,z"),
         (("apply", "DRIVE", "DRIVE", *OUT), "cannot read the recalibrator"),
@@ -230,10 +230,11 @@ def test_what_cannot_be_leaves_nothing(refused, run, drive, tmp_path, monkeypatc
 
 def test_what_has_another_shape_is_told_and_goes_into_no_micro_bins(models, run, refused, drive):
     words = ("evaluate", drive, *XY, "--model", models["gp-cauchy"])
-    table = run(*words)
+    table = run(*words, "--full")
     assert f"recalibrated by {document(models['gp-cauchy'])['version']}\n" in table
     assert "coverage and QCE: of the method's own distribution" in table
-    line = next(line for line in table.split("variance")[-1].splitlines() if line[:2] == "x ")
+    measures = table.partition("\nvariance ")[2]
+    line = next(line for line in measures.splitlines() if line[:2] == "x ")
     assert line.split()[1:4] == ["–"] * 3
     assert "method's own distribution" not in run(*words[:-1], models["gp-normal"])
     line = refused(*words, "--engine", "streaming")

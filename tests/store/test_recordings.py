@@ -158,7 +158,9 @@ def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "no column var_<dimension>, so no Gaussian. Columns there are: none."),
+        ("", "the file is empty. Begin it with a line of column names"),
+        ("a,b\n1,2\n", "no dimension has a mean and a variance. Columns there are: a, b."),
+        ("x,x_std\n1,2\n", "Give --map std_x=x_std."),
         ("x,var_x,x\n1,2,3\n", "column 'x' appears twice. Rename one of them."),
         ("x,var_x\n1,2\n1\n", "line 3: 1 cells, but the header names 2 columns."),
         ("x,var_x\n\n1,2\n1,wide\n", "line 4: var_x is 'wide', not a number. Correct the cell"),
@@ -186,8 +188,11 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"prob": np.ones((3, 2))}, "no array 'mean'. Arrays there are: prob."),
-        ({"mean": np.ones((3, 2))}, "neither 'cov' nor 'var'. Arrays there are: mean."),
+        ({"prob": np.ones((3, 2))}, "no array 'mean'. Save means as mean [N, K]"),
+        (
+            {"mean": np.ones((3, 2))},
+            "no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. Save one of them.",
+        ),
         (gaussians(var=np.ones((2, 2))), "var has shape (2, 2), but mean has (3, 2). Save var as"),
         (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),
         ({"mean": np.ones(3), "var": np.ones(3)}, "mean has shape (3,). Save it as [N, K]"),
@@ -221,8 +226,8 @@ def test_what_cannot_be_asked_of_a_table_is_refused(table):
 def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"gone\.csv: cannot be read \(.*No such file"):
         read_recording(tmp_path / "gone.csv")
-    with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz or \.npz"):
-        read_recording(tmp_path / "table.parquet")
+    with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz, \.parquet"):
+        read_recording(tmp_path / "table.xls")
     with pytest.raises(RecordingError, match=r"must end in \.csv or \.csv\.gz\."):
         read_label_table(tmp_path / "labels.npz")
     with pytest.raises(RecordingError, match=r"bytes\.csv: cannot be read \(.*utf-8"):

@@ -1,0 +1,208 @@
+"""Writes evaluations for people: verdicts first, then a table with its legend, then all measures.
+
+Tables are at most 100 columns wide. What is said of a verdict is in `statistics.verdicts`; nothing
+is measured here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from monitor.commands.options import table as columns
+from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.verdicts import Finding, Verdict
+
+# Ten columns a name and nine cells of ten: 100.
+_NAME, _CELL = 10, 10
+
+# Levels whose coverage is shown: those of the grid nearest to them.
+_SHOWN = (0.5, 0.9, 0.95)
+
+# Heads and fields of the lines of the table.
+_LINES = (
+    (
+        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
+        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
+    ),
+    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
+    (
+        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
+        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
+    ),
+)
+
+_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
+
+# Verdicts that are said unless all are asked for, those that matter first.
+MOST_VERDICTS = 24
+
+_LEGEND = """\
+rows     with ground truth; worth: independent rows that these are worth, as errors go with tracks
+σ times  by which factor errors are larger than σ says (root of NEES): 1 is calibrated, above 1 is
+         overconfident; 95 %: its interval, by tracks
+RMSE     root of the mean squared error, mean σ beside it, in the unit of the dimension
+ENCE     mean of |σ − RMSE| / σ over bins of alike σ; floor: what calibrated errors would read
+QCE      mean of |share of errors within the central τ interval − τ| over τ and bins: 0 is best
+in 95 %  share of errors within the 95 % interval of their σ"""
+
+
+def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
+    """Writes one sentence for each verdict, the gravest first; unless `full`, not more than 24."""
+    order = (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT, Finding.CALIBRATED, Finding.UNKNOWN)
+
+    def gravity(verdict: Verdict) -> tuple[bool, int, float]:
+        size = abs(math.log(verdict.factor)) if 0 < verdict.factor < math.inf else 0.0
+        return not verdict.matters, order.index(verdict.finding), -size
+
+    ranked = sorted(verdicts, key=gravity)
+    shown = ranked if full else ranked[:MOST_VERDICTS]
+    lines = [verdict.sentence for verdict in shown]
+    if len(shown) < len(ranked):
+        lines.append(f"… and {len(ranked) - len(shown)} more: --full says them all.")
+    return "\n".join(lines)
+
+
+def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> str:
+    """Writes a line for each group and dimension, with a legend."""
+    heads = ("", "rows", "worth", "σ times", "95 %", "RMSE", "mean σ", "ENCE", "floor", "QCE")
+    rows = []
+    for verdict in verdicts:
+        found = groups[verdict.group].dimensions[verdict.dimension]
+        lower, upper = verdict.interval
+        rows.append(
+            (
+                f"{verdict.group} {verdict.dimension}".strip(),
+                f"{verdict.rows:,}",
+                f"{verdict.worth:,.0f}",
+                _short(verdict.factor),
+                f"{lower:.2f} to {upper:.2f}" if verdict.enough else "–",
+                _short(verdict.rmse),
+                _short(found.mean_sigma),
+                _short(found.ence),
+                _short(found.ence_noise_floor),
+                _short(found.qce),
+                _share(float(np.interp(0.95, found.tau, found.picp_by_tau))),
+            )
+        )
+    lines = [columns((*heads, "in 95 %"), rows), ""]
+    for name, one in groups.items():
+        joint = one.joint
+        words = f"{name}, all" if name else "all"
+        lines.append(
+            f"{words} {joint.k} dimensions together: NEES/K {joint.nees_over_k:.3f}, QCE "
+            f"{joint.qce:.3f}, NLL {joint.nll:.3f}"
+        )
+    return "\n".join([*lines, "", _LEGEND])
+
+
+def table(evaluation: Evaluation, recalibrated: str = "") -> str:
+    """Writes all measures but those of every single τ and bin; what is not defined is a dash.
+
+    recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
+    """
+    rows = "\n".join(filter(None, (_rows(evaluation), recalibrated)))
+    blocks = [rows, _variances(evaluation), _likelihood(evaluation)]
+    blocks += [_nees(evaluation), _quantiles(evaluation)]
+    return "\n\n".join(blocks)
+
+
+def _rows(evaluation: Evaluation) -> str:
+    tracks = "" if evaluation.tracks is None else f" of {evaluation.tracks} tracks"
+    return (
+        f"{evaluation.rows} rows with ground truth{tracks}, {evaluation.without_truth} without, "
+        f"{evaluation.refused} refused"
+    )
+
+
+def _variances(evaluation: Evaluation) -> str:
+    lines = [
+        _line("variance", ["ENCE", "floor", "Gaussian", "κ", "n_eff", "UCE", "RMSE", "RMV", "bins"])
+    ]
+    outside = []
+    for name, found in evaluation.dimensions.items():
+        bins, floors = found.bins, (found.ence_noise_floor, found.ence_noise_floor_gaussian)
+        cells = [*map(_short, (found.ence, *floors, found.kurtosis)), f"{found.n_eff:.0f}"]
+        cells += map(_short, (found.uce, found.rmse, found.rmv))
+        lines.append(_line(name, [*cells, str(np.count_nonzero(bins.n))]))
+        if bins.below + bins.above:
+            outside.append(f"{name}: {bins.below} rows below the range, {bins.above} above")
+    return "\n".join(lines + outside)
+
+
+def _likelihood(evaluation: Evaluation) -> str:
+    heads = ("NLL", "pinball", "bias", "c_v", "sharpness", "σ factor", "MPIW")
+    lines = [_line("errors", heads)]
+    for name, found in evaluation.dimensions.items():
+        values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
+        values += [found.std_scaling, found.mpiw]
+        lines.append(_line(name, map(_short, values)))
+    lines.append(_line("joint", [_short(evaluation.joint.nll)]))
+    lowest, highest, mean = map(_short, evaluation.joint.deviation)
+    return "\n".join([*lines, f"σ_G: {lowest} to {highest}, mean {mean}"])
+
+
+def _nees(evaluation: Evaluation) -> str:
+    heads = ("mean", "median/χ²", "95 %: low", "high", "n_eff low", "high", "n", "n_eff")
+    lines = [_line("NEES", heads)]
+    for name, found in _with_joint(evaluation):
+        intervals = (*found.nees_interval, *found.nees_interval_n_eff)
+        cells = map(_short, (found.nees_mean, found.nees_median_ratio, *intervals))
+        lines.append(_line(name, [*cells, f"{found.n:.0f}", f"{found.n_eff:.0f}"]))
+    joint = evaluation.joint
+    return "\n".join([*lines, f"joint, {joint.k} dimensions: NEES/K {joint.nees_over_k:.5f}"])
+
+
+def _quantiles(evaluation: Evaluation) -> str:
+    nearest = (int(np.argmin(np.abs(evaluation.tau - level))) for level in _SHOWN)
+    levels = list(dict.fromkeys(nearest))
+    covered = (f"at {evaluation.tau[i]:.3g}" for i in levels)
+    lines = [_line("coverage", ("QCE", "marginal", "area", *covered))]
+    for name, found in _with_joint(evaluation):
+        by_tau = found.coverage_by_tau if isinstance(found, JointMeasures) else found.picp_by_tau
+        values = (found.qce, found.qce_marginal, found.calibration_area)
+        lines.append(_line(name, [*map(_short, values), *(_share(by_tau[i]) for i in levels)]))
+    return "\n".join(lines)
+
+
+def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | JointMeasures]]:
+    return [*evaluation.dimensions.items(), ("joint", evaluation.joint)]
+
+
+def _short(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    text = f"{value:.4g}"
+    return text if len(text) < _CELL else f"{value:.2e}"
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
+
+
+def class_table(evaluation: ClassEvaluation) -> str:
+    """Writes the measures for the terminal; those by class are in the JSON only."""
+    lines = [
+        f"{evaluation.n} rows with a true class of {evaluation.classes}, "
+        f"{evaluation.without_truth} without, {evaluation.refused} refused"
+    ]
+    for heads, fields in _LINES:
+        lines.append("".join(f"{head:>12}" for head in heads.split()))
+        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for field in fields.split()))
+    lines.append(f"{'AUSE by':>18}{'error rate':>12}{'Brier':>12}")
+    for name, suffix in _SORTS:
+        error_rate = getattr(evaluation, f"ause{suffix}")
+        brier = getattr(evaluation, f"ause_brier{suffix}")
+        lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
+    fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
+    curve = zip(fractions.tolist(), errors.tolist(), strict=True)
+    points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
+    lines.append(f"error rate, highest entropy rejected: {points}")
+    return "\n".join(lines)

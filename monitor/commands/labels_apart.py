@@ -1,0 +1,392 @@
+"""Brings the labels of a file of their own to recorded detections.
+
+They are matched frame by frame, by the sidecar's own matcher: an offline figure and a live one rest
+on the same pairs. Which detection a label belongs to is decided in `matching`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from monitor.commands.options import add_value, allow, checked, names_of, working
+from monitor.config import MatchingConfig
+from monitor.frames.cholesky import factorise
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.frame import (
+    Header,
+    ReceivedObjects,
+    ReceivedTruth,
+    StoredFrame,
+    stored_estimates,
+)
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
+from monitor.matching.distances import DistanceKind
+from monitor.matching.labels import match
+from monitor.matching.objects import GateVerdict, LabelRecord
+from monitor.store.formats import Format
+from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
+from monitor.store.tables import Columns, RecordingError, coded
+
+_SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
+
+# Share of matches near the gate above which the gate is likely to cut off errors.
+_MANY_NEAR = 0.05
+
+
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of verbs that may find ground truth in another file."""
+    group = parser.add_argument_group("labels in a file of their own")
+    text = "a row for each labelled object and frame: seq, frame or t, class, gt_id, dimensions"
+    add_value(group, "--labels", "FILE", text)
+    text = (
+        "how far a detection may be off its label, for all classes or by class: in the unit of the "
+        "first two dimensions; of bev-iou and image-iou 1 - overlap (default 2 for x and y)"
+    )
+    add_value(group, "--gate", "G|C=G,C=G", text, _gates)
+    text = "how the distance to a label is measured (default centre)"
+    kinds = tuple(DistanceKind)
+    group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
+    text = "class names of the labels for those of the detections, such as person=Pedestrian"
+    add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
+    text = "as --format, for the labels"
+    group.add_argument("--label-format", choices=tuple(Format), type=Format, help=text)
+    text = "as --map, for the labels"
+    add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTable:
+    """Labelled objects of a file, m rows.
+
+    sequence  (m,) of which sequence of the detections; −1 for none of them
+    frame     (m,) frame number; None where objects are found by their time
+    time_ns   (m,) None where objects are found by their frame
+    classes   the labeller's names
+    class_index, id  (m,) the id is NO_TRACK where there is none
+    position  (m, K)
+    ignore    (m,) neither right nor wrong
+    """
+
+    sequence: IntArray
+    frame: IntArray | None
+    time_ns: IntArray | None
+    classes: tuple[str, ...]
+    class_index: IntArray
+    id: IntArray
+    position: FloatArray
+    ignore: BoolArray
+
+
+def with_labels(
+    recording: Recording, options: argparse.Namespace, tell: Callable[[str], None]
+) -> Recording:
+    """Gives detections the ground truth of the labels that match them, and says how many do.
+
+    Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
+    """
+    columns = read_columns(options.labels, options.label_map or {}, options.label_format)
+    path = columns.path
+    recording = _of_labels(recording, columns, tell)
+    config = _matching(options, recording)
+    labels = _table(recording, columns)
+    matcher = _Matcher(recording, labels, config)
+    truth = np.full_like(recording.mean, np.nan)
+    track = np.full(recording.mean.shape[0], NO_TRACK)
+    counts = dict.fromkeys(
+        ("labels", "matched", "missed", "ignored", "refused", "duplicate", "near_gate"), 0
+    )
+    with working("matching labels", matcher.frames) as done:
+        for rows, record in matcher.records():
+            done(1)
+            matched = rows[record.rows]
+            truth[matched] = record.truth
+            if record.objects is not None:
+                known = record.objects.known
+                track[matched[known]] = record.objects.id[known].astype(np.int64)
+            account = record.account
+            counts["near_gate"] += int(
+                np.count_nonzero(record.gate == GateVerdict.NEAR) if record.gate is not None else 0
+            )
+            for name in ("matched", "missed", "ignored", "refused", "duplicate"):
+                counts[name] += getattr(account, name)
+    counts["labels"] = sum(
+        counts[name] for name in ("matched", "missed", "ignored", "refused", "duplicate")
+    )
+    unlabelled = int(np.count_nonzero(np.isnan(truth[:, 0])))
+    counts["detections_without_label"] = unlabelled
+    tell(f"{path}: {_told(counts, config)}")
+    if not counts["matched"]:
+        raise RecordingError(
+            f"{path}: no label matches a detection. Check that frames, sequences, class names and "
+            "coordinates of both files agree, or widen --gate."
+        )
+    tracks = track if bool((track != NO_TRACK).any()) else None
+    return replace(recording, truth=truth, track=tracks, matched=counts)
+
+
+def _told(counts: Mapping[str, int], config: MatchingConfig) -> str:
+    words = (
+        f"{counts['matched']:,} of {counts['labels']:,} labels matched, {counts['missed']:,} missed"
+        f" (no detection within the gate), {counts['ignored']:,} ignored, {counts['refused']:,} "
+        f"refused; {counts['near_gate']:,} matches near the gate; "
+        f"{counts['detections_without_label']:,} detections without a label"
+    )
+    if counts["near_gate"] > _MANY_NEAR * counts["matched"]:
+        words += (
+            f". The gate of {config.gate:g} may cut off large errors: see whether a wider --gate "
+            "changes the verdict"
+        )
+    return words
+
+
+def _of_labels(recording: Recording, columns: Columns, tell: Callable[[str], None]) -> Recording:
+    """Keeps the dimensions that the labels have. Raises RecordingError if they have none."""
+    names = recording.space.names
+    kept = [i for i, name in enumerate(names) if name in columns.names]
+    if not kept:
+        raise RecordingError(
+            f"{columns.path}: there is none of the columns {', '.join(names)}. Name them as the "
+            f"detections do, or give --label-map. Columns there are: {', '.join(columns.names)}."
+        )
+    if len(kept) == len(names):
+        return recording
+    missing = ", ".join(name for name in names if name not in columns.names)
+    tell(f"{columns.path}: labels have no {missing}, which is left out")
+    step = np.array(kept)
+    return replace(
+        recording,
+        space=replace(
+            recording.space, dimensions=tuple(recording.space.dimensions[i] for i in kept)
+        ),
+        mean=recording.mean[:, step],
+        covariance=recording.covariance[:, step[:, None], step],
+        truth=recording.truth[:, step],
+    )
+
+
+def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConfig:
+    """Makes the settings of [matching] from options. Raises ValueError."""
+    space = recording.space
+    lengths = [one.name for one in space.dimensions if one.kind is DimensionKind.LENGTH]
+    place = [name for name in ("x", "y") if name in lengths] or lengths[:2]
+    given: dict[str, object] = {"dimensions": place}
+    if options.distance is not None:
+        given["distance"] = options.distance
+        if options.distance is DistanceKind.IMAGE_IOU:
+            given["box"] = ("left", "top", "right", "bottom")
+        if options.distance in (DistanceKind.BEV_IOU, DistanceKind.IMAGE_IOU):
+            given["gate"] = 0.5
+    gates: dict[str, float] = options.gate or {}
+    if not gates and options.distance is None and not {"x", "y"} & set(lengths):
+        raise ValueError(
+            f"--labels: give --gate, how far a detection may be off its label in {', '.join(place)}"
+            ", in their unit: 20 for boxes in pixels, say."
+        )
+    if "" in gates:
+        given["gate"] = gates[""]
+    given["gates"] = {name: gate for name, gate in gates.items() if name}
+    given["class_map"] = options.class_map or {}
+    try:
+        return MatchingConfig.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(f"--labels: {error.errors()[0]['msg']}") from None
+
+
+def _table(recording: Recording, columns: Columns) -> LabelTable:
+    """Reads labels for the sequences and dimensions of a recording. Raises RecordingError."""
+    m, rows = columns.count, np.arange(columns.count)
+    sequence = np.zeros(m, np.int64)
+    if "seq" in columns.names:
+        names, index = coded(columns, "seq", "")
+        place = {name: i for i, name in enumerate(recording.sequences)}
+        sequence = np.array([place.get(name, -1) for name in names], np.int64)[index]
+    elif len(recording.sequences) > 1:
+        raise RecordingError(
+            f"{columns.path}: there is no column 'seq', but the detections are of "
+            f"{len(recording.sequences)} sequences. Add it, with the names "
+            f"{', '.join(recording.sequences[:5])}."
+        )
+    by_frame = "frame" in columns.names and recording.frame is not None
+    time_ns = None
+    if not by_frame:
+        time_ns = _times(recording, columns, rows)
+    classes, class_index = coded(columns, "class", OBJECT)
+    id = tracks_of(columns, rows)
+    names = recording.space.names
+    return LabelTable(
+        sequence=sequence,
+        frame=columns.integers("frame", rows) if by_frame else None,
+        time_ns=time_ns,
+        classes=classes,
+        class_index=class_index,
+        id=np.full(m, NO_TRACK) if id is None else id,
+        position=np.stack([columns.floats(name, rows, np.nan) for name in names], axis=1),
+        ignore=columns.flags("ignore", rows) if "ignore" in columns.names else np.zeros(m, bool),
+    )
+
+
+def _times(recording: Recording, columns: Columns, rows: IntArray) -> IntArray:
+    """(m,) ns on the clock of the detections. Raises RecordingError without a common clock."""
+    if recording.stamp_ns is not None and "stamp_ns" in columns.names:
+        return columns.integers("stamp_ns", rows)
+    if recording.time_s is not None and recording.stamp_ns is None and "t" in columns.names:
+        return np.rint(columns.floats("t", rows) * 1e9).astype(np.int64)
+    raise RecordingError(
+        f"{columns.path}: labels and detections share no column of frame, t and stamp_ns, so no "
+        "label finds its frame. Add one to both files, or name it by --map and --label-map."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Matcher:
+    """Matches the labels of each frame of a recording."""
+
+    recording: Recording
+    labels: LabelTable
+    config: MatchingConfig
+
+    @property
+    def frames(self) -> int:
+        """Counts frames with detections, roughly those that are matched."""
+        recording = self.recording
+        key = recording.frame if self.labels.frame is not None else recording.time_s
+        if key is None:
+            key = recording.stamp_ns
+        assert key is not None
+        return len(set(zip(recording.sequence_index.tolist(), key.tolist(), strict=True)))
+
+    def records(self) -> Iterator[tuple[IntArray, LabelRecord]]:
+        """Yields, frame by frame, the rows of its detections and what labels told of them."""
+        recording, labels = self.recording, self.labels
+        estimates = self._estimates()
+        # Where either file names no classes, labels match detections of any.
+        classes = self.classes
+        limits = Limits()
+        for sequence, name in enumerate(recording.sequences):
+            header = Header(name, recording.space, classes)
+            for key, rows, found in self._frames(sequence):
+                n = rows.size
+                frame = StoredFrame(
+                    header=header,
+                    frame_id=key if labels.frame is not None else 0,
+                    stamp_ns=None if labels.time_ns is None else key,
+                    received=n,
+                    id=np.arange(n, dtype=np.uint64),
+                    class_index=(
+                        recording.class_index[rows]
+                        if classes is recording.classes
+                        else np.zeros(n, np.int64)
+                    ),
+                    slices=(),
+                    slice=np.zeros(n, np.uint16),
+                    sent=stored_estimates(estimates.take(rows)),
+                    made=None,
+                    version=None,
+                    unusable=np.zeros(0, np.uint64),
+                )
+                told = self._told(name, found)
+                yield rows, match(told, frame, np.ones(n, bool), self.config, limits)
+
+    def _estimates(self) -> Estimates:
+        """The Gaussians, with a covariance for those that have no usable one: these are matched,
+        and refused later.
+        """
+        recording = self.recording
+        k = recording.space.k
+        sound = np.isfinite(factorise(recording.covariance)[-1, -1])
+        covariance = np.where(sound[:, None, None], recording.covariance, np.eye(k))
+        diagonal = np.full(sound.size, recording.diagonal)
+        return Estimates(np.nan_to_num(recording.mean, nan=1e12), covariance, diagonal)
+
+    def _frames(self, sequence: int) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """Yields frame number or ns, rows of detections and rows of labels of a sequence."""
+        recording, labels = self.recording, self.labels
+        ours = np.flatnonzero(recording.sequence_index == sequence)
+        theirs = np.flatnonzero(labels.sequence == sequence)
+        if labels.frame is not None:
+            assert recording.frame is not None
+            of_ours, of_theirs = recording.frame[ours], labels.frame[theirs]
+            reach = 0
+        else:
+            assert labels.time_ns is not None
+            stamps = recording.stamp_ns
+            if stamps is None:
+                assert recording.time_s is not None
+                stamps = np.rint(recording.time_s * 1e9).astype(np.int64)
+            of_ours, of_theirs = stamps[ours], labels.time_ns[theirs]
+            reach = round(self.config.max_gap_seconds * 1e9)
+        order = np.argsort(of_theirs, kind="stable")
+        theirs, of_theirs = theirs[order], of_theirs[order]
+        keys = np.unique(np.append(of_ours, of_theirs) if reach == 0 else of_ours)
+        by_key = np.argsort(of_ours, kind="stable")
+        ours, of_ours = ours[by_key], of_ours[by_key]
+        starts, ends = np.searchsorted(of_ours, keys), np.searchsorted(of_ours, keys, "right")
+        firsts = np.searchsorted(of_theirs, keys - reach)
+        lasts = np.searchsorted(of_theirs, keys + reach, "right")
+        for key, start, end, first, last in zip(
+            keys.tolist(), starts, ends, firsts, lasts, strict=True
+        ):
+            yield key, ours[start:end], theirs[first:last]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names the classes within which labels are matched."""
+        either = (OBJECT,) in (self.labels.classes, self.recording.classes)
+        return (OBJECT,) if either else self.recording.classes
+
+    def _told(self, stream: str, rows: IntArray) -> ReceivedTruth:
+        """Makes the message that a labeller would send for a frame."""
+        labels, m = self.labels, rows.size
+        time_ns = np.zeros(m, np.int64) if labels.time_ns is None else labels.time_ns[rows]
+        id = labels.id[rows]
+        none = np.zeros(0, np.int64)
+        return ReceivedTruth(
+            stream=stream,
+            frame_id=None,
+            complete=True,
+            id=none.astype(np.uint64),
+            has_id=none.astype(bool),
+            truth=np.zeros((0, 0)),
+            truth_length=none,
+            ignore=none.astype(bool),
+            class_index=none,
+            class_names=labels.classes if self.classes != (OBJECT,) else (OBJECT,),
+            foreign=ReceivedObjects(
+                id=np.where(id == NO_TRACK, 0, id).astype(np.uint64),
+                has_id=id != NO_TRACK,
+                class_index=(
+                    labels.class_index[rows] if self.classes != (OBJECT,) else np.zeros(m, np.int64)
+                ),
+                truth=labels.position[rows],
+                truth_length=np.full(m, labels.position.shape[1]),
+                covariance=np.zeros((m, 0)),
+                covariance_length=np.zeros(m, np.int64),
+                ignore=labels.ignore[rows],
+                stamp_ns=time_ns,
+                has_stamp=np.full(m, labels.time_ns is not None),
+            ),
+        )
+
+
+def check_labels(options: argparse.Namespace) -> None:
+    """Raises ValueError where options of matching have no labels to act on."""
+    why = "there are no labels to match. Give --labels FILE as well, or leave it out."
+    allow(options, options.labels is not None, why, *_SETTINGS)
+
+
+def _gates(text: str) -> dict[str, float]:
+    expected = "a distance above 0, such as 2, or one by class, such as Car=3,Pedestrian=1.5"
+
+    def read(text: str) -> dict[str, float]:
+        if "=" not in text:
+            return {"": float(text)}
+        return {name: float(gate) for name, gate in names_of(text).items()}
+
+    return checked(
+        text, read, expected, lambda gates: all(0 < gate < np.inf for gate in gates.values())
+    )

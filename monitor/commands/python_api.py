@@ -1,0 +1,307 @@
+"""The Python API of offline work: evaluate, fit and apply on files, DataFrames or arrays.
+
+`from monitor import evaluate, fit, apply, load_recalibrator`. The functions do what the verbs of
+the same name do, and return values in place of text. They are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from monitor.commands import evaluate as evaluate_verb
+from monitor.commands import fit as fit_verb
+from monitor.commands.apply import document_of, read_model, recalibrate_gaussians
+from monitor.commands.evaluation_tables import summary, verdict_lines
+from monitor.commands.held_out import HeldOut, told
+from monitor.commands.options import write_output
+from monitor.commands.recordings import read_selected
+from monitor.frames.space import BoolArray, FloatArray
+from monitor.recalibration.fitting import FITTINGS
+from monitor.recalibration.selection import Selection
+from monitor.statistics.measures import Evaluation, as_json
+from monitor.statistics.verdicts import Verdict
+from monitor.store.tables import RecordingError
+
+# A path, a DataFrame (pandas, polars, pyarrow), or arrays by name, as docs/files.md names them.
+Detections: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The calibration of recorded detections.
+
+    verdicts  by group and dimension
+    whole     measures of all rows
+    groups    the same by group; one named "" where rows are not divided
+    notes     what looked wrong or was not used
+    """
+
+    verdicts: tuple[Verdict, ...]
+    whole: Evaluation
+    groups: Mapping[str, Evaluation]
+    notes: tuple[str, ...]
+    _document: Mapping[str, object]
+
+    def to_dict(self) -> dict[str, object]:
+        """Builds what `calibration-monitor evaluate --json` prints."""
+        return dict(self._document)
+
+    def table(self) -> list[dict[str, object]]:
+        """Lists a row for each group and dimension: the verdict and the measures, to make a
+        DataFrame of.
+        """
+        rows = []
+        for verdict in self.verdicts:
+            measures = as_json(self.groups[verdict.group])["dimensions"]
+            assert isinstance(measures, dict)
+            numbers = {
+                name: value
+                for name, value in measures[verdict.dimension].items()
+                if isinstance(value, int | float)
+            }
+            rows.append(numbers | verdict.as_json())
+        return rows
+
+    def __str__(self) -> str:
+        return (
+            verdict_lines(self.verdicts, full=True) + "\n\n" + summary(self.groups, self.verdicts)
+        )
+
+    def _repr_html_(self) -> str:
+        return _as_html(self.verdicts, str(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrator:
+    """A fitted recalibrator of Gaussians.
+
+    held_out  what it does to tracks that it has not seen, by slice; empty where that is not known
+    remarks   on slices that lean on others, and on rows that were not used
+    """
+
+    selection: Selection
+    held_out: tuple[HeldOut, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """Names the method and what was fitted."""
+        return self.selection.version
+
+    def save(self, path: str | Path) -> None:
+        """Writes the document that `serve`, `apply` and load_recalibrator read.
+
+        Raises CannotWrite.
+        """
+        write_output(str(path), document_of(self.selection))
+
+    def to_dict(self) -> dict[str, object]:
+        """Builds the version, the remarks and the judgement on held-out tracks."""
+        return {
+            "version": self.version,
+            "remarks": list(self.remarks),
+            "held_out": [one.as_json() for one in self.held_out],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self.remarks, told(self.held_out), self.version])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrated:
+    """Recalibrated Gaussians of N detections in K dimensions.
+
+    dimensions  names
+    mean        (N, K); rows that cannot be recalibrated stay as they are
+    covariance  (N, K, K)
+    rejected    (N,) too uncertain; None if the recalibrator rejects none
+    """
+
+    dimensions: tuple[str, ...]
+    mean: FloatArray
+    covariance: FloatArray
+    rejected: BoolArray | None
+
+
+def evaluate(
+    detections: Detections,
+    *,
+    labels: Detections = None,
+    by: str | None = None,
+    dimensions: tuple[str, ...] | None = None,
+    angles: tuple[str, ...] | None = None,
+    classes: tuple[str, ...] | None = None,
+    names: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    assume_std: Mapping[str, float] | None = None,
+    gate: float | Mapping[str, float] | None = None,
+    class_map: Mapping[str, str] | None = None,
+    model: Recalibrator | None = None,
+    bins: int = 20,
+) -> Evaluated:
+    """Judges and measures the calibration of recorded detections.
+
+    detections   path of a file, DataFrame, or arrays by name (docs/files.md)
+    labels       the same of labels that are not in the detections; they are matched
+    by           "class", "range", "stream" or a column to give verdicts for; None: class
+    dimensions, angles, classes  which to use; None: all, and yaw and heading as angles
+    names        names of this project → names in the data; label_names for labels
+    assume_std   standard deviations of dimensions without variances, in their unit
+    gate         largest distance of a match, for all or by class
+    class_map    class names of the labels → those of the detections
+    model        recalibrator to apply first
+    bins         reliability bins of equal count
+    raises       RecordingError, EvaluationError, InvalidRecalibrator, ValueError; they name what
+                 is wrong and what to do
+    """
+    options = _options(evaluate_verb.add_options, ["-"])
+    for name, default in options.defaults.items():
+        setattr(options, name, default)
+    options.by, options.bins = by, bins
+    _select(options, dimensions, angles, classes, names, assume_std)
+    _match(options, labels, gate, class_map, label_names)
+    options.file = _data(detections)
+    notes: list[str] = []
+    found = evaluate_verb.measured(
+        options, None if model is None else model.selection, notes.append
+    )
+    document = evaluate_verb.document(found, None, None if model is None else model.selection)
+    return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document)
+
+
+def fit(
+    detections: Detections,
+    *,
+    method: str = "covariance-scaling",
+    by: tuple[str, ...] = (),
+    labels: Detections = None,
+    dimensions: tuple[str, ...] | None = None,
+    angles: tuple[str, ...] | None = None,
+    classes: tuple[str, ...] | None = None,
+    names: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    assume_std: Mapping[str, float] | None = None,
+    gate: float | Mapping[str, float] | None = None,
+    class_map: Mapping[str, str] | None = None,
+    held_out: bool = True,
+) -> Recalibrator:
+    """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
+
+    method    of docs/recalibration.md, one of those for Gaussians
+    by        some of "class", "stream", "range": a recalibrator for each slice
+    held_out  whether it is judged; the rest as in evaluate
+    raises    RecordingError, UnfitData, InvalidRecalibrator, ValueError
+    """
+    if method not in FITTINGS:
+        raise ValueError(f"method {method!r}: use one of {', '.join(FITTINGS)}.")
+    words = ["-", "--output", "-", "--method", method]
+    options = _options(fit_verb.add_options, [*words, *(["--by", ",".join(by)] if by else [])])
+    _select(options, dimensions, angles, classes, names, assume_std)
+    _match(options, labels, gate, class_map, label_names)
+    options.file, options.no_held_out = _data(detections), not held_out
+    notes: list[str] = []
+    selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+    assert isinstance(selection, Selection)
+    return Recalibrator(selection, judged, (*notes, *remarks))
+
+
+def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) -> Recalibrated:
+    """Recalibrates detections, with ground truth or without.
+
+    selection  dimensions, angles, classes, names and assume_std as in evaluate
+    raises     RecordingError, InvalidRecalibrator
+    """
+    options = _options(evaluate_verb.add_options, ["-"])
+    keys = ("dimensions", "angles", "classes", "names", "assume_std")
+    unknown = [name for name in selection if name not in keys]
+    if unknown:
+        raise TypeError(f"apply takes {', '.join(keys)}, and not {unknown[0]!r}.")
+    _select(options, *(selection.get(name) for name in keys))
+    recording = read_selected(_data(detections), options, tell=lambda _: None)
+    made = recalibrate_gaussians(recalibrator.selection, recording)
+    return Recalibrated(
+        recording.space.names, made.recording.mean, made.recording.covariance, made.rejected
+    )
+
+
+def load_recalibrator(path: str | Path) -> Recalibrator:
+    """Reads a recalibrator of Gaussians that `fit` wrote. Raises InvalidRecalibrator."""
+    return Recalibrator(read_model(str(path)))
+
+
+def _options(
+    add: Callable[[argparse.ArgumentParser], None], words: list[str]
+) -> argparse.Namespace:
+    """Makes the options of a verb at their defaults."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return parser.parse_args(words)
+
+
+def _select(
+    options: argparse.Namespace,
+    dimensions: tuple[str, ...] | None,
+    angles: tuple[str, ...] | None,
+    classes: tuple[str, ...] | None,
+    names: Mapping[str, str] | None,
+    assume_std: Mapping[str, float] | None,
+) -> None:
+    options.dimensions = None if dimensions is None else tuple(dimensions)
+    options.angles = None if angles is None else tuple(angles)
+    options.classes = None if classes is None else tuple(classes)
+    options.map = None if names is None else dict(names)
+    options.assume_std = None if assume_std is None else dict(assume_std)
+
+
+def _match(
+    options: argparse.Namespace,
+    labels: Detections,
+    gate: float | Mapping[str, float] | None,
+    class_map: Mapping[str, str] | None,
+    label_names: Mapping[str, str] | None,
+) -> None:
+    options.labels = None if labels is None else _data(labels)
+    options.gate = {"": float(gate)} if isinstance(gate, int | float) else gate
+    options.class_map = None if class_map is None else dict(class_map)
+    options.label_map = None if label_names is None else dict(label_names)
+
+
+def _data(data: Detections) -> str | dict[str, Any]:
+    """Takes a path as it is, and a table as arrays by name. Raises RecordingError."""
+    if isinstance(data, str | Path):
+        return str(data)
+    if isinstance(data, Mapping):
+        return {str(name): np.asarray(values) for name, values in data.items()}
+    names = getattr(data, "column_names", None) or getattr(data, "columns", None)
+    if names is None:
+        raise RecordingError(
+            f"detections: {type(data).__name__} has no columns. Give a path, a DataFrame, or "
+            "arrays by name (docs/files.md)."
+        )
+    return {str(name): np.asarray(data[name]) for name in names}
+
+
+_COLOURS = {"overconfident": "#b3261e", "underconfident": "#8a5a00", "calibrated": "#1b6e3c"}
+
+
+def _as_html(verdicts: tuple[Verdict, ...], text: str) -> str:
+    """Writes verdicts for a notebook, with all measures behind a fold."""
+    lines = "".join(
+        f'<li style="color:{_COLOURS.get(verdict.finding, "inherit")}">'
+        f"{html.escape(verdict.sentence)}</li>"
+        for verdict in verdicts
+    )
+    return (
+        f"<ul>{lines}</ul><details><summary>measures</summary>"
+        f"<pre>{html.escape(text)}</pre></details>"
+    )

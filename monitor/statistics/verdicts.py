@@ -1,0 +1,345 @@
+"""Verdicts: whether a group of rows is overconfident in a dimension, by how much, how surely.
+
+A verdict rests on the factor by which errors are larger than σ says, and on an interval for it.
+Rows of one track are alike, so the interval comes from tracks: each is left out in turn. What is
+said of a verdict in words is here, too, so that every reader says it alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy.special import stdtrit
+
+from monitor.frames.space import FloatArray, IntArray
+from monitor.statistics.clusters import design_effect_of_rows
+from monitor.statistics.measures import chi_square_quantiles
+
+# Tracks below which the interval does not hold what it promises. In 3,000 simulated drives with
+# errors of t5 that are correlated by 0.9 from row to row, and half of whose variance is a bias of
+# their track, it covers 95 % at 10 tracks of 20 rows and 94 to 95 % from there on
+# (tests/statistics/test_verdicts.py; t3 and scales that tracks share: 93 to 95 %).
+FEWEST_TRACKS = 10
+
+# A factor on σ this near to 1 is no finding.
+CLOSE = 1.1
+
+# Below a factor of 2 in variance, trackers hardly differ.
+MATTERS = math.sqrt(2)
+
+# Mean errors beyond this share of the mean squared error are told.
+_BIASED = 0.25
+
+# How much larger the factor of all rows is than that of a typical row, where outliers make it.
+_OUTLIERS = 1.5
+
+
+class Finding(StrEnum):
+    """Says how σ and the errors agree in one dimension."""
+
+    OVERCONFIDENT = "overconfident"  # errors are larger than σ says
+    UNDERCONFIDENT = "underconfident"
+    CALIBRATED = "calibrated"
+    UNKNOWN = "too little data"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Judges σ of a group of rows in one dimension.
+
+    group       name of the group; empty for all rows
+    unit        of the dimension; empty where unknown
+    rows        with ground truth
+    tracks      None where no row names its track: rows are then taken as independent
+    worth       independent rows that the rows are worth (clusters.py)
+    factor      root of the mean of error²/σ²: by which factor errors are larger than σ says
+    interval    of the factor, 95 %; NaN where there are too few tracks
+    typical     the same of a typical row: root of the median of error²/σ² over that of χ²_1
+    bias        mean error, in the unit
+    bias_interval  of the bias, 95 %
+    rmse        root of the mean squared error, in the unit
+    """
+
+    group: str
+    dimension: str
+    unit: str
+    rows: int
+    tracks: int | None
+    worth: float
+    factor: float
+    interval: tuple[float, float]
+    typical: float
+    bias: float
+    bias_interval: tuple[float, float]
+    rmse: float
+
+    @property
+    def finding(self) -> Finding:
+        """Decides by the interval: a finding is one that holds at both of its ends."""
+        lower, upper = self.interval
+        if self.enough and lower > CLOSE:
+            return Finding.OVERCONFIDENT
+        if self.enough and upper < 1 / CLOSE:
+            return Finding.UNDERCONFIDENT
+        close = self.enough and lower >= 1 / MATTERS and upper <= MATTERS
+        return Finding.CALIBRATED if close else Finding.UNKNOWN
+
+    @property
+    def enough(self) -> bool:
+        """Tells if there are enough tracks, or rows where there are no tracks."""
+        return (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
+
+    @property
+    def matters(self) -> bool:
+        """Tells if a tracker feels the finding: a factor of 2 in variance or more."""
+        off = self.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)
+        return off and not 1 / MATTERS < self.factor < MATTERS
+
+    @property
+    def biased(self) -> bool:
+        """Tells if the mean error is surely not 0, and a large part of the error."""
+        lower, upper = self.bias_interval
+        return self.enough and lower * upper > 0 and self.bias**2 > _BIASED * self.rmse**2
+
+    @property
+    def sentence(self) -> str:
+        """Says the verdict in words, with its interval and what it rests on."""
+        where = ", ".join(filter(None, (self.group, self.dimension)))
+        return f"{where}: {self._found()} ({self._basis()}){self._also()}."
+
+    def _found(self) -> str:
+        times, slightly = _times(self.factor), "" if self.matters else "slightly "
+        match self.finding:
+            case Finding.OVERCONFIDENT:
+                return f"{slightly}overconfident, σ is {times} times too small"
+            case Finding.UNDERCONFIDENT:
+                return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
+            case Finding.CALIBRATED:
+                return f"calibrated, errors are {times} times what σ says"
+        if self.factor == 0:
+            return "all errors are 0: is the ground truth a copy of the mean?"
+        if self.enough:
+            return f"too little data to say, errors are {times} times what σ says"
+        few = "rows" if self.tracks is None else "tracks"
+        return f"too little data to say, at least {FEWEST_TRACKS} {few} are needed"
+
+    def _basis(self) -> str:
+        rows = f"{self.rows:,} row{'s' * (self.rows != 1)}"
+        if self.tracks is None:
+            basis = f"{rows}, taken as independent since no row names its track"
+        else:
+            tracks = f"{self.tracks:,} track{'s' * (self.tracks != 1)}"
+            basis = f"{rows} of {tracks} are worth {self.worth:,.0f}"
+        if not self.enough or self.factor == 0:
+            return basis
+        lower, upper = self.interval
+        if self.finding is Finding.UNDERCONFIDENT:
+            lower, upper = 1 / upper, 1 / lower
+        return f"95 %: {_times(lower)} to {_times(upper)}; {basis}"
+
+    def _also(self) -> str:
+        also = ""
+        if self.enough and self.factor > _OUTLIERS * self.typical:
+            also += f"; the tails are heavy, a typical error is {_times(self.typical)} times σ's"
+        if self.biased:
+            unit = f" {self.unit}" if self.unit else ""
+            also += f"; the mean is off by {self.bias:+.3g}{unit}, which no σ mends"
+        return also
+
+    def as_json(self) -> dict[str, object]:
+        """Builds the verdict for JSON; None in place of what is not known."""
+        return {
+            "group": self.group,
+            "dimension": self.dimension,
+            "finding": str(self.finding),
+            "matters": self.matters,
+            "sigma_factor": _number(self.factor),
+            "sigma_factor_interval": [_number(end) for end in self.interval],
+            "sigma_factor_typical": _number(self.typical),
+            "bias": _number(self.bias),
+            "bias_interval": [_number(end) for end in self.bias_interval],
+            "rows": self.rows,
+            "tracks": self.tracks,
+            "n_eff": _number(self.worth),
+            "sentence": self.sentence,
+        }
+
+
+# Points of confidence this near to the accuracy are no finding; beyond the second they matter.
+_CLOSE_SHARE, _MATTERS_SHARE = 0.02, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ClassVerdict:
+    """Judges class probabilities: how sure the detector is, against how often it is right.
+
+    accuracy    share of rows whose most probable class is the true one
+    confidence  mean of the highest probability
+    interval    of confidence − accuracy, 95 %, by tracks
+    """
+
+    rows: int
+    tracks: int | None
+    accuracy: float
+    confidence: float
+    interval: tuple[float, float]
+
+    @property
+    def finding(self) -> Finding:
+        """Decides by the interval, as Verdict does."""
+        lower, upper = self.interval
+        enough = (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
+        if enough and lower > _CLOSE_SHARE:
+            return Finding.OVERCONFIDENT
+        if enough and upper < -_CLOSE_SHARE:
+            return Finding.UNDERCONFIDENT
+        close = enough and lower >= -_MATTERS_SHARE and upper <= _MATTERS_SHARE
+        return Finding.CALIBRATED if close else Finding.UNKNOWN
+
+    @property
+    def sentence(self) -> str:
+        """Says the verdict in words."""
+        told = "too little data to say" if self.finding is Finding.UNKNOWN else str(self.finding)
+        lower, upper = self.interval
+        tracks = "" if self.tracks is None else f" of {self.tracks:,} tracks"
+        return (
+            f"classes: {told}, {self.confidence:.1%} sure and right in {self.accuracy:.1%} of "
+            f"{self.rows:,} rows{tracks} (difference, 95 %: {lower:+.1%} to {upper:+.1%})."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Builds the verdict for JSON."""
+        return {
+            "finding": str(self.finding),
+            "accuracy": self.accuracy,
+            "confidence": self.confidence,
+            "confidence_minus_accuracy_interval": [_number(end) for end in self.interval],
+            "rows": self.rows,
+            "tracks": self.tracks,
+            "sentence": self.sentence,
+        }
+
+
+def class_verdict(
+    probabilities: FloatArray, label: IntArray, track: IntArray | None
+) -> ClassVerdict:
+    """Judges n rows with a true class, at least one.
+
+    probabilities  (n, C)
+    label          (n,) true class
+    track          as in verdicts
+    """
+    confidence = probabilities.max(axis=1)
+    right = (probabilities.argmax(axis=1) == label).astype(np.float64)
+    cluster, tracks = _clusters(label.size, track)
+    return ClassVerdict(
+        rows=label.size,
+        tracks=tracks,
+        accuracy=float(right.mean()),
+        confidence=float(confidence.mean()),
+        interval=mean_interval(confidence - right, cluster),
+    )
+
+
+def _clusters(rows: int, track: IntArray | None) -> tuple[IntArray, int | None]:
+    """Numbers the clusters of rows (n,), and counts the tracks; None if no row names its track."""
+    if track is None or not (track >= 0).any():
+        return np.arange(rows), None
+    # A row without a track stands alone.
+    alone = track.max() + 1 + np.arange(rows)
+    _, cluster = np.unique(np.where(track < 0, alone, track), return_inverse=True)
+    return cluster, int(cluster.max()) + 1
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 9.95 else f"{factor:.0f}"
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def verdicts(
+    names: Sequence[str],
+    units: Sequence[str],
+    error: FloatArray,
+    variance: FloatArray,
+    track: IntArray | None,
+    group: str = "",
+) -> tuple[Verdict, ...]:
+    """Judges a group of rows, dimension by dimension.
+
+    names, units     (K,) of the dimensions
+    error, variance  (n, K) truth − mean, wrapped where it is an angle, and σ²; n at least 1
+    track            (n,) number of the track, −1 where unknown; None where none is known
+    """
+    squares = error * error / variance
+    cluster, tracks = _clusters(error.shape[0], track)
+    effect = np.ones(len(names))
+    if tracks is not None and track is not None:
+        effect = design_effect_of_rows(squares, np.ones(len(names)), track)
+    median = chi_square_quantiles(np.array([0.5]), 1)[0]
+    found = []
+    for i, name in enumerate(names):
+        lower, upper = ratio_interval(squares[:, i], cluster)
+        found.append(
+            Verdict(
+                group=group,
+                dimension=name,
+                unit=units[i],
+                rows=error.shape[0],
+                tracks=tracks,
+                worth=error.shape[0] / float(effect[i]),
+                factor=math.sqrt(squares[:, i].mean()),
+                interval=(math.sqrt(lower), math.sqrt(upper)),
+                typical=math.sqrt(np.median(squares[:, i]) / median),
+                bias=float(error[:, i].mean()),
+                bias_interval=mean_interval(error[:, i], cluster),
+                rmse=math.sqrt(np.square(error[:, i]).mean()),
+            )
+        )
+    return tuple(found)
+
+
+def ratio_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]:
+    """Estimates the 95 % interval of the mean of positive values, by clusters.
+
+    The logarithm of the mean is taken with each cluster left out in turn (the jackknife), since
+    means of squares are skewed; its deviations give a Student interval. The degrees of freedom are
+    half of those of clusters of equal size that would share the rows as evenly, (Σn)² / Σn² − 1:
+    the spread of squares is itself less well known than that of normal values.
+
+    values   (n,) ≥ 0
+    cluster  (n,) numbers from 0 on, without a gap
+    returns  lower and upper end; NaN with fewer than two clusters, or where all is 0
+    source   Efron & Tibshirani 1993, eq. 11.5, on the scale of the logarithm
+    """
+    n, total = np.bincount(cluster), np.bincount(cluster, values)
+    if n.size < 2 or not 0 < total.max() < total.sum():
+        return math.nan, math.nan
+    left = np.log((total.sum() - total) / (n.sum() - n))
+    reach = _reach(left, n)
+    centre = math.log(total.sum() / n.sum())
+    return math.exp(centre - reach), math.exp(min(centre + reach, 700.0))
+
+
+def mean_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]:
+    """Estimates the 95 % interval of the mean of values, by clusters, as ratio_interval does."""
+    n, total = np.bincount(cluster), np.bincount(cluster, values)
+    if n.size < 2:
+        return math.nan, math.nan
+    reach = _reach((total.sum() - total) / (n.sum() - n), n)
+    mean = float(values.mean())
+    return mean - reach, mean + reach
+
+
+def _reach(left_out: FloatArray, n: IntArray) -> float:
+    """Half of a Student interval, from estimates (T,) with one of T clusters of n rows left out."""
+    tracks = n.size
+    deviation = math.sqrt((tracks - 1) / tracks * np.square(left_out - left_out.mean()).sum())
+    even = float(n.sum()) ** 2 / float(np.square(n.astype(np.float64)).sum())
+    return float(stdtrit(max((even - 1) / 2, 1.0), 0.975)) * deviation

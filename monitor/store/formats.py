@@ -1,0 +1,261 @@
+"""Files of benchmarks as named columns: KITTI tracking, MOT Challenge, COCO and nuScenes.
+
+Detections and labels of a format are read alike. None of the formats has variances of its own:
+they come from further fields, or by `--assume-std`. docs/files.md says which field becomes what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from monitor.frames.space import FloatArray
+from monitor.store.tables import AnyArray, RecordingError, reading
+
+
+class Format(StrEnum):
+    """Formats of recorded files, for `--format`."""
+
+    TABLE = "table"  # .csv, .csv.gz, .parquet, .npz
+    KITTI = "kitti"
+    MOT = "mot"
+    COCO = "coco"
+    NUSCENES = "nuscenes"
+
+
+Columns = dict[str, AnyArray]
+
+_KITTI = (
+    *("frame", "track", "class", "truncated", "occluded", "alpha"),
+    *("left", "top", "right", "bottom", "h", "w", "l", "x", "y", "z", "yaw"),
+)
+
+# Fields of KITTI and MOT that are text.
+_TEXT = ("class",)
+
+# Fields of a box in an image, of COCO and MOT, and of a box in 3-D, of nuScenes.
+_IMAGE, _PLACE, _SIZE = ("cx", "cy", "w", "h"), ("x", "y", "z"), ("w", "l", "h")
+
+# Further fields of JSON formats: the variances or deviations of these.
+_SPREADS: Mapping[str, Sequence[str]] = {
+    "bbox": _IMAGE,
+    "translation": _PLACE,
+    "size": _SIZE,
+    "yaw": ("yaw",),
+}
+
+
+def format_of(path: Path) -> Format:
+    """Tells the format of a file from its ending, and from how it begins.
+
+    Raises RecordingError where it cannot be read.
+    """
+    if path.suffix == ".json":
+        with reading(path, "Give a readable JSON file."):
+            head = path.open(encoding="utf-8").read(4096)
+        nuscenes = any(name in head for name in ('"results"', '"translation"', '"sample_token"'))
+        return Format.NUSCENES if nuscenes else Format.COCO
+    if path.suffix == ".txt":
+        with reading(path, "Give a readable text file."):
+            head = path.open(encoding="utf-8").readline()
+        return Format.MOT if "," in head else Format.KITTI
+    return Format.TABLE
+
+
+def read_format(path: Path, kind: Format) -> Columns:
+    """Reads a file of a benchmark's format. Raises RecordingError."""
+    with reading(path, f"Give a readable file of format {kind}."):
+        text = path.read_text(encoding="utf-8")
+        return _READERS[kind](path, text)
+
+
+def _kitti(path: Path, text: str) -> Columns:
+    """A row for each object: frame, track, type and 14 numbers, then the score of detections.
+
+    Rows DontCare have no place and are left out. Fields behind the score are extra_1, extra_2, …
+    """
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    kept = [row for row in rows if len(row) < 3 or row[2] != "DontCare"]
+    return _named(path, kept, _KITTI, ("score",))
+
+
+def _mot(path: Path, text: str) -> Columns:
+    """Ten fields are a detection: frame, id, left, top, w, h, confidence, then three of the world.
+
+    Nine are a label, whose seventh is 0 where it is not to be considered, and whose eighth is the
+    class. Frames count from 1. Fields behind the tenth are extra_1, extra_2, …
+    """
+    rows = [line.strip().split(",") for line in text.splitlines() if line.strip()]
+    labels = bool(rows) and len(rows[0]) == 9
+    box = ("frame", "track", "left", "top", "w", "h")
+    further = ("considered", "class", "visibility") if labels else ("score",)
+    unused = () if labels else ("world_x", "world_y", "world_z")
+    found = _named(path, rows, (*box, *further), unused)
+    found["cx"], found["cy"] = found["left"] + found["w"] / 2, found["top"] + found["h"] / 2
+    if labels:
+        found["ignore"] = (found.pop("considered") == 0).astype(np.int64)
+    return found
+
+
+def _named(
+    path: Path, rows: list[list[str]], names: tuple[str, ...], optional: tuple[str, ...]
+) -> Columns:
+    """Names the fields of rows, all of one length; those beyond the names are extra_1, extra_2, …
+
+    Raises RecordingError, naming line, field and value.
+    """
+    width = len(rows[0]) if rows else len(names)
+    for i, row in enumerate(rows):
+        if len(row) != width or width < len(names):
+            raise RecordingError(
+                f"{path}, object {i + 1}: {len(row)} fields, but there should be {len(names)} or "
+                f"more, and as many in each row. Is --format right?"
+            )
+    extra = range(1, width - len(names) - len(optional) + 1)
+    every = (*names, *optional, *(f"extra_{i}" for i in extra))[:width]
+    found: Columns = {}
+    for name, cells in zip(every, zip(*rows, strict=True) if rows else [()] * width, strict=True):
+        if name in _TEXT:
+            found[name] = np.array(cells, np.str_)
+            continue
+        try:
+            found[name] = np.array(cells, np.float64)
+        except ValueError:
+            bad = next(i for i, cell in enumerate(cells) if not _is_number(cell))
+            raise RecordingError(
+                f"{path}, object {bad + 1}: {name} is {cells[bad]!r}, not a number. Is --format "
+                "right?"
+            ) from None
+    for name in ("frame", "track"):
+        found[name] = found[name].astype(np.int64)
+    return found
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _coco(path: Path, text: str) -> Columns:
+    """Detections are a list of objects with image_id, category_id, bbox and score; labels are
+    `annotations` beside `categories`. The class is the category_id, as text.
+    """
+    document = json.loads(text)
+    labels = isinstance(document, dict)
+    items = document.get("annotations") if labels else document
+    rows = _objects(path, items, ("image_id", "category_id", "bbox"))
+    left, top, width, height = _vectors(path, rows, "bbox", 4).T
+    found: Columns = {
+        "frame": _numbered([row["image_id"] for row in rows]),
+        "class": np.array([str(row["category_id"]) for row in rows], np.str_),
+        "cx": left + width / 2,
+        "cy": top + height / 2,
+        "w": width,
+        "h": height,
+    }
+    if labels:
+        found["ignore"] = np.array([int(row.get("iscrowd", 0)) for row in rows], np.int64)
+    return found | _ids(rows, "track_id", "instance_id") | _further(path, rows)
+
+
+def _nuscenes(path: Path, text: str) -> Columns:
+    """Boxes by sample token under `results`, or a list of them, as a table of annotations has.
+
+    The frame is a number made of the sample token, the same in every file.
+    """
+    document = json.loads(text)
+    items = document
+    if isinstance(document, dict):
+        results = document.get("results", document)
+        items = [box for boxes in results.values() if isinstance(boxes, list) for box in boxes]
+    rows = _objects(path, items, ("sample_token", "translation", "size", "rotation"))
+    place, size = _vectors(path, rows, "translation", 3), _vectors(path, rows, "size", 3)
+    w, x, y, z = _vectors(path, rows, "rotation", 4).T
+    found: Columns = {
+        "frame": _numbered([row["sample_token"] for row in rows]),
+        **dict(zip(_PLACE, place.T, strict=True)),
+        **dict(zip(_SIZE, size.T, strict=True)),
+        "yaw": np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)),
+    }
+    named = ("detection_name", "tracking_name", "category_name")
+    name = next((one for one in named if rows and one in rows[0]), None)
+    if name is not None:
+        found["class"] = np.array([str(row.get(name, "")) for row in rows], np.str_)
+    return found | _ids(rows, "tracking_id", "instance_token") | _further(path, rows)
+
+
+def _objects(path: Path, items: Any, needed: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Checks that items are objects with some keys. Raises RecordingError."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise RecordingError(f"{path}: there is no list of objects. Is --format right?")
+    for i, item in enumerate(items):
+        missing = [name for name in needed if name not in item]
+        if missing:
+            raise RecordingError(
+                f"{path}, object {i}: there is no {missing[0]!r}. Keys there are: "
+                f"{', '.join(item)}. Is --format right?"
+            )
+    return items
+
+
+def _vectors(path: Path, rows: list[dict[str, Any]], name: str, length: int) -> FloatArray:
+    """(n, length) numbers of a field. Raises RecordingError."""
+    for i, row in enumerate(rows):
+        if np.shape(row[name]) != (length,):
+            raise RecordingError(
+                f"{path}, object {i}: {name} is {str(row[name])[:60]}, not {length} numbers. "
+                "Correct it or leave the object out."
+            )
+    return np.array([row[name] for row in rows], np.float64).reshape(len(rows), length)
+
+
+def _numbered(keys: Iterable[object]) -> AnyArray:
+    """Numbers images and samples: whole numbers stay, a text has the same number in every file."""
+    return np.array(
+        [
+            key if isinstance(key, int) else int(sha256(str(key).encode()).hexdigest()[:15], 16)
+            for key in keys
+        ],
+        np.int64,
+    )
+
+
+def _ids(rows: list[dict[str, Any]], *names: str) -> Columns:
+    name = next((one for one in names if rows and one in rows[0]), None)
+    if name is None:
+        return {}
+    return {"gt_id": np.array([str(row.get(name, "")) for row in rows], np.str_)}
+
+
+def _further(path: Path, rows: list[dict[str, Any]]) -> Columns:
+    """Scores, and variances or deviations, such as bbox_var, translation_std or yaw_var."""
+    found: Columns = {}
+    for name in ("score", "detection_score", "tracking_score"):
+        if rows and name in rows[0]:
+            found["score"] = np.array([row[name] for row in rows], np.float64)
+    for field, dimensions in _SPREADS.items():
+        for kind in ("var", "std"):
+            name = f"{field}_{kind}"
+            if rows and name in rows[0]:
+                listed = [{name: np.atleast_1d(row.get(name, np.nan))} for row in rows]
+                values = _vectors(path, listed, name, len(dimensions))
+                heads = [f"{kind}_{dimension}" for dimension in dimensions]
+                found |= dict(zip(heads, values.T, strict=True))
+    return found
+
+
+_READERS: Mapping[Format, Callable[[Path, str], Columns]] = {
+    Format.KITTI: _kitti,
+    Format.MOT: _mot,
+    Format.COCO: _coco,
+    Format.NUSCENES: _nuscenes,
+}

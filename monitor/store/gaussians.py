@@ -1,0 +1,287 @@
+"""The Gaussians of recorded detections, found in named columns or in arrays.
+
+Names, shapes and symmetry are checked here; whether a covariance is positive definite is for the
+verbs to say. What else a file holds of a row is read in recordings.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+
+from monitor.frames.space import FloatArray, IntArray
+from monitor.store.tables import (
+    AnyArray,
+    ArrayColumns,
+    Columns,
+    RecordingError,
+    check_numbers,
+    check_shape,
+    no_column,
+)
+
+# Largest |Σij − Σji| that passes as rounding, against σi σj.
+_ASYMMETRY = 1e-6
+
+# Arrays of an archive that are not one value a row.
+BLOCKS = ("mean", "cov", "var", "std", "gt", "dimensions")
+
+# Arrays that must be one value a row where they exist.
+ONE_A_ROW = ("class", "seq", "frame", "stamp_ns", "t", "score", "track", "gt_id", "ignore")
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """N detections in K dimensions.
+
+    mean, truth  (N, K); truth NaN where there is none
+    covariance   (N, K, K)
+    diagonal     whether the file gives only variances of these dimensions
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    diagonal: bool
+    truth: FloatArray
+
+
+# How people write the variance or the deviation of a dimension: before or after its name.
+_SPREADS = (
+    re.compile(r"(?P<kind>var|std|sigma)(?:iance|dev)?[_.]?(?P<of>.+)"),
+    re.compile(r"(?P<of>.+)[_.](?P<kind>var|std|sigma)(?:iance|dev)?"),
+)
+
+
+def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> ColumnGaussians:
+    """Finds the Gaussians of named columns; dimensions are those with var_<d>, std_<d>.
+
+    deviations  σ of dimensions for which the file has neither
+    raises      RecordingError where there is no dimension, or one has both
+    """
+    names = columns.names
+    spread: dict[str, str | float] = {}
+    for name in names:
+        kind, _, dimension = name.partition("_")
+        if kind == "var" and dimension and dimension not in names:
+            raise no_column(columns.path, dimension, names)
+        if kind in ("var", "std") and dimension in names:
+            if dimension in spread:
+                raise RecordingError(
+                    f"{columns.path}: there are var_{dimension} and std_{dimension}. Keep one."
+                )
+            spread[dimension] = name
+    for dimension, deviation in deviations.items():
+        if dimension not in names:
+            raise no_column(columns.path, dimension, names)
+        if dimension in spread:
+            raise RecordingError(
+                f"{columns.path}: --assume-std {dimension}: the file has {spread[dimension]}. "
+                "Leave the dimension out."
+            )
+        spread[dimension] = deviation
+    if not spread:
+        raise RecordingError(_no_gaussian(columns))
+    return ColumnGaussians(columns, spread)
+
+
+def _no_gaussian(columns: Columns) -> str:
+    """Says that a table holds no Gaussian, which of its columns may be meant, and what to do."""
+    remedy = meant_by(columns.names) or (
+        "Name the mean of each dimension as the dimension, such as x, and its variance var_x or "
+        "its standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; "
+        "`calibration-monitor sample` writes an example)."
+    )
+    return (
+        f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
+        f"{', '.join(columns.names) or 'none'}. {remedy}"
+    )
+
+
+def meant_by(names: Sequence[str]) -> str:
+    """Names the option --map for columns that look like variances or deviations; '' without any."""
+    meant = []
+    for name in names:
+        for found in filter(None, (spread.fullmatch(name) for spread in _SPREADS)):
+            ours = f"{'var' if found['kind'] == 'var' else 'std'}_{found['of']}"
+            if found["of"] in names and ours not in names:
+                meant.append(f"{ours}={name}")
+    return f"Give --map {','.join(meant)}." if meant else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGaussians:
+    """The Gaussians of named columns; column_gaussians makes one.
+
+    spread  of each dimension, the column of its variance or deviation, or its σ
+    """
+
+    columns: Columns
+    spread: Mapping[str, str | float]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        return tuple(self.spread)
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Names of the columns that make up means, covariances and truth."""
+        found = {name for name in self.spread.values() if isinstance(name, str)}
+        found |= {f"{part}{name}" for part in ("", "gt_") for name in self.spread}
+        return frozenset(found | set(self._covariance_columns().values()))
+
+    def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
+        """Reads some dimensions of some rows. Raises RecordingError for what is no number."""
+        n, k = rows.size, len(names)
+        there = self.columns.names
+        covariance_columns = self._covariance_columns()
+        mean, truth = np.empty((n, k)), np.full((n, k), np.nan)
+        covariance = np.zeros((n, k, k))
+        has_truth = any(f"gt_{name}" in there for name in names)
+        diagonal = True
+        for i, name in enumerate(names):
+            mean[:, i] = self.columns.floats(name, rows)
+            covariance[:, i, i] = self._variance(name, rows)
+            if has_truth:
+                truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
+            for j in range(i):
+                column = covariance_columns.get(frozenset((name, names[j])))
+                if column is not None:
+                    diagonal = False
+                    covariance[:, i, j] = self.columns.floats(column, rows)
+                    covariance[:, j, i] = covariance[:, i, j]
+        if "gt_id" in there:
+            truth[self.columns.blank("gt_id")[rows]] = np.nan
+        return Gaussians(mean, covariance, diagonal, truth)
+
+    def _variance(self, name: str, rows: IntArray) -> FloatArray:
+        spread = self.spread[name]
+        if isinstance(spread, float):
+            return np.full(rows.size, spread**2)
+        values = self.columns.floats(spread, rows)
+        # A negative deviation must not become a sound variance.
+        return values if spread.startswith("var_") else values * np.abs(values)
+
+    def _covariance_columns(self) -> dict[frozenset[str], str]:
+        """Finds which column holds the covariance of which two dimensions."""
+        found: dict[frozenset[str], str] = {}
+        for column in self.columns.names:
+            if not column.startswith("cov_"):
+                continue
+            pairs = {
+                frozenset((a, b))
+                for a, b in permutations(self.dimensions, 2)
+                if column in (f"cov_{a}_{b}", f"cov_{a}{b}")
+            }
+            if len(pairs) != 1:
+                raise RecordingError(
+                    f"{self.columns.path}: column {column!r} names no two dimensions, or not only "
+                    "two: a dimension has a mean and a variance. Dimensions there are: "
+                    f"{', '.join(self.dimensions)}. "
+                    + (meant_by(self.columns.names) or "Rename it to cov_<a>_<b>.")
+                )
+            pair = pairs.pop()
+            if pair in found:
+                raise RecordingError(
+                    f"{self.columns.path}: columns {found[pair]!r} and {column!r} give the same "
+                    "covariance. Keep one of them."
+                )
+            found[pair] = column
+        return found
+
+
+def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
+    """Finds the Gaussians of an archive; dimensions are named 0 … K−1 unless the file names them.
+
+    Raises RecordingError when an array is missing or has the wrong shape or type.
+    """
+    there = ", ".join(arrays) or "none"
+    if "mean" not in arrays:
+        raise RecordingError(
+            f"{path}: there is no array 'mean'. Save means as mean [N, K], covariances as cov "
+            f"[N, K, K] or variances as var [N, K], and ground truth as gt [N, K] "
+            f"(docs/files.md). Arrays there are: {there}."
+        )
+    mean = arrays["mean"]
+    if mean.ndim != 2 or mean.shape[1] == 0:
+        raise RecordingError(
+            f"{path}: mean has shape {mean.shape}. Save it as [N, K], K at least 1."
+        )
+    n, k = mean.shape
+    if not {"cov", "var", "std"} & arrays.keys():
+        raise RecordingError(
+            f"{path}: there is no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. Save one of them. "
+            f"Arrays there are: {there}."
+        )
+    shapes = {"mean": (n, k), "cov": (n, k, k), "var": (n, k), "std": (n, k), "gt": (n, k)}
+    for name, shape in shapes.items():
+        if name not in arrays:
+            continue
+        check_shape(path, name, arrays[name], shape, f"mean has {mean.shape}")
+        check_numbers(path, name, arrays[name])
+    names = arrays.get("dimensions", np.arange(k)).astype(np.str_)
+    if names.shape != (k,) or np.unique(names).size != k:
+        raise RecordingError(
+            f"{path}: dimensions is {names.tolist()}, but mean has {k} columns. "
+            "Save as many different names."
+        )
+    for name in ONE_A_ROW:
+        if name in arrays:
+            check_shape(path, name, arrays[name], (n,), f"there are {n} rows")
+    others = {name: array for name, array in arrays.items() if name not in BLOCKS}
+    one_a_row = {name: array for name, array in others.items() if array.shape == (n,)}
+    return ArrayGaussians(ArrayColumns(path, n, one_a_row), tuple(names.tolist()), arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayGaussians:
+    """The Gaussians of a NumPy archive; array_gaussians makes one."""
+
+    columns: ArrayColumns
+    dimensions: tuple[str, ...]
+    arrays: Mapping[str, AnyArray]
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Names of the arrays that make up means, covariances and truth."""
+        return frozenset(BLOCKS)
+
+    def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
+        positions = np.array([self.dimensions.index(name) for name in names])
+        block, arrays = np.ix_(rows, positions), self.arrays
+        mean = arrays["mean"][block].astype(np.float64)
+        truth = np.full(mean.shape, np.nan)
+        if "gt" in arrays:
+            truth = arrays["gt"][block].astype(np.float64)
+        if "cov" in arrays:
+            full = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
+            self._check_symmetry(full, rows)
+            return Gaussians(mean, full, False, truth)
+        # Not a product with the identity: 0 · inf would spread NaN.
+        covariance = np.zeros((*mean.shape, positions.size))
+        diagonal = np.arange(positions.size)
+        if "var" in arrays:
+            covariance[:, diagonal, diagonal] = arrays["var"][block]
+        else:
+            deviation = arrays["std"][block].astype(np.float64)
+            covariance[:, diagonal, diagonal] = deviation * np.abs(deviation)
+        return Gaussians(mean, covariance, True, truth)
+
+    def _check_symmetry(self, covariance: FloatArray, rows: IntArray) -> None:
+        transposed = covariance.transpose(0, 2, 1)
+        with np.errstate(invalid="ignore"):
+            sigma = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+            allowed = _ASYMMETRY * sigma[:, :, None] * sigma[:, None]
+            skewed = (np.abs(covariance - transposed) > allowed).any(axis=(1, 2))
+        if skewed.any():
+            row = rows[int(np.argmax(skewed))]
+            raise RecordingError(
+                f"{self.columns.path}: cov[{row}] is not symmetric ({np.count_nonzero(skewed)} of "
+                f"{rows.size} rows). Save (cov + cov transposed) / 2."
+            )
+        covariance += transposed.copy()
+        covariance /= 2

@@ -1,0 +1,127 @@
+"""Verdicts: the interval holds what it promises from the fewest tracks on, and words follow it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from monitor.frames.space import FloatArray
+from monitor.statistics.verdicts import (
+    FEWEST_TRACKS,
+    Finding,
+    mean_interval,
+    ratio_interval,
+    verdicts,
+)
+
+ROWS, DRIVES = 20, 500
+
+
+def errors(rng: np.random.Generator, tracks: int, kind: str) -> FloatArray:
+    """(DRIVES, tracks, ROWS) errors of mean square 1, half of it a bias of their track.
+
+    The other half is correlated by 0.9 from row to row, with tails of t5 or t3, or a scale that
+    the rows of a track share.
+    """
+    noise = rng.standard_normal((DRIVES, tracks, ROWS))
+    noise[..., 1:] *= math.sqrt(1 - 0.9**2)
+    noise = lfilter([1], [1, -0.9], noise, axis=-1)
+    if kind in ("t5", "t3"):
+        degrees = int(kind[1])
+        # A t of d degrees has the variance d / (d − 2).
+        noise *= np.sqrt((degrees - 2) / rng.chisquare(degrees, noise.shape))
+    elif kind == "scale":
+        noise *= np.exp(0.5 * rng.standard_normal((DRIVES, tracks, 1)) - 0.25)
+    bias = rng.standard_normal((DRIVES, tracks, 1))
+    drawn: FloatArray = np.sqrt(0.5) * (noise + bias)
+    return drawn
+
+
+def coverage(tracks: int, kind: str) -> float:
+    """The share of drives whose interval of 95 % holds the true mean square."""
+    rng = np.random.default_rng(tracks)
+    squares = errors(rng, tracks, kind) ** 2
+    cluster = np.repeat(np.arange(tracks), ROWS)
+    ends = np.array([ratio_interval(drive.ravel(), cluster) for drive in squares])
+    return float(((ends[:, 0] <= 1) & (ends[:, 1] >= 1)).mean())
+
+
+@pytest.mark.parametrize("tracks", [FEWEST_TRACKS, 15, 30, 200])
+def test_the_interval_covers_what_it_says_from_the_fewest_tracks_on(tracks):
+    assert 0.92 <= coverage(tracks, "t5") <= 0.98
+
+
+@pytest.mark.parametrize("kind", ["t3", "scale"])
+def test_heavier_tails_and_shared_scales_cost_little_of_it(kind):
+    # Reported, not promised: errors of t3 have no fourth moment.
+    assert 0.88 <= coverage(FEWEST_TRACKS, kind) <= 0.98
+
+
+def test_the_interval_is_the_jackknife_of_the_logarithm_by_hand():
+    values, cluster = np.array([1.0, 3.0, 2.0, 6.0]), np.array([0, 0, 1, 2])
+    left_out = np.log([8 / 2, 10 / 3, 6 / 3])
+    deviation = math.sqrt(2 / 3 * np.sum((left_out - left_out.mean()) ** 2))
+    # Student's t at 0.975 with 1 degree of freedom: (4²/6 − 1)/2 is less than that.
+    reach = 12.7062047 * deviation
+    lower, upper = ratio_interval(values, cluster)
+    assert lower == pytest.approx(3 * math.exp(-reach))
+    assert lower * upper == pytest.approx(9)
+
+
+def test_one_track_alone_has_no_interval():
+    assert all(map(math.isnan, ratio_interval(np.ones(5), np.zeros(5, int))))
+    assert all(map(math.isnan, mean_interval(np.ones(5), np.zeros(5, int))))
+
+
+def judged(factor: float, tracks: int = 50, bias: float = 0.0, tracked: bool = True):
+    rng = np.random.default_rng(1)
+    error = factor * rng.standard_normal((tracks * ROWS, 1)) + bias
+    track = np.repeat(np.arange(tracks), ROWS) if tracked else None
+    (verdict,) = verdicts(("x",), ("m",), error, np.ones_like(error), track, "Car")
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("factor", "finding", "matters", "words"),
+    [
+        (2.0, Finding.OVERCONFIDENT, True, "Car, x: overconfident, σ is 1.9"),
+        (1.25, Finding.OVERCONFIDENT, False, "Car, x: slightly overconfident, σ is 1.2"),
+        (1.0, Finding.CALIBRATED, False, "Car, x: calibrated, errors are"),
+        (0.5, Finding.UNDERCONFIDENT, True, "Car, x: underconfident, σ is 2.0"),
+    ],
+)
+def test_the_finding_is_what_both_ends_of_the_interval_say(factor, finding, matters, words):
+    verdict = judged(factor)
+    assert (verdict.finding, verdict.matters) == (finding, matters)
+    assert verdict.sentence.startswith(words)
+    assert "95 %: " in verdict.sentence
+    assert "1,000 rows of 50 tracks are worth " in verdict.sentence
+    lower, upper = verdict.interval
+    assert lower < verdict.factor < upper
+
+
+def test_too_few_tracks_say_nothing_however_large_the_factor():
+    verdict = judged(5.0, tracks=FEWEST_TRACKS - 1)
+    assert verdict.finding is Finding.UNKNOWN
+    assert f"at least {FEWEST_TRACKS} tracks are needed" in verdict.sentence
+
+
+def test_rows_without_tracks_are_independent_and_that_is_said():
+    verdict = judged(2.0, tracked=False)
+    assert verdict.tracks is None
+    assert "taken as independent since no row names its track" in verdict.sentence
+
+
+def test_a_bias_is_told_with_its_sign_and_unit():
+    assert "the mean is off by -2" in judged(1.0, bias=-2.0).sentence
+    assert "off by" not in judged(1.0).sentence
+
+
+def test_errors_of_zero_are_no_division_by_zero():
+    (verdict,) = verdicts(("x",), ("",), np.zeros((50, 1)), np.ones((50, 1)), np.arange(50))
+    assert verdict.factor == 0
+    assert verdict.as_json()["sigma_factor_interval"] == [None, None]
+    assert verdict.sentence
