@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
@@ -77,27 +78,54 @@ SHORTEST, LONGEST = 16, 4096  # characters of a token
 MOST_TOKENS = 16  # in one file
 _TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
 
-# Bytes; deploy/sidecar.toml has 16,000.
+# Bytes; deploy/sidecar.toml has 16,000, a chain of certificates some ten thousand.
 LARGEST_FILE = 1 << 20
 
 
-def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
-    """Reads the tokens of a file, one a line. Raises ValueError, which never shows a token."""
-    tokens = tuple(line.strip() for line in data.splitlines() if line.strip())
+class InvalidConfiguration(ValueError):
+    """A configuration file cannot be used; the message names key, value and remedy."""
+
+
+def read_file(path: str | Path, name: str) -> bytes:
+    """Reads a small file. Raises InvalidConfiguration, which begins with the name."""
+    try:
+        # First: to open a pipe that nobody writes to would block for ever.
+        if not S_ISREG(Path(path).stat().st_mode):
+            raise InvalidConfiguration(f"{name} is no regular file: name one.")
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"{name} cannot be read ({error.strerror}). Check the path, and who may read it."
+        ) from None
+    if len(data) > LARGEST_FILE:
+        raise InvalidConfiguration(
+            f"{name} has more than {LARGEST_FILE} bytes: it is something else."
+        )
+    return data
+
+
+def read_tokens(path: str, name: str) -> tuple[bytes, ...]:
+    """Reads the tokens of a file, one a line.
+
+    Raises InvalidConfiguration, which begins with the name and never shows a token.
+    """
+    tokens = tuple(line.strip() for line in read_file(path, name).splitlines() if line.strip())
     if not tokens:
-        raise ValueError(f"'{path}' holds no token: write one into its first line.")
+        raise InvalidConfiguration(f"{name} holds no token: write one into its first line.")
     if len(tokens) > MOST_TOKENS:
-        raise ValueError(f"'{path}' has {len(tokens)} lines with tokens, at most {MOST_TOKENS}.")
+        raise InvalidConfiguration(
+            f"{name} has {len(tokens)} lines with tokens, at most {MOST_TOKENS}."
+        )
     for number, token in enumerate(tokens, 1):
+        fault = ""
         if not _TOKEN.issuperset(token):
-            raise ValueError(
-                f"'{path}': token {number} has characters other than letters, digits and "
-                "-._~+/=. `openssl rand -hex 32` makes one."
-            )
-        if not SHORTEST <= len(token) <= LONGEST:
-            raise ValueError(
-                f"'{path}': token {number} has {len(token)} characters, not {SHORTEST} to "
-                f"{LONGEST}. `openssl rand -hex 32` makes one."
+            fault = "characters other than letters, digits and -._~+/="
+        elif not SHORTEST <= len(token) <= LONGEST:
+            fault = f"{len(token)} characters, not {SHORTEST} to {LONGEST}"
+        if fault:
+            raise InvalidConfiguration(
+                f"{name}: token {number} has {fault}. `openssl rand -hex 32` makes one."
             )
     return tokens
 
@@ -589,10 +617,6 @@ class PendingConfig(Section):
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
-class InvalidConfiguration(ValueError):
-    """A configuration file cannot be used; the message names key, value and remedy."""
-
-
 class Mode(StrEnum):
     """The estimates that are forwarded."""
 
@@ -895,23 +919,9 @@ def load(path: str | Path) -> Config:
     Raises InvalidConfiguration, which names every offending key.
     """
     try:
-        if not Path(path).is_file() and Path(path).exists():
-            raise InvalidConfiguration(f"the configuration {path} is no regular file: name one.")
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise InvalidConfiguration(
-                f"the configuration {path} has more than {LARGEST_FILE} bytes: name another file."
-            )
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"cannot read the configuration {path}: {error.strerror}. Check the path."
-        ) from None
+        settings = tomllib.loads(read_file(path, f"the configuration {path}").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InvalidConfiguration(f"{path} is not UTF-8 text: {error}.") from None
-    try:
-        settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
     return checked(settings, str(path))

@@ -17,45 +17,24 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 
-from monitor.config import InvalidConfiguration, SecurityConfig, read_tokens
+from monitor.config import InvalidConfiguration, SecurityConfig, read_file, read_tokens
 from monitor.frames.status import Counters
 from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
 
 log = logging.getLogger(__name__)
 
-# Bytes; a chain of certificates has some ten thousand.
-LARGEST = 2**20
 _SCHEME = "bearer "
 
 # Health calls at a time, besides max_calls, so that a full sidecar still says that it lives.
 MOST_PROBES = 64
 PROBES_END = "end some that watch the health."
 _HEALTH = "/grpc.health.v1.Health/"
-
-
-def read_private(path: str, key: str) -> bytes:
-    """Reads a small file. Raises InvalidConfiguration, which names the key of [security]."""
-    try:
-        # First: to open a pipe that nobody writes to would block for ever.
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise InvalidConfiguration(f"[security] {key} = '{path}' is no regular file: name one.")
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"[security] {key} = '{path}' cannot be read ({error.strerror}). Check the path, and "
-            "that the user of the sidecar may read it."
-        ) from None
-    if len(data) > LARGEST:
-        raise InvalidConfiguration(
-            f"[security] {key} = '{path}' has more than {LARGEST} bytes: it is something else."
-        )
-    return data
 
 
 def warn_of_readers(path: str, key: str) -> None:
@@ -76,15 +55,8 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-class NotAuthenticated(PermissionError):
-    """A call shows no token that is known."""
-
-
 class NotPermitted(PermissionError):
-    """The token of a call is known, and is for something else."""
-
-
-Digests = dict[Right, tuple[bytes, ...]]
+    """A call shows no token that is known, or one that is for something else: a code and a text."""
 
 
 @dataclass(slots=True)
@@ -92,7 +64,7 @@ class Tokens:
     """The accepted tokens, from the last contents of the files that could be used."""
 
     settings: SecurityConfig
-    _digests: Digests = field(init=False)
+    _digests: dict[Right, tuple[bytes, ...]] = field(init=False)
     _complaints: dict[Right, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,7 +79,7 @@ class Tokens:
             )
 
     def check(self, right: Right, authorization: Iterable[str | bytes]) -> None:
-        """Raises NotAuthenticated or NotPermitted if the token lacks the right.
+        """Raises NotPermitted if the token lacks the right.
 
         authorization  the values of the headers of this name
         """
@@ -121,11 +93,13 @@ class Tokens:
             if sum(hmac.compare_digest(digest, one) for one in digests)
         ]
         if not held:
-            raise NotAuthenticated("authorization: the bearer token is not known here.")
+            text = "authorization: the bearer token is not known here."
+            raise NotPermitted(grpc.StatusCode.UNAUTHENTICATED, text)
         if right not in held and Right.ADMIN not in held:
             raise NotPermitted(
+                grpc.StatusCode.PERMISSION_DENIED,
                 f"authorization: this call needs the right '{right}', and the bearer token is for "
-                f"'{', '.join(held)}'."
+                f"'{', '.join(held)}'.",
             )
 
     def look_again(self) -> None:
@@ -150,12 +124,8 @@ class Tokens:
         return self.settings.token_files.get(_key(right), "")
 
     def _read(self, right: Right) -> tuple[bytes, ...]:
-        path, key = self._path(right), _key(right)
-        data = read_private(path, key)
-        try:
-            tokens = read_tokens(data, path)
-        except ValueError as error:
-            raise InvalidConfiguration(f"[security] {key} = {error}") from None
+        path = self._path(right)
+        tokens = read_tokens(path, f"[security] {_key(right)} = '{path}'")
         return tuple(hashlib.sha256(token).digest() for token in tokens)
 
 
@@ -164,14 +134,13 @@ def _key(right: Right) -> str:
 
 
 def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
-    """Hashes the token of a call. Raises NotAuthenticated without one."""
+    """Hashes the token of a call. Raises NotPermitted without one."""
     value = headers[0] if len(headers) == 1 else ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if text[: len(_SCHEME)].lower() != _SCHEME:
-        raise NotAuthenticated(
-            "authorization: this call needs a bearer token, and shows "
-            f"{'none' if not headers else 'something else'}."
-        )
+        shown = "something else" if headers else "none"
+        text = f"authorization: this call needs a bearer token, and shows {shown}."
+        raise NotPermitted(grpc.StatusCode.UNAUTHENTICATED, text)
     return hashlib.sha256(text[len(_SCHEME) :].strip().encode()).digest()
 
 
@@ -210,12 +179,11 @@ def read_pem(settings: SecurityConfig) -> Pem:
 
 
 def _read(settings: SecurityConfig) -> Pem:
-    authority = settings.client_authority
-    return Pem(
-        read_private(settings.certificate, "certificate"),
-        read_private(settings.key, "key"),
-        read_private(authority, "client_authority") if authority else b"",
+    certificate, key, authority = (
+        read_file(path, f"[security] {of} = '{path}'") if (path := getattr(settings, of)) else b""
+        for of in ("certificate", "key", "client_authority")
     )
+    return Pem(certificate, key, authority)
 
 
 def _check(settings: SecurityConfig) -> None:
@@ -340,13 +308,11 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         shown = (value for key, value in metadata if key == "authorization")
         try:
             self.tokens.check(right, shown)
-        except NotAuthenticated as error:
-            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, str(error), right)
         except NotPermitted as error:
-            return self._refusing(grpc.StatusCode.PERMISSION_DENIED, str(error), right)
+            return self._refusing(right, *error.args)
         return await continuation(handler_call_details)
 
-    def _refusing(self, code: grpc.StatusCode, text: str, right: Right) -> grpc.RpcMethodHandler:
+    def _refusing(self, right: Right, code: grpc.StatusCode, text: str) -> grpc.RpcMethodHandler:
         refused = self.counters.refuse_call(code.name.lower())
         if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             log.warning(
@@ -361,7 +327,7 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Room:
     """Limits the calls at a time.
 
@@ -395,26 +361,18 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships
 
     calls: Room
     probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
-    # By method: its handler, and the handler that counts it. Unknown methods have none.
-    _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
-        default_factory=dict
-    )
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
         """Returns the handler, which takes a place while it works."""
-        method = handler_call_details.method
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        known = self._counted.get(method)
-        if known is None or known[0] is not handler:
-            room = self.probes if method.startswith(_HEALTH) else self.calls
-            known = self._counted[method] = (handler, _counted(handler, room))
-        return known[1]
+        probes = handler_call_details.method.startswith(_HEALTH)
+        room = self.probes if probes else self.calls
+        return handler and _counted(handler, room)
 
 
+@lru_cache(maxsize=64)  # more than there are methods
 def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandler:
     """Wraps a handler so that only so many calls run at a time."""
     name = (
