@@ -26,7 +26,7 @@ from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.service.admin import AdminService, StateService
 from monitor.service.exposition import build
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.service.host import Host, keep_freed_memory
 from monitor.service.http import Endpoint, Exporting
 from monitor.service.metrics import Snapshot

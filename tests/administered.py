@@ -24,7 +24,7 @@ from monitor.promotion.records import (
 )
 from monitor.service.admin import AdminService
 from monitor.service.calls import guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.wire.requests import WireLimits
 from tests.served import ADMIN, PATIENCE
 

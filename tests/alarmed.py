@@ -26,7 +26,7 @@ from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
 from monitor.service.calls import MONITOR, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.wire.requests import WireLimits
 from tests.served import PATIENCE
 

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from monitor.config import ServerConfig
 from monitor.service.admin import AdminService, StateService
 from monitor.service.calls import ADMIN, MONITOR, Handler, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.service.security import (
     MOST_PROBES,
     Authorisation,

@@ -12,7 +12,7 @@ from monitor.frames.frame import Header
 from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
 from monitor.service.calls import MONITOR, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import encode_header
 from monitor.wire.requests import WireLimits

@@ -22,7 +22,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.service import admin
 from monitor.service.admin import StateService
 from monitor.service.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.sidecar import Sidecar
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
