@@ -9,8 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import grpc
 
@@ -83,32 +82,20 @@ class Session:
     stuck: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """An answer that may have to wait."""
-
-    stream: str
-    frame_id: int | None
-    answer: TruthAnswer
-    sequence: int
+# Stream, number of the frame, and an answer that may have to wait for its sequence.
+_Answered: TypeAlias = tuple[str, int | None, TruthAnswer]
 
 
 @dataclass(slots=True)
 class TruthStream:
-    """One call.
+    """One call of ReportGroundTruth: answers in order, each when it outlives a crash.
 
-    fold_some  a step of the statistics
-    pause      waits until the next message may be read
-    turn       waits until it may be answered
+    Reading goes on meanwhile, so that the labels of many frames share one write to the disk.
     """
 
-    pipeline: Pipeline
-    limits: WireLimits
+    service: Service
     context: Context
     session: Session
-    fold_some: Callable[[], None]
-    pause: Callable[[], Awaitable[None]]
-    turn: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
         """Answers labels until the client or the server has enough."""
@@ -133,69 +120,71 @@ class TruthStream:
     async def _read(
         self, answers: asyncio.Queue[_Answered | None], writing: asyncio.Task[None]
     ) -> None:
+        pace, share, drift = Pace(), Share(), self.service.pipeline.drift
         while not self.session.draining and not writing.done():
             self.session.reading = True
-            await self.pause()
+            # Without this wait the watch over drift would leave labels out, by load.
+            if drift.behind:
+                await in_steps(drift.catch_up())
+            await self.service.keep_pace(pace)
             data = await self.context.read()
             self.session.reading = False
             if data is grpc.aio.EOF:
                 return
-            await self.turn()
-            await _put(answers, await self._answer_or_apology(data), writing)
-            self.fold_some()
+            await self.service.turns.take(share)
+            stream, frame_id, answer = await self._answer_or_apology(data)
+            # A label that is known already may not be on the disk yet.
+            sequence = answer.sequence or self.service.pipeline.ledger.sequence
+            await _put(answers, (stream, frame_id, replace(answer, sequence=sequence)), writing)
+            self.service.fold_some()
 
     async def _write(self, answers: asyncio.Queue[_Answered | None]) -> None:
         while (answered := await answers.get()) is not None:
-            durable = await self.pipeline.journal.durable(answered.sequence)
-            answer = replace(answered.answer, durable=durable)
-            reply = encode_truth_response(answered.stream, answered.frame_id, answer)
+            stream, frame_id, answer = answered
+            durable = await self.service.pipeline.journal.durable(answer.sequence)
+            reply = encode_truth_response(stream, frame_id, replace(answer, durable=durable))
             self.session.writing_since = time.monotonic()
             await send(self.context, reply)
             self.session.writing_since = None
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
         """Answers a message; if that fails, the answer says so, and the stream lives."""
-        with contained(self.pipeline.counters, log, "labels were not answered"):
+        with contained(self.service.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
         notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
-        return self._answered("", None, TruthAnswer(TruthAccount(), (notice,)))
+        return "", None, TruthAnswer(TruthAccount(), (notice,))
 
     async def _answer(self, data: bytes) -> _Answered:
-        labels = decode_truth_request(data, self.limits)
+        pipeline = self.service.pipeline
+        labels = decode_truth_request(data, self.service.limits)
         if isinstance(labels, Refusal):
-            self.pipeline.counters.frames_refused[labels.reason] += 1
-            refused = TruthAnswer(TruthAccount(), (labels,))
-            return self._answered("", None, refused)
+            pipeline.counters.frames_refused[labels.reason] += 1
+            return "", None, TruthAnswer(TruthAccount(), (labels,))
         answer = await self._reported(labels)
-        stream = self.pipeline.streams.get(labels.stream)
+        stream = pipeline.streams.get(labels.stream)
         if stream is not None:
             stream.seen.labels(answer.account.matched, time.monotonic_ns())
-        return self._answered(labels.stream, labels.frame_id, answer)
-
-    def _answered(self, stream: str, frame_id: int | None, answer: TruthAnswer) -> _Answered:
-        # A label that is known already may not be on the disk yet.
-        sequence = answer.sequence or self.pipeline.ledger.sequence
-        return _Answered(stream, frame_id, answer, sequence)
+        return labels.stream, labels.frame_id, answer
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
-        found: Kept | None = None
+        pipeline, found = self.service.pipeline, None
         while True:
-            answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
+            answer = pipeline.report(labels, found, await self._ahead(labels, found))
             if not isinstance(answer, Search):
                 return answer
             # Labels of the frame may come while it is looked for: then the disk has more the next
             # time. If it has not, they were never written.
             seen = -1 if found is None else last_of(found)
             where = answer.stream, answer.frame_id, answer.partition
-            found = await self.pipeline.journal.find(*where)
+            found = await pipeline.journal.find(*where)
             if found is None or last_of(found) <= seen:
-                self.pipeline.remember_answered()
-                return self.pipeline.ledger.in_vain(labels)
+                pipeline.remember_answered()
+                return pipeline.ledger.in_vain(labels)
 
     async def _ahead(self, labels: ReceivedTruth, found: Kept | None) -> Ahead | None:
         """Does heavy matching off the loop; if that fails, the report does it."""
-        self.pipeline.remember_answered()
-        heavy = self.pipeline.ledger.heavy(labels, found)
+        self.service.pipeline.remember_answered()
+        heavy = self.service.pipeline.ledger.heavy(labels, found)
         if heavy is None:
             return None
         last, matching = heavy
@@ -348,25 +337,13 @@ class Service:
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
-        pace = Pace()
-
-        async def pause() -> None:
-            # Without this wait the watch over drift would leave labels out, by load.
-            if self.pipeline.drift.behind:
-                await in_steps(self.pipeline.drift.catch_up())
-            await self._keep_pace(pace)
 
         async def talk(session: Session) -> None:
-            stream = TruthStream(
-                *(self.pipeline, self.limits, context, session, self._fold_some),
-                pause,
-                partial(self.turns.take, Share()),
-            )
-            await stream.run()
+            await TruthStream(self, context, session).run()
 
         await self._in_session(context, talk)
 
-    async def _keep_pace(self, pace: Pace) -> None:
+    async def keep_pace(self, pace: Pace) -> None:
         """Waits until a stream may be read again; a reload may change how often that is."""
         per_second = self.pipeline.config.server.max_messages_per_second
         if delay := pace.delay(time.monotonic(), per_second):
@@ -380,7 +357,7 @@ class Service:
             pace = Pace()
             while not session.draining:
                 session.reading = True
-                await self._keep_pace(pace)
+                await self.keep_pace(pace)
                 data = await context.read()
                 session.reading = False
                 if data is grpc.aio.EOF:
@@ -428,9 +405,9 @@ class Service:
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""
         self.pipeline.remember_answered()
-        self._fold_some()
+        self.fold_some()
 
-    def _fold_some(self) -> None:
+    def fold_some(self) -> None:
         """Takes a step of the statistics between two frames; a fault of it ends no stream."""
         with contained(self.pipeline.counters, log, "matched detections were not counted"):
             self.pipeline.live.fold_some()

@@ -14,6 +14,7 @@ import pytest
 from monitor.frames.frame import FrameAnswer
 from monitor.frames.space import Space
 from monitor.recalibration.selection import IDENTITY
+from monitor.service import handlers
 from monitor.v1 import frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import encode_frame, encode_header, encode_truth
