@@ -1,5 +1,8 @@
 """The configuration: frozen settings with their defaults, checked together. deploy/sidecar.toml
 lists every key; nothing here applies a setting.
+
+When it is read again, reloadable keys are taken, and the others wait for a restart. Certificates and
+tokens are read again by `security`.
 """
 
 from __future__ import annotations
@@ -8,8 +11,8 @@ import ipaddress
 import re
 import string
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from stat import S_ISREG
@@ -967,3 +970,67 @@ def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
     harmless = isinstance(value, bool | int | float)
     hidden = isinstance(value, dict) or (fault == "extra_forbidden" and not harmless)
     return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "
+
+
+# By section, the keys that a reload takes. No kept number depends on one of them: bins, slices,
+# windows, folders and addresses stay those of the start.
+RELOADABLE: dict[str, tuple[str, ...]] = {
+    section: settings.reloadable() for section, settings in Config() if settings.reloadable()
+}
+
+
+class Outcome(StrEnum):
+    """The outcome of reading a configuration again."""
+
+    APPLIED = "applied"  # a key has changed, and is active
+    UNCHANGED = "unchanged"  # no key has changed that can be taken while the sidecar runs
+    REFUSED = "refused"  # the configuration cannot be used; all is as it was
+
+
+@dataclass(slots=True)
+class Reloads:
+    """Counts the reloads since the start.
+
+    path     of the configuration file, as it was given; empty: there is none
+    waiting  keys that wait for a restart, as of the last reload that could be used
+    refused  why the last reload could not be used; empty: it could
+    """
+
+    path: str = ""
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    waiting: tuple[str, ...] = ()
+    refused: str = ""
+
+    def refuse(self, why: str) -> None:
+        """Counts a reload that could not be used."""
+        self.outcomes[Outcome.REFUSED] += 1
+        self.refused = why
+
+    def take(self, changed: Sequence[str], waiting: Sequence[str]) -> None:
+        """Counts a reload that could be used; the keys are those of reloaded()."""
+        self.outcomes[Outcome.APPLIED if changed else Outcome.UNCHANGED] += 1
+        self.waiting, self.refused = tuple(waiting), ""
+
+
+def reloaded(running: Config, read: Config) -> tuple[Config, list[str], list[str]]:
+    """Takes the reloadable keys of a configuration that was read again.
+
+    returns  the configuration to be active from now on; as section.key, the keys whose values are
+             new and active, and those whose new values wait for a restart
+
+    Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
+    """
+    before, merged = running.model_dump(), read.model_dump()
+    changed: list[str] = []
+    waiting: list[str] = []
+    for section, values in merged.items():
+        for key, value in values.items():
+            old = before[section][key]
+            if value != old and key in RELOADABLE.get(section, ()):
+                changed.append(f"{section}.{key}")
+                continue
+            values[key] = old
+            if value != old:
+                waiting.append(f"{section}.{key}")
+    source = "read again, with what only a restart would change"
+    return checked(merged, source), changed, waiting

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from monitor.config import Reloads
 from monitor.drift.alarms import (
     AlarmCount,
     Counted,
@@ -22,7 +23,6 @@ from monitor.pipeline.restart import Resumption
 from monitor.promotion.records import TrialStanding
 from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
-from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 from monitor.statistics.observations import finished
 from tests.journals import unkept

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from monitor import __version__
+from monitor.config import Reloads
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
@@ -27,7 +28,6 @@ from monitor.recalibration.class_selection import (
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
-from monitor.service.reload import Reloads
 from monitor.store.documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import (

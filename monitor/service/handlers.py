@@ -13,6 +13,7 @@ from typing import NoReturn, TypeAlias
 
 import grpc
 
+from monitor.config import Reloads
 from monitor.frames.detections import Reason
 from monitor.frames.frame import (
     FrameAnswer,
@@ -44,7 +45,6 @@ from monitor.service.calls import (
     refuse_call,
     send,
 )
-from monitor.service.reload import Reloads
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.store.entries import Kept

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
+from monitor.config import Reloads
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.frames.detections import PASSED_THROUGH, Reason
@@ -29,7 +30,6 @@ from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialState
 from monitor.service.exposition import JOINT, Row, bins, family, histogram, outcomes, single
 from monitor.service.log import LogCounts
-from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 from monitor.store.journal import Journal

@@ -3,10 +3,8 @@
 import asyncio
 from typing import Any
 
-from monitor.config import Config, StateConfig, checked
-from monitor.service.host import Host
-from monitor.service.reload import RELOADABLE, reloaded
-from monitor.sidecar import Sidecar
+from monitor.config import RELOADABLE, Config, StateConfig, checked, reloaded
+from monitor.sidecar import Host, Sidecar
 from monitor.wire.messages import Health
 
 
