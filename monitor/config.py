@@ -1,8 +1,8 @@
 """The configuration: frozen settings with their defaults, checked together. deploy/sidecar.toml
 lists every key; nothing here applies a setting.
 
-When it is read again, reloadable keys are taken, and the others wait for a restart. Certificates and
-tokens are read again by `security`.
+When it is read again, reloadable keys are taken, and the others wait for a restart. Certificates
+and tokens are read again by `security`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -330,7 +329,7 @@ class TrackerConfig(Section):
     @classmethod
     def _reachable(cls, address: str) -> str:
         found = _ADDRESS.fullmatch(address)
-        if found is None or int(found[1] or 1) not in range(1, 65536):
+        if found is None or not 1 <= int(found[1] or 1) <= 65535:
             raise ValueError("must be host:port, such as 127.0.0.1:50052, or unix:path")
         return address
 
@@ -810,7 +809,7 @@ class StateConfig(Section):
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
-# Keys of the version before, and the section that names them still.
+# Keys of the version before, in whose place is [state].
 _OLD_PATHS = {"snapshot": "path", "drift": "path", "promotion": "folder", "pending": "folder"}
 _OLD_PERIODS = {"snapshot": "every_seconds", "drift": "every_seconds"}
 
@@ -824,25 +823,20 @@ def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str
         name: dict(keys) if isinstance(keys, dict) else keys for name, keys in settings.items()
     }
     old: dict[str, Any] = {}
-    for moved in (_OLD_PATHS, _OLD_PERIODS):
-        for section, key in moved.items():
-            keys = found.get(section)
-            if isinstance(keys, dict) and key in keys:
-                old[f"[{section}] {key}"] = value = keys.pop(key)
-                if moved is _OLD_PATHS and not isinstance(value, str):
-                    raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
+    for section, key in (*_OLD_PATHS.items(), *_OLD_PERIODS.items()):
+        keys = found.get(section)
+        if isinstance(keys, dict) and key in keys:
+            old[f"[{section}] {key}"] = value = keys.pop(key)
+            if key != "every_seconds" and not isinstance(value, str):
+                raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
     if found.get("snapshot") == {}:
         del found["snapshot"]
     state = found.setdefault("state", {})
     if isinstance(state, dict):
-        paths = [old.get(f"[{section}] {key}") for section, key in _OLD_PATHS.items()]
-        periods = [
-            old[f"[{section}] {key}"]
-            for section, key in _OLD_PERIODS.items()
-            if f"[{section}] {key}" in old
-        ]
+        periods = [value for key, value in old.items() if key.endswith("every_seconds")]
         if periods:
             state.setdefault("every_seconds", periods[0])
+        paths = [old.get(f"[{section}] {key}") for section, key in _OLD_PATHS.items()]
         if paths == [""] * len(paths) and "folder" not in state:
             state["folder"] = ""
         elif old.get("[pending] folder") == "":
@@ -878,16 +872,6 @@ class Config(Section):
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
     _old: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _understands_old_keys(cls, settings: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(settings, dict):
-            return read(settings)
-        settings, old = without_old_keys(settings)
-        config = read(settings)
-        config._old.update(old)
-        return config
 
     @property
     def old_keys(self) -> Mapping[str, Any]:
@@ -947,15 +931,20 @@ def checked(settings: dict[str, Any], source: str) -> Config:
     settings  by section and key
     """
     try:
-        return Config.model_validate(settings)
+        settings, old = without_old_keys(settings)
+        config = Config.model_validate(settings)
+        config._old.update(old)
+        return config
     except ValidationError as error:
         findings = "; ".join(
             f"{_where(item['loc'], item['input'], item['type'])}{item['msg']}"
             for item in error.errors()
         )
-        raise InvalidConfiguration(
-            f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
-        ) from None
+    except ValueError as error:
+        findings = f"Value error, {error}"
+    raise InvalidConfiguration(
+        f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
+    )
 
 
 def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:

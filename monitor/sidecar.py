@@ -120,7 +120,8 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Tells that the start, or a reload, is over, with a line for operators."""
-        self._change(f"READY=1\nSTATUS={_line(status)}")
+        # Line ends would each begin an assignment of its own.
+        self._change(f"READY=1\nSTATUS={' '.join(status.split())[:MOST_CHARACTERS]}")
 
     def reloading(self, monotonic_us: int) -> None:
         """Tells that a reload began at that moment of CLOCK_MONOTONIC, in µs."""
@@ -139,9 +140,7 @@ class ServiceManager:
 
     def _change(self, message: str) -> None:
         # Only the newest state counts: an older one that was not sent is forgotten.
-        self._owed = ""
-        if not self._send(message):
-            self._owed = message
+        self._owed = "" if self._send(message) else message
 
     def _send(self, message: str) -> bool:
         """Returns False if somebody listens and the message could not be sent."""
@@ -184,11 +183,6 @@ def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     if watched != str(pid) or not re.fullmatch("[0-9]{1,19}", microseconds):
         return None
     return int(microseconds) / 2e6 or None
-
-
-def _line(text: str) -> str:
-    """Removes line ends, each of which would begin an assignment of its own."""
-    return " ".join(text.split())[:MOST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
