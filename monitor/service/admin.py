@@ -7,8 +7,9 @@ has frames to answer meanwhile. Clocks are arguments.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from google.protobuf.message import DecodeError
 
@@ -117,8 +118,10 @@ class StateService:
         self.pipeline.remember_answered()
         state = await in_steps(self.pipeline.live.state_in_steps())
         patience = self.pipeline.config.server.write_timeout_seconds
+        field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
         parts = serialised(StoredState(state, self.pipeline.newer))
-        while (message := await asyncio.to_thread(_next_answer, parts)) is not None:
+        messages = (framed(field_number, part) for part in parts)
+        while (message := await asyncio.to_thread(next, messages, None)) is not None:
             try:
                 async with asyncio.timeout(patience):
                     await send(context, message)
@@ -130,7 +133,8 @@ class StateService:
     async def import_statistics(self, requests: AsyncIterator[bytes], _: Context) -> bytes:
         """PerceptionMonitor.ImportStatistics: all parts, or none of them."""
         async with self._one_at_a_time:
-            stored = await asyncio.to_thread(_decoded, await _gathered(requests))
+            parts = starmap(_part, enumerate(await _gathered(requests)))
+            stored = await asyncio.to_thread(decode, parts)
             newer = joined_unknown(self.pipeline.newer, stored.unknown)
             adding = self.pipeline.live.import_in_steps(stored.state)
             detections, new_slices = await in_steps(adding)
@@ -139,12 +143,6 @@ class StateService:
         return perception_monitor_pb2.ImportStatisticsResponse(
             detections=max(detections, 0), new_slices=new_slices
         ).SerializeToString()
-
-
-def _next_answer(parts: Iterator[bytes]) -> bytes | None:
-    field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
-    part = next(parts, None)
-    return None if part is None else framed(field_number, part)
 
 
 async def _gathered(requests: AsyncIterator[bytes]) -> list[bytes]:
@@ -167,10 +165,6 @@ async def _gathered(requests: AsyncIterator[bytes]) -> list[bytes]:
             "Send all parts and end the stream."
         ) from None
     return found
-
-
-def _decoded(messages: list[bytes]) -> StoredState:
-    return decode(_part(i, data) for i, data in enumerate(messages))
 
 
 def _part(index: int, data: bytes) -> pb.StatisticsState:

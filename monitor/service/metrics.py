@@ -9,7 +9,7 @@ live decisions about them.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
@@ -18,12 +18,11 @@ from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageS
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
-from monitor.frames.status import Counters, Histogram
+from monitor.frames.status import Counters
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.promotions import Promotions
-from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.restart import Resumption
 from monitor.pipeline.streams import TrackReading
 from monitor.pipeline.truth import TruthLedger
@@ -137,41 +136,6 @@ def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding])
     return family("drift_scale_estimate", ((*at, scale) for at, scale in found.items()))
 
 
-def recalibrators(
-    active: Iterable[ActiveRecalibrator],
-    mode: str,
-    promotions: Promotions,
-    factors: Mapping[str, tuple[Factor, ...]],
-) -> Iterator[str]:
-    """Yields the families of recalibrators; `mode` is that of [recalibration].
-
-    factors  on the variances, one a dimension: recalibrated over raw, as last forwarded; by slice
-    """
-    served = ((each.version, each.method, mode, each.output, 1) for each in active)
-    yield family("recalibrator_info", served)
-    counters = promotions.counters
-    yield family("recalibrator_swaps_total", counters.swaps.items())
-    yield family("recalibrator_fits_total", counters.fits.items())
-    yield family("recalibrator_trials_total", counters.trials.items())
-    made = ((name, each.dimension, each.typical) for name, some in factors.items() for each in some)
-    yield family("recalibration_factor", made)
-    # A slice has at most one trial of each state.
-    trials = [((each.slice, str(each.state)), each.evidence) for each in promotions.trials()]
-    bets = (
-        (*at, side, getattr(evidence, f"log10_{side}"))
-        for at, evidence in trials
-        for side in ("better", "worse")
-        # A guard does not bet on "worse": nothing would follow from it.
-        if (side, at[1]) != ("worse", TrialState.GUARD)
-    )
-    yield family("trial_log10_evidence", bets)
-    for measure in ("log10_threshold", "tracks"):
-        rows = ((*at, getattr(evidence, measure)) for at, evidence in trials)
-        yield family(f"trial_{measure}", rows)
-    yield single("recalibrator_pinned", promotions.pinned)
-    yield single("learning_left_out_total", promotions.learning.left_out)
-
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Reasons to refuse a detection, a message or a label; the others let a detection pass.
@@ -199,8 +163,11 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     yield histogram("tracker_seconds", tracker.seconds)
 
 
-def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
-    """Yields the families of what became of detections and labels; delay is of the labels."""
+def _ledger(ledger: TruthLedger, counters: Counters) -> Iterator[str]:
+    """Yields the families of what became of detections and labels."""
+    yield family("ground_truth_total", outcomes(counters.truth))
+    yield single("unmatched_detections_total", counters.unmatched)
+    yield single("dropped_detections_total", counters.dropped)
     counts, shares = dict(ledger.fates.account), ledger.fates.shares
     retracted = counts.pop("retracted")
     counts.pop("predicted")
@@ -218,7 +185,7 @@ def _ledger(ledger: TruthLedger, delay: Histogram) -> Iterator[str]:
     gated, near = (int(shares.counts[name].sum()) for name in ("gated", "near_gate"))
     yield single("gated_matches", gated)
     yield single("near_gate_ratio", _ratio(near, gated))
-    yield histogram("ground_truth_delay_seconds", delay)
+    yield histogram("ground_truth_delay_seconds", counters.truth_delay)
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -296,8 +263,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _service(snapshot),
         _recalibration(snapshot),
         drift(snapshot.drift) if snapshot.drift is not None else (),
-        _labels(snapshot.counters),
-        _ledger(snapshot.pipeline.ledger, snapshot.counters.truth_delay),
+        _ledger(snapshot.pipeline.ledger, snapshot.counters),
         _disk(snapshot),
         _tracks(snapshot.pipeline.tracks()),
         forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
@@ -349,18 +315,38 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
     yield family("uncertain_detections_total", ((by.name.lower(), count) for by, count in found))
     yield family("class_recalibrations_total", outcomes(counters.class_recalibrations))
     mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.active()
-    yield from recalibrators(active, mode, snapshot.promotions, snapshot.factors)
+    served = ((each.version, each.method, mode, each.output, 1) for each in active)
+    yield family("recalibrator_info", served)
+    promotions = snapshot.promotions
+    for name in ("swaps", "fits", "trials"):
+        counts = getattr(promotions.counters, name)
+        yield family(f"recalibrator_{name}_total", counts.items())
+    made = (
+        (name, each.dimension, each.typical)
+        for name, some in snapshot.factors.items()
+        for each in some
+    )
+    yield family("recalibration_factor", made)
+    # A slice has at most one trial of each state.
+    trials = [((each.slice, str(each.state)), each.evidence) for each in promotions.trials()]
+    bets = (
+        (*at, side, getattr(evidence, f"log10_{side}"))
+        for at, evidence in trials
+        for side in ("better", "worse")
+        # A guard does not bet on "worse": nothing would follow from it.
+        if (side, at[1]) != ("worse", TrialState.GUARD)
+    )
+    yield family("trial_log10_evidence", bets)
+    for measure in ("log10_threshold", "tracks"):
+        rows = ((*at, getattr(evidence, measure)) for at, evidence in trials)
+        yield family(f"trial_{measure}", rows)
+    yield single("recalibrator_pinned", promotions.pinned)
+    yield single("learning_left_out_total", promotions.learning.left_out)
 
 
 def _refused(counters: Counters, reason: Reason) -> int:
     found = int(counters.by_reason[reason]) + counters.frames_refused[reason]
     return found + counters.notices[reason]
-
-
-def _labels(counters: Counters) -> Iterator[str]:
-    yield family("ground_truth_total", outcomes(counters.truth))
-    yield single("unmatched_detections_total", counters.unmatched)
-    yield single("dropped_detections_total", counters.dropped)
 
 
 def _tracks(reading: TrackReading) -> Iterator[str]:
