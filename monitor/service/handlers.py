@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -75,11 +76,20 @@ IN_FLIGHT = 256
 class Session:
     """One open stream: whether it waits for its client to send or to read."""
 
+    context: Context
     task: asyncio.Task[object]
+    draining: bool
     reading: bool = False
     writing_since: float | None = None
-    draining: bool = False
     stuck: bool = False
+    pace: Pace = field(default_factory=Pace)
+    share: Share = field(default_factory=Share)
+
+    async def write(self, message: bytes) -> None:
+        """Writes an answer; a client that does not read is noticed by `writing_since`."""
+        self.writing_since = time.monotonic()
+        await send(self.context, message)
+        self.writing_since = None
 
 
 # Stream, number of the frame, and an answer that may have to wait for its sequence.
@@ -94,7 +104,6 @@ class TruthStream:
     """
 
     service: Service
-    context: Context
     session: Session
 
     async def run(self) -> None:
@@ -120,21 +129,16 @@ class TruthStream:
     async def _read(
         self, answers: asyncio.Queue[_Answered | None], writing: asyncio.Task[None]
     ) -> None:
-        pace, share, drift = Pace(), Share(), self.service.pipeline.drift
-        while not self.session.draining and not writing.done():
-            self.session.reading = True
+        pipeline = self.service.pipeline
+        while not writing.done():
             # Without this wait the watch over drift would leave labels out, by load.
-            if drift.behind:
-                await in_steps(drift.catch_up())
-            await self.service.keep_pace(pace)
-            data = await self.context.read()
-            self.session.reading = False
-            if data is grpc.aio.EOF:
+            if pipeline.drift.behind:
+                await in_steps(pipeline.drift.catch_up())
+            if (data := await self.service.next_message(self.session)) is None:
                 return
-            await self.service.turns.take(share)
             stream, frame_id, answer = await self._answer_or_apology(data)
             # A label that is known already may not be on the disk yet.
-            sequence = answer.sequence or self.service.pipeline.ledger.sequence
+            sequence = answer.sequence or pipeline.ledger.sequence
             await _put(answers, (stream, frame_id, replace(answer, sequence=sequence)), writing)
             self.service.fold_some()
 
@@ -143,9 +147,7 @@ class TruthStream:
             stream, frame_id, answer = answered
             durable = await self.service.pipeline.journal.durable(answer.sequence)
             reply = encode_truth_response(stream, frame_id, replace(answer, durable=durable))
-            self.session.writing_since = time.monotonic()
-            await send(self.context, reply)
-            self.session.writing_since = None
+            await self.session.write(reply)
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
         """Answers a message; if that fails, the answer says so, and the stream lives."""
@@ -278,7 +280,15 @@ class Service:
             self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
             return result
 
-        await self._converse(context, answer)
+        index = 0
+        async with self._session(context) as session:
+            while (data := await self.next_message(session)) is not None:
+                try:
+                    reply = await self._answer_or_apology(answer, data, index)
+                    index += 1
+                    await session.write(reply)
+                finally:
+                    self._remember()
 
     def _refuse(self, refusal: Refusal, index: int) -> bytes:
         self.pipeline.counters.frames_refused[refusal.reason] += 1
@@ -337,53 +347,37 @@ class Service:
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
+        async with self._session(context) as session:
+            await TruthStream(self, session).run()
 
-        async def talk(session: Session) -> None:
-            await TruthStream(self, context, session).run()
+    async def next_message(self, session: Session) -> bytes | None:
+        """Reads a message at the pace of its stream, and waits for its turn to be answered.
 
-        await self._in_session(context, talk)
-
-    async def keep_pace(self, pace: Pace) -> None:
-        """Waits until a stream may be read again; a reload may change how often that is."""
+        returns  None: the client or the server has ended the stream
+        """
+        if session.draining:
+            return None
+        session.reading = True
+        # A reload may change how often a stream may be read.
         per_second = self.pipeline.config.server.max_messages_per_second
-        if delay := pace.delay(time.monotonic(), per_second):
+        if delay := session.pace.delay(time.monotonic(), per_second):
             await asyncio.sleep(delay)
+        data = await session.context.read()
+        session.reading = False
+        if data is grpc.aio.EOF:
+            return None
+        await self.turns.take(session.share)
+        return data
 
-    async def _converse(self, context: Context, answer: Answer) -> None:
-        """Reads, answers and writes until the client or the server ends the stream."""
-
-        async def talk(session: Session) -> None:
-            index, share = 0, Share()
-            pace = Pace()
-            while not session.draining:
-                session.reading = True
-                await self.keep_pace(pace)
-                data = await context.read()
-                session.reading = False
-                if data is grpc.aio.EOF:
-                    return
-                await self.turns.take(share)
-                try:
-                    reply = await self._answer_or_apology(answer, data, index)
-                    index += 1
-                    session.writing_since = time.monotonic()
-                    await send(context, reply)
-                    session.writing_since = None
-                finally:
-                    self._remember()
-
-        await self._in_session(context, talk)
-
-    async def _in_session(
-        self, context: Context, talk: Callable[[Session], Awaitable[None]]
-    ) -> None:
+    @contextlib.asynccontextmanager
+    async def _session(self, context: Context) -> AsyncIterator[Session]:
         """Serves a stream that can be drained, and dropped where its client does not read."""
         task = asyncio.current_task()
         assert task is not None
-        session = Session(task, draining=self._draining)
+        session = Session(context, task, self._draining)
         self._sessions.add(session)
         try:
-            await talk(session)
+            yield session
         except asyncio.CancelledError:
             if not (session.draining or session.stuck):
                 raise
