@@ -400,18 +400,16 @@ class MonitorClient:
                 self._lose(stream, trouble)
                 stream.end()
             if stream.opened:
-                self._say_lost(stream.trouble or trouble)
                 pause = FIRST_PAUSE
+                # Without the lock, and never in the detector's thread: a log may be slow.
+                if not self._closing.is_set():
+                    text = (stream.trouble or trouble).text
+                    log.warning("monitor: detections of %s go raw: %s", self.header.stream, text)
             refusal = trouble.why is Why.REFUSED
             self._closing.wait(REFUSED_PAUSE if refusal else pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         if channel is not None:
             channel.close()
-
-    def _say_lost(self, trouble: Trouble) -> None:
-        """Logs the loss without the lock, and never in the detector's thread: a log may be slow."""
-        if not self._closing.is_set():
-            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
 
     def _connect(self) -> grpc.Channel:
         credentials = self._access.credentials()
