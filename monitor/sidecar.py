@@ -114,9 +114,16 @@ class ServiceManager:
 
         pid  of this process; another one in WATCHDOG_PID means that another process is watched
         """
-        address = _address(environment.get("NOTIFY_SOCKET", ""))
-        seconds = None if address is None else _watchdog_seconds(environment, pid)
-        return cls(address, seconds)
+        # A path, or @ with an abstract name of Linux; `vsock:` and others are for virtual machines.
+        text = environment.get("NOTIFY_SOCKET", "")
+        if not re.match("[/@].", text, re.DOTALL):
+            return cls(None, None)
+        microseconds = environment.get("WATCHDOG_USEC", "")
+        watched = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
+        limited = watched and re.fullmatch("[0-9]{1,19}", microseconds)
+        seconds = int(microseconds) / 2e6 if limited else 0.0
+        return cls(os.fsencode(re.sub("^@", "\0", text)), seconds or None)
 
     def ready(self, status: str) -> None:
         """Tells that the start, or a reload, is over, with a line for operators."""
@@ -163,26 +170,6 @@ class ServiceManager:
             return False
         self._well = True
         return True
-
-
-def _address(text: str) -> bytes | None:
-    """Reads the address of a datagram socket: a path, or `@` with an abstract name of Linux.
-
-    returns  None for anything else: `vsock:` and others are for virtual machines that boot
-    """
-    if text[:1] not in ("/", "@") or len(text) == 1:
-        return None
-    encoded = os.fsencode(text)
-    return b"\0" + encoded[1:] if encoded[:1] == b"@" else encoded
-
-
-def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
-    microseconds = environment.get("WATCHDOG_USEC", "")
-    watched = environment.get("WATCHDOG_PID", str(pid))
-    # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
-    if watched != str(pid) or not re.fullmatch("[0-9]{1,19}", microseconds):
-        return None
-    return int(microseconds) / 2e6 or None
 
 
 @dataclass(frozen=True, slots=True)

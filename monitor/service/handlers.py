@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeAlias
 
@@ -153,8 +153,7 @@ class TruthStream:
         """Answers a message; if that fails, the answer says so, and the stream lives."""
         with contained(self.service.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
-        notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
-        return "", None, TruthAnswer(TruthAccount(), (notice,))
+        return "", None, TruthAnswer(TruthAccount(), (APOLOGY,))
 
     async def _answer(self, data: bytes) -> _Answered:
         pipeline = self.service.pipeline
@@ -225,8 +224,8 @@ STATUS_OF_REASON = {
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Answers a message of a stream by its position.
-Answer = Callable[[bytes, int], Awaitable[bytes]]
+# What is answered where making an answer fails.
+APOLOGY = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
 
 
 @dataclass(slots=True)
@@ -255,7 +254,7 @@ class Service:
     async def process(self, _: object, context: Context) -> None:
         """PerceptionMonitor.Process."""
         stream: Stream | None = None
-        tail = detection_tail()
+        tail, counters, index = detection_tail(), self.pipeline.counters, 0
 
         async def answer(data: bytes, index: int) -> bytes:
             nonlocal stream
@@ -280,13 +279,15 @@ class Service:
             self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
             return result
 
-        index = 0
         async with self._session(context) as session:
             while (data := await self.next_message(session)) is not None:
                 try:
-                    reply = await self._answer_or_apology(answer, data, index)
+                    reply = b""
+                    with contained(counters, log, "message %d of a stream was not answered", index):
+                        reply = await answer(data, index)
+                    # The stream lives, whatever failed.
+                    await session.write(reply or encode_process_response(APOLOGY, index))
                     index += 1
-                    await session.write(reply)
                 finally:
                     self._remember()
 
@@ -388,13 +389,6 @@ class Service:
             # Without a status the call would stay open after its handler has gone.
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
-
-    async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
-        """The answer; where making it fails, one that says so: the stream lives."""
-        counters = self.pipeline.counters
-        with contained(counters, log, "message %d of a stream was not answered", index):
-            return await answer(data, index)
-        return encode_process_response(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""

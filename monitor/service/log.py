@@ -154,7 +154,6 @@ class RateFilter(logging.Filter):
             for kind in self._kinds.copy().values():
                 if kind.untold and self._clock() - kind.since_ns >= patience_ns:
                     told = {"kind": kind, "left_out": kind.untold, "tells": True}
-                    told |= {"name": kind.logger, "msg": kind.template}
                     found.append(cast("Line", logging.makeLogRecord(told)))
                     kind.untold = 0
         return found
@@ -171,7 +170,7 @@ class TextFormatter(logging.Formatter):
         line = cast("Line", record)
         before = 0 if line.tells else line.left_out
         alike = f" [{before} alike were left out before]" if before else ""
-        head = f"{_stamp(line)} {line.kind.level.upper()} {_shown(line.name)}: "
+        head = f"{_stamp(line)} {line.kind.level.upper()} {_shown(line.kind.logger)}: "
         below = "".join(f"\n    {_shown(one)}" for one in traceback_lines(line))
         return f"{head}{_shown(_message(line))}{alike}{below}"
 
@@ -186,7 +185,7 @@ class JsonFormatter(logging.Formatter):
             {
                 "time": _stamp(line),
                 "level": line.kind.level,
-                "logger": _sound(line.name),
+                "logger": _sound(line.kind.logger),
                 "template": _sound(line.kind.template),
                 "message": _sound(_message(line)),
                 "left_out": line.left_out,
