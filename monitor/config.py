@@ -210,38 +210,6 @@ class SecurityConfig(Section):
         return {key: path for key in keys if (path := getattr(self, key))}
 
 
-def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
-    """Raises ValueError if strangers could listen in or take over, and no setting allows it."""
-    administrators = security.client_authority or security.admin_token_file
-    open_to_all = not administrators and not security.allow_open_administration
-    if not is_loopback(grpc_host) and security.tls and open_to_all:
-        raise ValueError(
-            f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
-            "connects may promote recalibrators and import statistics. Name [security] "
-            "client_authority or admin_token_file, listen on 127.0.0.1, or, where all of them may, "
-            "set [security] allow_open_administration = true"
-        )
-    if not is_loopback(grpc_host) and not security.tls:
-        if security.token_files:
-            raise ValueError(
-                f"[security] {', '.join(security.token_files)}: tokens would go over the network "
-                f"in plain text, since [server] grpc_address is on {grpc_host}. Name a certificate "
-                "and a key, or listen on 127.0.0.1"
-            )
-        if not security.allow_plain_text:
-            raise ValueError(
-                f"[server] grpc_address is on {grpc_host}, which other machines can reach, without "
-                "TLS. Name [security] certificate and key, listen on 127.0.0.1, or, on a network "
-                "that you trust, set [security] allow_plain_text = true"
-            )
-    if not is_loopback(http_host) and not security.allow_plain_metrics:
-        raise ValueError(
-            f"[server] http_address is on {http_host}, which other machines can reach, and has no "
-            "TLS. Listen on 127.0.0.1, or, where others may read the statistics, set [security] "
-            "allow_plain_metrics = true"
-        )
-
-
 def is_loopback(host: str) -> bool:
     """Tells if this machine alone reaches a host; a name other than localhost may be anything."""
     try:
@@ -741,16 +709,12 @@ class StatisticsConfig(Section):
         return windows
 
     @model_validator(mode="after")
-    def _ranges_of_something(self) -> Self:
+    def _ranges_and_windows(self) -> Self:
         if SliceBy.RANGE in self.slice_by and not self.range_dimensions:
             raise ValueError(
                 "range_dimensions is empty, so that slice_by range has nothing to measure: name "
                 "the position, such as x, y, z, or leave range out of slice_by"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _windows_nest(self) -> Self:
         self.window_lengths()
         return self
 
@@ -886,9 +850,38 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _exposed_on_purpose(self) -> Self:
+        """Refuses that strangers listen in or take over where no setting allows it."""
+        security = self.security
         grpc_host, _ = split_address(self.server.grpc_address, "grpc_address")
         http_host, _ = split_address(self.server.http_address, "http_address")
-        check_exposure(self.security, grpc_host, http_host)
+        reachable = "which other machines can reach"
+        administrators = security.client_authority or security.admin_token_file
+        open_to_all = not administrators and not security.allow_open_administration
+        if not is_loopback(grpc_host) and security.tls and open_to_all:
+            raise ValueError(
+                f"[server] grpc_address is on {grpc_host}, {reachable}, and whoever connects may "
+                "promote recalibrators and import statistics. Name [security] client_authority or "
+                "admin_token_file, listen on 127.0.0.1, or, where all of them may, set [security] "
+                "allow_open_administration = true"
+            )
+        if not is_loopback(grpc_host) and not security.tls and security.token_files:
+            raise ValueError(
+                f"[security] {', '.join(security.token_files)}: tokens would go over the network "
+                f"in plain text, since [server] grpc_address is on {grpc_host}. Name a "
+                "certificate and a key, or listen on 127.0.0.1"
+            )
+        if not is_loopback(grpc_host) and not security.tls and not security.allow_plain_text:
+            raise ValueError(
+                f"[server] grpc_address is on {grpc_host}, {reachable}, without TLS. Name "
+                "[security] certificate and key, listen on 127.0.0.1, or, on a network that you "
+                "trust, set [security] allow_plain_text = true"
+            )
+        if not is_loopback(http_host) and not security.allow_plain_metrics:
+            raise ValueError(
+                f"[server] http_address is on {http_host}, {reachable}, and has no TLS. Listen on "
+                "127.0.0.1, or, where others may read the statistics, set [security] "
+                "allow_plain_metrics = true"
+            )
         return self
 
     @model_validator(mode="after")

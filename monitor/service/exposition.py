@@ -271,6 +271,10 @@ def process() -> bytes:
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
+# In a label's value, for its quotes and for a form.
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\"", "%": "%%"})
+
+
 @lru_cache(maxsize=512)
 def form(name: str, *values: tuple[str, ...]) -> str:
     """Writes the lines of samples with `%s` for each finite number, to be used as `form % numbers`.
@@ -283,14 +287,8 @@ def form(name: str, *values: tuple[str, ...]) -> str:
     order = sorted(range(len(labels)), key=labels.__getitem__)
     pairs = ",".join(f'{labels[i]}="%s"' for i in order)
     line = f"calibration_{name}{{{pairs}}} %%s\n"
-    rows = product(*(map(_escaped, each) for each in values))
+    rows = product(*([value.translate(_ESCAPED) for value in each] for each in values))
     return "".join(line % tuple(row[i] for i in order) for row in rows)
-
-
-def _escaped(value: str) -> str:
-    """Escapes a label's value for its quotes and for the form."""
-    value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return value.replace("%", "%%")
 
 
 # By family: the array of StageBins that it shows.
