@@ -291,6 +291,7 @@ class Sidecar:
         self.resumed = Resumption(pipeline)
         live = Snapshot(
             promotions=self.promotions,
+            checkpoints=self.checkpoints,
             counters=pipeline.counters,
             edges=pipeline.live.accumulator.edges,
             journal=self.journal,
@@ -300,7 +301,7 @@ class Sidecar:
             tracker=self.tracker,
             build=build(),
         )
-        self.exporting = Exporting(live, self.checkpoints, self.endpoint.published)
+        self.exporting = Exporting(live, self.endpoint.published)
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
         """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.

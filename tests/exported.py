@@ -1,6 +1,8 @@
 """Made-up counts by export bin, and their measures from the papers, bin by bin; no tests."""
 
+import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -123,6 +125,7 @@ def snapshot(
     return Snapshot(
         **{
             "promotions": Promotions(pipeline),
+            "checkpoints": SimpleNamespace(age_seconds=math.nan, failures=0, refused=0),
             "counters": pipeline.counters,
             "edges": edges,
             "journal": unkept(),

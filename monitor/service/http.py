@@ -28,7 +28,6 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from monitor import __version__
-from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
@@ -103,9 +102,8 @@ class Exporting:
     published  what the HTTP endpoint serves
     """
 
-    def __init__(self, live: Snapshot, checkpoints: Checkpoints, published: Published) -> None:
-        self.live, self.checkpoints, self.published = live, checkpoints, published
-        self.pipeline = live.pipeline
+    def __init__(self, live: Snapshot, published: Published) -> None:
+        self.live, self.published, self.pipeline = live, published, live.pipeline
         settings = self.pipeline.config.statistics
         cut = BinCut(settings.bins)
         self._cache, self._class_cache = ReadingCache(cut), ClassReadingCache()
@@ -142,7 +140,6 @@ class Exporting:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        checkpoints = self.checkpoints
         drift = None
         if pipeline.config.drift.watch:
             drift = await in_steps(pipeline.drift.reading())
@@ -153,11 +150,8 @@ class Exporting:
             bins=tuple(pipeline.live.export_bins()),
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
-            checkpoint_age=checkpoints.age_seconds,
-            checkpoint_failures=checkpoints.failures,
             factors=await in_steps(self._factors.read()),
             drift=drift,
-            refused={"state": checkpoints.refused, "ledger": self.live.journal.refused},
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))

@@ -19,6 +19,7 @@ from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.frames.status import Counters
+from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
@@ -200,14 +201,16 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
     yield single("ledger_replayed_entries", resumed.entries)
     yield single("ledger_lost_entries", resumed.failed)
     yield single("ledger_failures_total", journal.failures)
-    yield family("files_refused_total", snapshot.refused.items())
+    refused = (("state", snapshot.checkpoints.refused), ("ledger", journal.refused))
+    yield family("files_refused_total", refused)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The exported state of a sidecar: its live parts, and readings that took several steps.
 
-    promotions, journal, resumed, reloads, logs, tracker  are live, and read family by family
+    promotions, checkpoints, journal, resumed, reloads, logs, tracker  are live, and read family by
+                                                                       family
     counters             of the pipeline, as of one moment
     edges                of the export bins; known without any slice, so that labels are complete
     readings             measures of every slice since epoch
@@ -215,18 +218,16 @@ class Snapshot:
                          adds up
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
-    checkpoint_age       seconds since the statistics were last written to disk; NaN: never
-    checkpoint_failures  how often the write failed
     factors              of recalibration on the variances, one a dimension: recalibrated over raw,
                          as last forwarded; by slice
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
-    refused              files that could not be used, by what they hold
     build                versions of the sidecar and of the libraries below it, by label
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
     promotions: Promotions
+    checkpoints: Checkpoints
     counters: Counters
     edges: ExportEdges
     journal: Journal
@@ -239,11 +240,8 @@ class Snapshot:
     bins: tuple[SliceBins, ...] = ()
     windows: tuple[WindowReading, ...] = ()
     classes: tuple[ClassReading, ...] = ()
-    checkpoint_age: float = float("nan")
-    checkpoint_failures: int = 0
     factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
-    refused: Mapping[str, int] = field(default_factory=dict)
     lag: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -294,8 +292,8 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ("pending_bytes", fates.store.bytes),
         ("pending_detections", fates.pending),
         ("streams", len(pipeline.streams)),
-        ("checkpoint_age_seconds", snapshot.checkpoint_age),
-        ("checkpoint_failures_total", snapshot.checkpoint_failures),
+        ("checkpoint_age_seconds", snapshot.checkpoints.age_seconds),
+        ("checkpoint_failures_total", snapshot.checkpoints.failures),
         ("event_time_jumps_total", pipeline.live.clock.jumps),
         ("late_frames_total", counters.late_frames),
         ("overloads_total", counters.overloads),

@@ -270,7 +270,6 @@ def exposition() -> str:
         ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
         pipeline,
         readings=readings,
-        refused={"state": 0, "ledger": 0},
         reloads=Reloads(outcomes={}),
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),

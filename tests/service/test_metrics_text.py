@@ -114,7 +114,6 @@ def text_of(pipeline: Pipeline) -> str:
         ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
         pipeline,
         readings=readings,
-        refused={"drift": 0},
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, OF_CLASSES) for reading in single),
         promotions=exported.LaidDown(
