@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate, pairwise, product
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -30,10 +29,6 @@ from prometheus_client.core import (
 from monitor import __version__
 from monitor.frames.status import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 # By name as queries know it, with its labels; counters are named `_total`.
 HELP = {
@@ -255,11 +250,6 @@ def histogram(name: str, counted: Histogram) -> str:
     bounds = [*(f"{bound:g}" for bound in counted.bounds), "+Inf"]
     found.add_metric((), list(zip(bounds, accumulate(counted.counts), strict=True)), counted.sum)
     return _text(found)
-
-
-def outcomes(account: DataclassInstance) -> Iterator[tuple[str, float]]:
-    """Yields the counts of a family with a label `outcome`: one a field of the account."""
-    return ((each.name, getattr(account, each.name)) for each in fields(account))
 
 
 # Metrics of this process; the collector registers nowhere and reads /proc when it is asked.

@@ -24,7 +24,6 @@ from monitor.frames.frame import (
     Refusal,
     TruthAnswer,
 )
-from monitor.frames.space import Dimension
 from monitor.frames.status import TruthAccount
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.events import Events
@@ -266,7 +265,9 @@ class Service:
                     self.pipeline.counters.frames_refused[registered.reason] += 1
                     return encode_header_answer(message.stream, registered)
                 stream = registered
-                return encode_header_answer(message.stream, None, _track_dimensions(stream))
+                tracker = stream.tracker if stream.header.return_tracks else None
+                dimensions = () if tracker is None else tracker.dimensions
+                return encode_header_answer(message.stream, None, dimensions)
             if isinstance(message, Refusal):
                 if message.reason is Reason.INVALID_HEADER:
                     self.pipeline.counters.frames_refused[message.reason] += 1
@@ -512,13 +513,6 @@ class Service:
                 session.writing_since = None
                 session.stuck = True
                 session.task.cancel()
-
-
-def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
-    """Names the dimensions of the tracks that will be returned; none where none will."""
-    if stream.tracker is None or not stream.header.return_tracks:
-        return ()
-    return stream.tracker.dimensions
 
 
 def _no_header(what: str) -> Refusal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, product
 
 from monitor.config import Reloads
@@ -28,7 +28,7 @@ from monitor.pipeline.restart import Resumption
 from monitor.pipeline.streams import TrackReading
 from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialState
-from monitor.service.exposition import JOINT, Row, bins, family, histogram, outcomes, single
+from monitor.service.exposition import JOINT, Row, bins, family, histogram, single
 from monitor.service.log import LogCounts
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
@@ -166,7 +166,7 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
 
 def _ledger(ledger: TruthLedger, counters: Counters) -> Iterator[str]:
     """Yields the families of what became of detections and labels."""
-    yield family("ground_truth_total", outcomes(counters.truth))
+    yield family("ground_truth_total", asdict(counters.truth).items())
     yield single("unmatched_detections_total", counters.unmatched)
     yield single("dropped_detections_total", counters.dropped)
     counts, shares = dict(ledger.fates.account), ledger.fates.shares
@@ -311,7 +311,7 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
     # In the order of the numbers, from 1: NEITHER is 0.
     found = zip(list(UncertainBy)[1:], counters.uncertain, strict=True)
     yield family("uncertain_detections_total", ((by.name.lower(), count) for by, count in found))
-    yield family("class_recalibrations_total", outcomes(counters.class_recalibrations))
+    yield family("class_recalibrations_total", asdict(counters.class_recalibrations).items())
     mode, active = pipeline.config.recalibration.mode, pipeline.recalibrators.active()
     served = ((each.version, each.method, mode, each.output, 1) for each in active)
     yield family("recalibrator_info", served)
