@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
 
@@ -59,19 +59,42 @@ class NotPermitted(PermissionError):
     """A call shows no token that is known, or one that is for something else: a code and a text."""
 
 
-@dataclass(slots=True)
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """Holds what was read from files the last time that they could be used.
+
+    read  raises InvalidConfiguration
+    kept  subject and verb of the log's sentence, of what is kept while they cannot be used
+    """
+
+    def __init__(self, read: Callable[[], T], kept: str) -> None:
+        self.value, self._read, self._kept, self._complaint = read(), read, kept, ""
+
+    def look_again(self) -> bool:
+        """Reads the files again and tells if they hold something else; logs a fault once."""
+        try:
+            found = self._read()
+        except InvalidConfiguration as error:
+            if str(error) != self._complaint:
+                log.warning("%s Until then %s active.", error, self._kept)
+            self._complaint = str(error)
+            return False
+        before, self.value, self._complaint = self.value, found, ""
+        return found != before
+
+
 class Tokens:
     """The accepted tokens, from the last contents of the files that could be used."""
 
-    settings: SecurityConfig
-    _digests: dict[Right, tuple[bytes, ...]] = field(init=False)
-    _complaints: dict[Right, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: SecurityConfig) -> None:
         """Raises InvalidConfiguration."""
-        self._digests = {right: self._read(right) for right in Right if self._path(right)}
-        for right in self._digests:
-            warn_of_readers(self._path(right), _key(right))
+        self._digests: dict[Right, Watched[tuple[bytes, ...]]] = {}
+        for key, path in settings.token_files.items():
+            right, read = Right(key.removesuffix("_token_file")), partial(_read_digests, path, key)
+            self._digests[right] = Watched(read, "the tokens read before stay")
+            warn_of_readers(path, key)
         if self._digests and Right.ADMIN not in self._digests:
             log.warning(
                 "[security] admin_token_file is empty: whoever can connect may promote "
@@ -90,7 +113,7 @@ class Tokens:
         held = [
             known
             for known, digests in self._digests.items()
-            if sum(hmac.compare_digest(digest, one) for one in digests)
+            if sum(hmac.compare_digest(digest, one) for one in digests.value)
         ]
         if not held:
             text = "authorization: the bearer token is not known here."
@@ -103,34 +126,15 @@ class Tokens:
             )
 
     def look_again(self) -> None:
-        """Reads the tokens of the files again.
-
-        The tokens of a file that cannot be used stay, and its fault is logged once.
-        """
-        for right, before in list(self._digests.items()):
-            try:
-                found = self._read(right)
-            except InvalidConfiguration as error:
-                if self._complaints.get(right) != str(error):
-                    log.warning("%s Until then the tokens read before stay active.", error)
-                self._complaints[right] = str(error)
-                continue
-            self._complaints.pop(right, None)
-            if found != before:
-                self._digests[right] = found
-                log.info("security: %s has changed, its tokens are active", _key(right))
-
-    def _path(self, right: Right) -> str:
-        return self.settings.token_files.get(_key(right), "")
-
-    def _read(self, right: Right) -> tuple[bytes, ...]:
-        path = self._path(right)
-        tokens = read_tokens(path, f"[security] {_key(right)} = '{path}'")
-        return tuple(hashlib.sha256(token).digest() for token in tokens)
+        """Reads the tokens of the files again."""
+        for right, digests in self._digests.items():
+            if digests.look_again():
+                log.info("security: %s_token_file has changed, its tokens are active", right)
 
 
-def _key(right: Right) -> str:
-    return f"{right}_token_file"
+def _read_digests(path: str, key: str) -> tuple[bytes, ...]:
+    tokens = read_tokens(path, f"[security] {key} = '{path}'")
+    return tuple(hashlib.sha256(token).digest() for token in tokens)
 
 
 def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
@@ -217,30 +221,25 @@ def _short(error: Exception) -> str:
     return reason.replace("_", " ").lower() if reason else str(error)
 
 
-@dataclass(slots=True)
 class ServerCertificates:
     """The active certificates, from the last contents of the files that could be used.
 
     An open connection keeps the certificate that it began with.
     """
 
-    settings: SecurityConfig
-    _pem: Pem = field(init=False)
-    # The last change, until a thread of gRPC takes it; look_again adds it in another thread.
-    _changed: deque[grpc.ServerCertificateConfiguration] = field(
-        default_factory=lambda: deque(maxlen=1)
-    )
-    _complaint: str = ""
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: SecurityConfig) -> None:
         """Raises InvalidConfiguration."""
-        self._pem = read_pem(self.settings)
-        warn_of_readers(self.settings.key, "key")
+        self._asks_clients = bool(settings.client_authority)
+        read = partial(read_pem, settings)
+        self._pem = Watched(read, "the certificate read before stays")
+        # The last change, until a thread of gRPC takes it; look_again adds it in another thread.
+        self._changed: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
+        warn_of_readers(settings.key, "key")
 
     def credentials(self) -> grpc.ServerCredentials:
         """Returns the credentials of the port to listen on."""
         return grpc.dynamic_ssl_server_credentials(
-            self._pem.configuration(), self._fetch, bool(self.settings.client_authority)
+            self._pem.value.configuration(), self._fetch, self._asks_clients
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
@@ -250,22 +249,11 @@ class ServerCertificates:
         return None
 
     def look_again(self) -> None:
-        """Reads the files again.
-
-        The certificate stays if they cannot be used, and the fault is logged once.
-        """
-        try:
-            found = read_pem(self.settings)
-        except InvalidConfiguration as error:
-            if str(error) != self._complaint:
-                log.warning("%s Until then the certificate read before stays active.", error)
-            self._complaint = str(error)
-            return
-        self._complaint = ""
-        if found != self._pem:
-            self._pem = found
-            self._changed.append(found.configuration())
-            log.info("security: new connections see certificate sha256:%s", found.fingerprint)
+        """Reads the files again."""
+        if self._pem.look_again():
+            self._changed.append(self._pem.value.configuration())
+            fingerprint = self._pem.value.fingerprint
+            log.info("security: new connections see certificate sha256:%s", fingerprint)
 
 
 # By method; any other needs the right of administration, reflection too.
