@@ -294,7 +294,6 @@ class Sidecar:
             checkpoints=self.checkpoints,
             counters=pipeline.counters,
             edges=pipeline.live.accumulator.edges,
-            journal=self.journal,
             resumed=self.resumed,
             reloads=self.reloads,
             logs=self.host.logs,

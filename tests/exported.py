@@ -27,7 +27,6 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 from monitor.statistics.observations import finished
-from tests.journals import unkept
 from tests.piped import pipeline_of
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
@@ -128,7 +127,6 @@ def snapshot(
             "checkpoints": SimpleNamespace(age_seconds=math.nan, failures=0, refused=0),
             "counters": pipeline.counters,
             "edges": edges,
-            "journal": unkept(),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),

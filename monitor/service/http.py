@@ -140,9 +140,7 @@ class Exporting:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        drift = None
-        if pipeline.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading())
+        drift = await in_steps(pipeline.drift.reading()) if pipeline.config.drift.watch else None
         snapshot = replace(
             self.live,
             counters=counters,

@@ -32,7 +32,6 @@ from monitor.service.exposition import JOINT, Row, bins, family, histogram, sing
 from monitor.service.log import LogCounts
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
-from monitor.store.journal import Journal
 from monitor.tracking.tracker import Order
 
 # h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
@@ -194,7 +193,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _disk(snapshot: Snapshot) -> Iterator[str]:
-    journal, resumed = snapshot.journal, snapshot.resumed
+    journal, resumed = snapshot.pipeline.journal, snapshot.resumed
     yield single("ledger_bytes", journal.bytes)
     yield single("ledger_partitions", journal.partitions)
     yield single("ledger_waiting", journal.waiting)
@@ -209,8 +208,7 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
 class Snapshot:
     """The exported state of a sidecar: its live parts, and readings that took several steps.
 
-    promotions, checkpoints, journal, resumed, reloads, logs, tracker  are live, and read family by
-                                                                       family
+    promotions, checkpoints, resumed, reloads, logs, tracker  are live, and read family by family
     counters             of the pipeline, as of one moment
     edges                of the export bins; known without any slice, so that labels are complete
     readings             measures of every slice since epoch
@@ -230,7 +228,6 @@ class Snapshot:
     checkpoints: Checkpoints
     counters: Counters
     edges: ExportEdges
-    journal: Journal
     resumed: Resumption
     reloads: Reloads
     logs: LogCounts

@@ -154,14 +154,11 @@ class Server:
             # The pause may be another one since a reload; which files there are may not.
             await asyncio.sleep(self.service.pipeline.config.security.reload_seconds)
             try:
-                await asyncio.to_thread(self._look_again)
+                await asyncio.to_thread(self._tokens.look_again)
+                if self._certificates is not None:
+                    await asyncio.to_thread(self._certificates.look_again)
             except Exception:
                 log.exception("certificates and tokens were not read again: those in use stay")
-
-    def _look_again(self) -> None:
-        self._tokens.look_again()
-        if self._certificates is not None:
-            self._certificates.look_again()
 
     async def stop(self) -> None:
         """Announces the end, finishes the frames in work, then closes."""
