@@ -280,7 +280,6 @@ class Sidecar:
             )
         service = Service(
             pipeline,
-            events,
             WireLimits(config.server.max_message_bytes, config.limits.max_detections),
             self.checkpoints.settle,
             self.tracker,

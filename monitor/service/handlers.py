@@ -26,7 +26,6 @@ from monitor.frames.frame import (
 )
 from monitor.frames.status import TruthAccount
 from monitor.pipeline.drift_watch import NoSuchSlice
-from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -237,7 +236,6 @@ class Service:
     """
 
     pipeline: Pipeline
-    events: Events
     limits: WireLimits
     settle: Settle | None = None
     tracker: ExternalTracker | None = None
@@ -485,7 +483,7 @@ class Service:
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """PerceptionMonitor.WatchEvents."""
         await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
-        async for event in self.events.watch(time.time_ns()):
+        async for event in self.pipeline.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
 
     # ---- the end of streams

@@ -142,7 +142,7 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._grpc = server
         self._reloading = asyncio.create_task(self._keep_credentials())
-        self.service.events.announce(Health(True, "serving"))
+        self.service.pipeline.events.announce(Health(True, "serving"))
         # What exists now stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -168,8 +168,8 @@ class Server:
         with contextlib.suppress(asyncio.CancelledError):
             await self._reloading
         await self._health.enter_graceful_shutdown()
-        self.service.events.announce(Health(False, "shutting down"))
-        self.service.events.close()
+        self.service.pipeline.events.announce(Health(False, "shutting down"))
+        self.service.pipeline.events.close()
         self.service.drain()
         grace = self.service.pipeline.config.server.grace_seconds
         closing = asyncio.create_task(self._grpc.stop(grace))

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 
 from monitor.frames.frame import Header
-from monitor.pipeline.events import Events
 from monitor.pipeline.frame_path import Pipeline
 from monitor.service.calls import MONITOR, guarded
 from monitor.service.handlers import Service
@@ -40,7 +39,7 @@ class Call(Caller):
 
 
 def service_of(pipeline: Pipeline | None = None, **others: Any) -> Service:
-    return Service(pipeline or pipeline_of(), Events(), LIMITS, **others)
+    return Service(pipeline or pipeline_of(), LIMITS, **others)
 
 
 def talked(service: Service, *messages: bytes, header: Header | None = HEADER) -> list[Any]:
