@@ -9,18 +9,16 @@ docs/degradation.md says what the detector gets while the sidecar is slow, hangs
 from __future__ import annotations
 
 import logging
-import stat
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import grpc
 
-from monitor.config import is_loopback, read_tokens
+from monitor.config import InvalidConfiguration, is_loopback, read_file, read_tokens
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.wire.client_messages import (
@@ -140,11 +138,10 @@ class Access:
                 f"--token-file {self.token_file}: the token would go to {address} in plain text. "
                 "Name the authority of the sidecar with --certificate-authority."
             )
-        data = _bytes(self.token_file, "--token-file")
         try:
-            token = read_tokens(data, self.token_file)[0]
-        except ValueError as error:
-            raise InvalidAccess(f"--token-file {error}") from None
+            token = read_tokens(self.token_file, f"--token-file '{self.token_file}'")[0]
+        except InvalidConfiguration as error:
+            raise InvalidAccess(str(error)) from None
         return (("authorization", f"Bearer {token.decode('ascii')}"),)
 
     def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
@@ -163,15 +160,9 @@ PLAIN = Access()
 
 def _bytes(path: str, option: str) -> bytes:
     try:
-        # A pipe that nobody writes to would block for ever, and another is empty when it is read
-        # again.
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise InvalidAccess(f"{option} {path}: is no regular file. Name one.")
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidAccess(
-            f"{option} {path}: cannot be read ({error.strerror}). Check the path."
-        ) from None
+        return read_file(path, f"{option} '{path}'")
+    except InvalidConfiguration as error:
+        raise InvalidAccess(str(error)) from None
 
 
 @dataclass(slots=True)
@@ -409,18 +400,16 @@ class MonitorClient:
                 self._lose(stream, trouble)
                 stream.end()
             if stream.opened:
-                self._say_lost(stream.trouble or trouble)
                 pause = FIRST_PAUSE
+                # Without the lock, and never in the detector's thread: a log may be slow.
+                if not self._closing.is_set():
+                    text = (stream.trouble or trouble).text
+                    log.warning("monitor: detections of %s go raw: %s", self.header.stream, text)
             refusal = trouble.why is Why.REFUSED
             self._closing.wait(REFUSED_PAUSE if refusal else pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         if channel is not None:
             channel.close()
-
-    def _say_lost(self, trouble: Trouble) -> None:
-        """Logs the loss without the lock, and never in the detector's thread: a log may be slow."""
-        if not self._closing.is_set():
-            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
 
     def _connect(self) -> grpc.Channel:
         credentials = self._access.credentials()

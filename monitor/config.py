@@ -1,5 +1,8 @@
 """The configuration: frozen settings with their defaults, checked together. deploy/sidecar.toml
 lists every key; nothing here applies a setting.
+
+When it is read again, reloadable keys are taken, and the others wait for a restart. Certificates
+and tokens are read again by `security`.
 """
 
 from __future__ import annotations
@@ -8,17 +11,17 @@ import ipaddress
 import re
 import string
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -77,27 +80,54 @@ SHORTEST, LONGEST = 16, 4096  # characters of a token
 MOST_TOKENS = 16  # in one file
 _TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
 
-# Bytes; deploy/sidecar.toml has 16,000.
+# Bytes; deploy/sidecar.toml has 16,000, a chain of certificates some ten thousand.
 LARGEST_FILE = 1 << 20
 
 
-def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
-    """Reads the tokens of a file, one a line. Raises ValueError, which never shows a token."""
-    tokens = tuple(line.strip() for line in data.splitlines() if line.strip())
+class InvalidConfiguration(ValueError):
+    """A configuration file cannot be used; the message names key, value and remedy."""
+
+
+def read_file(path: str | Path, name: str) -> bytes:
+    """Reads a small file. Raises InvalidConfiguration, which begins with the name."""
+    try:
+        # First: to open a pipe that nobody writes to would block for ever.
+        if not S_ISREG(Path(path).stat().st_mode):
+            raise InvalidConfiguration(f"{name} is no regular file: name one.")
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"{name} cannot be read ({error.strerror}). Check the path, and who may read it."
+        ) from None
+    if len(data) > LARGEST_FILE:
+        raise InvalidConfiguration(
+            f"{name} has more than {LARGEST_FILE} bytes: it is something else."
+        )
+    return data
+
+
+def read_tokens(path: str, name: str) -> tuple[bytes, ...]:
+    """Reads the tokens of a file, one a line.
+
+    Raises InvalidConfiguration, which begins with the name and never shows a token.
+    """
+    tokens = tuple(line.strip() for line in read_file(path, name).splitlines() if line.strip())
     if not tokens:
-        raise ValueError(f"'{path}' holds no token: write one into its first line.")
+        raise InvalidConfiguration(f"{name} holds no token: write one into its first line.")
     if len(tokens) > MOST_TOKENS:
-        raise ValueError(f"'{path}' has {len(tokens)} lines with tokens, at most {MOST_TOKENS}.")
+        raise InvalidConfiguration(
+            f"{name} has {len(tokens)} lines with tokens, at most {MOST_TOKENS}."
+        )
     for number, token in enumerate(tokens, 1):
+        fault = ""
         if not _TOKEN.issuperset(token):
-            raise ValueError(
-                f"'{path}': token {number} has characters other than letters, digits and "
-                "-._~+/=. `openssl rand -hex 32` makes one."
-            )
-        if not SHORTEST <= len(token) <= LONGEST:
-            raise ValueError(
-                f"'{path}': token {number} has {len(token)} characters, not {SHORTEST} to "
-                f"{LONGEST}. `openssl rand -hex 32` makes one."
+            fault = "characters other than letters, digits and -._~+/="
+        elif not SHORTEST <= len(token) <= LONGEST:
+            fault = f"{len(token)} characters, not {SHORTEST} to {LONGEST}"
+        if fault:
+            raise InvalidConfiguration(
+                f"{name}: token {number} has {fault}. `openssl rand -hex 32` makes one."
             )
     return tokens
 
@@ -178,38 +208,6 @@ class SecurityConfig(Section):
         """Paths of the token files that are named, by key."""
         keys = ("data_token_file", "truth_token_file", "admin_token_file")
         return {key: path for key in keys if (path := getattr(self, key))}
-
-
-def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
-    """Raises ValueError if strangers could listen in or take over, and no setting allows it."""
-    administrators = security.client_authority or security.admin_token_file
-    open_to_all = not administrators and not security.allow_open_administration
-    if not is_loopback(grpc_host) and security.tls and open_to_all:
-        raise ValueError(
-            f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
-            "connects may promote recalibrators and import statistics. Name [security] "
-            "client_authority or admin_token_file, listen on 127.0.0.1, or, where all of them may, "
-            "set [security] allow_open_administration = true"
-        )
-    if not is_loopback(grpc_host) and not security.tls:
-        if security.token_files:
-            raise ValueError(
-                f"[security] {', '.join(security.token_files)}: tokens would go over the network "
-                f"in plain text, since [server] grpc_address is on {grpc_host}. Name a certificate "
-                "and a key, or listen on 127.0.0.1"
-            )
-        if not security.allow_plain_text:
-            raise ValueError(
-                f"[server] grpc_address is on {grpc_host}, which other machines can reach, without "
-                "TLS. Name [security] certificate and key, listen on 127.0.0.1, or, on a network "
-                "that you trust, set [security] allow_plain_text = true"
-            )
-    if not is_loopback(http_host) and not security.allow_plain_metrics:
-        raise ValueError(
-            f"[server] http_address is on {http_host}, which other machines can reach, and has no "
-            "TLS. Listen on 127.0.0.1, or, where others may read the statistics, set [security] "
-            "allow_plain_metrics = true"
-        )
 
 
 def is_loopback(host: str) -> bool:
@@ -299,7 +297,7 @@ class TrackerConfig(Section):
     @classmethod
     def _reachable(cls, address: str) -> str:
         found = _ADDRESS.fullmatch(address)
-        if found is None or int(found[1] or 1) not in range(1, 65536):
+        if found is None or not 1 <= int(found[1] or 1) <= 65535:
             raise ValueError("must be host:port, such as 127.0.0.1:50052, or unix:path")
         return address
 
@@ -589,10 +587,6 @@ class PendingConfig(Section):
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
-class InvalidConfiguration(ValueError):
-    """A configuration file cannot be used; the message names key, value and remedy."""
-
-
 class Mode(StrEnum):
     """The estimates that are forwarded."""
 
@@ -715,16 +709,12 @@ class StatisticsConfig(Section):
         return windows
 
     @model_validator(mode="after")
-    def _ranges_of_something(self) -> Self:
+    def _ranges_and_windows(self) -> Self:
         if SliceBy.RANGE in self.slice_by and not self.range_dimensions:
             raise ValueError(
                 "range_dimensions is empty, so that slice_by range has nothing to measure: name "
                 "the position, such as x, y, z, or leave range out of slice_by"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _windows_nest(self) -> Self:
         self.window_lengths()
         return self
 
@@ -783,7 +773,7 @@ class StateConfig(Section):
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
-# Keys of the version before, and the section that names them still.
+# Keys of the version before, in whose place is [state].
 _OLD_PATHS = {"snapshot": "path", "drift": "path", "promotion": "folder", "pending": "folder"}
 _OLD_PERIODS = {"snapshot": "every_seconds", "drift": "every_seconds"}
 
@@ -797,25 +787,20 @@ def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str
         name: dict(keys) if isinstance(keys, dict) else keys for name, keys in settings.items()
     }
     old: dict[str, Any] = {}
-    for moved in (_OLD_PATHS, _OLD_PERIODS):
-        for section, key in moved.items():
-            keys = found.get(section)
-            if isinstance(keys, dict) and key in keys:
-                old[f"[{section}] {key}"] = value = keys.pop(key)
-                if moved is _OLD_PATHS and not isinstance(value, str):
-                    raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
+    for section, key in (*_OLD_PATHS.items(), *_OLD_PERIODS.items()):
+        keys = found.get(section)
+        if isinstance(keys, dict) and key in keys:
+            old[f"[{section}] {key}"] = value = keys.pop(key)
+            if key != "every_seconds" and not isinstance(value, str):
+                raise ValueError(f"[{section}] {key} = {value!r}: must be a text")
     if found.get("snapshot") == {}:
         del found["snapshot"]
     state = found.setdefault("state", {})
     if isinstance(state, dict):
-        paths = [old.get(f"[{section}] {key}") for section, key in _OLD_PATHS.items()]
-        periods = [
-            old[f"[{section}] {key}"]
-            for section, key in _OLD_PERIODS.items()
-            if f"[{section}] {key}" in old
-        ]
+        periods = [value for key, value in old.items() if key.endswith("every_seconds")]
         if periods:
             state.setdefault("every_seconds", periods[0])
+        paths = [old.get(f"[{section}] {key}") for section, key in _OLD_PATHS.items()]
         if paths == [""] * len(paths) and "folder" not in state:
             state["folder"] = ""
         elif old.get("[pending] folder") == "":
@@ -852,16 +837,6 @@ class Config(Section):
     log: LogConfig = LogConfig()
     _old: dict[str, Any] = PrivateAttr(default_factory=dict)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _understands_old_keys(cls, settings: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(settings, dict):
-            return read(settings)
-        settings, old = without_old_keys(settings)
-        config = read(settings)
-        config._old.update(old)
-        return config
-
     @property
     def old_keys(self) -> Mapping[str, Any]:
         """Returns the keys of the version before that were given, in whose place is [state]."""
@@ -875,9 +850,38 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _exposed_on_purpose(self) -> Self:
+        """Refuses that strangers listen in or take over where no setting allows it."""
+        security = self.security
         grpc_host, _ = split_address(self.server.grpc_address, "grpc_address")
         http_host, _ = split_address(self.server.http_address, "http_address")
-        check_exposure(self.security, grpc_host, http_host)
+        reachable = "which other machines can reach"
+        administrators = security.client_authority or security.admin_token_file
+        open_to_all = not administrators and not security.allow_open_administration
+        if not is_loopback(grpc_host) and security.tls and open_to_all:
+            raise ValueError(
+                f"[server] grpc_address is on {grpc_host}, {reachable}, and whoever connects may "
+                "promote recalibrators and import statistics. Name [security] client_authority or "
+                "admin_token_file, listen on 127.0.0.1, or, where all of them may, set [security] "
+                "allow_open_administration = true"
+            )
+        if not is_loopback(grpc_host) and not security.tls and security.token_files:
+            raise ValueError(
+                f"[security] {', '.join(security.token_files)}: tokens would go over the network "
+                f"in plain text, since [server] grpc_address is on {grpc_host}. Name a "
+                "certificate and a key, or listen on 127.0.0.1"
+            )
+        if not is_loopback(grpc_host) and not security.tls and not security.allow_plain_text:
+            raise ValueError(
+                f"[server] grpc_address is on {grpc_host}, {reachable}, without TLS. Name "
+                "[security] certificate and key, listen on 127.0.0.1, or, on a network that you "
+                "trust, set [security] allow_plain_text = true"
+            )
+        if not is_loopback(http_host) and not security.allow_plain_metrics:
+            raise ValueError(
+                f"[server] http_address is on {http_host}, {reachable}, and has no TLS. Listen on "
+                "127.0.0.1, or, where others may read the statistics, set [security] "
+                "allow_plain_metrics = true"
+            )
         return self
 
     @model_validator(mode="after")
@@ -895,23 +899,9 @@ def load(path: str | Path) -> Config:
     Raises InvalidConfiguration, which names every offending key.
     """
     try:
-        if not Path(path).is_file() and Path(path).exists():
-            raise InvalidConfiguration(f"the configuration {path} is no regular file: name one.")
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise InvalidConfiguration(
-                f"the configuration {path} has more than {LARGEST_FILE} bytes: name another file."
-            )
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"cannot read the configuration {path}: {error.strerror}. Check the path."
-        ) from None
+        settings = tomllib.loads(read_file(path, f"the configuration {path}").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InvalidConfiguration(f"{path} is not UTF-8 text: {error}.") from None
-    try:
-        settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
     return checked(settings, str(path))
@@ -934,15 +924,20 @@ def checked(settings: dict[str, Any], source: str) -> Config:
     settings  by section and key
     """
     try:
-        return Config.model_validate(settings)
+        settings, old = without_old_keys(settings)
+        config = Config.model_validate(settings)
+        config._old.update(old)
+        return config
     except ValidationError as error:
         findings = "; ".join(
             f"{_where(item['loc'], item['input'], item['type'])}{item['msg']}"
             for item in error.errors()
         )
-        raise InvalidConfiguration(
-            f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
-        ) from None
+    except ValueError as error:
+        findings = f"Value error, {error}"
+    raise InvalidConfiguration(
+        f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
+    )
 
 
 def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
@@ -957,3 +952,67 @@ def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
     harmless = isinstance(value, bool | int | float)
     hidden = isinstance(value, dict) or (fault == "extra_forbidden" and not harmless)
     return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "
+
+
+# By section, the keys that a reload takes. No kept number depends on one of them: bins, slices,
+# windows, folders and addresses stay those of the start.
+RELOADABLE: dict[str, tuple[str, ...]] = {
+    section: settings.reloadable() for section, settings in Config() if settings.reloadable()
+}
+
+
+class Outcome(StrEnum):
+    """The outcome of reading a configuration again."""
+
+    APPLIED = "applied"  # a key has changed, and is active
+    UNCHANGED = "unchanged"  # no key has changed that can be taken while the sidecar runs
+    REFUSED = "refused"  # the configuration cannot be used; all is as it was
+
+
+@dataclass(slots=True)
+class Reloads:
+    """Counts the reloads since the start.
+
+    path     of the configuration file, as it was given; empty: there is none
+    waiting  keys that wait for a restart, as of the last reload that could be used
+    refused  why the last reload could not be used; empty: it could
+    """
+
+    path: str = ""
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    waiting: tuple[str, ...] = ()
+    refused: str = ""
+
+    def refuse(self, why: str) -> None:
+        """Counts a reload that could not be used."""
+        self.outcomes[Outcome.REFUSED] += 1
+        self.refused = why
+
+    def take(self, changed: Sequence[str], waiting: Sequence[str]) -> None:
+        """Counts a reload that could be used; the keys are those of reloaded()."""
+        self.outcomes[Outcome.APPLIED if changed else Outcome.UNCHANGED] += 1
+        self.waiting, self.refused = tuple(waiting), ""
+
+
+def reloaded(running: Config, read: Config) -> tuple[Config, list[str], list[str]]:
+    """Takes the reloadable keys of a configuration that was read again.
+
+    returns  the configuration to be active from now on; as section.key, the keys whose values are
+             new and active, and those whose new values wait for a restart
+
+    Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
+    """
+    before, merged = running.model_dump(), read.model_dump()
+    changed: list[str] = []
+    waiting: list[str] = []
+    for section, values in merged.items():
+        for key, value in values.items():
+            old = before[section][key]
+            if value != old and key in RELOADABLE.get(section, ()):
+                changed.append(f"{section}.{key}")
+                continue
+            values[key] = old
+            if value != old:
+                waiting.append(f"{section}.{key}")
+    source = "read again, with what only a restart would change"
+    return checked(merged, source), changed, waiting

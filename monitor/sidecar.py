@@ -1,19 +1,36 @@
-"""The running sidecar: its parts, built in order, and its life from start to end on one loop."""
+"""The running sidecar: its parts, built in order, and its life from start to end on one loop.
+
+The process that it runs in is known to its service manager, by systemd's protocol, and to its C
+library.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import math
 import os
+import re
 import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 
-from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
+from monitor.config import (
+    Config,
+    InvalidConfiguration,
+    Reloads,
+    TrackerKind,
+    reloaded,
+    split_address,
+)
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
 from monitor.pipeline.fit_rounds import FitRounds
@@ -24,11 +41,10 @@ from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.service.admin import AdminService, StateService
 from monitor.service.exposition import build
-from monitor.service.frames import Service
-from monitor.service.host import Host, keep_freed_memory
+from monitor.service.handlers import Service
 from monitor.service.http import Endpoint, Exporting
+from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot
-from monitor.service.reload import Reloads, read_again, reloaded
 from monitor.service.server import CannotListen, Server
 from monitor.store.journal import Journal
 from monitor.store.previous import previous_paths, take_over
@@ -52,7 +68,167 @@ OVERLOADED = (
 CALM = "serving: the overload is over, frames are monitored again"
 # What the service manager shows.
 SERVING = "serving"
+
+# systemd drops a datagram above PIPE_BUF, 4,096 bytes; a character has up to four bytes.
+MOST_CHARACTERS = 900
+
+# From glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+# Bytes; blocks up to this size come from the heap, not from the system one by one.
+_LARGEST_BLOCK = 2**25
+
+# Bytes; the heap gives back free memory at its end only beyond this size.
+_KEPT = 2**26
+
+# s to read a file; one that takes longer is on a disk that does not answer.
+READ_SECONDS = 10.0
 Housekeeping = Callable[[], Coroutine[object, object, None]]
+
+
+@dataclass(slots=True, eq=False)
+class ServiceManager:
+    """Tells the service manager that started the process in which state the sidecar is.
+
+    Speaks systemd's notification protocol: datagrams to a socket, none without a manager. No
+    method raises or blocks: a sidecar serves whether or not it is watched. A failure to send is
+    logged once, and a change of state (ready, reloading, stopping) is sent again before the next
+    `alive`, since without READY the manager would end the process as one that never began.
+
+    watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: there is no
+                      watchdog
+    source            sd_notify(3) and sd_watchdog_enabled(3)
+    """
+
+    _address: bytes | None
+    watchdog_seconds: float | None
+    _owed: str = ""
+    _well: bool = True
+    _socket: socket.socket | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], pid: int) -> ServiceManager:
+        """Reads the variables NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
+
+        pid  of this process; another one in WATCHDOG_PID means that another process is watched
+        """
+        # A path, or @ with an abstract name of Linux; `vsock:` and others are for virtual machines.
+        text = environment.get("NOTIFY_SOCKET", "")
+        if not re.match("[/@].", text, re.DOTALL):
+            return cls(None, None)
+        microseconds = environment.get("WATCHDOG_USEC", "")
+        watched = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
+        limited = watched and re.fullmatch("[0-9]{1,19}", microseconds)
+        seconds = int(microseconds) / 2e6 if limited else 0.0
+        return cls(os.fsencode(re.sub("^@", "\0", text)), seconds or None)
+
+    def ready(self, status: str) -> None:
+        """Tells that the start, or a reload, is over, with a line for operators."""
+        # Line ends would each begin an assignment of its own.
+        self._change(f"READY=1\nSTATUS={' '.join(status.split())[:MOST_CHARACTERS]}")
+
+    def reloading(self, monotonic_us: int) -> None:
+        """Tells that a reload began at that moment of CLOCK_MONOTONIC, in µs."""
+        self._change(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us:d}\nSTATUS=reloading")
+
+    def stopping(self) -> None:
+        """Tells that the end has begun."""
+        self._change("STOPPING=1\nSTATUS=stopping")
+
+    def alive(self) -> None:
+        """Tells that the loop still turns; a message that cannot be sent is lost."""
+        if self._owed and self._send(self._owed):
+            self._owed = ""
+        if not self._owed:
+            self._send("WATCHDOG=1")
+
+    def _change(self, message: str) -> None:
+        # Only the newest state counts: an older one that was not sent is forgotten.
+        self._owed = "" if self._send(message) else message
+
+    def _send(self, message: str) -> bool:
+        """Returns False if somebody listens and the message could not be sent."""
+        if self._address is None:
+            return True
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+            # Not connected once: a manager that restarts binds the same path anew.
+            self._socket.sendto(message.encode("utf-8", "replace"), self._address)
+        except OSError as error:
+            if self._well:
+                log.warning(
+                    "the service manager at NOTIFY_SOCKET = '%s' was not told of our state (%s); "
+                    "it is told as soon as it listens",
+                    *(os.fsdecode(self._address).replace("\0", "@"), error.strerror or error),
+                )
+            self._well = False
+            return False
+        self._well = True
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The process as the sidecar uses it.
+
+    reread    reads the configuration as it is now; raises InvalidConfiguration
+    path      of the configuration file; empty: there is none
+    logs      counts of the lines logged
+    adjusted  is called with the settings that hold after a reload, if anybody asks for them
+    manager   the service manager
+    """
+
+    reread: Callable[[], Config] = Config
+    path: str = ""
+    logs: LogCounts = field(default_factory=LogCounts)
+    adjusted: Callable[[Config], None] | None = None
+    manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc keep freed memory: without it half the time of array work goes into new pages.
+
+    returns  False if the C library is not glibc; another library is left alone
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+
+
+async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
+    """Calls `read` in a thread that nothing waits for, and returns the configuration.
+
+    A disk that does not answer holds up neither the loop nor the end of the process.
+
+    Raises what `read` raises, and InvalidConfiguration after so many seconds.
+    """
+    found: Future[Config] = Future()
+    # The thread cannot be stopped: a wait that is given up leaves it to finish.
+    found.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            found.set_result(read())
+        except Exception as error:
+            found.set_exception(error)
+
+    # Not the executor's thread: the end of the loop would wait for it.
+    threading.Thread(target=work, name="configuration", daemon=True).start()
+    try:
+        # Not wait_for, which forgets a cancellation that comes together with the result: the
+        # sidecar would never end.
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(found)
+    except TimeoutError:
+        raise InvalidConfiguration(
+            f"the configuration could not be read within {seconds:g} s: does the disk that it "
+            "is on answer?"
+        ) from None
 
 
 class Sidecar:
@@ -101,7 +277,6 @@ class Sidecar:
             )
         service = Service(
             pipeline,
-            events,
             WireLimits(config.server.max_message_bytes, config.limits.max_detections),
             self.checkpoints.settle,
             self.tracker,
@@ -112,16 +287,16 @@ class Sidecar:
         self.resumed = Resumption(pipeline)
         live = Snapshot(
             promotions=self.promotions,
+            checkpoints=self.checkpoints,
             counters=pipeline.counters,
             edges=pipeline.live.accumulator.edges,
-            journal=self.journal,
             resumed=self.resumed,
             reloads=self.reloads,
             logs=self.host.logs,
             tracker=self.tracker,
             build=build(),
         )
-        self.exporting = Exporting(live, self.checkpoints, self.endpoint.published)
+        self.exporting = Exporting(live, self.endpoint.published)
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
         """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.

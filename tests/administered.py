@@ -10,7 +10,6 @@ from typing import Any, NoReturn, cast
 import grpc
 
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import (
@@ -24,7 +23,7 @@ from monitor.promotion.records import (
 )
 from monitor.service.admin import AdminService
 from monitor.service.calls import guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.wire.requests import WireLimits
 from tests.served import ADMIN, PATIENCE
 
@@ -146,7 +145,7 @@ class Refused(grpc.aio.AbortError):  # type: ignore[misc]  # grpc ships no types
 @contextlib.contextmanager
 def served(pipeline: Pipeline, admin: AdminService) -> Iterator[str]:
     """The address of a server that has these handlers alone, in threads of its own."""
-    service = Service(pipeline, Events(), WireLimits(2**20, 100))
+    service = Service(pipeline, WireLimits(2**20, 100))
     methods = {
         "List": admin.list_recalibrators,
         "Get": admin.get_recalibrator,

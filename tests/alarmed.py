@@ -24,9 +24,8 @@ from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events
 from monitor.service.calls import MONITOR, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.wire.requests import WireLimits
 from tests.served import PATIENCE
 
@@ -107,7 +106,7 @@ class Watched:
 def service_of(pipeline: Pipeline, watch: FixedWatch) -> Service:
     """The handlers over this watch."""
     watched = cast("Pipeline", Watched(pipeline, watch))
-    return Service(watched, Events(), WireLimits(2**20, 100))
+    return Service(watched, WireLimits(2**20, 100))
 
 
 @dataclass
@@ -123,13 +122,13 @@ class Served:
         asyncio.run_coroutine_threadsafe(self._say(changes, time_ns), self.loop)
 
     async def _say(self, changes: tuple[AlarmChange | None, ...], time_ns: int) -> None:
-        while not self.service.events._watchers:
+        while not self.service.pipeline.events._watchers:
             await asyncio.sleep(0.01)
         for change in changes:
             if change is None:
-                self.service.events.close()
+                self.service.pipeline.events.close()
             else:
-                self.service.events.publish(change, time_ns)
+                self.service.pipeline.events.publish(change, time_ns)
 
 
 @contextlib.contextmanager

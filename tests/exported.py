@@ -1,9 +1,12 @@
 """Made-up counts by export bin, and their measures from the papers, bin by bin; no tests."""
 
+import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 
+from monitor.config import Reloads
 from monitor.drift.alarms import (
     AlarmCount,
     Counted,
@@ -22,10 +25,8 @@ from monitor.pipeline.restart import Resumption
 from monitor.promotion.records import TrialStanding
 from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
-from monitor.service.reload import Reloads
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 from monitor.statistics.observations import finished
-from tests.journals import unkept
 from tests.piped import pipeline_of
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
@@ -123,9 +124,9 @@ def snapshot(
     return Snapshot(
         **{
             "promotions": Promotions(pipeline),
+            "checkpoints": SimpleNamespace(age_seconds=math.nan, failures=0, refused=0),
             "counters": pipeline.counters,
             "edges": edges,
-            "journal": unkept(),
             "resumed": Resumption(pipeline),
             "reloads": Reloads(),
             "logs": LogCounts(),

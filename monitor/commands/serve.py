@@ -30,10 +30,9 @@ from monitor.config import (
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.recalibration.selection import IDENTITY
-from monitor.service.host import Host, ServiceManager
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
-from monitor.sidecar import Sidecar, serve
+from monitor.sidecar import Host, ServiceManager, Sidecar, serve
 
 EXAMPLE = """examples:
   calibration-monitor serve

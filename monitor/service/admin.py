@@ -7,12 +7,14 @@ has frames to answer meanwhile. Clocks are arguments.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from google.protobuf.message import DecodeError
 
 from monitor import __version__
+from monitor.config import Reloads
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
@@ -27,7 +29,6 @@ from monitor.recalibration.class_selection import (
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
-from monitor.service.reload import Reloads
 from monitor.store.documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import (
@@ -117,8 +118,10 @@ class StateService:
         self.pipeline.remember_answered()
         state = await in_steps(self.pipeline.live.state_in_steps())
         patience = self.pipeline.config.server.write_timeout_seconds
+        field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
         parts = serialised(StoredState(state, self.pipeline.newer))
-        while (message := await asyncio.to_thread(_next_answer, parts)) is not None:
+        messages = (framed(field_number, part) for part in parts)
+        while (message := await asyncio.to_thread(next, messages, None)) is not None:
             try:
                 async with asyncio.timeout(patience):
                     await send(context, message)
@@ -130,7 +133,8 @@ class StateService:
     async def import_statistics(self, requests: AsyncIterator[bytes], _: Context) -> bytes:
         """PerceptionMonitor.ImportStatistics: all parts, or none of them."""
         async with self._one_at_a_time:
-            stored = await asyncio.to_thread(_decoded, await _gathered(requests))
+            parts = starmap(_part, enumerate(await _gathered(requests)))
+            stored = await asyncio.to_thread(decode, parts)
             newer = joined_unknown(self.pipeline.newer, stored.unknown)
             adding = self.pipeline.live.import_in_steps(stored.state)
             detections, new_slices = await in_steps(adding)
@@ -139,12 +143,6 @@ class StateService:
         return perception_monitor_pb2.ImportStatisticsResponse(
             detections=max(detections, 0), new_slices=new_slices
         ).SerializeToString()
-
-
-def _next_answer(parts: Iterator[bytes]) -> bytes | None:
-    field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
-    part = next(parts, None)
-    return None if part is None else framed(field_number, part)
 
 
 async def _gathered(requests: AsyncIterator[bytes]) -> list[bytes]:
@@ -167,10 +165,6 @@ async def _gathered(requests: AsyncIterator[bytes]) -> list[bytes]:
             "Send all parts and end the stream."
         ) from None
     return found
-
-
-def _decoded(messages: list[bytes]) -> StoredState:
-    return decode(_part(i, data) for i, data in enumerate(messages))
 
 
 def _part(index: int, data: bytes) -> pb.StatisticsState:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate, pairwise, product
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -31,54 +30,58 @@ from monitor import __version__
 from monitor.frames.status import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
+# By name as queries know it, with its labels; counters are named `_total`.
 HELP = {
     # Measures since epoch.
-    "matched_detections": "Detections with ground truth behind the measures; slice total is the "
-    "sum of the others.",
-    "ence": "Expected normalised calibration error; 0 is calibrated.",
-    "ence_noise_floor": "ENCE of a calibrated detector whose errors are as correlated and "
-    "heavy-tailed as these.",
-    "uce": "Uncertainty calibration error, in the dimension's unit squared.",
-    "qce": "Quantile calibration error, mean over tau.",
-    "nees_ratio": "Mean normalised squared error per dimension; 1 is calibrated, above it "
-    "overconfident.",
-    "nees_median_ratio": "Median NEES over the median of chi-square; 1 is calibrated.",
-    "effective_detections": "Independent detections that those with ground truth are worth, by "
-    "their joint NEES.",
-    "coverage": "Share of errors within the chi-square region of level tau.",
+    "matched_detections{slice}": "Detections with ground truth behind the measures; slice total is "
+    "the sum of the others.",
+    "ence{slice,stage,dimension}": "Expected normalised calibration error; 0 is calibrated.",
+    "ence_noise_floor{slice,stage,dimension}": "ENCE of a calibrated detector whose errors are as "
+    "correlated and heavy-tailed as these.",
+    "uce{slice,stage,dimension}": "Uncertainty calibration error, in the dimension's unit squared.",
+    "qce{slice,stage,dimension}": "Quantile calibration error, mean over tau.",
+    "nees_ratio{slice,stage,dimension}": "Mean normalised squared error per dimension; 1 is "
+    "calibrated, above it overconfident.",
+    "nees_median_ratio{slice,stage}": "Median NEES over the median of chi-square; 1 is calibrated.",
+    "effective_detections{slice,stage}": "Independent detections that those with ground truth are "
+    "worth, by their joint NEES.",
+    "coverage{slice,stage,tau}": "Share of errors within the chi-square region of level tau.",
     # Measures over windows.
-    "window_detections": "Detections with ground truth in the window.",
-    "window_nees_ratio": "Mean NEES over the number of dimensions, in the window; 1 is calibrated.",
-    "window_qce": "Quantile calibration error of the joint block, mean over tau, in the window.",
+    "window_detections{slice,window}": "Detections with ground truth in the window.",
+    "window_nees_ratio{slice,stage,window}": "Mean NEES over the number of dimensions, in the "
+    "window; 1 is calibrated.",
+    "window_qce{slice,stage,window}": "Quantile calibration error of the joint block, mean over "
+    "tau, in the window.",
     # Class probabilities.
-    "classified_detections": "Detections with class probabilities and a true class.",
-    "class_accuracy": "Share of detections whose likeliest class is the true one.",
-    "class_ece": "Expected calibration error of the likeliest class.",
-    "class_uce_entropy": "Entropy calibration error; not 0 if calibrated: watch its change.",
-    "class_brier": "Brier score.",
-    "class_nll": "Mean negative log-likelihood of the true class, nats.",
-    "class_ause": "Area under the sparsification error: how badly uncertainty ranks errors.",
-    "class_overconfidence": "Mean confidence of what is wrong.",
-    "class_underconfidence": "Mean lack of confidence of what is right.",
+    "classified_detections{slice}": "Detections with class probabilities and a true class.",
+    "class_accuracy{slice}": "Share of detections whose likeliest class is the true one.",
+    "class_ece{slice}": "Expected calibration error of the likeliest class.",
+    "class_uce_entropy{slice}": "Entropy calibration error; not 0 if calibrated: watch its change.",
+    "class_brier{slice}": "Brier score.",
+    "class_nll{slice}": "Mean negative log-likelihood of the true class, nats.",
+    "class_ause{slice}": "Area under the sparsification error: how badly uncertainty ranks errors.",
+    "class_overconfidence{slice}": "Mean confidence of what is wrong.",
+    "class_underconfidence{slice}": "Mean lack of confidence of what is right.",
     # Export bins.
-    "tau": "The level itself, for queries.",
-    "bin_info": "Edges of each bin of the predicted deviation; 1.",
-    "bin_detections": "Detections with ground truth by bin of the predicted deviation.",
-    "bin_variance": "Sum of predicted variances, unit squared, by bin of the predicted deviation.",
-    "bin_squared_error": "Sum of squared errors, unit squared, by bin of the predicted deviation.",
-    "bin_nees": "Sum of normalised estimation errors squared by bin of the predicted deviation.",
-    "bin_nees_within": "Detections within the chi-square region of level tau by bin of the "
+    "tau{tau}": "The level itself, for queries.",
+    "bin_info{bin,lower,upper}": "Edges of each bin of the predicted deviation; 1.",
+    "bin_detections_total{slice,stage,dimension,bin}": "Detections with ground truth by bin of the "
     "predicted deviation.",
+    "bin_variance_total{slice,stage,dimension,bin}": "Sum of predicted variances, unit squared, by "
+    "bin of the predicted deviation.",
+    "bin_squared_error_total{slice,stage,dimension,bin}": "Sum of squared errors, unit squared, by "
+    "bin of the predicted deviation.",
+    "bin_nees_total{slice,stage,dimension,bin}": "Sum of normalised estimation errors squared by "
+    "bin of the predicted deviation.",
+    "bin_nees_within_total{slice,stage,dimension,bin,tau}": "Detections within the chi-square "
+    "region of level tau by bin of the predicted deviation.",
     # Frames and detections.
-    "frames": "Frames answered.",
-    "detections": "Detections by what became of them; each time their frame comes.",
-    "passed_through": "Valid detections returned as they came.",
-    "rejected": "Detections, messages and further fields that were refused.",
-    "calls_refused": "Calls that showed no token that is known, or one of another right.",
+    "frames_total": "Frames answered.",
+    "detections_total{outcome}": "Detections by what became of them; each time their frame comes.",
+    "passed_through_total{reason}": "Valid detections returned as they came.",
+    "rejected_total{reason}": "Detections, messages and further fields that were refused.",
+    "calls_refused_total{why}": "Calls that showed no token that is known, or one of another "
+    "right.",
     "frame_seconds": "Time from a frame's bytes to its answer's bytes.",
     "fast_decode_ratio": "Share of frames whose detections all have one layout.",
     "loop_lag_seconds": "Longest delay of the event loop since the last refresh.",
@@ -88,65 +91,67 @@ HELP = {
     "pending_detections": "Detections that wait for their truth.",
     "streams": "Streams registered.",
     "checkpoint_age_seconds": "Since the last checkpoint; NaN: not yet, or never.",
-    "checkpoint_failures": "Checkpoints that could not be written to disk; the log says why.",
-    "event_time_jumps": "How often event time began anew or jumped ahead.",
-    "late_frames": "Frames that came behind their stream's watermark.",
-    "overloads": "How often monitoring gave way to forwarding.",
-    "clock_steps": "How often the wall clock was set.",
-    "internal_errors": "Faults of the sidecar itself; its log says which.",
-    "overflow_detections": "Matched detections in overflow slices.",
-    "overflow_classified": "Matched class probabilities in overflow slices, or for which there was "
-    "none.",
-    "streams_dropped": "Streams ended because the client read no answers.",
+    "checkpoint_failures_total": "Checkpoints that could not be written to disk; the log says why.",
+    "event_time_jumps_total": "How often event time began anew or jumped ahead.",
+    "late_frames_total": "Frames that came behind their stream's watermark.",
+    "overloads_total": "How often monitoring gave way to forwarding.",
+    "clock_steps_total": "How often the wall clock was set.",
+    "internal_errors_total": "Faults of the sidecar itself; its log says which.",
+    "overflow_detections_total": "Matched detections in overflow slices.",
+    "overflow_classified_total": "Matched class probabilities in overflow slices, or for which "
+    "there was none.",
+    "streams_dropped_total": "Streams ended because the client read no answers.",
     # Recalibration.
-    "uncertain_detections": "Detections flagged as too uncertain, by what shows it; each time "
-    "their frame comes.",
-    "class_recalibrations": "Detections by what the recalibrator of class probabilities in force "
-    "made of theirs; each time their frame comes.",
-    "recalibrator_info": "The recalibrators in force; what each makes of a detection is its "
-    "output.",
-    "recalibrator_swaps": "Changes of the recalibrator, by why another one came in force.",
-    "recalibrator_fits": "Slices by what came of their fit beside the stream.",
-    "recalibrator_trials": "Candidates by what became of them; one that began and was proven is in "
-    "both.",
-    "recalibration_factor": "Typical factor on the variance that was sent, as last forwarded; 1 "
-    "leaves it alone.",
-    "trial_log10_evidence": "log10 of the wealth of who bets that what is on trial is better than "
-    "what is in force, or worse.",
-    "trial_log10_threshold": "Evidence at which a trial is decided.",
-    "trial_tracks": "Tracks that had a say in a trial so far.",
+    "uncertain_detections_total{by}": "Detections flagged as too uncertain, by what shows it; each "
+    "time their frame comes.",
+    "class_recalibrations_total{outcome}": "Detections by what the recalibrator of class "
+    "probabilities in force made of theirs; each time their frame comes.",
+    "recalibrator_info{version,method,mode,output}": "The recalibrators in force; what each makes "
+    "of a detection is its output.",
+    "recalibrator_swaps_total{outcome}": "Changes of the recalibrator, by why another one came in "
+    "force.",
+    "recalibrator_fits_total{outcome}": "Slices by what came of their fit beside the stream.",
+    "recalibrator_trials_total{outcome}": "Candidates by what became of them; one that began and "
+    "was proven is in both.",
+    "recalibration_factor{slice,dimension}": "Typical factor on the variance that was sent, as "
+    "last forwarded; 1 leaves it alone.",
+    "trial_log10_evidence{slice,state,direction}": "log10 of the wealth of who bets that what is "
+    "on trial is better than what is in force, or worse.",
+    "trial_log10_threshold{slice,state}": "Evidence at which a trial is decided.",
+    "trial_tracks{slice,state}": "Tracks that had a say in a trial so far.",
     "recalibrator_pinned": "1 while nothing is promoted, adapted or rolled back by itself.",
-    "learning_left_out": "Tracks, and frames with truth, for which there was no room to learn from "
-    "them.",
+    "learning_left_out_total": "Tracks, and frames with truth, for which there was no room to "
+    "learn from them.",
     # Drift.
-    "drift_log10_evidence": "log10 of the most evidence of drift, in hours, since the last "
-    "acknowledgement, epoch or calm; of total: of any slice.",
-    "drift_log10_threshold": "Evidence at which there is an alarm: log10 of the stated hours "
-    "between two false ones.",
-    "drift_state": "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, until it is "
-    "acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
-    "drift_alarms": "Alarms that were raised, by what was found and the detector with most of the "
-    "evidence.",
-    "drift_scale_estimate": "By how much standard deviations are too small: root of the mean "
-    "NEES/K; of the alarm that stays, else since the evidence against them began to rise; NaN: "
-    "unknown.",
-    "drift_effective_sample_ratio": "How many independent detections one of the slice is worth, as "
-    "forwarded; at most 1.",
-    "drift_reference_tracks": "Tracks that what is usual as forwarded is known from; where that "
-    "comes from, and what counts as one observation.",
-    "drift_epochs": "How often a recalibrator of a slice was followed by another, with a reference "
-    "of its own; over all slices.",
-    "drift_driving_seconds": "Driving that was watched.",
-    "drift_left_out": "Detections with truth that were not watched, or not by all bets, by why.",
+    "drift_log10_evidence{slice,severity}": "log10 of the most evidence of drift, in hours, since "
+    "the last acknowledgement, epoch or calm; of total: of any slice.",
+    "drift_log10_threshold{severity}": "Evidence at which there is an alarm: log10 of the stated "
+    "hours between two false ones.",
+    "drift_state{slice,severity}": "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, "
+    "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
+    "drift_alarms_total{stage,detector,direction}": "Alarms that were raised, by what was found "
+    "and the detector with most of the evidence.",
+    "drift_scale_estimate{slice,stage}": "By how much standard deviations are too small: root of "
+    "the mean NEES/K; of the alarm that stays, else since the evidence against them began to rise; "
+    "NaN: unknown.",
+    "drift_effective_sample_ratio{slice}": "How many independent detections one of the slice is "
+    "worth, as forwarded; at most 1.",
+    "drift_reference_tracks{slice,origin,unit}": "Tracks that what is usual as forwarded is known "
+    "from; where that comes from, and what counts as one observation.",
+    "drift_epochs_total": "How often a recalibrator of a slice was followed by another, with a "
+    "reference of its own; over all slices.",
+    "drift_driving_seconds_total": "Driving that was watched.",
+    "drift_left_out_total{reason}": "Detections with truth that were not watched, or not by all "
+    "bets, by why.",
     # Labels, and what became of detections.
-    "ground_truth": "Labels by what became of them.",
-    "unmatched_detections": "Detections of completely labelled frames without a label.",
-    "dropped_detections": "Detections that left the store before their truth came.",
-    "detection_fates": "Detections that came since the ledger began, by what became of them: they "
-    "add up to all. A later revision of a label may change one.",
+    "ground_truth_total{outcome}": "Labels by what became of them.",
+    "unmatched_detections_total": "Detections of completely labelled frames without a label.",
+    "dropped_detections_total": "Detections that left the store before their truth came.",
+    "detection_fates{fate}": "Detections that came since the ledger began, by what became of them: "
+    "they add up to all. A later revision of a label may change one.",
     "match_ratio": "Matched detections among the usable ones whose fate is known.",
-    "retracted_detections": "Detections whose labels a later revision took back.",
-    "labelled_ratio": "Share of a slice's detections of which labels told anything.",
+    "retracted_detections_total": "Detections whose labels a later revision took back.",
+    "labelled_ratio{slice}": "Share of a slice's detections of which labels told anything.",
     "gated_matches": "Matches that the gate of [matching] decided.",
     "near_gate_ratio": "Share of them near the gate: it cuts the tail of the errors off.",
     "ground_truth_delay_seconds": "Event time from a frame to its labels, by message.",
@@ -156,34 +161,36 @@ HELP = {
     "ledger_waiting": "Entries that wait for the disk.",
     "ledger_replayed_entries": "Entries that were done again at the start.",
     "ledger_lost_entries": "Entries that could not be done again at the start.",
-    "ledger_failures": "Writes to the disk that came to nothing; the log says why.",
-    "files_refused": "Files that could not be used, by what they hold; the log says why.",
+    "ledger_failures_total": "Writes to the disk that came to nothing; the log says why.",
+    "files_refused_total{of}": "Files that could not be used, by what they hold; the log says why.",
     # Tracks, and a tracker elsewhere.
-    "tracker_frames": "Frames by how they came to the tracker.",
-    "tracks": "Tracks as of the last frame of each stream.",
-    "track_nis_ratio": "Mean normalised innovation squared per dimension that is no angle; far "
-    "above 1: overconfident.",
-    "track_innovation_correlation": "Correlation of the whitened innovation with the one of the "
-    "frame before.",
-    "gate_reject_ratio": "Of confirmed tracks with a detection near, the share whose gate let none "
-    "in.",
+    "tracker_frames_total{order}": "Frames by how they came to the tracker.",
+    "tracks{slice,status}": "Tracks as of the last frame of each stream.",
+    "track_nis_ratio{slice}": "Mean normalised innovation squared per dimension that is no angle; "
+    "far above 1: overconfident.",
+    "track_innovation_correlation{slice}": "Correlation of the whitened innovation with the one of "
+    "the frame before.",
+    "gate_reject_ratio{slice}": "Of confirmed tracks with a detection near, the share whose gate "
+    "let none in.",
     "tracker_up": "Whether the tracker elsewhere is there and says that it serves.",
-    "tracker_sent": "Frames that were written to the tracker elsewhere, whatever became of them "
-    "then.",
-    "tracker_forwarded": "Frames for the tracker elsewhere by how it ended with them, each in one "
-    "of these.",
-    "tracker_unusable_answers": "Answers of the tracker elsewhere that were none; the log says "
-    "what was wrong.",
+    "tracker_sent_total": "Frames that were written to the tracker elsewhere, whatever became of "
+    "them then.",
+    "tracker_forwarded_total{outcome}": "Frames for the tracker elsewhere by how it ended with "
+    "them, each in one of these.",
+    "tracker_unusable_answers_total": "Answers of the tracker elsewhere that were none; the log "
+    "says what was wrong.",
     "tracker_seconds": "Time from a frame to the tracker's answer, of those answered in time.",
     # The sidecar as a program.
-    "build_info": "Which build this is; always 1.",
-    "configuration_reloads": "Configurations that were read again (SIGHUP), by outcome.",
+    "build_info{version,revision,python,numpy,grpc,protobuf}": "Which build this is; always 1.",
+    "configuration_reloads_total{outcome}": "Configurations that were read again (SIGHUP), by "
+    "outcome.",
     "configuration_waiting_keys": "Keys of the configuration, as last read again, that only a "
     "restart brings in force.",
-    "stamp_lag_seconds": "Wall clock at arrival minus capture stamp of the streams of the last "
+    "stamp_lag_seconds{of}": "Wall clock at arrival minus capture stamp of the streams of the last "
     "minute.",
-    "log_lines": "Lines of the log, by level.",
-    "log_lines_left_out": "Lines that were left out of the log, being too many of their kind.",
+    "log_lines_total{level}": "Lines of the log, by level.",
+    "log_lines_left_out_total": "Lines that were left out of the log, being too many of their "
+    "kind.",
 }
 
 
@@ -193,7 +200,6 @@ REVISION_VARIABLE = "CALIBRATION_MONITOR_REVISION"
 # By label, the distributions that the behaviour of the sidecar depends on most.
 _BUILT_ON = {"numpy": "numpy", "grpc": "grpcio", "protobuf": "protobuf"}
 JOINT = "joint"
-_WITHIN = "bin_nees_within"
 
 
 def build() -> Mapping[str, str]:
@@ -207,8 +213,14 @@ def build() -> Mapping[str, str]:
     }
 
 
+# By name, without `calibration_`: the names of the labels, and the text.
+_FAMILIES = {
+    name: (tuple(filter(None, labels.rstrip("}").split(","))), text)
+    for (name, _, labels), text in ((key.partition("{"), text) for key, text in HELP.items())
+}
+
 # The values of the labels, and the sample's value.
-Row = tuple[tuple[str, ...], float]
+Row: TypeAlias = tuple[*tuple[str, ...], float]
 
 
 def _text(family: Metric) -> str:
@@ -217,53 +229,27 @@ def _text(family: Metric) -> str:
     return generate_latest(cast("CollectorRegistry", registry)).decode()
 
 
-def gauge(name: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
-    """Writes a family of gauges."""
-    return _written(GaugeMetricFamily(f"calibration_{name}", HELP[name], labels=labels), rows)
+def family(name: str, rows: Iterable[Row]) -> str:
+    """Writes a family of counters, which are named `_total`, or of gauges."""
+    labels, text = _FAMILIES[name]
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    found = kind(f"calibration_{name}", text, labels=labels)
+    for *values, number in rows:
+        found.add_metric(values, number)
+    return _text(found)
 
 
-def counter(name: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
-    """Writes a family of counters; the name is given without `_total`."""
-    return _written(CounterMetricFamily(f"calibration_{name}", HELP[name], labels=labels), rows)
-
-
-def _written(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> str:
-    for values, value in rows:
-        family.add_metric(values, value)
-    return _text(family)
-
-
-def gauge_by(name: str, label: str, values: Iterable[tuple[str, float]]) -> str:
-    """Writes a family of gauges with one label, from pairs of its value and the number."""
-    return gauge(name, (label,), (((of,), value) for of, value in values))
-
-
-def counter_by(name: str, label: str, counts: Iterable[tuple[str, float]]) -> str:
-    """Writes a family of counters with one label, named without `_total`, as gauge_by does."""
-    return counter(name, (label,), (((of,), count) for of, count in counts))
-
-
-def one_gauge(name: str, value: float) -> str:
-    """Writes a gauge without labels."""
-    return gauge(name, (), [((), value)])
-
-
-def one_counter(name: str, value: float) -> str:
-    """Writes a counter without labels; the name is given without `_total`."""
-    return counter(name, (), [((), value)])
+def single(name: str, number: float) -> str:
+    """Writes a family without labels."""
+    return family(name, [(number,)])
 
 
 def histogram(name: str, counted: Histogram) -> str:
     """Writes a histogram."""
-    family = HistogramMetricFamily(f"calibration_{name}", HELP[name])
+    found = HistogramMetricFamily(f"calibration_{name}", _FAMILIES[name][1])
     bounds = [*(f"{bound:g}" for bound in counted.bounds), "+Inf"]
-    family.add_metric((), list(zip(bounds, accumulate(counted.counts), strict=True)), counted.sum)
-    return _text(family)
-
-
-def outcomes(account: DataclassInstance) -> Iterator[tuple[str, float]]:
-    """Yields the counts of a family with a label `outcome`: one a field of the account."""
-    return ((each.name, getattr(account, each.name)) for each in fields(account))
+    found.add_metric((), list(zip(bounds, accumulate(counted.counts), strict=True)), counted.sum)
+    return _text(found)
 
 
 # Metrics of this process; the collector registers nowhere and reads /proc when it is asked.
@@ -275,37 +261,33 @@ def process() -> bytes:
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
-def head(name: str) -> str:
-    """Writes the first two lines of a family of counters; its samples must follow."""
-    family = f"calibration_{name}_total"
-    return f"# HELP {family} {HELP[name]}\n# TYPE {family} counter\n"
+# In a label's value, for its quotes and for a form.
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\"", "%": "%%"})
 
 
-def form(name: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+@lru_cache(maxsize=512)
+def form(name: str, *values: tuple[str, ...]) -> str:
     """Writes the lines of samples with `%s` for each finite number, to be used as `form % numbers`.
 
-    rows  the values of the labels
+    The labels of a slice never change: forms are remembered.
+
+    values  of each label; every combination is a sample
     """
+    labels = _FAMILIES[name][0]
     order = sorted(range(len(labels)), key=labels.__getitem__)
     pairs = ",".join(f'{labels[i]}="%s"' for i in order)
     line = f"calibration_{name}{{{pairs}}} %%s\n"
-    return "".join(line % tuple(_escaped(values[i]) for i in order) for values in rows)
-
-
-@lru_cache(maxsize=4096)
-def _escaped(value: str) -> str:
-    """Escapes a label's value for its quotes and for the form."""
-    value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return value.replace("%", "%%")
+    rows = product(*([value.translate(_ESCAPED) for value in each] for each in values))
+    return "".join(line % tuple(row[i] for i in order) for row in rows)
 
 
 # By family: the array of StageBins that it shows.
 _ARRAYS = {
-    "bin_detections": "n",
-    "bin_variance": "variance",
-    "bin_squared_error": "squared_error",
-    "bin_nees": "nees",
-    _WITHIN: "within",
+    "bin_detections_total": "n",
+    "bin_variance_total": "variance",
+    "bin_squared_error_total": "squared_error",
+    "bin_nees_total": "nees",
+    "bin_nees_within_total": "within",
 }
 
 
@@ -315,49 +297,19 @@ def bins(slices: tuple[SliceBins, ...], edges: ExportEdges) -> Iterator[str]:
     An empty bin is written as 0, because PromQL sees no increase in the first value of a series.
     """
     tau = tuple(f"{level!r}" for level in edges.binning.tau)
-    yield gauge_by("tau", "tau", ((t, float(t)) for t in tau))
+    yield family("tau", ((t, float(t)) for t in tau))
     bounds = pairwise(("0", *(f"{edge:g}" for edge in edges.edges), "+Inf"))
-    yield gauge(
-        "bin_info",
-        ("bin", "lower", "upper"),
-        (((str(i), lower, upper), 1.0) for i, (lower, upper) in enumerate(bounds)),
-    )
-    for family, array in _ARRAYS.items():
-        yield head(family)
+    yield family("bin_info", ((str(i), *bound, 1.0) for i, bound in enumerate(bounds)))
+    for name, array in _ARRAYS.items():
+        full = f"calibration_{name}"
+        yield f"# HELP {full} {_FAMILIES[name][1]}\n# TYPE {full} counter\n"
         for entry in slices:
+            stages = tuple(stage for stage, _ in entry.stages)
             counted = np.array([getattr(totals, array) for _, totals in entry.stages])
-            yield _form(
-                family,
-                entry.name,
-                tuple(stage for stage, _ in entry.stages),
-                _axes(family, entry.dimensions),
-                entry.stages[0][1].n.shape[1],
-                tau if family == _WITHIN else None,
-            ) % tuple(counted.ravel().tolist())
-
-
-def _axes(family: str, dimensions: tuple[str, ...]) -> tuple[str, ...]:
-    """Names the dimensions of a family: squares have units, NEES belongs to the joint block."""
-    match family:
-        case "bin_detections":
-            return (*dimensions, JOINT)
-        case "bin_variance" | "bin_squared_error":
-            return dimensions
-    return (JOINT,)
-
-
-@lru_cache(maxsize=512)
-def _form(
-    family: str,
-    name: str,
-    stages: tuple[str, ...],
-    axes: tuple[str, ...],
-    count: int,
-    tau: tuple[str, ...] | None,
-) -> str:
-    """Makes the form of one slice, whose labels never change; forms are remembered."""
-    labels = ("slice", "stage", "dimension", "bin")
-    rows = product((name,), stages, axes, map(str, range(count)))
-    if tau is None:
-        return form(f"{family}_total", labels, rows)
-    return form(f"{family}_total", (*labels, "tau"), ((*row, t) for row in rows for t in tau))
+            # Squares have units, NEES belongs to the joint block, counts to both.
+            own = entry.dimensions
+            axes = {"n": (*own, JOINT), "variance": own, "squared_error": own}.get(array, (JOINT,))
+            places = tuple(map(str, range(entry.stages[0][1].n.shape[1])))
+            levels = (tau,) if array == "within" else ()
+            made = form(name, (entry.name,), stages, axes, places, *levels)
+            yield made % tuple(counted.ravel().tolist())

@@ -28,10 +28,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from monitor import __version__
-from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.recalibrators import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
 from monitor.promotion.trial import factors_made
@@ -79,21 +77,15 @@ class FactorReader:
             self._version, self._known = version, {}
         for recalibrated in list(pipeline.latest.values()):
             # A stream that has ended was served by the version that was active then.
-            if recalibrated.selection.version == version:
-                self._known |= self._forwarded(recalibrated)
+            if recalibrated.selection.version != version:
+                continue
+            for slice in np.unique(recalibrated.slices).tolist():
+                rows = np.flatnonzero(recalibrated.slices == slice)
+                made, sent = recalibrated.forwarded.take(rows), recalibrated.sent.take(rows)
+                entry = pipeline.slices.slices[slice]
+                self._known[entry.name] = factors_made(made, sent, entry.space.names)
             yield
         return dict(self._known)
-
-    def _forwarded(self, recalibrated: Recalibrated) -> dict[str, tuple[Factor, ...]]:
-        """Returns the factors of one frame, by slice."""
-        slices, forwarded = self.pipeline.slices.slices, recalibrated.forwarded
-        found = {}
-        for slice in np.unique(recalibrated.slices).tolist():
-            rows = np.flatnonzero(recalibrated.slices == slice)
-            names = slices[slice].space.names
-            made, sent = forwarded.take(rows), recalibrated.sent.take(rows)
-            found[slices[slice].name] = factors_made(made, sent, names)
-        return found
 
 
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
@@ -103,7 +95,6 @@ WINDOW_SECONDS = 10.0
 _SOONEST_SECONDS, _LOOK_SECONDS = 0.5, 0.1
 
 
-@dataclass(slots=True)
 class Exporting:
     """Keeps the exported text of one sidecar fresh.
 
@@ -111,24 +102,15 @@ class Exporting:
     published  what the HTTP endpoint serves
     """
 
-    live: Snapshot
-    checkpoints: Checkpoints
-    published: Published
-    pipeline: Pipeline = field(init=False)
-    _cache: ReadingCache = field(init=False)
-    _window_caches: dict[str, ReadingCache] = field(init=False)
-    _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
-    _factors: FactorReader = field(init=False)
-    _windows: tuple[WindowReading, ...] = ()
-    _windows_read: float = float("-inf")
-
-    def __post_init__(self) -> None:
-        self.pipeline = self.live.pipeline
-        self._factors = FactorReader(self.pipeline)
+    def __init__(self, live: Snapshot, published: Published) -> None:
+        self.live, self.published, self.pipeline = live, published, live.pipeline
         settings = self.pipeline.config.statistics
         cut = BinCut(settings.bins)
-        self._cache = ReadingCache(cut)
+        self._cache, self._class_cache = ReadingCache(cut), ClassReadingCache()
         self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
+        self._factors = FactorReader(self.pipeline)
+        self._windows: tuple[WindowReading, ...] = ()
+        self._windows_read = float("-inf")
 
     async def keep_fresh(self) -> None:
         """Makes the text again and again, until cancelled."""
@@ -158,10 +140,7 @@ class Exporting:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        checkpoints = self.checkpoints
-        drift = None
-        if pipeline.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading())
+        drift = await in_steps(pipeline.drift.reading()) if pipeline.config.drift.watch else None
         snapshot = replace(
             self.live,
             counters=counters,
@@ -169,11 +148,8 @@ class Exporting:
             bins=tuple(pipeline.live.export_bins()),
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
-            checkpoint_age=checkpoints.age_seconds,
-            checkpoint_failures=checkpoints.failures,
             factors=await in_steps(self._factors.read()),
             drift=drift,
-            refused={"state": checkpoints.refused, "ledger": self.live.journal.refused},
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))

@@ -15,17 +15,17 @@ import contextlib
 import io
 import json
 import logging
-import queue
 import re
 import sys
 import threading
 import time
 import traceback
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeAlias
+from logging.handlers import QueueHandler
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, cast
 
 from monitor.config import LogConfig, LogFormat
 
@@ -48,9 +48,6 @@ _SECRET = re.compile(
 
 MINUTE_NS = 60 * 10**9
 
-# Enough for every place that logs, times the slices that some of them tell apart.
-MOST_KINDS = 1024
-
 # Lines that wait to be written, of some 10 kB at most.
 MOST_WAITING = 512
 
@@ -62,94 +59,178 @@ _PATIENCE_S = 2.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class LogCounts:
+    """Counts lines since the start: written ones by level, and those left out."""
+
+    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEVELS, 0))
+    left_out: int = 0
+
+
+@dataclass(slots=True)
 class LineKind:
-    """Identity of lines that are alike.
+    """Lines that are alike, with their token bucket.
 
     level     debug, info, warning or error
-    subject   one place in the program, one type of error, one matter
-    template  the message before its arguments were put in
+    template  a message before its arguments were put in
+    full_ns   when the bucket is full again; each line adds an interval
+    untold    lines that were left out and not told of yet
+    since_ns  when the first untold line was left out
     """
 
     logger: str
     level: str
-    subject: tuple[object, ...]
-    template: str = field(compare=False)
+    template: str
+    full_ns: int = 0
+    untold: int = 0
+    since_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of the log.
+class Line(logging.LogRecord):
+    """A record that a RateFilter let pass, which has added these.
 
-    time_s     since 1970, by the wall clock
-    left_out   alike lines that were not written before this one
-    exception  the lines of the traceback
-    tells      True: the line reports no event, only the lines that were left out
+    left_out  alike lines that were not written before this one
+    tells     True: the line reports no event, only the lines that were left out
     """
 
-    time_s: float
     kind: LineKind
-    message: str
-    left_out: int = 0
-    exception: tuple[str, ...] = ()
-    tells: bool = False
+    left_out: int
+    tells: bool
 
 
-def text_line(line: LogLine) -> str:
+class RateFilter(logging.Filter):
+    """Limits the lines of each kind: at most burst + m · lines_a_minute in any m minutes.
+
+    A kind is a level, a type of error, and a template or, for messages without arguments, a place
+    in the source: the source bounds their number.
+
+    config  may be replaced at any time; lines_a_minute 0: no limit
+    clock   ns that never go back
+    """
+
+    def __init__(self, config: LogConfig, counts: LogCounts, clock: Callable[[], int]) -> None:
+        super().__init__()
+        self.config, self._counts, self._clock = config, counts, clock
+        self._kinds: dict[tuple[object, ...], LineKind] = {}
+        # Not a handler's lock, which is held while the end waits for the writer.
+        self._lock = threading.RLock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tells if a record passes; one that does becomes a Line."""
+        place = f"{record.pathname}:{record.lineno}"
+        template = bounded(record.msg, LONGEST_TEMPLATE) if isinstance(record.msg, str) else place
+        level = _LEVELS[min(max(record.levelno // 10 - 1, 0), 3)]
+        error = record.exc_info[0] if record.exc_info else None
+        of = str(getattr(record, "of", ""))[:LONGEST_TEMPLATE]
+        key = record.name, level, template if record.args else place, error, of
+        config, now_ns = self.config, self._clock()
+        interval_ns = -(-MINUTE_NS // config.lines_a_minute) if config.lines_a_minute else 0
+        # After a change of limits, no kind waits for longer than the new ones ask for.
+        latest_ns = now_ns + config.burst * interval_ns
+        line = cast("Line", record)
+        with self._lock:
+            kind = self._kinds.setdefault(key, LineKind(record.name, level, template))
+            kind.full_ns = min(max(kind.full_ns, now_ns), latest_ns)
+            line.kind, line.left_out, line.tells = kind, 0, False
+            if kind.full_ns + interval_ns > latest_ns:
+                self.leave_out(line)
+                return False
+            kind.full_ns += interval_ns
+            line.left_out, kind.untold = kind.untold, 0
+        return True
+
+    def leave_out(self, line: Line) -> None:
+        """Counts a line that is not written; a later line tells of it, and of those before it."""
+        with self._lock:
+            if not line.kind.untold:
+                line.kind.since_ns = self._clock()
+            line.kind.untold += line.left_out + (not line.tells)
+            self._counts.left_out += not line.tells
+
+    def overdue(self, patience_ns: int) -> list[Line]:
+        """Returns a line for each kind that left out lines so long ago, which count as told."""
+        found: list[Line] = []
+        with self._lock:
+            for kind in self._kinds.copy().values():
+                if kind.untold and self._clock() - kind.since_ns >= patience_ns:
+                    told = {"kind": kind, "left_out": kind.untold, "tells": True}
+                    found.append(cast("Line", logging.makeLogRecord(told)))
+                    kind.untold = 0
+        return found
+
+
+class TextFormatter(logging.Formatter):
     """Writes `2026-01-31T12:00:00.000Z WARNING logger: message`, its traceback indented below.
 
     A line that does not begin with a blank is an event.
     """
-    left_out = 0 if line.tells else line.left_out
-    alike = f" [{left_out} alike were left out before]" if left_out else ""
-    head = f"{_stamp(line.time_s)} {line.kind.level.upper()} {_shown(line.kind.logger)}: "
-    below = "".join(f"\n    {_shown(one)}" for one in line.exception)
-    return f"{head}{_shown(line.message)}{alike}{below}"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Writes a Line."""
+        line = cast("Line", record)
+        before = 0 if line.tells else line.left_out
+        alike = f" [{before} alike were left out before]" if before else ""
+        head = f"{_stamp(line)} {line.kind.level.upper()} {_shown(line.kind.logger)}: "
+        below = "".join(f"\n    {_shown(one)}" for one in traceback_lines(line))
+        return f"{head}{_shown(_message(line))}{alike}{below}"
 
 
-def json_line(line: LogLine) -> str:
+class JsonFormatter(logging.Formatter):
     """Writes an ASCII object whose keys and their order never change."""
-    return json.dumps(
-        {
-            "time": _stamp(line.time_s),
-            "level": line.kind.level,
-            "logger": _sound(line.kind.logger),
-            "template": _sound(line.kind.template),
-            "message": _sound(line.message),
-            "left_out": line.left_out,
-            "exception": _sound("\n".join(line.exception)) or None,
-        }
-    )
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Writes a Line."""
+        line = cast("Line", record)
+        return json.dumps(
+            {
+                "time": _stamp(line),
+                "level": line.kind.level,
+                "logger": _sound(line.kind.logger),
+                "template": _sound(line.kind.template),
+                "message": _sound(_message(line)),
+                "left_out": line.left_out,
+                "exception": _sound("\n".join(traceback_lines(line))) or None,
+            }
+        )
 
 
 def bounded(text: str, longest: int) -> str:
     """Cuts secrets out of a text, and its end if it is too long; the text then says so."""
     # Secrets first: the cut could remove the word that marks a secret.
-    sound = _without_secrets(text[:_EXAMINED])
+    sound = _without_secrets(text)
     if len(sound) <= longest:
         return sound
     return f"{sound[:longest]}… ({len(text)} characters)"
 
 
-def traceback_lines(error: BaseException) -> tuple[str, ...]:
+def traceback_lines(record: logging.LogRecord) -> list[str]:
     """Formats a traceback: at most 30 lines of some 256 characters, without line breaks."""
-    text = "".join(traceback.format_exception(error, limit=-_FRAMES))
-    lines = _without_secrets(text[:_EXAMINED]).splitlines()
+    error = record.exc_info[1] if record.exc_info else None
+    text = "".join(traceback.format_exception(error, limit=-_FRAMES)) if error else ""
+    lines = _without_secrets(text).splitlines()
     left_out = len(lines) - FIRST_LINES - LAST_LINES
     if left_out > 1:
         lines = [*lines[:FIRST_LINES], f"… {left_out} lines …", *lines[-LAST_LINES:]]
-    return tuple(bounded(line.rstrip(), LONGEST_LINE) for line in lines)
+    return [bounded(line.rstrip(), LONGEST_LINE) for line in lines]
 
 
 def _without_secrets(text: str) -> str:
     """Cuts secrets out of a text: an exception may quote one, though our own lines hold none."""
-    return _SECRET.sub(lambda found: f"{found['bearer'] or ''}(left out)", text)
+    return _SECRET.sub(lambda found: f"{found['bearer'] or ''}(left out)", text[:_EXAMINED])
+
+
+def _message(line: Line) -> str:
+    if line.tells:
+        were = "lines like '{}' were" if line.left_out > 1 else "line like '{}' was"
+        return f"{line.left_out} {were.format(line.kind.template)} left out"
+    try:
+        return bounded(line.getMessage(), LONGEST_MESSAGE)
+    except Exception:
+        return f"{line.kind.template} (without its arguments, which do not fit)"
 
 
 def _shown(text: str) -> str:
     """Escapes line breaks, control characters and those that turn the direction of writing."""
-    if text.isprintable():
-        return text
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
     )
@@ -160,88 +241,10 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _stamp(time_s: float) -> str:
-    """Writes a time as RFC 3339 does, in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(time_s, UTC)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-# Kinds for which there is no room are told of, and limited, as one.
-OTHERS = LineKind("monitor", "warning", (), "any other")
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """A token bucket of one kind of lines.
-
-    full_ns   when the bucket is full again; each line adds an interval
-    untold    lines that were left out and not told of yet
-    since_ns  when the first untold line was left out
-    """
-
-    full_ns: int
-    untold: int = 0
-    since_ns: int = 0
-
-
-@dataclass(slots=True)
-class LineRate:
-    """Limits the lines of each kind by a token bucket. Kinds and times are arguments.
-
-    lines_a_minute  0: no limit; it and the burst may be changed at any time
-
-    In any m minutes, at most burst + m · lines_a_minute lines of a kind pass, and twice as many
-    if there are more than `most_kinds`. A kind is forgotten only when its bucket is full and all
-    lines that it left out have been told.
-    """
-
-    lines_a_minute: int
-    burst: int
-    most_kinds: int = MOST_KINDS
-    _buckets: dict[LineKind, _Bucket] = field(default_factory=dict)
-
-    def admit(self, kind: LineKind, now_ns: int) -> int | None:
-        """Returns how many alike lines were left out before; None: this line is left out too."""
-        kind, bucket = self._bucket(kind, now_ns)
-        interval_ns = -(-MINUTE_NS // self.lines_a_minute) if self.lines_a_minute else 0
-        # After a change of limits, no kind waits for longer than the new ones ask for.
-        latest_ns = now_ns + self.burst * interval_ns
-        bucket.full_ns = min(max(bucket.full_ns, now_ns), latest_ns)
-        if bucket.full_ns + interval_ns > latest_ns:
-            self.leave_out(kind, 1, now_ns)
-            return None
-        bucket.full_ns += interval_ns
-        if kind is OTHERS:
-            return 0  # the lines that it left out were not alike
-        untold, bucket.untold = bucket.untold, 0
-        return untold
-
-    def leave_out(self, kind: LineKind, lines: int, now_ns: int) -> None:
-        """Notes lines that were not written; `admit` or `overdue` returns them later."""
-        _, bucket = self._bucket(kind, now_ns)
-        if not bucket.untold:
-            bucket.since_ns = now_ns
-        bucket.untold += lines
-
-    def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[LineKind, int]]:
-        """Returns kinds that left out lines so long ago, and how many, which then count as told."""
-        found: list[tuple[LineKind, int]] = []
-        for kind, bucket in self._buckets.copy().items():
-            if bucket.untold and now_ns - bucket.since_ns >= patience_ns:
-                found.append((kind, bucket.untold))
-                bucket.untold = 0
-        return found
-
-    def _bucket(self, kind: LineKind, now_ns: int) -> tuple[LineKind, _Bucket]:
-        """Returns the bucket of a kind, or that of all others if there is no room for the kind."""
-        if kind not in self._buckets and len(self._buckets) >= self.most_kinds:
-            # A bucket that is not full must not begin again as a full one.
-            for known, bucket in self._buckets.copy().items():
-                if not bucket.untold and bucket.full_ns <= now_ns:
-                    self._buckets.pop(known, None)
-            if len(self._buckets) >= self.most_kinds:
-                kind = OTHERS
-        return kind, self._buckets.setdefault(kind, _Bucket(now_ns))
+def _stamp(line: Line) -> str:
+    """Writes the time as RFC 3339 does, in UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(line.created, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 # Takes the bytes of a line and returns how many it wrote; None: it is full for now. Raises
@@ -259,22 +262,10 @@ def standard_error() -> Sink | None:
     return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False).write
 
 
-_FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
+_FORMATTERS = {LogFormat.TEXT: TextFormatter(), LogFormat.JSON: JsonFormatter()}
 
 
-@dataclass(slots=True)
-class LogCounts:
-    """Counts lines since the start: written ones by level, and those left out."""
-
-    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEVELS, 0))
-    left_out: int = 0
-
-
-# A line and its bytes; or an event that is set when all before it is written; None: the end.
-_Waiting: TypeAlias = tuple[LogLine, bytes] | threading.Event | None
-
-
-class Logs(logging.Handler):
+class Logs(QueueHandler):
     """Handles all records of the process until `close`; never raises, never waits for long.
 
     counts  lines written and left out; may be read from any thread
@@ -284,44 +275,38 @@ class Logs(logging.Handler):
     def __init__(
         self, config: LogConfig, sink: Sink | None, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        super().__init__()
-        self.counts = LogCounts()
-        self._config, self._sink, self._clock = config, sink, clock
-        # Not the handler's own lock, which is held while the end waits for the writer.
-        self._ours = threading.RLock()
-        self._rate = LineRate(config.lines_a_minute, config.burst)
-        # Not a Queue: a finaliser may log while this very thread puts a line.
-        self._waiting: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        # Records, or an event that is set when all before it are written; None: the end. Not a
+        # Queue: a finaliser may log while this very thread puts a line.
+        self._waiting: SimpleQueue[Any] = SimpleQueue()
+        super().__init__(self._waiting)
+        self.counts, self._sink = LogCounts(), sink
+        self._rate = RateFilter(config, self.counts, clock)
+        self.addFilter(self._rate)
+        self.apply(config)
         self._writer = threading.Thread(target=self._write_on, name="log", daemon=True)
         self._writer.start()
 
     def apply(self, config: LogConfig) -> None:
         """Takes other settings; no line that waits is lost."""
-        with self._ours:
-            self._config = config
-            self._rate.lines_a_minute, self._rate.burst = config.lines_a_minute, config.burst
+        self._rate.config = config
+        self.setFormatter(_FORMATTERS[config.format])
         logging.getLogger().setLevel(config.level.upper())
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Takes a record. A failure is counted and never raised to the code that logs."""
-        try:
-            kind = _kind_of(record)
-            with self._ours:
-                left_out = self._rate.admit(kind, self._clock())
-                if left_out is None:
-                    self.counts.left_out += 1
-                    return
-            self._leave(_line_of(record, kind, left_out))
-        except Exception:
-            with self._ours:
-                self.counts.left_out += 1
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Adds a line if there is room for it."""
+        if self._waiting.qsize() < MOST_WAITING:
+            self._waiting.put(record)
+        else:
+            self.handleError(record)
 
-    def tell(self, now_ns: int, patience_ns: int = _TELL_NS) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Counts a line that cannot be written."""
+        self._rate.leave_out(cast("Line", record))
+
+    def tell(self, patience_ns: int = _TELL_NS) -> None:
         """Logs a line for each kind that left out lines so long ago and was silent since."""
-        with self._ours:
-            overdue = self._rate.overdue(now_ns, patience_ns)
-        for kind, lines in overdue:
-            self._leave(_telling_of(kind, lines))
+        for line in self._rate.overdue(patience_ns):
+            self.emit(line)
 
     def flush(self) -> None:
         """Waits until all lines that came so far are written, two seconds at most."""
@@ -333,45 +318,32 @@ class Logs(logging.Handler):
     def close(self) -> None:
         """Tells of lines left out, writes waiting lines and ends, within some two seconds."""
         if self._writer.is_alive():
-            self.tell(self._clock(), patience_ns=0)
+            self.tell(patience_ns=0)
             self._waiting.put(None)
             self._writer.join(_PATIENCE_S)
         super().close()
 
-    def _leave(self, line: LogLine) -> None:
-        data = f"{_FORMS[self._config.format](line)}\n".encode()
-        if self._waiting.qsize() < MOST_WAITING:
-            self._waiting.put((line, data))
-        else:
-            self._lose(line)
-
-    def _lose(self, line: LogLine) -> None:
-        event = 0 if line.tells else 1
-        with self._ours:
-            self.counts.left_out += event
-            self._rate.leave_out(line.kind, line.left_out + event, self._clock())
-
     def _write_on(self) -> None:
         """Writes lines in a thread of its own, until None comes."""
         while True:
-            with contextlib.suppress(queue.Empty):
+            with contextlib.suppress(Empty):
                 match self._waiting.get(timeout=_LOOK_S):
                     case None:
                         return
                     case threading.Event() as written:
                         written.set()
-                    case line, data:
-                        self._write(line, data)
-            self.tell(self._clock())
+                    case line:
+                        self._write(line)
+            self.tell()
 
-    def _write(self, line: LogLine, data: bytes) -> None:
-        written: int | None = None
+    def _write(self, line: Line) -> None:
+        data, written = f"{line.message}\n".encode(), None
         with contextlib.suppress(Exception):
             written = self._sink(data) if self._sink is not None else None
         if written == len(data):
             self.counts.lines[line.kind.level] += 1
         else:
-            self._lose(line)
+            self.handleError(line)
 
 
 @contextlib.contextmanager
@@ -380,10 +352,10 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
 
     sink  None: lines are counted and not written
     """
-    logs, root = Logs(config, sink), logging.getLogger()
+    root = logging.getLogger()
     level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
+    logs = Logs(config, sink)
     root.addHandler(logs)
-    logs.apply(config)
     logging.captureWarnings(True)
     threading.excepthook, sys.unraisablehook = _thread_ended, _nobody_to_raise_to
     try:
@@ -405,32 +377,3 @@ def _thread_ended(args: threading.ExceptHookArgs) -> None:
 def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
     if args.exc_value is not None:
         log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=args.exc_value)
-
-
-def _kind_of(record: logging.LogRecord) -> LineKind:
-    """Returns the kind: by template, or by place in the source for messages without arguments."""
-    template = bounded(str(record.msg), LONGEST_TEMPLATE)
-    place = template if record.args else f"{record.pathname}:{record.lineno}"
-    error = record.exc_info[0] if record.exc_info else None
-    of = str(getattr(record, "of", ""))[:LONGEST_TEMPLATE]
-    return LineKind(record.name, _level(record.levelno), (place, error, of), template)
-
-
-def _level(number: int) -> str:
-    return _LEVELS[bisect_right((logging.INFO, logging.WARNING, logging.ERROR), number)]
-
-
-def _line_of(record: logging.LogRecord, kind: LineKind, left_out: int) -> LogLine:
-    try:
-        message = bounded(record.getMessage(), LONGEST_MESSAGE)
-    except Exception:
-        message = f"{kind.template} (without its arguments, which do not fit)"
-    error = record.exc_info[1] if record.exc_info else None
-    exception = () if error is None else traceback_lines(error)
-    return LogLine(record.created, kind, message, left_out, exception)
-
-
-def _telling_of(kind: LineKind, lines: int) -> LogLine:
-    were = "line like '{}' was" if lines == 1 else "lines like '{}' were"
-    text = f"{lines} {were.format(kind.template)} left out"
-    return LogLine(time.time(), kind, text, lines, tells=True)

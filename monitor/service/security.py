@@ -17,45 +17,24 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
 
-from monitor.config import InvalidConfiguration, SecurityConfig, read_tokens
+from monitor.config import InvalidConfiguration, SecurityConfig, read_file, read_tokens
 from monitor.frames.status import Counters
 from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
 
 log = logging.getLogger(__name__)
 
-# Bytes; a chain of certificates has some ten thousand.
-LARGEST = 2**20
 _SCHEME = "bearer "
 
 # Health calls at a time, besides max_calls, so that a full sidecar still says that it lives.
 MOST_PROBES = 64
 PROBES_END = "end some that watch the health."
 _HEALTH = "/grpc.health.v1.Health/"
-
-
-def read_private(path: str, key: str) -> bytes:
-    """Reads a small file. Raises InvalidConfiguration, which names the key of [security]."""
-    try:
-        # First: to open a pipe that nobody writes to would block for ever.
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise InvalidConfiguration(f"[security] {key} = '{path}' is no regular file: name one.")
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"[security] {key} = '{path}' cannot be read ({error.strerror}). Check the path, and "
-            "that the user of the sidecar may read it."
-        ) from None
-    if len(data) > LARGEST:
-        raise InvalidConfiguration(
-            f"[security] {key} = '{path}' has more than {LARGEST} bytes: it is something else."
-        )
-    return data
 
 
 def warn_of_readers(path: str, key: str) -> None:
@@ -76,30 +55,46 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-class NotAuthenticated(PermissionError):
-    """A call shows no token that is known."""
-
-
 class NotPermitted(PermissionError):
-    """The token of a call is known, and is for something else."""
+    """A call shows no token that is known, or one that is for something else: a code and a text."""
 
 
-Digests = dict[Right, tuple[bytes, ...]]
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
+class Watched(Generic[T]):
+    """Holds what was read from files the last time that they could be used.
+
+    read  raises InvalidConfiguration
+    kept  subject and verb of the log's sentence, of what is kept while they cannot be used
+    """
+
+    def __init__(self, read: Callable[[], T], kept: str) -> None:
+        self.value, self._read, self._kept, self._complaint = read(), read, kept, ""
+
+    def look_again(self) -> bool:
+        """Reads the files again and tells if they hold something else; logs a fault once."""
+        try:
+            found = self._read()
+        except InvalidConfiguration as error:
+            if str(error) != self._complaint:
+                log.warning("%s Until then %s active.", error, self._kept)
+            self._complaint = str(error)
+            return False
+        before, self.value, self._complaint = self.value, found, ""
+        return found != before
+
+
 class Tokens:
     """The accepted tokens, from the last contents of the files that could be used."""
 
-    settings: SecurityConfig
-    _digests: Digests = field(init=False)
-    _complaints: dict[Right, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: SecurityConfig) -> None:
         """Raises InvalidConfiguration."""
-        self._digests = {right: self._read(right) for right in Right if self._path(right)}
-        for right in self._digests:
-            warn_of_readers(self._path(right), _key(right))
+        self._digests: dict[Right, Watched[tuple[bytes, ...]]] = {}
+        for key, path in settings.token_files.items():
+            right, read = Right(key.removesuffix("_token_file")), partial(_read_digests, path, key)
+            self._digests[right] = Watched(read, "the tokens read before stay")
+            warn_of_readers(path, key)
         if self._digests and Right.ADMIN not in self._digests:
             log.warning(
                 "[security] admin_token_file is empty: whoever can connect may promote "
@@ -107,7 +102,7 @@ class Tokens:
             )
 
     def check(self, right: Right, authorization: Iterable[str | bytes]) -> None:
-        """Raises NotAuthenticated or NotPermitted if the token lacks the right.
+        """Raises NotPermitted if the token lacks the right.
 
         authorization  the values of the headers of this name
         """
@@ -118,60 +113,38 @@ class Tokens:
         held = [
             known
             for known, digests in self._digests.items()
-            if sum(hmac.compare_digest(digest, one) for one in digests)
+            if sum(hmac.compare_digest(digest, one) for one in digests.value)
         ]
         if not held:
-            raise NotAuthenticated("authorization: the bearer token is not known here.")
+            text = "authorization: the bearer token is not known here."
+            raise NotPermitted(grpc.StatusCode.UNAUTHENTICATED, text)
         if right not in held and Right.ADMIN not in held:
             raise NotPermitted(
+                grpc.StatusCode.PERMISSION_DENIED,
                 f"authorization: this call needs the right '{right}', and the bearer token is for "
-                f"'{', '.join(held)}'."
+                f"'{', '.join(held)}'.",
             )
 
     def look_again(self) -> None:
-        """Reads the tokens of the files again.
-
-        The tokens of a file that cannot be used stay, and its fault is logged once.
-        """
-        for right, before in list(self._digests.items()):
-            try:
-                found = self._read(right)
-            except InvalidConfiguration as error:
-                if self._complaints.get(right) != str(error):
-                    log.warning("%s Until then the tokens read before stay active.", error)
-                self._complaints[right] = str(error)
-                continue
-            self._complaints.pop(right, None)
-            if found != before:
-                self._digests[right] = found
-                log.info("security: %s has changed, its tokens are active", _key(right))
-
-    def _path(self, right: Right) -> str:
-        return self.settings.token_files.get(_key(right), "")
-
-    def _read(self, right: Right) -> tuple[bytes, ...]:
-        path, key = self._path(right), _key(right)
-        data = read_private(path, key)
-        try:
-            tokens = read_tokens(data, path)
-        except ValueError as error:
-            raise InvalidConfiguration(f"[security] {key} = {error}") from None
-        return tuple(hashlib.sha256(token).digest() for token in tokens)
+        """Reads the tokens of the files again."""
+        for right, digests in self._digests.items():
+            if digests.look_again():
+                log.info("security: %s_token_file has changed, its tokens are active", right)
 
 
-def _key(right: Right) -> str:
-    return f"{right}_token_file"
+def _read_digests(path: str, key: str) -> tuple[bytes, ...]:
+    tokens = read_tokens(path, f"[security] {key} = '{path}'")
+    return tuple(hashlib.sha256(token).digest() for token in tokens)
 
 
 def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
-    """Hashes the token of a call. Raises NotAuthenticated without one."""
+    """Hashes the token of a call. Raises NotPermitted without one."""
     value = headers[0] if len(headers) == 1 else ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if text[: len(_SCHEME)].lower() != _SCHEME:
-        raise NotAuthenticated(
-            "authorization: this call needs a bearer token, and shows "
-            f"{'none' if not headers else 'something else'}."
-        )
+        shown = "something else" if headers else "none"
+        text = f"authorization: this call needs a bearer token, and shows {shown}."
+        raise NotPermitted(grpc.StatusCode.UNAUTHENTICATED, text)
     return hashlib.sha256(text[len(_SCHEME) :].strip().encode()).digest()
 
 
@@ -210,12 +183,11 @@ def read_pem(settings: SecurityConfig) -> Pem:
 
 
 def _read(settings: SecurityConfig) -> Pem:
-    authority = settings.client_authority
-    return Pem(
-        read_private(settings.certificate, "certificate"),
-        read_private(settings.key, "key"),
-        read_private(authority, "client_authority") if authority else b"",
+    certificate, key, authority = (
+        read_file(path, f"[security] {of} = '{path}'") if (path := getattr(settings, of)) else b""
+        for of in ("certificate", "key", "client_authority")
     )
+    return Pem(certificate, key, authority)
 
 
 def _check(settings: SecurityConfig) -> None:
@@ -249,30 +221,25 @@ def _short(error: Exception) -> str:
     return reason.replace("_", " ").lower() if reason else str(error)
 
 
-@dataclass(slots=True)
 class ServerCertificates:
     """The active certificates, from the last contents of the files that could be used.
 
     An open connection keeps the certificate that it began with.
     """
 
-    settings: SecurityConfig
-    _pem: Pem = field(init=False)
-    # The last change, until a thread of gRPC takes it; look_again adds it in another thread.
-    _changed: deque[grpc.ServerCertificateConfiguration] = field(
-        default_factory=lambda: deque(maxlen=1)
-    )
-    _complaint: str = ""
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: SecurityConfig) -> None:
         """Raises InvalidConfiguration."""
-        self._pem = read_pem(self.settings)
-        warn_of_readers(self.settings.key, "key")
+        self._asks_clients = bool(settings.client_authority)
+        read = partial(read_pem, settings)
+        self._pem = Watched(read, "the certificate read before stays")
+        # The last change, until a thread of gRPC takes it; look_again adds it in another thread.
+        self._changed: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
+        warn_of_readers(settings.key, "key")
 
     def credentials(self) -> grpc.ServerCredentials:
         """Returns the credentials of the port to listen on."""
         return grpc.dynamic_ssl_server_credentials(
-            self._pem.configuration(), self._fetch, bool(self.settings.client_authority)
+            self._pem.value.configuration(), self._fetch, self._asks_clients
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
@@ -282,22 +249,11 @@ class ServerCertificates:
         return None
 
     def look_again(self) -> None:
-        """Reads the files again.
-
-        The certificate stays if they cannot be used, and the fault is logged once.
-        """
-        try:
-            found = read_pem(self.settings)
-        except InvalidConfiguration as error:
-            if str(error) != self._complaint:
-                log.warning("%s Until then the certificate read before stays active.", error)
-            self._complaint = str(error)
-            return
-        self._complaint = ""
-        if found != self._pem:
-            self._pem = found
-            self._changed.append(found.configuration())
-            log.info("security: new connections see certificate sha256:%s", found.fingerprint)
+        """Reads the files again."""
+        if self._pem.look_again():
+            self._changed.append(self._pem.value.configuration())
+            fingerprint = self._pem.value.fingerprint
+            log.info("security: new connections see certificate sha256:%s", fingerprint)
 
 
 # By method; any other needs the right of administration, reflection too.
@@ -340,13 +296,11 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         shown = (value for key, value in metadata if key == "authorization")
         try:
             self.tokens.check(right, shown)
-        except NotAuthenticated as error:
-            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, str(error), right)
         except NotPermitted as error:
-            return self._refusing(grpc.StatusCode.PERMISSION_DENIED, str(error), right)
+            return self._refusing(right, *error.args)
         return await continuation(handler_call_details)
 
-    def _refusing(self, code: grpc.StatusCode, text: str, right: Right) -> grpc.RpcMethodHandler:
+    def _refusing(self, right: Right, code: grpc.StatusCode, text: str) -> grpc.RpcMethodHandler:
         refused = self.counters.refuse_call(code.name.lower())
         if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             log.warning(
@@ -361,7 +315,7 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Room:
     """Limits the calls at a time.
 
@@ -395,26 +349,18 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships
 
     calls: Room
     probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
-    # By method: its handler, and the handler that counts it. Unknown methods have none.
-    _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
-        default_factory=dict
-    )
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
         """Returns the handler, which takes a place while it works."""
-        method = handler_call_details.method
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        known = self._counted.get(method)
-        if known is None or known[0] is not handler:
-            room = self.probes if method.startswith(_HEALTH) else self.calls
-            known = self._counted[method] = (handler, _counted(handler, room))
-        return known[1]
+        probes = handler_call_details.method.startswith(_HEALTH)
+        room = self.probes if probes else self.calls
+        return handler and _counted(handler, room)
 
 
+@lru_cache(maxsize=64)  # more than there are methods
 def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandler:
     """Wraps a handler so that only so many calls run at a time."""
     name = (

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from monitor.config import ServerConfig
 from monitor.service.admin import AdminService, StateService
 from monitor.service.calls import ADMIN, MONITOR, Handler, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.service.security import (
     MOST_PROBES,
     Authorisation,
@@ -98,36 +97,27 @@ def _options(settings: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
-@dataclass(slots=True)
 class Server:
     """The running gRPC server."""
 
-    service: Service
-    admin: AdminService
-    states: StateService
-    authorisation: Authorisation = field(init=False)
-    open_calls: OpenCalls = field(init=False)
-    port: int = 0
-    _grpc: grpc.aio.Server | None = None
-    _certificates: ServerCertificates | None = None
-    _reloading: asyncio.Task[None] | None = None
-    _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
-
-    def __post_init__(self) -> None:
+    def __init__(self, service: Service, admin: AdminService, states: StateService) -> None:
         """Raises InvalidConfiguration where a certificate or a token cannot be used."""
-        config = self.service.pipeline.config
-        if config.security.tls:
-            self._certificates = ServerCertificates(config.security)
-        self.authorisation = Authorisation(Tokens(config.security), self.service.pipeline.counters)
-        self.open_calls = OpenCalls(Room(config.server.max_calls))
+        self.service, self.admin, self.states, self.port = service, admin, states, 0
+        config = service.pipeline.config
+        self._certificates = ServerCertificates(config.security) if config.security.tls else None
+        self._tokens = Tokens(config.security)
+        self._grpc: grpc.aio.Server | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._health = health.aio.HealthServicer()
 
     async def start(self) -> None:
         """Listens and serves. Raises CannotListen."""
         settings = self.service.pipeline.config.server
+        authorisation = Authorisation(self._tokens, self.service.pipeline.counters)
         server = grpc.aio.server(
             options=_options(settings),
             # Who has no right takes no place.
-            interceptors=(self.authorisation, self.open_calls),
+            interceptors=(authorisation, OpenCalls(Room(settings.max_calls))),
             # Calls whose only message never comes do not reach a handler that would count them.
             maximum_concurrent_rpcs=2 * settings.max_calls + MOST_PROBES,
         )
@@ -152,7 +142,7 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._grpc = server
         self._reloading = asyncio.create_task(self._keep_credentials())
-        self.service.events.announce(Health(True, "serving"))
+        self.service.pipeline.events.announce(Health(True, "serving"))
         # What exists now stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -164,14 +154,11 @@ class Server:
             # The pause may be another one since a reload; which files there are may not.
             await asyncio.sleep(self.service.pipeline.config.security.reload_seconds)
             try:
-                await asyncio.to_thread(self._look_again)
+                await asyncio.to_thread(self._tokens.look_again)
+                if self._certificates is not None:
+                    await asyncio.to_thread(self._certificates.look_again)
             except Exception:
                 log.exception("certificates and tokens were not read again: those in use stay")
-
-    def _look_again(self) -> None:
-        self.authorisation.tokens.look_again()
-        if self._certificates is not None:
-            self._certificates.look_again()
 
     async def stop(self) -> None:
         """Announces the end, finishes the frames in work, then closes."""
@@ -181,8 +168,8 @@ class Server:
         with contextlib.suppress(asyncio.CancelledError):
             await self._reloading
         await self._health.enter_graceful_shutdown()
-        self.service.events.announce(Health(False, "shutting down"))
-        self.service.events.close()
+        self.service.pipeline.events.announce(Health(False, "shutting down"))
+        self.service.pipeline.events.close()
         self.service.drain()
         grace = self.service.pipeline.config.server.grace_seconds
         closing = asyncio.create_task(self._grpc.stop(grace))

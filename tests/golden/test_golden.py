@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monitor.config import Reloads
 from monitor.frames.frame import (
     EgoMotion,
     FrameAnswer,
@@ -36,7 +37,6 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.log import LogCounts
 from monitor.service.metrics import render
-from monitor.service.reload import Reloads
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
@@ -270,7 +270,6 @@ def exposition() -> str:
         ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
         pipeline,
         readings=readings,
-        refused={"state": 0, "ledger": 0},
         reloads=Reloads(outcomes={}),
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),

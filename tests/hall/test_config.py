@@ -164,7 +164,10 @@ def test_a_file_that_is_none_is_refused_by_name(tmp_path):
         (strange, r"strange\.toml is not UTF-8"),
         (large, "more than 1048576 bytes"),
         ("/dev/zero", "no regular file"),
-        (tmp_path / "missing.toml", r"missing\.toml: No such file .* Check the path"),
+        (
+            tmp_path / "missing.toml",
+            r"missing\.toml cannot be read \(No such file .*\)\. Check the path",
+        ),
     ):
         with pytest.raises(InvalidConfiguration, match=said):
             load(other)

@@ -3,10 +3,8 @@
 import asyncio
 from typing import Any
 
-from monitor.config import Config, StateConfig, checked
-from monitor.service.host import Host
-from monitor.service.reload import RELOADABLE, reloaded
-from monitor.sidecar import Sidecar
+from monitor.config import RELOADABLE, Config, StateConfig, checked, reloaded
+from monitor.sidecar import Host, Sidecar
 from monitor.wire.messages import Health
 
 
@@ -15,12 +13,12 @@ def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Heal
     told: list[Health] = []
 
     async def look() -> None:
-        watch = sidecar.server.service.events.watch(0)
+        watch = sidecar.pipeline.events.watch(0)
         await anext(watch)
         for now, lag, ahead in samples:
             monotonic = round(now * 1e9)
             sidecar._look(now, lag, monotonic + ahead, monotonic)
-        sidecar.server.service.events.close()
+        sidecar.pipeline.events.close()
         told.extend([event.what async for event in watch if isinstance(event.what, Health)])
 
     asyncio.run(look())
@@ -52,7 +50,7 @@ def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
     assert sidecar.pipeline.ledger.epoch == 1
     counters = sidecar.pipeline.counters
     assert (counters.clock_epoch, counters.clock_steps) == (1, 1)
-    assert sidecar.server.service.events.health == Health(False, "starting")
+    assert sidecar.pipeline.events.health == Health(False, "starting")
 
 
 # Every key that a reload takes, at another value than the default.

@@ -10,9 +10,8 @@ import grpc
 
 from monitor.frames.frame import Header
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events
 from monitor.service.calls import MONITOR, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import encode_header
 from monitor.wire.requests import WireLimits
@@ -40,7 +39,7 @@ class Call(Caller):
 
 
 def service_of(pipeline: Pipeline | None = None, **others: Any) -> Service:
-    return Service(pipeline or pipeline_of(), Events(), LIMITS, **others)
+    return Service(pipeline or pipeline_of(), LIMITS, **others)
 
 
 def talked(service: Service, *messages: bytes, header: Header | None = HEADER) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from monitor.pipeline.frame_path import Pipeline
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.measures import Evaluation, ReliabilityBins

@@ -14,7 +14,7 @@ import pytest
 from monitor.frames.frame import FrameAnswer
 from monitor.frames.space import Space
 from monitor.recalibration.selection import IDENTITY
-from monitor.service import frames, labels
+from monitor.service import handlers
 from monitor.v1 import frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import encode_frame, encode_header, encode_truth
@@ -237,8 +237,8 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
     def broken(*_):
         raise ZeroDivisionError("/srv/secret.py")
 
-    monkeypatch.setattr(frames, "decode_process_request", broken)
-    monkeypatch.setattr(labels, "decode_truth_request", broken)
+    monkeypatch.setattr(handlers, "decode_process_request", broken)
+    monkeypatch.setattr(handlers, "decode_truth_request", broken)
     service, call = service_of(), Call(b"anything", b"more")
     asyncio.run(getattr(service, method)(None, call))
     assert len(call.written) == 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import example, given
@@ -20,14 +21,15 @@ from monitor.service.log import (
     LONGEST_MESSAGE,
     MINUTE_NS,
     MOST_WAITING,
+    JsonFormatter,
+    Line,
     LineKind,
-    LineRate,
-    LogLine,
+    LogCounts,
     Logs,
+    RateFilter,
+    TextFormatter,
     bounded,
-    json_line,
     start_logging,
-    text_line,
     traceback_lines,
 )
 
@@ -37,42 +39,51 @@ PATIENCE = 20  # s; far above what anything here takes
 
 # ---- the form of a line
 
-KIND = LineKind("monitor.pipeline", "warning", (), "stream %s")
-LINE = LogLine(1769860800.1239, KIND, "stream lidar")
+KIND = LineKind("monitor.pipeline", "warning", "stream %s")
+
+
+def line_of(msg: str, error: ValueError | None = None, **others: object) -> Line:
+    fields = {"created": 1769860800.1239, "msg": msg, "kind": KIND, "left_out": 0, "tells": False}
+    return cast("Line", logging.makeLogRecord(fields | {"exc_info": (0, error, 0)} | others))
+
+
 # All of Unicode, halves of surrogates too, as they come from names of files.
 anything = st.text(st.characters(codec=None))
 TOKEN = "s3cr3t-" * 6
 
 
 def test_a_line_is_as_it_is_documented_as_text_and_as_json():
-    assert text_line(LINE) == "2026-01-31T12:00:00.123Z WARNING monitor.pipeline: stream lidar"
-    line = replace(LINE, left_out=3, exception=("Traceback …", "ValueError: no"))
-    assert json_line(line) == (
+    text_of, json_of = TextFormatter().format, JsonFormatter().format
+    start = "2026-01-31T12:00:00.123Z WARNING monitor.pipeline: "
+    assert text_of(line_of("stream lidar")) == f"{start}stream lidar"
+    line = line_of("stream lidar", ValueError("no\n…"), left_out=3)
+    assert json_of(line) == (
         '{"time": "2026-01-31T12:00:00.123Z", "level": "warning", "logger": "monitor.pipeline", '
         '"template": "stream %s", "message": "stream lidar", "left_out": 3, '
-        '"exception": "Traceback \\u2026\\nValueError: no"}'
+        '"exception": "ValueError: no\\n\\u2026"}'
     )
-    without = json.loads(json_line(LINE))
-    assert list(without) == list(json.loads(json_line(line)))
+    without = json.loads(json_of(line_of("stream lidar")))
+    assert list(without) == list(json.loads(json_of(line)))
     assert without["exception"] is None
-    assert text_line(replace(LINE, left_out=7)).endswith("lidar [7 alike were left out before]")
-    assert text_line(replace(LINE, left_out=7, tells=True)).endswith("stream lidar")
+    assert text_of(line_of("…", left_out=7)) == f"{start}… [7 alike were left out before]"
+    told = text_of(line_of("…", left_out=7, tells=True))
+    assert told == f"{start}7 lines like 'stream %s' were left out"
 
 
 @given(anything, st.lists(anything, max_size=4))
 @example("a\r\nb \x1b[2J \u202e \u2028\u2029\x85\x0b\x0c\0 \udcff", [])
 @example("Straße 東京 🚗", [])
 def test_a_line_is_one_line_whatever_is_in_its_words(message, exception):
-    line = LogLine(LINE.time_s, KIND, message, 0, tuple(exception))
-    text = text_line(line)
+    line = line_of(message, ValueError("\n".join(exception)) if exception else None)
+    text = TextFormatter().format(line)
     text.encode("utf-8")
     first, *below = text.splitlines()
     assert first.startswith("2026-01-31T12:00:00.123Z WARNING ")
-    assert len(below) == len(exception)
+    assert len(below) == len(traceback_lines(line)) >= bool(exception)
     assert all(one.startswith("    ") for one in below)
     assert text.replace("\n", "").isprintable()
     assert not message.isprintable() or message in first
-    written = json_line(line)
+    written = JsonFormatter().format(line)
     assert written.isascii() and written.isprintable()
     found = json.loads(written)
     found["message"].encode("utf-8")  # no half of a surrogate is left
@@ -99,7 +110,7 @@ def test_no_message_is_long_and_one_that_is_cut_says_how_long_it_was(message, lo
     ],
 )
 def test_what_looks_like_a_secret_is_left_out_of_messages_and_of_errors(text):
-    said = bounded(text, LONGEST_MESSAGE) + "".join(traceback_lines(ValueError(text)))
+    said = bounded(text, LONGEST_MESSAGE) + "".join(traceback_lines(line_of("", ValueError(text))))
     assert "s3cr3t" not in said
     assert "(left out)" in said
     words = "authorization: this call needs a bearer token, and shows none."
@@ -109,12 +120,26 @@ def test_what_looks_like_a_secret_is_left_out_of_messages_and_of_errors(text):
 # ---- the rate of alike lines
 
 
-def kind_of(name: str) -> LineKind:
-    return LineKind("monitor.tried", "info", (name,), name)
+class Rated(RateFilter):
+    """A filter with a clock of its own, asked with lines of kinds that have a name."""
 
+    def __init__(self, lines_a_minute: int, burst: int) -> None:
+        self.now, self.counts = 0, LogCounts()
+        config = LogConfig(lines_a_minute=lines_a_minute, burst=burst)
+        super().__init__(config, self.counts, lambda: self.now)
 
-def passing(rate: LineRate, name: str, times: list[int]) -> list[int | None]:
-    return [rate.admit(kind_of(name), now) for now in times]
+    def line(self, name: str, now: int) -> Line | None:
+        self.now = now
+        record = logging.LogRecord("tried", logging.INFO, "", 1, name, (1,), None)
+        return cast("Line", record) if self.filter(record) else None
+
+    def passing(self, name: str, times: list[int]) -> list[int | None]:
+        found = (self.line(name, now) for now in times)
+        return [line.left_out if line else None for line in found]
+
+    def told(self, now: int, patience: int) -> int:
+        self.now = now
+        return sum(line.left_out for line in self.overdue(patience))
 
 
 KINDS = "abcdefgh"
@@ -130,61 +155,43 @@ lines = st.lists(
 limits = st.tuples(st.integers(1, 200), st.integers(1, 8))
 
 
-@given(lines, limits, st.integers(1, 9), st.integers(0, 3))
-def test_what_passes_is_bounded_and_all_that_is_left_out_is_told(
-    lines, limits, most_kinds, unwritten
-):
+@given(lines, limits, st.integers(0, 3))
+def test_what_passes_is_bounded_and_all_that_is_left_out_is_told(lines, limits, unwritten):
     lines_a_minute, burst = limits
-    rate, now, told, came = LineRate(lines_a_minute, burst, most_kinds), 0, 0, 0
-    alone = {name: LineRate(*limits) for name in KINDS}
+    desk, now, told, came = Rated(*limits), 0, 0, 0
     passed: dict[str, list[int]] = {name: [] for name in KINDS}
-    fit = most_kinds >= len(KINDS)
-    most = 1 if fit else 2  # a bucket of its own, and that of all others
     for number, (name, pause, what) in enumerate(lines):
         now += pause
         if what == "tell":
-            told += sum(count for _, count in rate.overdue(now, MINUTE_NS))
+            told += desk.told(now, MINUTE_NS)
             continue
         came += 1
-        kind = kind_of(name)
-        before, own = rate.admit(kind, now), alone[name].admit(kind, now)
-        # Where all kinds fit, each is as if it were alone.
-        assert not fit or (before is None) == (own is None)
-        if before is None:
+        line = desk.line(name, now)
+        if line is None:
             continue
         passed[name].append(now)
         if number % 4 < unwritten:
-            rate.leave_out(kind, before + 1, now)  # it passed, but went nowhere
+            desk.leave_out(line)  # it passed, but went nowhere
         else:
-            told += before + 1
+            told += line.left_out + 1
     for times in passed.values():
         for i, first in enumerate(times):
             for n, last in enumerate(times[i:], 1):
-                # In whole numbers: n <= most * (burst + rate * minutes).
-                assert (n - most * burst) * MINUTE_NS <= most * lines_a_minute * (last - first)
-    assert told + sum(count for _, count in rate.overdue(now, 0)) == came
-    assert rate.overdue(now + LONG, 0) == []
+                # In whole numbers: n <= burst + rate * minutes.
+                assert (n - burst) * MINUTE_NS <= lines_a_minute * (last - first)
+    assert told + desk.told(now, 0) == came
+    assert desk.told(now + LONG, 0) == 0
 
 
 def test_a_burst_passes_then_one_in_an_interval_which_tells_of_the_others():
-    rate = LineRate(12, 3)
-    assert passing(rate, "a", [0] * 5) == [0, 0, 0, None, None]
-    assert passing(rate, "b", [0]) == [0]
-    assert passing(rate, "a", [5 * SECOND - 1, 5 * SECOND, 5 * SECOND]) == [None, 3, None]
-    assert passing(rate, "a", [10 * SECOND]) == [1]
-    assert passing(rate, "a", [LONG] * 5) == [0, 0, 0, None, None]
-    assert passing(LineRate(0, 1), "a", [0] * 1000) == [0] * 1000
-    few = LineRate(60, 2, most_kinds=2)
-    assert [few.admit(kind_of(name), 0) for name in "abcdef"] == [0] * 4 + [None] * 2
-    assert passing(few, "g", [LONG] * 3) == [0, 0, None]
-
-
-def test_what_a_silent_kind_left_out_is_overdue_after_the_patience_and_told_once():
-    rate = LineRate(12, 1)
-    passing(rate, "a", [0, 7, 8, 9])
-    assert rate.overdue(SECOND + 6, SECOND) == []
-    assert rate.overdue(SECOND + 7, SECOND) == [(kind_of("a"), 3)]
-    assert rate.overdue(LONG, SECOND) == []
+    desk = Rated(12, 3)
+    assert desk.passing("a", [0] * 5) == [0, 0, 0, None, None]
+    assert desk.passing("b", [0]) == [0]
+    assert desk.passing("a", [5 * SECOND - 1, 5 * SECOND, 5 * SECOND]) == [None, 3, None]
+    assert desk.passing("a", [10 * SECOND]) == [1]
+    assert desk.passing("a", [LONG] * 5) == [0, 0, 0, None, None]
+    assert desk.counts.left_out == 6
+    assert Rated(0, 1).passing("a", [0] * 1000) == [0] * 1000
 
 
 # ---- records on their way out
@@ -284,9 +291,11 @@ def test_what_does_not_fit_or_has_no_text_is_no_reason_to_fail(at):
     desk.log.info("%d", "x")
     desk.log.info(type("Wrong", (), {"__str__": lambda _: 1 / 0})())
     desk.log.info("after it")
-    assert desk.messages == ["%d (without its arguments, which do not fit)", "after it"]
-    assert desk.counts.left_out == 1
-    lines = traceback_lines(ValueError("\n".join(map(str, range(99)))))
+    unfit, textless, after = map(str, desk.messages)
+    assert (unfit, after) == ("%d (without its arguments, which do not fit)", "after it")
+    assert re.fullmatch(rf"{__file__}:\d+ \(without .*\)", textless)
+    assert desk.counts.left_out == 0
+    lines = traceback_lines(line_of("", ValueError("\n".join(map(str, range(99))))))
     assert len(lines) <= 30 and lines[-1] == "98" and any("lines …" in one for one in lines)
 
 
@@ -297,12 +306,11 @@ def test_lines_left_out_are_told_by_the_next_alike_one_or_within_a_minute_or_at_
     desk.warn("late %d", 10)
     assert [event["left_out"] for event in desk.events] == [0, 0, 8]
     desk.warn("late %d", *range(3))
-    desk.logs.tell(109 * SECOND)
-    assert desk.written == 3
-    desk.logs.tell(115 * SECOND)
-    desk.logs.tell(300 * SECOND)
+    for seconds, written in ((109, 3), (115, 4), (300, 4)):
+        desk.now = seconds * SECOND
+        desk.logs.tell()
+        assert desk.written == written
     *_, last = desk.events
-    assert desk.written == 4
     assert last["message"] == "3 lines like 'late %d' were left out"
     assert (last["template"], last["left_out"], last["level"]) == ("late %d", 3, "warning")
     desk.warn("lost %d", *range(3))
@@ -356,7 +364,8 @@ def test_what_cannot_be_written_is_counted_once_and_told_when_it_can_again(at, f
     desk.fault = fault
     desk.warn("seen %d", *range(1, 11))
     for minute in range(1, 5):  # telling in vain is told again
-        desk.logs.tell(minute * 60 * SECOND)
+        desk.now = minute * 60 * SECOND
+        desk.logs.tell()
     assert (desk.written, desk.counts.left_out) == (1, 10)
     desk.fault = None
     desk.warn("seen %d", 11)

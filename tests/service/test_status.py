@@ -4,13 +4,13 @@ from types import SimpleNamespace
 from typing import cast
 
 from monitor import __version__
+from monitor.config import Reloads
 from monitor.frames.frame import Header
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.streams import Seen
 from monitor.service.admin import status
 from monitor.service.http import stamp_lag
-from monitor.service.reload import Reloads
 from monitor.wire.messages import value_of
 from tests.piped import CLASSES, SECOND, XYZ, opened, pipeline_of
 

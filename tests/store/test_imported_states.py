@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from monitor.frames.slices import OVERFLOW, TOTAL
 from monitor.frames.space import plain_space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events
 from monitor.service import admin
 from monitor.service.admin import StateService
 from monitor.service.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
-from monitor.service.frames import Service
+from monitor.service.handlers import Service
 from monitor.sidecar import Sidecar
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
@@ -169,7 +168,7 @@ def state_bytes() -> bytes:
 
 async def read_all(pipeline: Pipeline) -> None:
     """As an answer in every window, and as the text of the metrics."""
-    service = Service(pipeline, Events(), WireLimits(2**20, 100))
+    service = Service(pipeline, WireLimits(2**20, 100))
     for window in ("", "1m", "10m"):
         request = messages_pb.GetCalibrationRequest(window=window, include_bins=True)
         assert await service.get_calibration(request.SerializeToString(), Caller())
@@ -318,7 +317,7 @@ def test_errors_end_a_call_with_the_status_of_their_kind(error, code):
     async def handler(_: bytes, context: Context) -> bytes:
         raise error
 
-    service, caller = Service(pipeline_of(), Events(), WireLimits(2**20, 100)), Caller()
+    service, caller = Service(pipeline_of(), WireLimits(2**20, 100)), Caller()
 
     async def called() -> bytes:
         return await guarded(service, handler)(b"", caller)

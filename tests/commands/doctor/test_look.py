@@ -9,15 +9,15 @@ from monitor.client import Access
 from monitor.commands.doctor.look import config_of, samples_of
 from monitor.commands.doctor.rules import count, duration, names, number, share, shares
 from monitor.config import Config
-from monitor.service.exposition import gauge
+from monitor.service.exposition import family
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 @given(TEXT, TEXT, st.floats())
 def test_labels_come_back_as_they_were_exported(one, other, value):
-    text = gauge("coverage", ("slice", "stage"), [((one, other), value)])
-    ((labels, found),) = samples_of(text).rows("coverage")
+    text = family("nees_median_ratio", [(one, other, value)])
+    ((labels, found),) = samples_of(text).rows("nees_median_ratio")
     assert labels == {"slice": one, "stage": other}
     assert repr(found) == repr(value)
 

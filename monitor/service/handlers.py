@@ -1,31 +1,37 @@
-"""Handlers of the calls of detectors, labellers and readers; nothing here blocks the loop.
-
-Generated servicers hard-wire a parser that ends the stream at the first malformed
-message; the handlers here take bytes, so that every message is answered.
-"""
+"""Handlers of the calls of detectors, labellers and readers; nothing here blocks the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import NoReturn
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeAlias
 
 import grpc
 
+from monitor.config import Reloads
 from monitor.frames.detections import Reason
-from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
-from monitor.frames.space import Dimension
+from monitor.frames.frame import (
+    FrameAnswer,
+    Header,
+    ReceivedFrame,
+    ReceivedTruth,
+    Refusal,
+    TruthAnswer,
+)
+from monitor.frames.status import TruthAccount
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events, contained, in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
+from monitor.pipeline.pending import last_of
 from monitor.pipeline.streams import Stream
+from monitor.pipeline.truth import Ahead, Search
 from monitor.service.admin import actor_of, status
 from monitor.service.calls import (
     INTERNAL_ERROR,
@@ -38,26 +44,171 @@ from monitor.service.calls import (
     refuse_call,
     send,
 )
-from monitor.service.labels import Session, TruthStream
-from monitor.service.reload import Reloads
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
+from monitor.store.entries import Kept
 from monitor.v1 import drift_pb2, perception_monitor_pb2, status_pb2
 from monitor.wire import messages
 from monitor.wire.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
+    encode_truth_response,
 )
 from monitor.wire.messages import message_of
 from monitor.wire.requests import (
     WireLimits,
     decode_process_frame_request,
     decode_process_request,
+    decode_truth_request,
     detection_tail,
 )
 
 log = logging.getLogger(__name__)
+
+# Messages of a stream that may wait for the disk; the client's own flow control does the rest.
+IN_FLIGHT = 256
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One open stream: whether it waits for its client to send or to read."""
+
+    context: Context
+    task: asyncio.Task[object]
+    draining: bool
+    reading: bool = False
+    writing_since: float | None = None
+    stuck: bool = False
+    pace: Pace = field(default_factory=Pace)
+    share: Share = field(default_factory=Share)
+
+    async def write(self, message: bytes) -> None:
+        """Writes an answer; a client that does not read is noticed by `writing_since`."""
+        self.writing_since = time.monotonic()
+        await send(self.context, message)
+        self.writing_since = None
+
+
+# Stream, number of the frame, and an answer that may have to wait for its sequence.
+_Answered: TypeAlias = tuple[str, int | None, TruthAnswer]
+
+
+@dataclass(slots=True)
+class TruthStream:
+    """One call of ReportGroundTruth: answers in order, each when it outlives a crash.
+
+    Reading goes on meanwhile, so that the labels of many frames share one write to the disk.
+    """
+
+    service: Service
+    session: Session
+
+    async def run(self) -> None:
+        """Answers labels until the client or the server has enough."""
+        answers: asyncio.Queue[_Answered | None] = asyncio.Queue(IN_FLIGHT)
+        writing = asyncio.create_task(self._write(answers))
+        try:
+            await self._read(answers, writing)
+        except asyncio.CancelledError:
+            if self.session.stuck or not self.session.draining:
+                writing.cancel()
+                raise
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+        try:
+            # What has been read is answered, also where the server ends.
+            await _put(answers, None, writing)
+            await writing
+        finally:
+            writing.cancel()
+
+    async def _read(
+        self, answers: asyncio.Queue[_Answered | None], writing: asyncio.Task[None]
+    ) -> None:
+        pipeline = self.service.pipeline
+        while not writing.done():
+            # Without this wait the watch over drift would leave labels out, by load.
+            if pipeline.drift.behind:
+                await in_steps(pipeline.drift.catch_up())
+            if (data := await self.service.next_message(self.session)) is None:
+                return
+            stream, frame_id, answer = await self._answer_or_apology(data)
+            # A label that is known already may not be on the disk yet.
+            sequence = answer.sequence or pipeline.ledger.sequence
+            await _put(answers, (stream, frame_id, replace(answer, sequence=sequence)), writing)
+            self.service.fold_some()
+
+    async def _write(self, answers: asyncio.Queue[_Answered | None]) -> None:
+        while (answered := await answers.get()) is not None:
+            stream, frame_id, answer = answered
+            durable = await self.service.pipeline.journal.durable(answer.sequence)
+            reply = encode_truth_response(stream, frame_id, replace(answer, durable=durable))
+            await self.session.write(reply)
+
+    async def _answer_or_apology(self, data: bytes) -> _Answered:
+        """Answers a message; if that fails, the answer says so, and the stream lives."""
+        with contained(self.service.pipeline.counters, log, "labels were not answered"):
+            return await self._answer(data)
+        return "", None, TruthAnswer(TruthAccount(), (APOLOGY,))
+
+    async def _answer(self, data: bytes) -> _Answered:
+        pipeline = self.service.pipeline
+        labels = decode_truth_request(data, self.service.limits)
+        if isinstance(labels, Refusal):
+            pipeline.counters.frames_refused[labels.reason] += 1
+            return "", None, TruthAnswer(TruthAccount(), (labels,))
+        answer = await self._reported(labels)
+        stream = pipeline.streams.get(labels.stream)
+        if stream is not None:
+            stream.seen.labels(answer.account.matched, time.monotonic_ns())
+        return labels.stream, labels.frame_id, answer
+
+    async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
+        pipeline, found = self.service.pipeline, None
+        while True:
+            answer = pipeline.report(labels, found, await self._ahead(labels, found))
+            if not isinstance(answer, Search):
+                return answer
+            # Labels of the frame may come while it is looked for: then the disk has more the next
+            # time. If it has not, they were never written.
+            seen = -1 if found is None else last_of(found)
+            where = answer.stream, answer.frame_id, answer.partition
+            found = await pipeline.journal.find(*where)
+            if found is None or last_of(found) <= seen:
+                pipeline.remember_answered()
+                return pipeline.ledger.in_vain(labels)
+
+    async def _ahead(self, labels: ReceivedTruth, found: Kept | None) -> Ahead | None:
+        """Does heavy matching off the loop; if that fails, the report does it."""
+        self.service.pipeline.remember_answered()
+        heavy = self.service.pipeline.ledger.heavy(labels, found)
+        if heavy is None:
+            return None
+        last, matching = heavy
+        try:
+            return last, await asyncio.to_thread(matching)
+        except Exception:
+            log.exception("labels were not matched ahead: the report matches them")
+            return None
+
+
+async def _put(
+    answers: asyncio.Queue[_Answered | None],
+    answered: _Answered | None,
+    writing: asyncio.Task[None],
+) -> None:
+    """Adds an answer, unless nobody writes any more: then raises what ended the writing."""
+    putting = asyncio.create_task(answers.put(answered))
+    try:
+        await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not putting.done():
+            putting.cancel()
+    if writing.done() and answered is not None:
+        writing.result()
+
 
 # As many as there are micro-bins.
 MOST_BINS = 512
@@ -71,8 +222,8 @@ STATUS_OF_REASON = {
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Answers a message of a stream by its position.
-Answer = Callable[[bytes, int], Awaitable[bytes]]
+# What is answered where making an answer fails.
+APOLOGY = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
 
 
 @dataclass(slots=True)
@@ -85,7 +236,6 @@ class Service:
     """
 
     pipeline: Pipeline
-    events: Events
     limits: WireLimits
     settle: Settle | None = None
     tracker: ExternalTracker | None = None
@@ -101,7 +251,7 @@ class Service:
     async def process(self, _: object, context: Context) -> None:
         """PerceptionMonitor.Process."""
         stream: Stream | None = None
-        tail = detection_tail()
+        tail, counters, index = detection_tail(), self.pipeline.counters, 0
 
         async def answer(data: bytes, index: int) -> bytes:
             nonlocal stream
@@ -113,7 +263,9 @@ class Service:
                     self.pipeline.counters.frames_refused[registered.reason] += 1
                     return encode_header_answer(message.stream, registered)
                 stream = registered
-                return encode_header_answer(message.stream, None, _track_dimensions(stream))
+                tracker = stream.tracker if stream.header.return_tracks else None
+                dimensions = () if tracker is None else tracker.dimensions
+                return encode_header_answer(message.stream, None, dimensions)
             if isinstance(message, Refusal):
                 if message.reason is Reason.INVALID_HEADER:
                     self.pipeline.counters.frames_refused[message.reason] += 1
@@ -126,7 +278,17 @@ class Service:
             self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
             return result
 
-        await self._converse(context, answer)
+        async with self._session(context) as session:
+            while (data := await self.next_message(session)) is not None:
+                try:
+                    reply = b""
+                    with contained(counters, log, "message %d of a stream was not answered", index):
+                        reply = await answer(data, index)
+                    # The stream lives, whatever failed.
+                    await session.write(reply or encode_process_response(APOLOGY, index))
+                    index += 1
+                finally:
+                    self._remember()
 
     def _refuse(self, refusal: Refusal, index: int) -> bytes:
         self.pipeline.counters.frames_refused[refusal.reason] += 1
@@ -185,65 +347,37 @@ class Service:
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
-        pace = Pace()
+        async with self._session(context) as session:
+            await TruthStream(self, session).run()
 
-        async def pause() -> None:
-            # Without this wait the watch over drift would leave labels out, by load.
-            if self.pipeline.drift.behind:
-                await in_steps(self.pipeline.drift.catch_up())
-            await self._keep_pace(pace)
+    async def next_message(self, session: Session) -> bytes | None:
+        """Reads a message at the pace of its stream, and waits for its turn to be answered.
 
-        async def talk(session: Session) -> None:
-            stream = TruthStream(
-                *(self.pipeline, self.limits, context, session, self._fold_some),
-                pause,
-                partial(self.turns.take, Share()),
-            )
-            await stream.run()
-
-        await self._in_session(context, talk)
-
-    async def _keep_pace(self, pace: Pace) -> None:
-        """Waits until a stream may be read again; a reload may change how often that is."""
+        returns  None: the client or the server has ended the stream
+        """
+        if session.draining:
+            return None
+        session.reading = True
+        # A reload may change how often a stream may be read.
         per_second = self.pipeline.config.server.max_messages_per_second
-        if delay := pace.delay(time.monotonic(), per_second):
+        if delay := session.pace.delay(time.monotonic(), per_second):
             await asyncio.sleep(delay)
+        data = await session.context.read()
+        session.reading = False
+        if data is grpc.aio.EOF:
+            return None
+        await self.turns.take(session.share)
+        return data
 
-    async def _converse(self, context: Context, answer: Answer) -> None:
-        """Reads, answers and writes until the client or the server ends the stream."""
-
-        async def talk(session: Session) -> None:
-            index, share = 0, Share()
-            pace = Pace()
-            while not session.draining:
-                session.reading = True
-                await self._keep_pace(pace)
-                data = await context.read()
-                session.reading = False
-                if data is grpc.aio.EOF:
-                    return
-                await self.turns.take(share)
-                try:
-                    reply = await self._answer_or_apology(answer, data, index)
-                    index += 1
-                    session.writing_since = time.monotonic()
-                    await send(context, reply)
-                    session.writing_since = None
-                finally:
-                    self._remember()
-
-        await self._in_session(context, talk)
-
-    async def _in_session(
-        self, context: Context, talk: Callable[[Session], Awaitable[None]]
-    ) -> None:
+    @contextlib.asynccontextmanager
+    async def _session(self, context: Context) -> AsyncIterator[Session]:
         """Serves a stream that can be drained, and dropped where its client does not read."""
         task = asyncio.current_task()
         assert task is not None
-        session = Session(task, draining=self._draining)
+        session = Session(context, task, self._draining)
         self._sessions.add(session)
         try:
-            await talk(session)
+            yield session
         except asyncio.CancelledError:
             if not (session.draining or session.stuck):
                 raise
@@ -255,19 +389,12 @@ class Service:
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
-    async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
-        """The answer; where making it fails, one that says so: the stream lives."""
-        counters = self.pipeline.counters
-        with contained(counters, log, "message %d of a stream was not answered", index):
-            return await answer(data, index)
-        return encode_process_response(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
-
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""
         self.pipeline.remember_answered()
-        self._fold_some()
+        self.fold_some()
 
-    def _fold_some(self) -> None:
+    def fold_some(self) -> None:
         """Takes a step of the statistics between two frames; a fault of it ends no stream."""
         with contained(self.pipeline.counters, log, "matched detections were not counted"):
             self.pipeline.live.fold_some()
@@ -356,7 +483,7 @@ class Service:
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """PerceptionMonitor.WatchEvents."""
         await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
-        async for event in self.events.watch(time.time_ns()):
+        async for event in self.pipeline.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
 
     # ---- the end of streams
@@ -384,13 +511,6 @@ class Service:
                 session.writing_since = None
                 session.stuck = True
                 session.task.cancel()
-
-
-def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
-    """Names the dimensions of the tracks that will be returned; none where none will."""
-    if stream.tracker is None or not stream.header.return_tracks:
-        return ()
-    return stream.tracker.dimensions
 
 
 def _no_header(what: str) -> Refusal:

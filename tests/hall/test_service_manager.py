@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.service.host import ServiceManager
+from monitor.sidecar import ServiceManager
 
 PID = 4711
 READY = ["READY=1\nSTATUS=ready", "WATCHDOG=1"]

@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import Config, InvalidConfiguration, checked, load
+from monitor.config import (
+    RELOADABLE,
+    Config,
+    InvalidConfiguration,
+    Outcome,
+    Reloads,
+    checked,
+    load,
+    reloaded,
+)
 from monitor.service.admin import status
-from monitor.service.reload import RELOADABLE, Outcome, Reloads, read_again, reloaded
+from monitor.sidecar import read_again
 
 ROOT = Path(__file__).parents[2]
 
