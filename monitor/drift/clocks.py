@@ -214,16 +214,15 @@ class Arrivals:
     time_ns  (F,) time of their source by then: its latest stamp
     life     (F,) of their source; another one where it begins anew, unique over sources
     turn     (F,) the second of their source by then; unique over sources, lives and seconds
-    ended    turns that are over since the frames before, or came and went among these
-    by       position of the frame that showed it, of each of them
+    ended    by turn that is over since the frames before, or came and went among these: the
+             position of the frame that showed it
     """
 
     number: IntArray
     time_ns: IntArray
     life: IntArray
     turn: IntArray
-    ended: tuple[int, ...]
-    by: tuple[int, ...]
+    ended: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -270,20 +269,20 @@ class SourceTimes:
 
         One by one, so that it does not matter how frames are cut into calls.
         """
-        ended: list[int] = []
-        by: list[int] = []
+        ended: dict[int, int] = {}
         rows = []
         for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
-            at = self._moved(name, stamp, ended)
-            by += [frame] * (len(ended) - len(by))
+            at, over = self._moved(name, stamp)
+            ended |= dict.fromkeys(over, frame)
             rows.append((at.time_ns, at.life, at.turn))
         number = self._frames + np.arange(len(rows), dtype=np.int64)
         self._frames += len(rows)
         times, lives, turns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-        return Arrivals(number, times, lives, turns, tuple(ended), tuple(by))
+        return Arrivals(number, times, lives, turns, ended)
 
-    def _moved(self, name: int, stamp: int, ended: list[int]) -> _Source:
-        """Moves the time of a source to a stamp; adds the turns that are over by it to `ended`."""
+    def _moved(self, name: int, stamp: int) -> tuple[_Source, list[int]]:
+        """Moves the time of a source to a stamp; returns it, and the turns that are over by it."""
+        ended: list[int] = []
         at = self._sources.pop(name, None)
         if at is not None and stamp < at.time_ns - SET_BACK_NS:
             ended.append(at.turn)
@@ -302,17 +301,15 @@ class SourceTimes:
             at.time_ns = stamp
         at.elapsed = self._elapsed
         self._sources[name] = at
-        self._end_silent(ended)
-        return at
+        while self._longest_silent():
+            ended.append(self._sources.pop(next(iter(self._sources))).turn)
+        return at, ended
 
-    def _end_silent(self, ended: list[int]) -> None:
-        sources = self._sources
-        while True:
-            name, longest = next(iter(sources.items()))
-            silent = self._elapsed - longest.elapsed > SILENT_NS * len(sources)
-            if not silent and len(sources) <= self.most:
-                return
-            ended.append(sources.pop(name).turn)
+    def _longest_silent(self) -> bool:
+        """Tells whether the source that was not heard of for longest is over."""
+        longest = next(iter(self._sources.values()))
+        silent = self._elapsed - longest.elapsed > SILENT_NS * len(self._sources)
+        return silent or len(self._sources) > self.most
 
     def now(self, life: IntArray) -> tuple[IntArray, BoolArray]:
         """Returns the time of the source of each life (n,), and whether it goes on; 0 where not."""

@@ -11,24 +11,21 @@ from dataclasses import InitVar, dataclass, field, replace
 import numpy as np
 
 from monitor.drift.alarms import (
-    MOST,
-    MOST_SEEN,
     AlarmChange,
     AlarmReason,
     Alarms,
     Counted,
     DriftReading,
     DriftState,
-    Judging,
     Key,
-    RecentTracks,
     SliceName,
     SliceStanding,
     StageStanding,
 )
 from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.chunk import MOST, MOST_SEEN, Chunk, RecentTracks
 from monitor.drift.clocks import DrivingClock
-from monitor.drift.correlation import Seconds
+from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     NO_REFERENCE,
@@ -44,10 +41,9 @@ from monitor.drift.evidence import (
     scale_of,
     without_coverage,
 )
-from monitor.drift.observed import Chunk
 from monitor.drift.reference import Degrees, Origin, Reference, shipped
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
+from monitor.drift.usual import ReferenceLearner, Usual, WatchedRows
 from monitor.frames.marks import Count
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -110,23 +106,6 @@ class SliceState:
         )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TakenFrames:
-    """Alarms that some frames brought, and what there is to learn from them.
-
-    first_frame  number of the first of them, of all
-    fed          (G,) s of driving with truth of each slice, before them
-    epochs       of each slice, by then
-    """
-
-    changes: list[AlarmChange]
-    rows: WatchedRows
-    blocks: Blocks
-    first_frame: int
-    fed: FloatArray
-    epochs: list[int]
-
-
 @dataclass(slots=True)
 class Family:
     """All slices of one sidecar.
@@ -166,13 +145,13 @@ class Family:
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
     thresholds: FloatArray = field(init=False)
-    _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
+    aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
 
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
         self.usual = Usual(self.settings, given or {})
         self.seconds = TrackSeconds(self.settings)
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
-        self._aims = {
+        self.aims = {
             stage: tuple(
                 Aim(chart.direction, self.settings.tolerance(chart.severity))
                 for chart in CHARTS[CHARTS_OF[stage]]
@@ -281,48 +260,22 @@ class Family:
 
     # ---- evidence
 
-    def take(self, k: int, rows: WatchedRows) -> TakenFrames:
-        """Takes in some frames; returns the alarms, and what is to be learned from them.
+    def take(
+        self, k: int, rows: WatchedRows
+    ) -> tuple[list[AlarmChange], Generator[None, None, None]]:
+        """Takes in some frames; returns the alarms, and the learning from them.
+
+        It learns one slice a step, and is to be run to its end.
 
         k  degrees of freedom of all of them
         """
         self.usual.see(rows)
-        blocks = self.seconds.take(rows)
-        there = np.zeros(len(self.names), bool)
-        there[rows.slices] = there[blocks.slices] = True
-        chosen = np.flatnonzero(there)
-        everything = self.evidence.by_chart(self.evidence.weights)
-        everything[chosen] = 0.0
-        chunk = Chunk(
-            k=k,
-            first_frame=self.frames,
-            rows=rows,
-            blocks=blocks,
-            place=np.cumsum(there) - 1,
-            common_level=np.zeros((len(Stage), blocks.m)),
-            usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
-            aims=self._aims,
-            board=self.evidence.take(chosen),
-            clock=self.clock,
-            supporters=self.supporters,
-        )
-        judging = Judging(
-            names=self.names,
-            epochs=self.epochs,
-            labelled=self.labelled,
-            thresholds=self.thresholds,
-            usual=self.usual,
-            evidence=self.evidence,
-            chosen=chosen,
-            board=chunk.board,
-            supporters=self.supporters,
-            fewest=self.settings.fewest_tracks,
-            seen=self.seen,
-            others=by_severity(everything).sum(axis=0),
-        )
+        seconds = self.seconds.take(rows)
+        chunk = Chunk(self, k, rows, seconds)
+        chosen = chunk.chosen
         changes: list[AlarmChange] = []
         fed, begin = self.fed.copy(), 0
-        for stretch in chunk.stretches(lambda: judging.enough):
+        for stretch in chunk.stretches():
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
@@ -332,8 +285,8 @@ class Family:
             part = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
             self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
             begin = end
-            np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for alarm, of, concerned in judging.crossings(stretch):
+            np.maximum(self.peak, chunk.totals(stretch).max(axis=0), out=self.peak)
+            for alarm, of, concerned in chunk.crossings(stretch):
                 driven = stretch.driven
                 if of is not None:
                     # It may be learning from the fault.
@@ -341,15 +294,23 @@ class Family:
                     driven = float(self.fed[of])
                 changes += self.alarms.raised(alarm, driven, concerned)
         self.evidence.put(chosen, chunk.board)
-        self.seconds.explain(blocks, chunk.common_level)
+        self.seconds.explain(seconds)
         for number in chosen.tolist():
             self.seen.forget(number, int(self.evidence.begun[number].min()))
+        learning = self._learn(rows, seconds, self.frames, fed, self.epochs.copy())
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
-        return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
+        return changes, learning
 
-    def learn(self, taken: TakenFrames) -> Generator[None, None, None]:
-        """Learns references from what was taken in, one slice a step; to be run to its end.
+    def _learn(
+        self,
+        rows: WatchedRows,
+        seconds: Records,
+        first_frame: int,
+        fed_before: FloatArray,
+        epochs: list[int],
+    ) -> Generator[None, None, None]:
+        """Learns references from what was taken in, as the slices were fed and of these epochs.
 
         Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
         was forwarded before an epoch that has begun meanwhile.
@@ -357,14 +318,13 @@ class Family:
         if not self.usual.learning:
             return
         alarmed = {stage: self.alarms.slices(stage) for stage in Stage}
-        both = np.concatenate([taken.rows.slices, taken.blocks.slices])
-        for slice in np.unique(both).tolist():
+        for slice in np.unique(np.concatenate([rows.slices, seconds["slice"]])).tolist():
             stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
-            if self.epochs[slice] != taken.epochs[slice]:
+            if self.epochs[slice] != epochs[slice]:
                 stages = [stage for stage in stages if stage is Stage.RAW]
-            fed = float(taken.fed[slice]), float(self.fed[slice])
-            before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
-            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, *fed):
+            fed = float(fed_before[slice]), float(self.fed[slice])
+            before = list(self.usual.references[slice])
+            for stage in self.usual.learn(slice, stages, rows, seconds, first_frame, *fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield

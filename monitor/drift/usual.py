@@ -29,7 +29,7 @@ from monitor.drift.reference import (
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
-from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
+from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 
 # Event time of a block.
 BLOCK_NS = 1_000_000_000
@@ -59,53 +59,6 @@ class WatchedRows:
     @property
     def n(self) -> int:
         """Counts the detections."""
-        return int(self.slices.size)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Blocks:
-    """m seconds of tracks that are over, those of one source and second side by side.
-
-    frame   (m,) of those it was made of, by which it is over
-    source  (m,)
-    second  (m,) number of the second in event time: stamp_ns // BLOCK_NS
-    slices  (m,)
-    track   (m,) the track in its slice
-    level   (2, m) y, mean ln NEES over its detections, by Stage
-    count   (m,) its detections
-    changed (m,) whether a recalibrator has changed any of them
-    before  (m,) blocks of the same track in the same slice before it
-    mean    (2, m) of their y; 0 where there are none
-    first   (m,) second of the first of them; its own where there are none
-    common_total
-            (2, m) Σ of the common levels of their seconds, by Stage
-    older   (m,) whether the last run may have bet on earlier seconds of the track, which `before`
-            does not count
-    """
-
-    frame: IntArray
-    source: IntArray
-    second: IntArray
-    slices: IntArray
-    track: ClusterArray
-    level: FloatArray
-    count: IntArray
-    changed: BoolArray
-    before: IntArray
-    mean: FloatArray
-    first: IntArray
-    common_total: FloatArray
-    older: BoolArray
-
-    @property
-    def lives(self) -> IntArray:
-        """Numbers the track of each block, (m,); a key after a pause is another track."""
-        keys = cluster_id((self.track, self.first))
-        return np.unique(keys, return_inverse=True)[1]
-
-    @property
-    def m(self) -> int:
-        """Counts the seconds."""
         return int(self.slices.size)
 
 
@@ -161,6 +114,11 @@ class ReferenceLearner:
         self.waiting = np.concatenate((self.waiting, rows))
         if self.waiting.size >= AT_ONCE:
             self.take_in()
+
+    def add_seconds(self, stage: Stage, seconds: Records) -> None:
+        """Adds seconds of tracks that are over, as TrackSeconds gives them out."""
+        level, mean = seconds["level"][:, stage], seconds["mean"][:, stage]
+        self.seconds.add(level, seconds["count"], seconds["before"], mean)
 
     def take_in(self) -> None:
         """Adds what waits to the sums."""
@@ -330,7 +288,7 @@ class Usual:
         slice: int,
         stages: Sequence[Stage],
         rows: WatchedRows,
-        blocks: Blocks,
+        seconds: Records,
         first_frame: int,
         fed_before: float,
         fed: float,
@@ -338,6 +296,7 @@ class Usual:
         """Takes in what there is of a slice; yields the stages that are frozen by it.
 
         stages       that anything is to be learned of
+        seconds      of tracks, that are over
         first_frame  number of the first of the rows' frames, of all
         fed_before   s of driving with truth of the slice, before these rows: learning begins there
         fed          s of driving with truth of the slice, so far
@@ -347,7 +306,7 @@ class Usual:
             return
         chosen = np.flatnonzero(rows.slices == slice)
         # Older tracks are in the sums already, from their first second on.
-        seconds = np.flatnonzero((blocks.slices == slice) & ~blocks.older)
+        over = np.flatnonzero((seconds["slice"] == slice) & ~seconds["older"])
         track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
         for stage in stages:
             learner = learners[stage]
@@ -356,12 +315,7 @@ class Usual:
             if learner.began is None:
                 learner.began = fed_before
             learner.add(rows.nees[stage, chosen], track, frame)
-            learner.seconds.add(
-                blocks.level[stage, seconds],
-                blocks.count[seconds],
-                blocks.before[seconds],
-                blocks.mean[stage, seconds],
-            )
+            learner.add_seconds(stage, seconds.take(over))
             if (
                 enough(learner, self.settings)
                 and fed - learner.began >= self.settings.reference_seconds

@@ -188,11 +188,10 @@ def fed(family: Family, frames: Iterable[Frame], at_once: int = 8) -> list[Alarm
     """Have a family take in frames and learn from them; what became of alarms."""
     frames, changes = list(frames), []
     for begin in range(0, len(frames), at_once):
-        taken = family.take(
-            int(family.usual.references[0][0].k), watched(frames[begin : begin + at_once])
-        )
-        changes += taken.changes
-        finished(family.learn(taken))
+        k = int(family.usual.references[0][0].k)
+        told, learning = family.take(k, watched(frames[begin : begin + at_once]))
+        changes += told
+        finished(learning)
     return changes
 
 

@@ -154,8 +154,7 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     restored, _ = gone_on(family)
 
     def older(frames: list[Frame]) -> list[bool]:
-        blocks = restored.seconds.take(watched(frames))
-        return [bool(one) for one in blocks.older]
+        return restored.seconds.take(watched(frames))["older"].tolist()
 
     assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
     assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
