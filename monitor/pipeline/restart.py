@@ -15,7 +15,7 @@ from typing import Annotated
 
 import numpy as np
 
-from monitor.drift.state import FamilyState, family_state, restored_family
+from monitor.drift.family import FamilyState, family_state, restored_family
 from monitor.frames.frame import Header, SliceKey, StoredFrame
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.space import FloatArray, IntArray, Space

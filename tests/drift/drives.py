@@ -12,9 +12,8 @@ from scipy.special import digamma
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.family import Family
+from monitor.drift.family import Family, family_state
 from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, reference_map
-from monitor.drift.state import family_state
 from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import CHARTS, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
-from monitor.drift.family import Family
+from monitor.drift.family import MOST_KEPT, Family, family_state, restored_family
 from monitor.drift.reference import Origin, Reference, calibrated_level, shipped
-from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.usual import WAITING, ReferenceLearner
 from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL
@@ -154,7 +153,7 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     restored, _ = gone_on(family)
 
     def older(frames: list[Frame]) -> list[bool]:
-        return restored.seconds.take(watched(frames))["older"].tolist()
+        return list(restored.seconds.take(watched(frames))["older"])
 
     assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
     assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
