@@ -7,13 +7,13 @@ whether the recalibrator of before has become better, and is to come back.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import CountFrom1, NotNegative, Share
 from monitor.frames.space import FloatArray, Space
@@ -30,6 +30,7 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import AnyRecalibrator
+from monitor.statistics.observations import measure
 
 # For estimates of any size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
@@ -52,32 +53,6 @@ _LEAST = 1e-3
 # The largest condition number of correlation matrices that is reckoned with: two dimensions that
 # correlate by 0.98, say.
 _CONDITION = 100.0
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Differences:
-    """Scores of a candidate minus those of the champion.
-
-    value    (T,) nats per dimension, mean over the rows of each track
-    unsound  why the candidate could not have been forwarded on every row, and there is no value;
-             '' where it could
-    """
-
-    value: FloatArray
-    unsound: str = ""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Ratios:
-    """Ratios of the variances of some estimates to those of others, by dimension, (K,).
-
-    lowest, highest  5 % and 95 % quantiles over rows
-    typical          geometric mean
-    """
-
-    lowest: FloatArray
-    typical: FloatArray
-    highest: FloatArray
 
 
 def outcome_of(
@@ -125,65 +100,48 @@ def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> 
     returns     (n,) nats per dimension; NaN where the joint block is not positive definite
     source      Gneiting & Raftery 2007, section 4.1 (LogS), a strictly proper score
     """
-    joint = np.array(space.joint)
-    factor = factorise(covariance[:, joint[:, None], joint])
-    with np.errstate(over="ignore", invalid="ignore"):
-        white = whiten(factor, error[:, joint])
-        nees = add_up(white * white)
-    score: FloatArray = -0.5 * (
-        np.log(2 * np.pi) + (log_determinant(factor, joint.size) + nees) / joint.size
-    )
-    return score
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = measure(space, [(error, covariance)])
+        score = np.log(2 * np.pi) + (found.log_determinant + found.nees[-1]) / found.joint
+        return np.where(found.regular, -0.5 * score, np.nan)
 
 
 def mean_differences(
     rows: TrackRows, candidate: Recalibrator, champion: Recalibrator, limits: Limits
-) -> Differences:
+) -> tuple[FloatArray, str]:
     """Scores what each would have forwarded, candidate minus champion, by track.
 
     Rows on which the champion fails count as they were sent, as they did in the stream. A
     candidate that fails on any row is not sound.
+
+    returns  (T,) nats per dimension, mean over the rows of each track; and why the candidate could
+             not have been forwarded on every row, and there are zeros, or '' where it could
     """
     made, unsound = outcome_of(candidate, rows.sent, limits)
     if unsound:
-        return Differences(np.zeros(rows.start.size), unsound)
+        return np.zeros(rows.start.size), unsound
     served = forwarded(champion, rows.sent, limits)
-    return Differences(rows.means(_score(rows, made) - _score(rows, served)))
+    return rows.means(_score(rows, made) - _score(rows, served)), ""
 
 
 def _score(rows: TrackRows, made: Estimates) -> FloatArray:
     error = rows.space.error(rows.truth, made.mean)
-    score: FloatArray = np.fmax(joint_log_score(rows.space, error, made.covariance), _LOWEST)
-    return score
+    return np.fmax(joint_log_score(rows.space, error, made.covariance), _LOWEST)
 
 
-def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates) -> Ratios:
-    """Divides the candidate's variances by the champion's, on n ≥ 1 estimates as sent.
+def ratios(made: Estimates, served: Estimates) -> FloatArray:
+    """Divides the variances of n ≥ 1 estimates by those of others, row by row.
 
-    Rows on which either fails count as sent.
+    returns  (3, K): the 5 % quantile over rows, the geometric mean, and the 95 % quantile
     """
-    return ratios_made(forwarded(candidate, estimates), forwarded(champion, estimates))
-
-
-def ratios_made(made: Estimates, served: Estimates) -> Ratios:
-    """Divides the variances of n ≥ 1 estimates by those of others, row by row."""
     logarithm = 2 * (np.log(made.deviation) - np.log(served.deviation))
     lowest, highest = np.quantile(logarithm, (_LOW, _HIGH), axis=0)
-    return Ratios(np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest))
+    return np.stack([np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest)])
 
 
-def factors(
-    recalibrator: Recalibrator, estimates: Estimates, names: tuple[str, ...]
-) -> tuple[Factor, ...]:
-    """Divides the variances that a recalibrator makes by those sent; n ≥ 1 estimates."""
-    return factors_made(forwarded(recalibrator, estimates), estimates, names)
-
-
-def factors_made(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
+def factors(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
     """Divides the variances that were made by those sent, by dimension; n ≥ 1 estimates."""
-    found = ratios_made(made, sent)
-    columns = [column.tolist() for column in (found.lowest, found.typical, found.highest)]
-    return tuple(Factor(*factor) for factor in zip(names, *columns, strict=True))
+    return tuple(itertools.starmap(Factor, zip(names, *ratios(made, sent).tolist(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +168,10 @@ class Trial:
         if not tracks:
             return self
         rows = rows_of(tracks)
-        differences = mean_differences(rows, self.recalibrator, champion, limits)
-        if differences.unsound:
-            return replace(self, unsound=differences.unsound)
-        bets = self.bets.taken(differences.value, rows.counts, self.clip)
-        return replace(self, bets=bets)
+        differences, unsound = mean_differences(rows, self.recalibrator, champion, limits)
+        if unsound:
+            return replace(self, unsound=unsound)
+        return replace(self, bets=self.bets.taken(differences, rows.counts, self.clip))
 
     def verdict(self, settings: TrialSettings) -> Verdict:
         """Returns the result so far."""
@@ -315,10 +272,8 @@ class Guard:
         if not tracks:
             return self
         rows = rows_of(tracks)
-        differences = mean_differences(rows, self.recalibrator, champion, limits)
-        if differences.unsound:
-            return replace(self, watch=Watch())
-        watch = self.watch.taken(differences.value, rows.counts, self.clip)
+        differences, unsound = mean_differences(rows, self.recalibrator, champion, limits)
+        watch = Watch() if unsound else self.watch.taken(differences, rows.counts, self.clip)
         return replace(self, watch=watch)
 
     def won(self, settings: TrialSettings) -> bool:

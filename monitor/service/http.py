@@ -34,7 +34,7 @@ from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.recalibrators import Recalibrated
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
-from monitor.promotion.trial import factors_made
+from monitor.promotion.trial import factors
 from monitor.service.exposition import process
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
 from monitor.statistics.exact_engine import BinCut
@@ -92,7 +92,7 @@ class FactorReader:
             rows = np.flatnonzero(recalibrated.slices == slice)
             names = slices[slice].space.names
             made, sent = forwarded.take(rows), recalibrated.sent.take(rows)
-            found[slices[slice].name] = factors_made(made, sent, names)
+            found[slices[slice].name] = factors(made, sent, names)
         return found
 
 
