@@ -31,11 +31,10 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
-from monitor.promotion.betting import Clip, log10_threshold
 from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import TrialSettings
 from monitor.promotion.tracks import TrackRows
-from monitor.promotion.trial import clip_of, mean_differences
+from monitor.promotion.trial import Clip, clip_of, log10_threshold, mean_differences
 from monitor.recalibration.binned import HistogramBinning
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions

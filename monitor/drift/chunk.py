@@ -39,7 +39,8 @@ from monitor.drift.evidence import (
     residuals,
     scale_of,
 )
-from monitor.drift.usual import BLOCK_NS, UsualArrays, WatchedRows
+from monitor.drift.reference import UsualArrays
+from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
@@ -215,7 +216,7 @@ class Chunk:
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
-            usual.map.mapped(rows.nees[stage], usual.number[place]),
+            usual.mapped(rows.nees[stage], place),
             rows.frame * slices + place,
             rows.track != ALONE,
             frames * slices,

@@ -12,23 +12,21 @@ from typing import Annotated
 
 import numpy as np
 
-from monitor.drift.bets import Direction, Stage
+from monitor.drift.bets import Stage
 from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import (
     Degrees,
-    Levels,
     LevelSums,
     NeesHistogram,
     Origin,
     Reference,
-    ReferenceMap,
-    calibrated_level,
-    reference_map,
+    UsualArrays,
     shipped,
+    usual_arrays,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
-from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 
 # Event time of a block.
@@ -158,51 +156,6 @@ class ReferenceLearner:
 # Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
 _PATIENCE = 10
 
-# NEES/K: no detector is more cautious.
-_LEAST_RATIO = 1e-6
-
-# NEES/K that differs from 1 by less is that of a calibrated detector.
-_NEARLY = 1.25
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class UsualArrays(Columns):
-    """References of G slices at one stage, (G,) each; zeros where there are no levels.
-
-    map              of their NEES, of all slices: `take` leaves it whole, `number` says where
-    tempering, frame_tempering
-                     γ
-    ratio            mean NEES/K
-    levels           whether seconds of tracks say anything
-    calibrated       mean ln NEES of a calibrated detector
-    mean, between, within, length
-                     m0, τ², ω² and the detections of a second
-    """
-
-    map: ReferenceMap
-    number: IntArray
-    tempering: FloatArray
-    frame_tempering: FloatArray
-    ratio: FloatArray
-    levels: BoolArray
-    calibrated: FloatArray
-    mean: FloatArray
-    between: FloatArray
-    within: FloatArray
-    length: FloatArray
-
-    def anchor(self, direction: Direction) -> FloatArray:
-        """Returns the factor from usual squared errors to those that a direction begins at, (G,).
-
-        It leads nearly to the errors of a calibrated detector, where usual ones are better than
-        that, and is 1 elsewhere. So a detector that was too cautious may become calibrated, and so
-        may one that was overconfident.
-        """
-        over = direction is Direction.OVER
-        nearly = 1 / _NEARLY if over else _NEARLY
-        to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
-        return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
-
 
 @dataclass(slots=True)
 class Usual:
@@ -254,7 +207,7 @@ class Usual:
     def arrays(self, stage: Stage) -> UsualArrays:
         """Returns the references of all slices at one stage, as arrays."""
         if stage not in self._arrays:
-            self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+            self._arrays[stage] = usual_arrays([of_slice[stage] for of_slice in self.references])
         return self._arrays[stage]
 
     # ---- what counts
@@ -336,23 +289,3 @@ def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
         return False
     waited = detections >= _PATIENCE * settings.reference_detections
     return waited or learner.tracks == 0 or learner.tracks >= settings.reference_tracks
-
-
-_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
-
-
-def _arrays(references: list[Reference]) -> UsualArrays:
-    levels = [one.levels or _NO_LEVELS for one in references]
-    return UsualArrays(
-        map=reference_map(references),
-        number=np.arange(len(references)),
-        tempering=np.array([one.tempering for one in references]),
-        frame_tempering=np.array([one.frame_tempering for one in references]),
-        ratio=np.array([one.nees_ratio for one in references]),
-        levels=np.array([one.levels is not None for one in references]),
-        calibrated=np.array([calibrated_level(one.k) for one in references]),
-        mean=np.array([one.mean for one in levels]),
-        between=np.array([one.between**2 for one in levels]),
-        within=np.array([one.within**2 for one in levels]),
-        length=np.array([one.length for one in levels]),
-    )

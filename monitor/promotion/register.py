@@ -17,7 +17,6 @@ from annotated_types import Ge
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import Share
 from monitor.frames.space import FloatArray
-from monitor.promotion.betting import full_say
 from monitor.promotion.records import (
     SWAPS,
     Decision,
@@ -39,6 +38,7 @@ from monitor.promotion.trial import (
     clip_of,
     factors,
     forwarded,
+    full_say,
     outcome_of,
     ratios,
 )

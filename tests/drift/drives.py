@@ -13,7 +13,7 @@ from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_state
-from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, reference_map
+from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
 from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray
@@ -170,7 +170,7 @@ def both(reference: Reference) -> dict[Stage, Reference]:
 
 def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
     """NEES (n,) through one reference."""
-    return reference_map((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
+    return usual_arrays((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
 
 
 def family_of(

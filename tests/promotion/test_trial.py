@@ -18,24 +18,22 @@ from scipy.stats import chi2, f, multivariate_normal
 
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.promotion.betting import (
+from monitor.promotion.records import TrialSettings, Verdict
+from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.trial import (
     FRACTIONS,
     LEFT,
     PREMIUMS,
     STAKES,
     Bets,
     Clip,
-    Watch,
-    full_say,
-    log10_threshold,
-)
-from monitor.promotion.records import TrialSettings, Verdict
-from monitor.promotion.tracks import WholeTrack, rows_of
-from monitor.promotion.trial import (
     Guard,
     Trial,
+    Watch,
     clip_of,
+    full_say,
     joint_log_score,
+    log10_threshold,
     mean_differences,
 )
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
