@@ -163,7 +163,7 @@ def test_the_house_keeps_the_rule(rule):
         (subjects, {f"drift/file{n}.py": "" for n in range(21)}),
         (subjects, {f"drift/track_{n}.py": "" for n in range(4)}),
         (subjects, {"drift/bets.py": "\n" * 701}),
-        (base_names, {"drift/family.py": "", "promotion/state.py": ""}),
+        (base_names, {"drift/state.py": "", "promotion/state.py": ""}),
         (docstrings, {"drift/bets.py": "def f():\n    'Of one slice.'"}),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ from monitor.drift.correlation import Records
 from monitor.drift.evidence import (
     FACTORS,
     HOUR,
+    OF_SEVERITY,
     Evidence,
     FrameStretch,
     bounded_likelihood,
@@ -54,8 +55,6 @@ MOST = 256
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
-
-_SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
 @dataclass(slots=True)
@@ -207,6 +206,8 @@ class Chunk:
                 )
                 board.settle(stretch)
                 yield stretch
+                # An alarm has taken some of it.
+                board = self.board
                 begin, enough, driven = frame + 1, self.enough, 0.0
 
     def _likelihood(self, stage: Stage) -> FloatArray:
@@ -257,6 +258,7 @@ class Chunk:
         second = int(seconds["second"][0])
         at, before, level = self.place[seconds["slice"]], seconds["before"], seconds["level"]
         usual = self.usual[stage].take(at)
+        usual = replace(usual, between=np.where(seconds["older"], _ANY_LEVEL, usual.between))
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._band(stage)
         found = residuals(
@@ -265,21 +267,18 @@ class Chunk:
             before,
             seconds["mean"][:, stage],
             self._common_before(stage, chosen) / np.maximum(before, 1),
-            usual=usual.mean,
-            between=np.where(seconds["older"], _ANY_LEVEL, usual.between),
-            within=usual.within,
-            length=usual.length,
-            low=low[at],
-            high=high[at],
+            usual,
+            low[at],
+            high[at],
         )
-        shared = common_level(board.chain[:, stage], found, at, low, high)
-        board.chain[:, stage] = shared.chain
-        self.seconds["common"][chosen, stage] = shared.mean[at]
+        chain, mean, of_edges = common_level(board.chain[:, stage], found, at, low, high)
+        board.chain[:, stage] = chain
+        self.seconds["common"][chosen, stage] = mean[at]
         said = np.zeros((board.slices, len(aims), len(FACTORS)))
         charts = CHARTS_OF[stage]
         for i, (chart, aim) in enumerate(zip(range(charts.start, charts.stop), aims, strict=True)):
             sign, above = aim.direction.sign, aim.direction is Direction.OVER
-            edge, of_edge = (high, shared.high_edge) if above else (low, shared.low_edge)
+            edge, of_edge = high if above else low, of_edges[int(above)]
             since = np.clip(
                 second - np.maximum(board.clean[at, chart], seconds["first"]), 0, before
             )
@@ -329,40 +328,33 @@ class Chunk:
 
         Evidence that has raised one begins anew.
         """
-        evidence, total = by_severity(stretch.evidence[-1]), self.totals(stretch)[-1]
-        for severity in np.flatnonzero(total >= self.family.thresholds).tolist():
-            alone = np.flatnonzero(evidence[:, severity] >= self.family.thresholds[severity])
-            by_slice = by_severity(self.family.evidence.by_chart(self.family.evidence.weights))[
-                :, severity
-            ]
-            by_slice[self.chosen] = evidence[:, severity]
+        total, thresholds = self.totals(stretch)[-1], self.family.thresholds
+        crossed = np.flatnonzero(total >= thresholds).tolist()
+        if not crossed:
+            return
+        evidence = self.family.evidence
+        evidence.put(self.chosen, self.board)
+        for severity in crossed:
+            by_slice = by_severity(evidence.by_chart(evidence.weights))[:, severity]
             concerned = self._concerned(by_slice, severity)
-            for slice in self.chosen[alone].tolist():
+            alone = self.chosen[by_slice[self.chosen] >= thresholds[severity]].tolist()
+            for slice in alone:
                 if not self._held_back(slice, severity):
                     alarm = self._of_one(stretch, slice, severity, float(by_slice[slice]))
                     yield alarm, slice, tuple(one for one in concerned if one != alarm.slice)
-            if alone.size:
-                continue
-            slice = int(by_slice.argmax())
-            if not self._held_back(slice, severity):
-                alarm = self._alarm(stretch, TOTAL, slice, severity, float(total[severity]))
+            leading = int(by_slice.argmax())
+            if not alone and not self._held_back(leading, severity):
+                alarm = self._alarm(stretch, TOTAL, leading, severity, float(total[severity]))
                 # It is told by the slice with most of it; all begin anew.
-                charts = np.equal(_SEVERITY_OF, severity)
-                for board in (self.board, self.family.evidence):
-                    for slice in range(board.slices):
-                        board.begin_anew(slice, charts)
+                for slice in range(evidence.slices):
+                    evidence.begin_anew(slice, OF_SEVERITY[:, severity])
                 self.others[severity] = 0.0
                 yield alarm, None, concerned
-
-    def _at(self, slice: int) -> tuple[Evidence, int]:
-        """Where the evidence of a slice is, and its place there."""
-        at = np.flatnonzero(self.chosen == slice)
-        return (self.board, int(at[0])) if at.size else (self.family.evidence, slice)
+        self.board = evidence.take(self.chosen)
 
     def _leading(self, slice: int, severity: int) -> tuple[int, int]:
         """Finds the chart and the detector with most evidence of a slice and severity; numbers."""
-        board, place = self._at(slice)
-        parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
+        parts = self.family.evidence.by_detector()[slice] * OF_SEVERITY[:, severity, None]
         chart, detector = np.unravel_index(int(parts.argmax()), parts.shape)
         return int(chart), int(detector)
 
@@ -372,23 +364,22 @@ class Chunk:
         One odd object is no drift: its evidence waits until other tracks say the same. To lower
         evidence never raises the rate of false alarms.
         """
-        board, place = self._at(slice)
+        family, evidence, fewest = (
+            self.family,
+            self.family.evidence,
+            self.family.settings.fewest_tracks,
+        )
         chart, _ = self._leading(slice, severity)
-        levels = self.family.usual.references[slice][CHARTS[chart].stage].levels
+        levels = family.usual.references[slice][CHARTS[chart].stage].levels
         # Who says so is known of seconds of tracks alone.
-        tracked = levels is not None and not self.family.usual.frame_size[slice]
-        if self.family.settings.fewest_tracks <= 1 or not tracked:
+        tracked = levels is not None and not family.usual.frame_size[slice]
+        since = int(evidence.since[slice, chart]) // BLOCK_NS
+        enough = fewest <= 1 or family.supporters[chart].count(slice, since) >= fewest
+        if enough or not tracked:
             return False
-        since = int(board.since[place, chart])
-        if (
-            self.family.supporters[chart].count(slice, since // BLOCK_NS)
-            >= self.family.settings.fewest_tracks
-        ):
-            return False
-        charts = np.equal(_SEVERITY_OF, severity)
-        evidence = by_severity(board.by_chart(board.weights))[place, severity]
-        share = self.family.thresholds[severity] / (2 * evidence)
-        board.sums[place, charts] *= min(1.0, float(share))
+        gathered = by_severity(evidence.by_chart(evidence.weights))[slice, severity]
+        share = family.thresholds[severity] / (2 * gathered)
+        evidence.sums[slice, OF_SEVERITY[:, severity]] *= min(1.0, float(share))
         return True
 
     def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
@@ -398,27 +389,27 @@ class Chunk:
         last = int(np.flatnonzero(enough).max(initial=-1))
         return tuple(self.family.names[slice] for slice in order[: last + 1].tolist())
 
-    def _of_one(self, stretch: FrameStretch, slice: int, severity: int, evidence: float) -> Alarm:
+    def _of_one(self, stretch: FrameStretch, slice: int, severity: int, gathered: float) -> Alarm:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
-        alarm = self._alarm(stretch, self.family.names[slice], slice, severity, evidence)
-        board, place = self._at(slice)
+        evidence, name = self.family.evidence, self.family.names[slice]
+        alarm = self._alarm(stretch, name, slice, severity, gathered)
         # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(slice, severity)
-        board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
-        rest = float(by_severity(board.by_chart(board.weights))[place, severity])
-        left = evidence - float(self.family.thresholds[severity])
+        evidence.begin_anew(slice, np.equal(np.arange(len(CHARTS)), chart))
+        rest = float(by_severity(evidence.by_chart(evidence.weights))[slice, severity])
+        left = gathered - float(self.family.thresholds[severity])
         if rest > left:
-            board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
+            evidence.sums[slice, OF_SEVERITY[:, severity]] *= left / rest
         return alarm
 
     def _alarm(
-        self, stretch: FrameStretch, name: str, slice: int, severity: int, evidence: float
+        self, stretch: FrameStretch, name: str, slice: int, severity: int, gathered: float
     ) -> Alarm:
         """Makes an alarm of this name, of the chart with most of the evidence of a slice."""
-        board, place = self._at(slice)
+        family, evidence = self.family, self.family.evidence
         number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
         return Alarm(
@@ -427,14 +418,14 @@ class Chunk:
             stage=chart.stage,
             detector=DETECTORS[detector],
             direction=chart.direction,
-            evidence=evidence,
-            threshold=float(self.family.thresholds[severity]),
+            evidence=gathered,
+            threshold=float(family.thresholds[severity]),
             event_ns=int(stretch.stamp_ns[-1]),
-            since_ns=int(board.since[place, number]),
-            detections=int(board.run[place, number, 0]),
-            tracks=self.family.seen.count(slice, int(board.begun[place, number])),
-            labelled=int(self.family.labelled[slice]),
-            scale=scale_of(board.run[place, number], self.family.usual.worth(slice, chart.stage)),
-            epoch=self.family.epochs[slice],
+            since_ns=int(evidence.since[slice, number]),
+            detections=int(evidence.run[slice, number, 0]),
+            tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
+            labelled=int(family.labelled[slice]),
+            scale=scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage)),
+            epoch=family.epochs[slice],
             driven=stretch.driven / HOUR,
         )

@@ -56,6 +56,7 @@ from monitor.drift.bets import (
     Direction,
     Severity,
 )
+from monitor.drift.reference import UsualArrays
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
@@ -103,11 +104,7 @@ def residuals(
     before: IntArray,
     mean: FloatArray,
     mean_common: FloatArray,
-    *,
-    usual: FloatArray,
-    between: FloatArray,
-    within: FloatArray,
-    length: FloatArray,
+    usual: UsualArrays,
     low: FloatArray,
     high: FloatArray,
 ) -> Residuals:
@@ -116,32 +113,16 @@ def residuals(
     count            detections of the block
     mean             ȳ of n = `before` earlier blocks of the track
     mean_common      c̄, mean common level of those blocks
-    usual, between   m0 and τ² of the slice
-    within           ω², of blocks of `length` detections
+    usual            m0, τ² and ω² of the slice of each, of seconds of `length` detections
     low, high        ends of the band, in ln of the variance over usual
     """
+    within, between = usual.within, usual.between
     known = within + before * between
-    # A block of fewer detections tells less; at worst as if they were independent.
-    v = within * np.maximum(1.0, length / count) + between * within / known
+    # A second of fewer detections tells less; at worst as if they were independent.
+    v = within * np.maximum(1.0, usual.length / count) + between * within / known
     learning = between / known
-    own = before * learning * (mean - usual - mean_common)
-    return Residuals(np.clip(level - usual - own, low - _CLIP, high + _CLIP), v, learning)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class CommonLevel:
-    """The common level of P slices after a second.
-
-    chain  (P, STATES) probabilities, from the lower to the upper end of the band
-    mean   (P,) its expectation
-    low_edge, high_edge
-           (P,) ln p(y | end of the band) less ln Σ_c P(c) p(y | c)
-    """
-
-    chain: FloatArray
-    mean: FloatArray
-    low_edge: FloatArray
-    high_edge: FloatArray
+    own = before * learning * (mean - usual.mean - mean_common)
+    return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)
 
 
 def common_level(
@@ -150,12 +131,15 @@ def common_level(
     at: IntArray,
     low: FloatArray,
     high: FloatArray,
-) -> CommonLevel:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
 
-    chain      (P, STATES) after the second before; zeros where there was none
+    chain      (P, STATES) probabilities after the second before, from the lower to the upper end
+               of the band; zeros where there was none
     at         (m,) the slice of each
     low, high  (P,) ends of the bands, low ≤ 0 ≤ high
+    returns    the chain after the second; its expectation, (P,); and of the lower and the upper
+               end of the band ln p(y | end) less ln Σ_c P(c) p(y | c), (2, P)
     source     Rabiner 1989, eq. 20
     """
     slices = low.size
@@ -172,12 +156,8 @@ def common_level(
     evidence = largest[:, 0] + np.log(total[:, 0])
     after = weight / total
     there = np.bincount(at, minlength=slices) > 0
-    return CommonLevel(
-        chain=np.where(there[:, None], after, chain),
-        mean=(after * level).sum(axis=1),
-        low_edge=said[:, 0] - evidence,
-        high_edge=said[:, -1] - evidence,
-    )
+    edges = said[:, [0, -1]].T - evidence
+    return np.where(there[:, None], after, chain), (after * level).sum(axis=1), edges
 
 
 def _moved(chain: FloatArray) -> FloatArray:
@@ -338,7 +318,8 @@ def _inner_weights() -> FloatArray:
 _INNER = _inner_weights()
 _SHARES = np.array([chart.share for chart in CHARTS])
 
-_OF_SEVERITY = np.array(
+# (4, 2) whether a chart is of a severity.
+OF_SEVERITY = np.array(
     [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
 )
 
@@ -536,7 +517,7 @@ def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:
 
 def by_severity(by_chart: FloatArray) -> FloatArray:
     """Returns M of each severity, (…, 2), from M of each chart, (…, 4)."""
-    found: FloatArray = by_chart @ _OF_SEVERITY
+    found: FloatArray = by_chart @ OF_SEVERITY
     return found
 
 

@@ -5,6 +5,7 @@ keep their promise: a mean of at most 1 for as long as nothing is wrong.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from monitor.drift.evidence import (
     log_ratios,
     residuals,
 )
-from monitor.drift.reference import shipped
+from monitor.drift.reference import Levels, shipped, usual_arrays
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.frames.space import FloatArray
 from tests.drift.drives import cut, cuts, seeds, some_frames, watched
@@ -246,10 +247,9 @@ NOTHING = np.zeros((1, STATES))
 
 def left(level, mean, before, common=0.0) -> Residuals:
     """What is left of one level of ten detections."""
-    row = (np.array([one]) for one in (level, 10, before, mean, common))
-    names = ("usual", "between", "within", "length", "low", "high")
-    law = (USUAL, TAU**2, OMEGA**2, 10.0, LOW[0], HIGH[0])
-    return residuals(*row, **{name: np.array([one]) for name, one in zip(names, law, strict=True)})
+    usual = usual_arrays([replace(shipped(3), levels=Levels(USUAL, TAU, OMEGA, 10.0, 100, 1000))])
+    y, n, past, own, shared = (np.array([one]) for one in (level, 10, before, mean, common))
+    return residuals(y, n, past, own, shared, usual, LOW, HIGH)
 
 
 def residuals_of(r, v=0.09) -> Residuals:
@@ -266,7 +266,7 @@ def after(*seconds) -> np.ndarray:
     """The chain after seconds, each of some residuals."""
     chain = NOTHING
     for r in seconds:
-        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH).chain
+        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH)[0]
     return chain
 
 
@@ -296,8 +296,8 @@ def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, pa
     found = Residuals(r.ravel(), np.full(r.size, 0.25), np.full(r.size, 0.05))
     at = np.repeat(np.arange(runs), tracks)
     low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
-    level = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
-    edge, of_edge = (high, level.high_edge) if sign > 0 else (low, level.low_edge)
+    *_, of_edges = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
+    edge, of_edge = (high, of_edges[1]) if sign > 0 else (low, of_edges[0])
     said = log_ratios(found, sign, edge[at], np.full(r.size, 4))
     ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
     error = ratio.std(axis=0) / math.sqrt(runs)
