@@ -52,11 +52,10 @@ from monitor.drift.bets import (
     RELATIVE,
     SCALE,
     SEVERITIES,
-    Detector,
     Direction,
     Severity,
 )
-from monitor.drift.reference import UsualArrays
+from monitor.drift.reference import Origin, Reference, UsualArrays
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
@@ -324,34 +323,32 @@ OF_SEVERITY = np.array(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of the detectors in the evidence of a chart; they sum to at most 1.
+# Shares of the detectors in the evidence of a chart, in the order of Detector; at most 1 in sum. A
+# detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
+# from 0: else M would be no martingale. A new detector must take its share from these.
+Shares = tuple[float, float, float]
 
-    A detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
-    from 0: else M would be no martingale. A new detector must take its share from these.
+# No reference but what is shipped, with levels of tracks and without; a reference, without and with
+# them.
+NO_REFERENCE: Shares = (0.6, 0.0, 0.4)
+ONLY_COVERAGE: Shares = (0.6, 0.0, 0.0)
+WITHOUT_TRACKS: Shares = (0.5, 0.5, 0.0)
+WITH_TRACKS: Shares = (0.3, 0.3, 0.4)
+
+
+def shares_of(reference: Reference, unit: Unit, *, of_change: bool) -> Shares:
+    """Chooses the shares of a chart, by what its reference knows.
+
+    of_change  a change is asked for, not calibration: coverage's share goes to the others, and with
+               the shipped reference the chart is silent
     """
-
-    absolute: float
-    relative: float
-    track: float
-
-
-# Nothing to bet on; no reference but what is shipped, with levels of tracks and without; a
-# reference, without and with them.
-NOTHING = Shares(0.0, 0.0, 0.0)
-NO_REFERENCE = Shares(0.6, 0.0, 0.4)
-ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
-WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
-WITH_TRACKS = Shares(0.3, 0.3, 0.4)
-
-
-def without_coverage(shares: Shares) -> Shares:
-    """Gives coverage's share to the other detectors: a change is asked for, not calibration."""
-    rest = shares.relative + shares.track
-    if rest == 0:
-        return NOTHING
-    return Shares(0.0, shares.relative / rest, shares.track / rest)
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    if reference.origin is Origin.SHIPPED:
+        shares = NO_REFERENCE if of_tracks else ONLY_COVERAGE
+        return (0.0, 0.0, 0.0) if of_change else shares
+    shares = WITH_TRACKS if of_tracks else WITHOUT_TRACKS
+    rest = shares[1] + shares[2]
+    return (0.0, shares[1] / rest, shares[2] / rest) if of_change else shares
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -426,7 +423,7 @@ class Evidence(Columns):
 
     def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
         """Sets the shares of some charts of a slice; a detector that had none begins at nothing."""
-        new = np.array([getattr(shares, detector) for detector in Detector])
+        new = np.array(shares)
         begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
         self.sums[slice, charts][begins] = 0.0
         self.shares[slice, charts] = new

@@ -40,18 +40,12 @@ from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     LARGEST_SUM,
-    NO_REFERENCE,
-    NOTHING,
-    ONLY_COVERAGE,
-    WITH_TRACKS,
-    WITHOUT_TRACKS,
     DriftSettings,
     Evidence,
-    Shares,
     Unit,
     by_severity,
     scale_of,
-    without_coverage,
+    shares_of,
 )
 from monitor.drift.reference import Degrees, Origin, Reference, shipped
 from monitor.drift.track_seconds import TrackSeconds
@@ -189,24 +183,24 @@ class Family:
         self.usual.grow(name, k)
         slice, state = len(self.names) - 1, self.left.pop((name, k), None)
         if state is not None:
-            self._go_on(slice, state)
+            self.epochs[slice], self.known[slice] = state.epoch, state.known
+            self.labelled[slice], self.fed[slice] = state.labelled, state.fed
+            self.evidence.put(np.array([slice]), state.evidence)
         for stage in Stage:
+            if state is not None:
+                self._go_on(slice, stage, state)
             self._set_shares(slice, stage)
 
-    def _go_on(self, slice: int, state: SliceState) -> None:
-        self.epochs[slice], self.known[slice] = state.epoch, state.known
-        self.labelled[slice], self.fed[slice] = state.labelled, state.fed
-        self.evidence.put(np.array([slice]), state.evidence)
-        for stage, reference in zip(Stage, state.references, strict=True):
-            known = shipped(state.k) if reference is None else reference
-            begun = self.usual.references[slice][stage]
-            learns = self.usual.learners[slice][stage] is not None
-            if learns and known.origin is not Origin.FILE:
-                self.usual.put(slice, stage, known)
-                self.usual.learners[slice][stage] = state.learners[stage]
-            elif not known.is_same(begun):
-                # It was gathered against another reference.
-                self.evidence.begin_anew(slice, of_stage(stage))
+    def _go_on(self, slice: int, stage: Stage, state: SliceState) -> None:
+        """Takes what was usual, unless a file says it: evidence was gathered against that."""
+        known = state.references[stage] or shipped(state.k)
+        begun = self.usual.references[slice][stage]
+        learns = self.usual.learners[slice][stage] is not None
+        if learns and known.origin is not Origin.FILE:
+            self.usual.put(slice, stage, known)
+            self.usual.learners[slice][stage] = state.learners[stage]
+        elif not known.is_same(begun):
+            self.evidence.begin_anew(slice, of_stage(stage))
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Begins an epoch of some slices, which another recalibrator serves from now on.
@@ -234,12 +228,8 @@ class Family:
         return self.alarms.over(forwarded, AlarmReason.NEW_EPOCH)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
-        reference = self.usual.references[slice][stage]
-        shares = _shares(reference, self.settings.unit)
-        if stage is Stage.RAW and self.known[slice]:
-            # A change needs a learned reference: with the shipped one these charts are silent.
-            silent = reference.origin is Origin.SHIPPED
-            shares = NOTHING if silent else without_coverage(shares)
+        reference, unit = self.usual.references[slice][stage], self.settings.unit
+        shares = shares_of(reference, unit, of_change=stage is Stage.RAW and self.known[slice])
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
@@ -365,14 +355,6 @@ class Family:
         if slice == TOTAL:
             return self.clock.driven
         return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
-
-
-def _shares(reference: Reference, unit: Unit) -> Shares:
-    """Chooses the shares of a chart, by what its reference knows."""
-    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
-    if reference.origin is Origin.SHIPPED:
-        return NO_REFERENCE if of_tracks else ONLY_COVERAGE
-    return WITH_TRACKS if of_tracks else WITHOUT_TRACKS
 
 
 # ---- how all slices stand

@@ -116,8 +116,7 @@ def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
     total = rows.means(np.where(found.regular, found.nees[-1] / found.joint, 0.0))
     share = rows.means(found.regular.astype(np.float64))
     mean = np.divide(total, share, out=np.ones_like(total), where=share > 0)
-    levels: FloatArray = np.log(np.maximum(mean, _LEAST))
-    return levels
+    return np.log(np.maximum(mean, _LEAST))
 
 
 def _differ(newer: FloatArray, older: FloatArray) -> bool:

@@ -108,8 +108,7 @@ class TrackRows:
     def means(self, rows: FloatArray) -> FloatArray:
         """Averages a value of each row over each track; (n, …) in, (T, …) out."""
         total = np.add.reduceat(rows, self.start, axis=0)
-        means: FloatArray = total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
-        return means
+        return total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
 
 
 def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:

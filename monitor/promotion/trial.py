@@ -105,8 +105,7 @@ class Clip:
         wrong. If each piece had a full say, a healthy detector would seem overconfident; by
         its length, breaking a track changes nothing.
         """
-        shares: FloatArray = np.minimum(1.0, counts / self.rows)
-        return shares
+        return np.minimum(1.0, counts / self.rows)
 
     def said(self, difference: FloatArray, shares: FloatArray) -> FloatArray:
         """Weighs what tracks say for a positive difference; (T,).
