@@ -112,7 +112,7 @@ def learnt(world: Errors, seed: int) -> Given:
     """Learns what is usual from a long drive without fault."""
     long = drive(DriftSettings(reference_detections=LEARNT))
     long.go(*tracks_drawn(seed, 2 * LEARNT // DETECTIONS, DETECTIONS, *world))
-    return dict(zip(Stage, long.family.usual.references[0], strict=True))
+    return dict(zip(Stage, map(long.family.slices[0].reference, Stage), strict=True))
 
 
 def delay(
@@ -144,7 +144,7 @@ def run_table(quick: bool) -> bool:
         for world in WORLDS:
             long = drive(asked(tolerance))
             long.go(*tracks_drawn(5, frames, DETECTIONS, *world))
-            gamma = long.family.usual.references[0][Stage.RECALIBRATED].tempering
+            gamma = long.family.slices[0].reference(Stage.RECALIBRATED).tempering
             alarms = [len(long.alarms[severity]) for severity in SEVERITIES]
             lengths = [frames * DETECTIONS / max(count, 1) for count in alarms]
             delays = [delay(world, tolerance, fault, given[world], seeds) for fault in faults]

@@ -148,7 +148,7 @@ class Chunk:
     others: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        family, there = self.family, np.zeros(len(self.family.names), bool)
+        family, there = self.family, np.zeros(len(self.family.slices), bool)
         there[self.rows.slices] = there[self.seconds["slice"]] = True
         self.chosen, self.place = np.flatnonzero(there), np.cumsum(there) - 1
         self.board = family.evidence.take(self.chosen)
@@ -370,7 +370,7 @@ class Chunk:
             self.family.settings.fewest_tracks,
         )
         chart, _ = self._leading(slice, severity)
-        levels = family.usual.references[slice][CHARTS[chart].stage].levels
+        levels = family.slices[slice].reference(CHARTS[chart].stage).levels
         # Who says so is known of seconds of tracks alone.
         tracked = levels is not None and not family.usual.frame_size[slice]
         since = int(evidence.since[slice, chart]) // BLOCK_NS
@@ -387,14 +387,14 @@ class Chunk:
         order = np.argsort(-by_slice, kind="stable")
         enough = by_slice[order] * np.arange(1, order.size + 1) >= self.family.thresholds[severity]
         last = int(np.flatnonzero(enough).max(initial=-1))
-        return tuple(self.family.names[slice] for slice in order[: last + 1].tolist())
+        return tuple(self.family.slices[slice].name for slice in order[: last + 1].tolist())
 
     def _of_one(self, stretch: FrameStretch, slice: int, severity: int, gathered: float) -> Alarm:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
-        evidence, name = self.family.evidence, self.family.names[slice]
+        evidence, name = self.family.evidence, self.family.slices[slice].name
         alarm = self._alarm(stretch, name, slice, severity, gathered)
         # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(slice, severity)
@@ -424,8 +424,8 @@ class Chunk:
             since_ns=int(evidence.since[slice, number]),
             detections=int(evidence.run[slice, number, 0]),
             tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
-            labelled=int(family.labelled[slice]),
+            labelled=family.slices[slice].labelled,
             scale=scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage)),
-            epoch=family.epochs[slice],
+            epoch=family.slices[slice].epoch,
             driven=stretch.driven / HOUR,
         )

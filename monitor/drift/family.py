@@ -10,7 +10,7 @@ not said here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Annotated
 
@@ -28,7 +28,6 @@ from monitor.drift.alarms import (
     DriftState,
     Key,
     Latched,
-    SliceName,
     SliceStanding,
     StageStanding,
     key_of,
@@ -47,12 +46,12 @@ from monitor.drift.evidence import (
     scale_of,
     shares_of,
 )
-from monitor.drift.reference import Degrees, Origin, Reference, shipped
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import ReferenceLearner, Usual, WatchedRows
+from monitor.drift.usual import SliceState, Usual, WatchedRows
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import MOST_SLICES, BoolArray, FloatArray, IntArray
+from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
 _WARNING = 0.1
@@ -64,63 +63,12 @@ _FEWEST = 100
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SliceState:
-    """Holds all that is known of one slice over a restart; nothing of what merely goes on.
-
-    known       whether an alarm of its raw estimates was acknowledged
-    evidence    of this slice alone
-    references  by Stage; None where it is being learned, and what is shipped stands for it
-    learners    by Stage, which may go on learning; None where the reference is known
-    """
-
-    name: SliceName
-    k: Degrees
-    epoch: Count
-    labelled: Count
-    fed: Seconds
-    known: bool
-    evidence: Evidence
-    references: tuple[Reference | None, Reference | None]
-    learners: tuple[ReferenceLearner | None, ReferenceLearner | None]
-
-    def __post_init__(self) -> None:
-        for reference, learner in zip(self.references, self.learners, strict=True):
-            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
-                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
-        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
-        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
-            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
-
-    def without_evidence(self, charts: BoolArray) -> SliceState:
-        """Begins anew with the evidence of some charts, (4,)."""
-        evidence = self.evidence.take(np.arange(1))
-        evidence.begin_anew(0, charts)
-        evidence.peak[:] = 0.0
-        return replace(self, evidence=evidence)
-
-    def in_next_epoch(self) -> SliceState:
-        """Begins the next epoch: another recalibrator serves the slice."""
-        state = self.without_evidence(of_stage(Stage.RECALIBRATED))
-        state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
-        return replace(
-            state,
-            epoch=state.epoch + 1,
-            labelled=0,
-            references=(self.references[Stage.RAW], None),
-            learners=(self.learners[Stage.RAW], ReferenceLearner(state.k)),
-        )
-
-
 @dataclass(slots=True)
 class Family:
     """All slices of one sidecar.
 
-    names     of the slices, by index
-    epochs    of each slice
-    labelled  detections with truth of each slice, in its epoch
-    fed       s of driving in which there was truth of each slice
-    known     whether an alarm of its raw estimates was acknowledged
+    slices    by index
+    evidence  of all of them
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
     supporters
@@ -132,12 +80,7 @@ class Family:
 
     settings: DriftSettings
     given: InitVar[Mapping[str, Mapping[Stage, Reference]] | None] = None
-    names: list[str] = field(default_factory=list)
-    degrees: list[int] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    fed: FloatArray = field(default_factory=lambda: np.zeros(0))
-    known: list[bool] = field(default_factory=list)
+    slices: list[SliceState] = field(default_factory=list)
     peak: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     evidence: Evidence = field(default_factory=Evidence)
     alarms: Alarms = field(default_factory=Alarms)
@@ -154,7 +97,7 @@ class Family:
     aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
 
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
-        self.usual = Usual(self.settings, given or {})
+        self.usual = Usual(self.settings, given or {}, self.slices)
         self.seconds = TrackSeconds(self.settings)
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
         self.aims = {
@@ -165,6 +108,17 @@ class Family:
             for stage in Stage
         }
 
+    @property
+    def names(self) -> list[str]:
+        """Lists the names of the slices."""
+        return [one.name for one in self.slices]
+
+    @property
+    def places(self) -> Iterator[tuple[SliceState, Evidence, int]]:
+        """Tells where the evidence of each slice is, and in which row; those that are left last."""
+        yield from ((one, self.evidence, row) for row, one in enumerate(self.slices))
+        yield from ((one, one.evidence, 0) for one in self.left.values())
+
     # ---- slices and epochs
 
     def grow(self, name: str, k: int) -> None:
@@ -174,33 +128,15 @@ class Family:
 
         k  degrees of freedom of its NEES
         """
-        self.names.append(name)
-        self.degrees.append(k)
-        self.epochs.append(0)
-        self.known.append(False)
-        self.labelled, self.fed = np.append(self.labelled, 0), np.append(self.fed, 0.0)
-        self.evidence.grow(len(self.names))
-        self.usual.grow(name, k)
-        slice, state = len(self.names) - 1, self.left.pop((name, k), None)
-        if state is not None:
-            self.epochs[slice], self.known[slice] = state.epoch, state.known
-            self.labelled[slice], self.fed[slice] = state.labelled, state.fed
-            self.evidence.put(np.array([slice]), state.evidence)
-        for stage in Stage:
-            if state is not None:
-                self._go_on(slice, stage, state)
-            self._set_shares(slice, stage)
-
-    def _go_on(self, slice: int, stage: Stage, state: SliceState) -> None:
-        """Takes what was usual, unless a file says it: evidence was gathered against that."""
-        known = state.references[stage] or shipped(state.k)
-        begun = self.usual.references[slice][stage]
-        learns = self.usual.learners[slice][stage] is not None
-        if learns and known.origin is not Origin.FILE:
-            self.usual.put(slice, stage, known)
-            self.usual.learners[slice][stage] = state.learners[stage]
-        elif not known.is_same(begun):
+        slice, one = len(self.slices), self.left.pop((name, k), None) or SliceState.begun(name, k)
+        self.evidence.grow(slice + 1)
+        self.evidence.put(np.array([slice]), one.evidence)
+        one.evidence = Evidence()
+        for stage in self.usual.grow(one):
+            # It was gathered against another reference.
             self.evidence.begin_anew(slice, of_stage(stage))
+        for stage in Stage:
+            self._set_shares(slice, stage)
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Begins an epoch of some slices, which another recalibrator serves from now on.
@@ -210,35 +146,37 @@ class Family:
 
         left  all slices that have not come yet as well
         """
-        names = {self.names[slice] for slice in slices}
-        for slice in slices:
-            self.epochs[slice] += 1
-            self.labelled[slice] = 0
-            self.evidence.begin_anew(slice, of_stage(Stage.RECALIBRATED))
-            self.usual.begin_anew(slice, Stage.RECALIBRATED)
-            self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
-            self._set_shares(slice, Stage.RECALIBRATED)
+        stage, known = Stage.RECALIBRATED, self.names
+        names = {known[slice] for slice in slices}
+        for number, (one, evidence, row) in enumerate(self.places):
+            if not (number in slices or (left and number >= len(known))):
+                continue
+            one.epoch, one.labelled = one.epoch + 1, 0
+            evidence.begin_anew(row, of_stage(stage))
+            evidence.chain[row, stage] = 0.0
+            self.usual.begin_anew(one, stage)
+            if number < len(known):
+                self._set_shares(number, stage)
+            elif one.name not in known:
+                names.add(one.name)
         self.seconds.forget(np.array(sorted(slices), np.int64))
-        if left:
-            names |= {name for name, _ in self.left}.difference(self.names)
-            self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
-        stage = Stage.RECALIBRATED
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
         return self.alarms.over(forwarded, AlarmReason.NEW_EPOCH)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
-        reference, unit = self.usual.references[slice][stage], self.settings.unit
-        shares = shares_of(reference, unit, of_change=stage is Stage.RAW and self.known[slice])
+        one = self.slices[slice]
+        reference, of_change = one.reference(stage), stage is Stage.RAW and one.known
+        shares = shares_of(reference, self.settings.unit, of_change=of_change)
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
         """Ends the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
-        for slice, name in enumerate(self.names):
-            if any(key[0] == name and key[2] is Stage.RAW for key in keys):
+        for slice, one in enumerate(self.slices):
+            if any(key[0] == one.name and key[2] is Stage.RAW for key in keys):
                 # What a recalibrator compensates is known now: what is news is a change of it.
-                self.known[slice] = True
+                one.known = True
                 self.evidence.begin_anew(slice, of_stage(Stage.RAW))
                 self._set_shares(slice, Stage.RAW)
         self._begin_peaks(keys)
@@ -254,11 +192,9 @@ class Family:
             slices = {key[0] for key in keys if key[1] is severity}
             if slices:
                 self.peak[number] = 0.0
-            there = [i for i, name in enumerate(self.names) if name in slices]
-            self.evidence.peak[there, number] = 0.0
-            for state in self.left.values():
-                if state.name in slices:
-                    state.evidence.peak[:, number] = 0.0
+            for one, evidence, row in self.places:
+                if one.name in slices:
+                    evidence.peak[row, number] = 0.0
 
     # ---- evidence
 
@@ -276,11 +212,13 @@ class Family:
         chunk = Chunk(self, k, rows, seconds)
         chosen = chunk.chosen
         changes: list[AlarmChange] = []
-        fed, begin = self.fed.copy(), 0
+        fed, epochs, begin = [one.fed for one in self.slices], [one.epoch for one in self.slices], 0
         for stretch in chunk.stretches():
             counts = stretch.said[:, :, _FORWARDED, 0]
-            self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
-            self.fed[chosen] += stretch.seconds @ (counts > 0)
+            labelled, driven = counts.sum(axis=0), stretch.seconds @ (counts > 0)
+            for place, number in enumerate(chosen.tolist()):
+                self.slices[number].labelled += int(labelled[place])
+                self.slices[number].fed += float(driven[place])
             # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
             # none of its tracks.
             end = begin + stretch.seconds.size
@@ -289,17 +227,16 @@ class Family:
             begin = end
             np.maximum(self.peak, chunk.totals(stretch).max(axis=0), out=self.peak)
             for alarm, of, concerned in chunk.crossings(stretch):
-                driven = stretch.driven
                 if of is not None:
                     # It may be learning from the fault.
                     self.usual.forget(of, alarm.stage)
-                    driven = float(self.fed[of])
-                changes += self.alarms.raised(alarm, driven, concerned)
+                since_s = stretch.driven if of is None else self.slices[of].fed
+                changes += self.alarms.raised(alarm, since_s, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(seconds)
         for number in chosen.tolist():
             self.seen.forget(number, int(self.evidence.begun[number].min()))
-        learning = self._learn(rows, seconds, self.frames, fed, self.epochs.copy())
+        learning = self._learn(rows, seconds, self.frames, fed, epochs)
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
         return changes, learning
@@ -309,7 +246,7 @@ class Family:
         rows: WatchedRows,
         seconds: Records,
         first_frame: int,
-        fed_before: FloatArray,
+        fed_before: list[float],
         epochs: list[int],
     ) -> Generator[None, None, None]:
         """Learns references from what was taken in, as the slices were fed and of these epochs.
@@ -321,12 +258,12 @@ class Family:
             return
         alarmed = {stage: self.alarms.slices(stage) for stage in Stage}
         for slice in np.unique(np.concatenate([rows.slices, seconds["slice"]])).tolist():
-            stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
-            if self.epochs[slice] != epochs[slice]:
+            one = self.slices[slice]
+            stages = [stage for stage in Stage if one.name not in alarmed[stage]]
+            if one.epoch != epochs[slice]:
                 stages = [stage for stage in stages if stage is Stage.RAW]
-            fed = float(fed_before[slice]), float(self.fed[slice])
-            before = list(self.usual.references[slice])
-            for stage in self.usual.learn(slice, stages, rows, seconds, first_frame, *fed):
+            before, fed = [one.reference(stage) for stage in Stage], fed_before[slice]
+            for stage in self.usual.learn(slice, stages, rows, seconds, first_frame, fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
@@ -334,7 +271,7 @@ class Family:
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
         """Measures the common level of a slice from its new reference in place of the old one."""
         self.evidence.chain[slice, stage] = 0.0
-        old, new = before.levels, self.usual.references[slice][stage].levels
+        old, new = before.levels, self.slices[slice].reference(stage).levels
         if old is not None and new is not None:
             self.seconds.reckon_from(slice, stage, old.mean - new.mean)
 
@@ -354,7 +291,7 @@ class Family:
         """Returns the s of driving with ground truth of a slice."""
         if slice == TOTAL:
             return self.clock.driven
-        return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
+        return next((one.fed for one in self.slices if one.name == slice), 0.0)
 
 
 # ---- how all slices stand
@@ -365,11 +302,11 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
 
     left_out  detections with ground truth that were not watched, by why
     """
-    charts = family.evidence.by_chart(family.evidence.weights)
+    charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
     standings = [
         _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
-        for i, name in enumerate(family.names)
+        for i, name in enumerate(names)
         for s, severity in enumerate(SEVERITIES)
     ]
     standings += [
@@ -380,15 +317,17 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
     standings += [
         _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
         for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
-        if name != TOTAL and name not in family.names
+        if name != TOTAL and name not in names
     ]
     return DriftReading(
         standings=tuple(standings),
         stages=tuple(
-            _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
+            _stage(family, i, stage, of_slice)
+            for i, of_slice in enumerate(charts)
+            for stage in Stage
         ),
         counts=family.alarms.told(),
-        epochs=tuple(zip(family.names, family.epochs, strict=True)),
+        epochs=tuple((one.name, one.epoch) for one in family.slices),
         driven=family.clock.driven / HOUR,
         left_out=left_out,
     )
@@ -403,7 +342,7 @@ def _standing(
         state = DriftState.ALARM
     elif evidence >= _WARNING * threshold:
         state = DriftState.WARNING
-    elif name != TOTAL and family.labelled[family.names.index(name)] < _FEWEST:
+    elif name != TOTAL and family.slices[family.names.index(name)].labelled < _FEWEST:
         state = DriftState.TOO_FEW
     else:
         state = DriftState.OK
@@ -411,13 +350,13 @@ def _standing(
 
 
 def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
-    reference = family.usual.references[slice][stage]
+    reference = family.slices[slice].reference(stage)
     number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
     scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
     unit = _counted(family, slice, reference)
     of_frames = unit is Counted.FRAME
     return StageStanding(
-        slice=family.names[slice],
+        slice=family.slices[slice].name,
         stage=stage,
         scale=scale,
         effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
@@ -496,28 +435,13 @@ def family_state(family: Family, selection: str) -> FamilyState:
 
     selection  version of the active recalibrator
     """
-    evidence = family.evidence
-    copy = evidence.take(np.arange(evidence.slices))
-    # Bets without weight too: from when tracks may have changed is told by what they gather.
-    copy.sums = np.minimum(copy.sums, LARGEST_SUM)
-    copy.peak = np.minimum(copy.peak, LARGEST_SUM)
-    slices = [
-        SliceState(
-            name=name,
-            k=family.degrees[slice],
-            epoch=family.epochs[slice],
-            labelled=int(family.labelled[slice]),
-            fed=float(family.fed[slice]),
-            known=family.known[slice],
-            evidence=copy.take(np.array([slice])),
-            references=(None if raw else of_raw, None if made else of_made),
-            learners=(raw, made),
-        )
-        for slice, (name, (raw, made), (of_raw, of_made)) in enumerate(
-            zip(family.names, family.usual.learners, family.usual.references, strict=True)
-        )
-    ]
-    slices += family.left.values()
+    slices = []
+    for one, evidence, row in family.places:
+        copy = evidence.take(np.array([row]))
+        # Bets without weight too: from when tracks may have changed is told by what they gather.
+        copy.sums = np.minimum(copy.sums, LARGEST_SUM)
+        copy.peak = np.minimum(copy.peak, LARGEST_SUM)
+        slices.append(one.copied(copy))
     return FamilyState(
         gathered=EvidenceTerms.under(family.settings, selection),
         driven=family.clock.driven,
@@ -557,12 +481,14 @@ def restored_family(
         {key_of(one.alarm): one for one in state.latched},
         {(one.stage, one.detector, one.direction): one.alarms for one in state.counts},
     )
-    slices = state.slices
+    for one in state.slices:
+        family.left[one.name, one.k] = one.copied(one.evidence.take(np.arange(1)))
     if replace(state.gathered, selection=selection) == EvidenceTerms.under(settings, selection):
         family.peak = state.peak.copy()
     else:
-        slices = tuple(one.without_evidence(np.ones(len(CHARTS), bool)) for one in slices)
-    family.left = {(one.name, one.k): one for one in slices}
+        for one in family.left.values():
+            one.evidence.begin_anew(0, np.ones(len(CHARTS), bool))
+            one.evidence.peak[:] = 0.0
     if state.gathered.selection == selection:
         return family, []
     return family, family.new_epoch([], left=True)

@@ -7,14 +7,16 @@ size; then it is frozen. What a reference is, is said in reference.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
+from annotated_types import Len
 
+from monitor.drift.alarms import SliceName
 from monitor.drift.bets import Stage
 from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
-from monitor.drift.evidence import DriftSettings
+from monitor.drift.evidence import DriftSettings, Evidence
 from monitor.drift.reference import (
     Degrees,
     LevelSums,
@@ -153,6 +155,59 @@ class ReferenceLearner:
         )
 
 
+# Of values by Stage.
+_BY_STAGE = Len(len(Stage), len(Stage))
+
+
+@dataclass(eq=False, slots=True)
+class SliceState:
+    """Holds all that is known of one slice, over a restart too; nothing of what merely goes on.
+
+    epoch       counted from 0
+    labelled    detections with truth, in its epoch
+    fed         s of driving in which there was truth of it
+    known       whether an alarm of its raw estimates was acknowledged
+    evidence    of this slice alone; empty once the family has it beside that of the others
+    references  by Stage; None where it is being learned, and what is shipped stands for it
+    learners    by Stage, which may go on learning; None where the reference is known
+    """
+
+    name: SliceName
+    k: Degrees
+    epoch: Count
+    labelled: Count
+    fed: Seconds
+    known: bool
+    evidence: Evidence
+    references: Annotated[list[Reference | None], _BY_STAGE]
+    learners: Annotated[list[ReferenceLearner | None], _BY_STAGE]
+
+    def __post_init__(self) -> None:
+        for reference, learner in zip(self.references, self.learners, strict=True):
+            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
+                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
+        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
+        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
+            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
+
+    @classmethod
+    def begun(cls, name: str, k: int) -> SliceState:
+        """Begins a slice that nothing is known of."""
+        evidence = Evidence()
+        evidence.grow(1)
+        learners: list[ReferenceLearner | None] = [ReferenceLearner(k) for _ in Stage]
+        return cls(name, k, 0, 0, 0.0, False, evidence, [None, None], learners)
+
+    def copied(self, evidence: Evidence) -> SliceState:
+        """Copies what is known by now, beside this evidence; what is being learned goes on."""
+        references, learners = [*self.references], [*self.learners]
+        return replace(self, evidence=evidence, references=references, learners=learners)
+
+    def reference(self, stage: Stage) -> Reference:
+        """Returns what is usual at a stage."""
+        return self.references[stage] or shipped(self.k)
+
+
 # Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
 _PATIENCE = 10
 
@@ -162,59 +217,57 @@ class Usual:
     """References of all slices, known or being learned.
 
     given       by name of the slice, from recorded drives: in every epoch
+    slices      of the family
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
     """
 
     settings: DriftSettings
     given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
-    references: list[list[Reference]] = field(default_factory=list)
-    learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
+    slices: list[SliceState] = field(default_factory=list)
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
-    _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
-    def grow(self, name: str, k: int) -> None:
-        """Adds the next slice, of K degrees of freedom."""
-        self._given.append(self.given.get(name, {}))
+    def grow(self, one: SliceState) -> list[Stage]:
+        """Adds the next slice; returns the stages at which another reference is usual by now."""
+        self.slices.append(one)
         self.frame_size = np.append(self.frame_size, 0.0)
-        self.references.append([shipped(k) for _ in Stage])
-        self.learners.append([None for _ in Stage])
+        self._arrays.clear()
+        changed = []
         for stage in Stage:
-            self.begin_anew(len(self.references) - 1, stage)
+            known = one.reference(stage)
+            if known.origin is Origin.FILE or self._given(one, stage) is not None:
+                self.begin_anew(one, stage)
+            if not known.is_same(one.reference(stage)):
+                changed.append(stage)
+        return changed
 
-    def begin_anew(self, slice: int, stage: Stage) -> None:
+    def _given(self, one: SliceState, stage: Stage) -> Reference | None:
+        given = self.given.get(one.name, {}).get(stage)
+        return given if given is not None and given.k == one.k else None
+
+    def begin_anew(self, one: SliceState, stage: Stage) -> None:
         """Begins another epoch: the reference is what was given, or is learned."""
-        known = self.references[slice][stage]
-        given = self._given[slice].get(stage)
-        if given is None or given.k != known.k:
-            self.learners[slice][stage] = ReferenceLearner(known.k)
-            self.put(slice, stage, shipped(known.k))
-        else:
-            self.learners[slice][stage] = None
-            self.put(slice, stage, given)
+        one.references[stage] = given = self._given(one, stage)
+        one.learners[stage] = ReferenceLearner(one.k) if given is None else None
+        self._arrays.pop(stage, None)
 
     def forget(self, slice: int, stage: Stage) -> None:
         """Begins to learn anew: what was being learned may be of a fault."""
-        learner = self.learners[slice][stage]
-        if learner is not None:
-            self.learners[slice][stage] = ReferenceLearner(learner.k)
-
-    def put(self, slice: int, stage: Stage, reference: Reference) -> None:
-        """Takes a reference as what is usual from now on."""
-        self.references[slice][stage] = reference
-        self._arrays.pop(stage, None)
+        one = self.slices[slice]
+        if one.learners[stage] is not None:
+            one.learners[stage] = ReferenceLearner(one.k)
 
     def arrays(self, stage: Stage) -> UsualArrays:
         """Returns the references of all slices at one stage, as arrays."""
         if stage not in self._arrays:
-            self._arrays[stage] = usual_arrays([of_slice[stage] for of_slice in self.references])
+            self._arrays[stage] = usual_arrays([one.reference(stage) for one in self.slices])
         return self._arrays[stage]
 
     # ---- what counts
 
     def see(self, rows: WatchedRows) -> None:
         """Notes how large the last frame of each slice is, and whether its tracks are known."""
-        slices = len(self.references)
+        slices = len(self.slices)
         # Of the last frame of each: how frames are cut into calls must not matter.
         latest = np.zeros(slices, np.int64)
         np.maximum.at(latest, rows.slices, rows.frame)
@@ -226,7 +279,7 @@ class Usual:
 
     def worth(self, slice: int, stage: Stage) -> float:
         """Tells how many independent detections one is worth, by what is known of tracks lately."""
-        reference, size = self.references[slice][stage], float(self.frame_size[slice])
+        reference, size = self.slices[slice].reference(stage), float(self.frame_size[slice])
         return reference.frame_tempering / size if size else reference.tempering
 
     # ---- learning
@@ -234,7 +287,7 @@ class Usual:
     @property
     def learning(self) -> bool:
         """Tells whether anything is being learned."""
-        return any(one is not None for of_slice in self.learners for one in of_slice)
+        return any(learner is not None for one in self.slices for learner in one.learners)
 
     def learn(
         self,
@@ -244,7 +297,6 @@ class Usual:
         seconds: Records,
         first_frame: int,
         fed_before: float,
-        fed: float,
     ) -> Iterator[Stage]:
         """Takes in what there is of a slice; yields the stages that are frozen by it.
 
@@ -252,30 +304,28 @@ class Usual:
         seconds      of tracks, that are over
         first_frame  number of the first of the rows' frames, of all
         fed_before   s of driving with truth of the slice, before these rows: learning begins there
-        fed          s of driving with truth of the slice, so far
         """
-        learners = self.learners[slice]
-        if all(one is None for one in learners):
+        one = self.slices[slice]
+        if not any(one.learners):
             return
         chosen = np.flatnonzero(rows.slices == slice)
         # Older tracks are in the sums already, from their first second on.
         over = np.flatnonzero((seconds["slice"] == slice) & ~seconds["older"])
         track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
         for stage in stages:
-            learner = learners[stage]
+            learner = one.learners[stage]
             if learner is None:
                 continue
             if learner.began is None:
                 learner.began = fed_before
             learner.add(rows.nees[stage, chosen], track, frame)
             learner.add_seconds(stage, seconds.take(over))
-            if (
-                enough(learner, self.settings)
-                and fed - learner.began >= self.settings.reference_seconds
-            ):
-                learners[stage] = None
+            long = one.fed - learner.began >= self.settings.reference_seconds
+            if enough(learner, self.settings) and long:
                 shortest = self.settings.shortest_reference
-                self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
+                one.references[stage] = learner.learned(Origin.LEARNED, shortest)
+                one.learners[stage] = None
+                self._arrays.pop(stage, None)
                 yield stage
 
 

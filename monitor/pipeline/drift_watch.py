@@ -292,7 +292,7 @@ class DriftWatch:
             finished(learning)
 
     def _grow(self) -> None:
-        for slice in range(len(self.family.names), len(self.slices.slices)):
+        for slice in range(len(self.family.slices), len(self.slices.slices)):
             entry = self.slices.slices[slice]
             self.family.grow(entry.name, len(entry.space.joint))
 

@@ -296,8 +296,8 @@ def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     known, selection = watch.family, pipeline.recalibrators.selection.version
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
     family, changes = restored_family(state, watch.settings, known.usual.given, selection)
-    for name, k in zip(known.names, known.degrees, strict=True):
-        family.grow(name, k)
+    for one in known.slices:
+        family.grow(one.name, one.k)
     watch.family = family
     for change in changes:
         watch.announce(change)

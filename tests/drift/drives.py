@@ -187,7 +187,7 @@ def fed(family: Family, frames: Iterable[Frame], at_once: int = 8) -> list[Alarm
     """Have a family take in frames and learn from them; what became of alarms."""
     frames, changes = list(frames), []
     for begin in range(0, len(frames), at_once):
-        k = int(family.usual.references[0][0].k)
+        k = family.slices[0].k
         told, learning = family.take(k, watched(frames[begin : begin + at_once]))
         changes += told
         finished(learning)
