@@ -277,7 +277,7 @@ def alarm_sentence(alarm: Alarm) -> str:
     seen.append(_count(alarm.detections, "detection"))
     return (
         f"{alarm.severity}: {slice}, {alarm.stage.label} {WRONG[alarm.direction]}: "
-        f"standard deviations {_size(alarm.scale)} since {moment(alarm.since_ns)}, "
+        f"standard deviations {size_of_error(alarm.scale)} since {moment(alarm.since_ns)}, "
         f"{', '.join(seen)}; evidence {hours(alarm.evidence)} of {hours(alarm.threshold)}, "
         f"by {alarm.detector}"
     )
@@ -287,45 +287,35 @@ def _count(number: int, of: str) -> str:
     return f"{number:,} {of}{'' if number == 1 else 's'}"
 
 
-def _size(scale: Scale) -> str:
-    """2.2 times too small (1.9 to 2.6)."""
-    error = size_of_error(scale)
-    if error is None:
-        return "off by an unknown factor"
-    text = f"{error.factor} times {error.way}"
-    return f"{text} ({' to '.join(error.interval)})" if error.interval else text
+def size_of_error(
+    scale: Scale,
+    text: str = "{factor} times {way}",
+    to: str = " to ",
+    unknown: str = "off by an unknown factor",
+) -> str:
+    """Says how standard deviations are wrong: 2.2 times too small (1.9 to 2.6).
 
-
-@dataclass(frozen=True, slots=True)
-class SizeOfError:
-    """How standard deviations are wrong, in words and digits.
-
-    way       too small or too large
-    factor    by which they are, at least 1: a scale of 0.5 is too large by 2
-    interval  its ends; empty where they are unknown
+    text     of the factor by which they are, at least 1, and of the way: too small or too large
+    to       stands between the ends of its interval
+    unknown  where the factor is unknown
     """
-
-    way: str
-    factor: str
-    interval: tuple[str, ...]
-
-
-def size_of_error(scale: Scale) -> SizeOfError | None:
-    """Says how standard deviations are wrong; None where it is unknown."""
     if not _known(scale.estimate):
-        return None
-    ends = (scale.lower, scale.upper) if _known(scale.lower) and _known(scale.upper) else ()
-    if scale.estimate >= 1:
-        return SizeOfError("too small", _factor(scale.estimate), tuple(map(_factor, ends)))
-    interval = tuple(_factor(1 / end) for end in reversed(ends))
-    return SizeOfError("too large", _factor(1 / scale.estimate), interval)
+        return unknown
+    small = scale.estimate >= 1
+    way = "too small" if small else "too large"
+    said = text.format(factor=_factor(scale.estimate, small), way=way)
+    if not (_known(scale.lower) and _known(scale.upper)):
+        return said
+    ends = [_factor(end, small) for end in (scale.lower, scale.upper)]
+    return f"{said} ({to.join(ends if small else reversed(ends))})"
 
 
 def _known(value: float) -> bool:
     return 0 < value < math.inf
 
 
-def _factor(value: float) -> str:
+def _factor(scale: float, small: bool) -> str:
+    value = scale if small else 1 / scale
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 

@@ -10,6 +10,7 @@ Sums do not care about the order of items; bets, which take one observation afte
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -26,12 +27,12 @@ class _Held(NamedTuple, Generic[T]):
     """An item that is held, and the rows that it counts for.
 
     arrived  number of its arrival, which tells apart what is otherwise alike
-    at_ns    event time of all sources by then; None: it is not known
+    at_ns    event time of all sources by then; infinite where it is not known
     """
 
     stamp_ns: int
     arrived: int
-    at_ns: int | None
+    at_ns: float
     rows: int
     item: T
 
@@ -73,7 +74,8 @@ class ReorderBuffer(Generic[T]):
         if given is not None and stamp_ns < given:
             self._out.append(item)
             return
-        held = _Held(stamp_ns, self._arrived, now_ns, rows, item)
+        at_ns = math.inf if now_ns is None else now_ns
+        held = _Held(stamp_ns, self._arrived, at_ns, rows, item)
         self._arrived += 1
         heapq.heappush(self._held.setdefault(source, []), held)
         self.rows += rows
@@ -88,17 +90,13 @@ class ReorderBuffer(Generic[T]):
         """
         out, self._out = self._out, []
         found: list[tuple[int, int, T]] = []
+        waited_ns = -math.inf if now_ns is None else now_ns - self.disorder_ns
         for source, held in list(self._held.items()):
             until = self._newest[source] - self._seen.get(source, 0)
-            while held and (held[0].stamp_ns <= until or self._waited(held[0].at_ns, now_ns)):
+            while held and (held[0].stamp_ns <= until or held[0].at_ns <= waited_ns):
                 found.append((held[0].stamp_ns, source, self._pop(source)))
         found.sort(key=lambda one: one[:2])
         return out + [item for *_, item in found]
-
-    def _waited(self, at_ns: int | None, now_ns: int | None) -> bool:
-        if now_ns is None or at_ns is None:
-            return False
-        return now_ns - at_ns >= self.disorder_ns
 
     def begin_anew(self) -> None:
         """Forgets all sources, whose time began anew; what is held of them is given out next."""

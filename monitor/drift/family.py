@@ -304,20 +304,18 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
     """
     charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
+    total = [float(of_severity.sum()) for of_severity in evidence.T]
+    rows = [*zip(names, evidence, family.evidence.peak, strict=True), (TOTAL, total, family.peak)]
     standings = [
-        _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
-        for i, name in enumerate(names)
-        for s, severity in enumerate(SEVERITIES)
-    ]
-    standings += [
-        _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
+        _standing(family, name, severity, float(gathered[s]), float(peak[s]))
+        for name, gathered, peak in rows
         for s, severity in enumerate(SEVERITIES)
     ]
     # Alarms of the last run, of slices of which nothing has come in this one.
     standings += [
-        _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
+        _standing(family, name, severity, 0.0, 0.0)
         for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
-        if name != TOTAL and name not in names
+        if name not in (TOTAL, *names)
     ]
     return DriftReading(
         standings=tuple(standings),
@@ -334,7 +332,7 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
 
 
 def _standing(
-    family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
+    family: Family, name: str, severity: Severity, evidence: float, peak: float
 ) -> SliceStanding:
     threshold = family.settings.hours(severity)
     alarm = family.alarms.of(name, severity)
@@ -346,7 +344,7 @@ def _standing(
         state = DriftState.TOO_FEW
     else:
         state = DriftState.OK
-    return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
+    return SliceStanding(name, severity, state, evidence, peak, threshold, alarm)
 
 
 def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:

@@ -78,13 +78,10 @@ def kept_of(family: Family):
     clean = np.where(evidence.shares[..., -1] > 0, evidence.clean, 0)
     evidence = replace(evidence, sums=np.where(evidence.weights > 0, evidence.sums, 0), clean=clean)
     return (
-        *(
-            [(one.name, one.epoch, one.labelled, one.fed) for one in family.slices],
-            family.peak,
-            evidence,
-        ),
+        [(one.name, one.epoch, one.labelled, one.fed) for one in family.slices],
+        *(family.peak, evidence),
         *(family.alarms.latched, family.alarms.counts, family.clock.driven),
-        *([one.reference(stage) for stage in Stage] for one in family.slices),
+        *(tuple(map(one.reference, Stage)) for one in family.slices),
         learners_of(family),
     )
 
