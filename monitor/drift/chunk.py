@@ -260,7 +260,12 @@ class Chunk:
         usual = self.usual[stage].take(at)
         usual = replace(usual, between=np.where(seconds["older"], _ANY_LEVEL, usual.between))
         counts = np.bincount(at, minlength=board.slices)
-        low, high = self._band(stage)
+        # Both ends of the band, (P,) each: ln of the variance over usual.
+        high, low = (
+            aim.direction.sign * 2 * math.log(aim.tolerance)
+            + np.log(self.usual[stage].anchor(aim.direction))
+            for aim in aims
+        )
         found = residuals(
             level[:, stage],
             seconds["count"],
@@ -290,15 +295,6 @@ class Chunk:
             here = seconds[far | (of_tracks.max(axis=1) > _SPEAKS)]
             self.family.supporters[chart].add(here["slice"], here["key"], here["second"])
         board.add_blocks(charts, hours * counts / counts.sum(), said, second)
-
-    def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:
-        """Finds both ends of the band, lower first, (P,) each: ln of the variance over usual."""
-        ends = {
-            aim.direction: aim.direction.sign * 2 * math.log(aim.tolerance)
-            + np.log(self.usual[stage].anchor(aim.direction))
-            for aim in self.family.aims[stage]
-        }
-        return ends[Direction.UNDER], ends[Direction.OVER]
 
     def _common_before(self, stage: Stage, chosen: IntArray) -> FloatArray:
         """Sums the common levels of earlier seconds by track, this chunk's included; (m,)."""

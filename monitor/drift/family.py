@@ -279,19 +279,11 @@ class Family:
         calm = self.settings.calm_hours * HOUR
         if not calm:
             return []
-        keys = [
-            key
-            for key, one in self.alarms.latched.items()
-            if self.driven_with(key[0]) - one.since_s >= calm
-        ]
+        fed = {one.name: one.fed for one in reversed(self.slices)} | {TOTAL: self.clock.driven}
+        latched = self.alarms.latched.items()
+        keys = [key for key, one in latched if fed.get(key[0], 0.0) - one.since_s >= calm]
         self._begin_peaks(keys)
         return self.alarms.over(keys, AlarmReason.CALM)
-
-    def driven_with(self, slice: str) -> float:
-        """Returns the s of driving with ground truth of a slice."""
-        if slice == TOTAL:
-            return self.clock.driven
-        return next((one.fed for one in self.slices if one.name == slice), 0.0)
 
 
 # ---- how all slices stand

@@ -311,9 +311,10 @@ class Register:
                     yield
             if decisions:
                 # The rest is newer than those that decided, and kept too.
-                kept = [one.keep if one.keep is None else one.keep + len(rest) for one in decisions]
-                found = [replace(one, keep=k) for one, k in zip(decisions, kept, strict=True)]
-                return found, rest
+                return [
+                    one if one.keep is None else replace(one, keep=one.keep + len(rest))
+                    for one in decisions
+                ], rest
         return [], []
 
     def _guarded(
