@@ -4,8 +4,8 @@ R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If eac
 most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
 hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
-hours, and T is the time between two false alarms. Which bets there are is said in bets.py and
-track_evidence.py, what comes of evidence in judging.py.
+hours, and T is the time between two false alarms. Which bets on detections there are is said in
+bets.py, what comes of evidence in chunk.py.
 
 A second t of track i has y = m0 + c_t + a_i + w, a_i ~ N(0, τ²), w ~ N(0, ω²). The common level
 c_t is shared by all tracks of a slice: weather, or the pose of the vehicle. Nothing is wrong for

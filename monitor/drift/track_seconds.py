@@ -1,7 +1,7 @@
 """Seconds of tracks: the mean ln NEES of one track over one second of event time.
 
 The tracks that may go on are remembered, in bounded number, so that each second comes with what its
-track was like before. What evidence makes of the seconds is said in track_evidence.py.
+track was like before. What evidence makes of the seconds is said in evidence.py.
 """
 
 from __future__ import annotations
