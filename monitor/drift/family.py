@@ -212,7 +212,7 @@ class Family:
         chunk = Chunk(self, k, rows, seconds)
         chosen = chunk.chosen
         changes: list[AlarmChange] = []
-        fed, epochs, begin = [one.fed for one in self.slices], [one.epoch for one in self.slices], 0
+        fed, epochs = [one.fed for one in self.slices], [one.epoch for one in self.slices]
         for stretch in chunk.stretches():
             counts = stretch.said[:, :, _FORWARDED, 0]
             labelled, driven = counts.sum(axis=0), stretch.seconds @ (counts > 0)
@@ -221,10 +221,10 @@ class Family:
                 self.slices[number].fed += float(driven[place])
             # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
             # none of its tracks.
-            end = begin + stretch.seconds.size
-            part = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            begin = stretch.begin - self.frames
+            ends = np.searchsorted(rows.frame, (begin, begin + stretch.seconds.size))
+            part = slice(*ends.tolist())
             self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
-            begin = end
             np.maximum(self.peak, chunk.totals(stretch).max(axis=0), out=self.peak)
             for alarm, of, concerned in chunk.crossings(stretch):
                 if of is not None:
@@ -279,7 +279,7 @@ class Family:
         calm = self.settings.calm_hours * HOUR
         if not calm:
             return []
-        fed = {one.name: one.fed for one in reversed(self.slices)} | {TOTAL: self.clock.driven}
+        fed = {one.name: one.fed for one in self.slices} | {TOTAL: self.clock.driven}
         latched = self.alarms.latched.items()
         keys = [key for key, one in latched if fed.get(key[0], 0.0) - one.since_s >= calm]
         self._begin_peaks(keys)
@@ -296,16 +296,17 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
     """
     charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
+    few = {one.name: one.labelled < _FEWEST for one in family.slices}
     total = [float(of_severity.sum()) for of_severity in evidence.T]
     rows = [*zip(names, evidence, family.evidence.peak, strict=True), (TOTAL, total, family.peak)]
     standings = [
-        _standing(family, name, severity, float(gathered[s]), float(peak[s]))
+        _standing(family, name, severity, float(gathered[s]), float(peak[s]), few.get(name, False))
         for name, gathered, peak in rows
         for s, severity in enumerate(SEVERITIES)
     ]
     # Alarms of the last run, of slices of which nothing has come in this one.
     standings += [
-        _standing(family, name, severity, 0.0, 0.0)
+        _standing(family, name, severity, 0.0, 0.0, False)
         for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
         if name not in (TOTAL, *names)
     ]
@@ -324,7 +325,7 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
 
 
 def _standing(
-    family: Family, name: str, severity: Severity, evidence: float, peak: float
+    family: Family, name: str, severity: Severity, evidence: float, peak: float, few: bool
 ) -> SliceStanding:
     threshold = family.settings.hours(severity)
     alarm = family.alarms.of(name, severity)
@@ -332,7 +333,7 @@ def _standing(
         state = DriftState.ALARM
     elif evidence >= _WARNING * threshold:
         state = DriftState.WARNING
-    elif name != TOTAL and family.slices[family.names.index(name)].labelled < _FEWEST:
+    elif few:
         state = DriftState.TOO_FEW
     else:
         state = DriftState.OK

@@ -1,7 +1,8 @@
 """The learning of references: what is usual of every slice at both stages, in each epoch anew.
 
 It is learned from detections with ground truth, and from seconds of tracks, by sums of bounded
-size; then it is frozen. What a reference is, is said in reference.py.
+size; then it is frozen. What a reference is, is said in reference.py. All that is known of one
+slice is one value, SliceState, in which the references stand.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 
-# Event time of a block.
+# ns of event time in a second of a track.
 BLOCK_NS = 1_000_000_000
 
 
