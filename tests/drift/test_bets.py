@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from monitor.drift.bets import (
     DetectionCells,
     Direction,
     coverage_bets,
+    coverage_thresholds,
+    exceeded,
     log_likelihoods,
     row_log_likelihoods,
     scale_bets,
-    student_bets,
+    tail_log_likelihood,
 )
 from monitor.drift.evidence import (
     FACTORS,
@@ -54,6 +57,11 @@ def edge(direction: Direction, tolerance: float) -> float:
     return tolerance if direction is OVER else 1 / tolerance
 
 
+def scale_log_likelihood(k, direction, tolerance, nees):
+    constant, slope = scale_bets(k, direction, tolerance)
+    return constant + nees[:, None] * slope
+
+
 def mean_likelihood(bets, k: int, scale: float, kinks: list[float]) -> FloatArray:
     """E L of each bet where e = scale² χ²_K: Gauss-Legendre over ln χ², between kinks."""
     places = np.sort([*np.arange(-60.0, 26.0, 2.0), *np.log(kinks)])
@@ -80,27 +88,26 @@ def test_bets_on_one_detection_are_the_ratios_of_the_oracle(e, k, tolerance):
 
 
 def test_a_nees_on_a_threshold_does_not_exceed_it():
-    bets = coverage_bets(3, OVER, 1.0)
-    above = np.nextafter(bets.thresholds, np.inf)
-    assert bets.exceeded(np.array([0.0, *bets.thresholds])).tolist() == [0, 0, 1, 2]
-    assert bets.exceeded(np.array([*above, 1e300])).tolist() == [1, 2, 3, 3]
+    thresholds = coverage_thresholds(3)
+    above = np.nextafter(thresholds, np.inf)
+    assert exceeded(3, np.array([0.0, *thresholds])).tolist() == [0, 0, 1, 2]
+    assert exceeded(3, np.array([*above, 1e300])).tolist() == [1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("tolerance", (1.0, 2.0, 10.0, 50.0))
 def test_no_bet_is_infinite_however_wide_the_band(direction, tolerance):
     for k in (1, 2, 3, 4, 5, 6, 7, 12):
-        assert np.isfinite(coverage_bets(k, direction, tolerance).log_likelihood).all()
-        for bets in (scale_bets(k, direction, tolerance), student_bets(k, tolerance)):
-            assert np.isfinite(bets.log_likelihood(np.array([0, 1e6]))).all()
+        assert np.isfinite(coverage_bets(k, direction, tolerance)).all()
+        assert np.isfinite(scale_bets(k, direction, tolerance)).all()
+        assert np.isfinite(tail_log_likelihood(k, tolerance, np.array([0, 1e6]))).all()
 
 
 def test_chances_too_small_for_a_double_keep_their_logarithm():
-    bets = coverage_bets(4, UNDER, 10.0)
-    x = bets.thresholds[2] * np.array([100.0, 900.0]) / 2
+    x = coverage_thresholds(4)[2] * np.array([100.0, 900.0]) / 2
     # P(χ²_4 > 2z) = (1 + z) e^−z
     near, far = np.log1p(x) - x
-    assert bets.log_likelihood[3, -1] == pytest.approx(far - near, rel=1e-6)
+    assert coverage_bets(4, UNDER, 10.0)[3, -1] == pytest.approx(far - near, rel=1e-6)
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -108,39 +115,37 @@ def test_chances_too_small_for_a_double_keep_their_logarithm():
 def test_at_the_edge_of_the_band_every_bet_has_a_mean_of_one(k, direction):
     for tolerance in TOLERANCES:
         scale = edge(direction, tolerance)
-        coverage = coverage_bets(k, direction, tolerance)
-        chance = np.diff([0.0, *stats.chi2.cdf(coverage.thresholds / scale**2, k), 1.0])
-        assert chance @ np.exp(coverage.log_likelihood) == pytest.approx(1, abs=1e-12)
-        said = scale_bets(k, direction, tolerance).log_likelihood
+        said = partial(scale_log_likelihood, k, direction, tolerance)
+        chance = np.diff([0.0, *stats.chi2.cdf(coverage_thresholds(k) / scale**2, k), 1.0])
+        assert chance @ np.exp(coverage_bets(k, direction, tolerance)) == pytest.approx(
+            1, abs=1e-12
+        )
         assert mean_likelihood(said, k, scale, []) == pytest.approx(1, abs=1e-9)
         if direction is OVER:
-            tails, kinks = student_bets(k, tolerance), [k + 2.0] * (tolerance > 1)
-            assert mean_likelihood(tails.log_likelihood, k, scale, kinks) == pytest.approx(
-                1, abs=1e-9
-            )
+            tails, kinks = partial(tail_log_likelihood, k, tolerance), [k + 2.0] * (tolerance > 1)
+            assert mean_likelihood(tails, k, scale, kinks) == pytest.approx(1, abs=1e-9)
 
 
 @given(dimensions, st.sampled_from(BOTH), tolerances, st.integers(0, 2**32 - 1))
 def test_coverage_bets_pay_nobody_under_any_law_that_covers_enough(k, direction, tolerance, seed):
-    bets = coverage_bets(k, direction, tolerance)
-    allowed = stats.chi2.cdf(bets.thresholds / edge(direction, tolerance) ** 2, k)
+    allowed = stats.chi2.cdf(coverage_thresholds(k) / edge(direction, tolerance) ** 2, k)
     random = np.random.default_rng(seed)
     covered = np.sort(
         random.uniform(allowed, 1) if direction is OVER else random.uniform(0, allowed)
     )
     chance = np.diff([0.0, *covered, 1.0])
-    assert (chance @ np.exp(bets.log_likelihood) <= 1 + 1e-9).all()
+    assert (chance @ np.exp(coverage_bets(k, direction, tolerance)) <= 1 + 1e-9).all()
 
 
 @given(dimensions, st.sampled_from(Direction), tolerances, st.floats(0.05, 1.0))
 def test_bets_on_scale_and_tails_pay_nobody_inside_any_band(k, direction, tolerance, share):
     scale = tolerance * share if direction is OVER else 1 / (tolerance * share)
-    bets = scale_bets(k, direction, tolerance)
+    constant, slope = scale_bets(k, direction, tolerance)
     # E exp(b e) = (1 − 2 b scale²)^(−K/2) of e = scale² χ²_K
-    mean = bets.constant - k / 2 * np.log(1 - 2 * bets.slope * scale**2)
+    mean = constant - k / 2 * np.log(1 - 2 * slope * scale**2)
     assert (mean <= 1e-9).all()
     if direction is OVER and tolerance > 1:
-        tails = student_bets(k, tolerance).log_likelihood
+        tails = partial(tail_log_likelihood, k, tolerance)
         cut = (k + 2) / share**2
         assert (mean_likelihood(tails, k, scale, [cut]) <= 1 + 1e-9).all()
 
