@@ -382,7 +382,7 @@ def tracks(effort: Effort, thresholds: FloatArray) -> bool:
 
 def tails(effort: Effort, thresholds: FloatArray) -> bool:
     """Compares on Student-t of 5 degrees of freedom, calibrated in the mean."""
-    coverage = Shares(absolute=1.0, relative=0.0, track=0.0)
+    coverage = (1.0, 0.0, 0.0)
     make = partial(Ours, tolerance=math.sqrt(2), shares=coverage)
     long = effort._replace(detections=2 * effort.detections)
     detectors = [Detector("ours, tolerance √2, coverage", make, long), *peers(effort, thresholds)]

@@ -76,15 +76,15 @@ class Drive:
                 source=np.zeros(count, np.int64),
                 changed=np.zeros(count, bool),
             )
-            taken = self.family.take(K, rows)
-            finished(self.family.learn(taken))
+            changes, learning = self.family.take(K, rows)
+            finished(learning)
             self.frames += count
             np.maximum(self.most, self.family.peak, out=self.most)
-            for change in taken.changes:
+            for change in changes:
                 if change.why is AlarmReason.RAISED:
                     frame = change.alarm.event_ns // PERIOD_NS + 1
                     self.alarms[change.alarm.severity].append(frame)
-            if taken.changes:
+            if changes:
                 self.family.acknowledge((), "benchmark")
 
 
@@ -112,7 +112,7 @@ def learnt(world: Errors, seed: int) -> Given:
     """Learns what is usual from a long drive without fault."""
     long = drive(DriftSettings(reference_detections=LEARNT))
     long.go(*tracks_drawn(seed, 2 * LEARNT // DETECTIONS, DETECTIONS, *world))
-    return dict(zip(Stage, long.family.usual.references[0], strict=True))
+    return dict(zip(Stage, map(long.family.slices[0].reference, Stage), strict=True))
 
 
 def delay(
@@ -144,7 +144,7 @@ def run_table(quick: bool) -> bool:
         for world in WORLDS:
             long = drive(asked(tolerance))
             long.go(*tracks_drawn(5, frames, DETECTIONS, *world))
-            gamma = long.family.usual.references[0][Stage.RECALIBRATED].tempering
+            gamma = long.family.slices[0].reference(Stage.RECALIBRATED).tempering
             alarms = [len(long.alarms[severity]) for severity in SEVERITIES]
             lengths = [frames * DETECTIONS / max(count, 1) for count in alarms]
             delays = [delay(world, tolerance, fault, given[world], seeds) for fault in faults]

@@ -31,11 +31,10 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
-from monitor.promotion.betting import Clip, log10_threshold
 from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import TrialSettings
 from monitor.promotion.tracks import TrackRows
-from monitor.promotion.trial import clip_of, mean_differences
+from monitor.promotion.trial import Clip, clip_of, log10_threshold, mean_differences
 from monitor.recalibration.binned import HistogramBinning
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
@@ -285,7 +284,7 @@ def rare_bin(random: np.random.Generator) -> bool:
     far = np.where(np.repeat(random.random(tracks) < 0.02, 2), 1e5, 1.0)[:, None]
     sent = rows.sent.rescaled(far * np.ones(3))
     rows = TrackRows(rows.space, sent, rows.truth * far, rows.start)
-    value = mean_differences(rows, candidate, Identity(), Limits(1e20, 0.0, 1e20)).value
+    value, _ = mean_differences(rows, candidate, Identity(), Limits(1e20, 0.0, 1e20))
     proven = share_proven(value, clip_of(candidate, Identity(), rows, SETTINGS.clip))
     print("\nA histogram of factors √1.3 and 0.35, the latter in 2 % of tracks: proven in ", end="")
     print(f"{100 * proven:.1f} % of {RARE_RUNS} runs")
@@ -310,7 +309,7 @@ def documents(random: np.random.Generator) -> bool:
                 candidate = fitting.fit(fit_rows, FitOptions(), None)
                 clip = clip_of(candidate, Identity(), rows, SETTINGS.clip)
                 said = (mean_differences(one, candidate, Identity(), Limits()) for one in healthy)
-                shares.append([share_proven(one.value, clip) for one in said])
+                shares.append([share_proven(value, clip) for value, _ in said])
         mean, most = np.mean(shares, axis=0), np.max(shares, axis=0)
         holds &= all(within(share, ALPHA, DOCUMENTS * DOCUMENT_RUNS) for share in mean.tolist())
         cells = (f"{100 * a:.2f} {100 * b:4.1f}" for a, b in zip(mean, most, strict=True))

@@ -195,11 +195,7 @@ def _reference(entry: StageStanding) -> str:
 
 def size(scale: Scale) -> str:
     """Writes "σ too small by 2.2 (1.9–2.6)"; a dash where it is unknown."""
-    error = size_of_error(scale)
-    if error is None:
-        return "-"
-    text = f"σ {error.way} by {error.factor}"
-    return f"{text} ({'–'.join(error.interval)})" if error.interval else text
+    return size_of_error(scale, "σ {way} by {factor}", "–", "-")
 
 
 def acknowledged(alarms: Iterable[Alarm]) -> str:

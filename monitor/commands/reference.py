@@ -196,18 +196,13 @@ def learn_references(
         for rows in _watched(number, recording, selection):
             seconds = TrackSeconds(settings).take(rows)
             for i, name in enumerate(recording.classes):
-                of_class, second = rows.slices == i, seconds.slices == i
+                of_class, over = rows.slices == i, seconds[seconds["slice"] == i]
                 if not of_class.any():
                     continue
                 frame = rows.frame[of_class] + frames
                 for stage, learner in zip(Stage, learners[name], strict=True):
                     learner.add(rows.nees[stage, of_class], rows.track[of_class], frame)
-                    learner.seconds.add(
-                        seconds.level[stage, second],
-                        seconds.count[second],
-                        seconds.before[second],
-                        seconds.mean[stage, second],
-                    )
+                    learner.add_seconds(stage, over)
             frames += rows.stamp_ns.size
     references = {
         name: {

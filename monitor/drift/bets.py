@@ -118,42 +118,53 @@ SCALE_FACTORS = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
 STUDENT_DEGREES = (3.0, 5.0)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class CoverageBets:
-    """On how often the NEES lies below three thresholds. Bounded: no outlier can trip them.
+@cache
+def coverage_thresholds(k: int) -> FloatArray:
+    """Returns a_τ, the quantiles of χ²_K at COVERAGE_LEVELS, (3,), ascending."""
+    return read_only(2 * gammaincinv(k / 2, COVERAGE_LEVELS))
 
-    thresholds      (3,) a_τ, quantiles of χ²_K at COVERAGE_LEVELS, ascending
-    log_likelihood  (4, 12) ln L by how many thresholds a NEES exceeds; the bets of a threshold
-                      side by side, by COVERAGE_FACTORS
+
+def exceeded(k: int, nees: FloatArray) -> IntArray:
+    """Counts the thresholds that each NEES is above, (n,): the row of coverage_bets."""
+    return np.searchsorted(coverage_thresholds(k), nees, side="left")
+
+
+@cache
+def coverage_bets(k: int, direction: Direction, tolerance: float) -> FloatArray:
+    """Bets on how often the NEES lies below three thresholds. Bounded: no outlier can trip them.
+
+    p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
+    f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
+
+    tolerance  s0 on σ, finite and ≥ 1, as for all bets
+    returns    (4, 12) ln L by how many thresholds a NEES exceeds; the bets of a threshold side by
+               side, by COVERAGE_FACTORS
     """
+    edge, factors = _beyond(direction, tolerance, COVERAGE_FACTORS)
+    allowed = coverage_thresholds(k)[:, None] / edge**2
+    drifted = allowed / factors**2
+    within = np.log(chdtr(k, drifted)) - np.log(chdtr(k, allowed))
+    above = _log_survival(k, drifted) - _log_survival(k, allowed)
+    is_above = np.arange(4)[:, None, None] > np.arange(3)[:, None]
+    return read_only(np.where(is_above, above, within).reshape(4, -1))
 
-    thresholds: FloatArray
-    log_likelihood: FloatArray
 
-    def exceeded(self, nees: FloatArray) -> IntArray:
-        """Counts the thresholds that each is above, (n,): the row of log_likelihood."""
-        return np.searchsorted(self.thresholds, nees, side="left")
+@cache
+def scale_bets(k: int, direction: Direction, tolerance: float) -> tuple[FloatArray, FloatArray]:
+    """Bets on the scale of errors that are otherwise as usual: ln L = constant + slope · e.
 
+    e is χ²_K where nothing has changed. Gaussian of scale s · f against s, the edge of the band,
+    with s and f as for coverage: ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ScaleBets:
-    """On the scale of errors that are otherwise as usual: ln L = constant + slope · e.
-
-    constant  (6,) by SCALE_FACTORS; e is χ²_K where nothing has changed
-    slope     (6,) of the sign of the direction
+    returns  constant and slope, (6,) by SCALE_FACTORS
     """
-
-    constant: FloatArray
-    slope: FloatArray
-
-    def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """Returns ln L, (n, 6)."""
-        return self.constant + nees[:, None] * self.slope
+    edge, factors = _beyond(direction, tolerance, SCALE_FACTORS)
+    slope = (1 - factors**-2) / (2 * edge**2)
+    return read_only(-k * np.log(factors)), read_only(slope)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class StudentBets:
-    """On heavy tails of the same variance, which a scale explains badly.
+def tail_log_likelihood(k: int, tolerance: float, nees: FloatArray) -> FloatArray:
+    """Bets on heavy tails of the same variance, which a scale explains badly; ln L, (n, 2).
 
     With u = e/s0², s0 the tolerance, the ratio of the densities of Student-t and Gaussian is
     ln f(u) = c + u/2 − (ν + K)/2 · ln(1 + u/(ν − 2)). It falls up to u = K + 2 and rises from
@@ -166,65 +177,24 @@ class StudentBets:
     A tolerance of 1 asks for any change to be found, and L = f: thrice as fast, since errors that
     are too small speak for tails as well, but E L = 1 holds of the reference alone.
 
-    constant  (2,) c − ln Z, by STUDENT_DEGREES
-    lowest    that u counts as: K + 2, or 0
-    """
-
-    k: int
-    tolerance: float
-    constant: FloatArray
-    lowest: float
-
-    def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """Returns ln L, (n, 2)."""
-        u = np.maximum(nees / self.tolerance**2, self.lowest)[:, None]
-        return self.constant + _student_shape(self.k, u)
-
-
-@cache
-def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBets:
-    """Makes the bets on coverage of K dimensions; finite tolerance s0 ≥ 1 on σ.
-
-    p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
-    f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
-    """
-    thresholds: FloatArray = 2 * gammaincinv(k / 2, COVERAGE_LEVELS)
-    edge, factors = _beyond(direction, tolerance, COVERAGE_FACTORS)
-    allowed = thresholds[:, None] / edge**2
-    drifted = allowed / factors**2
-    within = np.log(chdtr(k, drifted)) - np.log(chdtr(k, allowed))
-    above = _log_survival(k, drifted) - _log_survival(k, allowed)
-    exceeded = np.arange(4)[:, None, None] > np.arange(3)[:, None]
-    log_likelihood = np.where(exceeded, above, within).reshape(4, -1)
-    return CoverageBets(read_only(thresholds), read_only(log_likelihood))
-
-
-@cache
-def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
-    """Makes the bets on the scale of K dimensions; finite tolerance s0 ≥ 1 on σ.
-
-    Gaussian of scale s · f against s, the edge of the band, with s and f as for coverage:
-    ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
-    """
-    edge, factors = _beyond(direction, tolerance, SCALE_FACTORS)
-    slope = (1 - factors**-2) / (2 * edge**2)
-    return ScaleBets(read_only(-k * np.log(factors)), read_only(slope))
-
-
-@cache
-def student_bets(k: int, tolerance: float) -> StudentBets:
-    """Makes the bets on heavy tails of K dimensions; finite tolerance s0 ≥ 1 on σ.
-
     Tails are a kind of overconfidence: there are no such bets for the other direction.
     """
+    constant, lowest = _tail_constants(k, tolerance)
+    u = np.maximum(nees / tolerance**2, lowest)[:, None]
+    return constant + _student_shape(k, u)
+
+
+@cache
+def _tail_constants(k: int, tolerance: float) -> tuple[FloatArray, float]:
+    """Returns c − ln Z, (2,) by STUDENT_DEGREES, and the least that u counts as."""
     degrees = np.array(STUDENT_DEGREES)
     constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
     if tolerance == 1:
-        return StudentBets(k, tolerance, read_only(constant), lowest=0.0)
+        return read_only(constant), 0.0
     cut = float(k + 2)
     lowest = np.exp(constant + _student_shape(k, np.array([cut])))
     mean = lowest * chdtr(k, cut) + fdtrc(k, degrees, cut / k * degrees / (degrees - 2))
-    return StudentBets(k, tolerance, read_only(constant - np.log(mean)), cut)
+    return read_only(constant - np.log(mean)), cut
 
 
 def _student_shape(k: int, u: FloatArray) -> FloatArray:
@@ -319,13 +289,12 @@ def row_log_likelihoods(
     """
     found = np.zeros((nees.size, len(aims), BETS))
     for chart, (aim, anchor) in enumerate(zip(aims, anchors, strict=True)):
-        coverage = coverage_bets(k, aim.direction, aim.tolerance)
-        found[:, chart, :ABSOLUTE] = coverage.log_likelihood[coverage.exceeded(nees)]
-        scale = scale_bets(k, aim.direction, aim.tolerance)
-        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = scale.log_likelihood(mapped / anchor)
+        coverage, usual = coverage_bets(k, aim.direction, aim.tolerance), mapped / anchor
+        found[:, chart, :ABSOLUTE] = coverage[exceeded(k, nees)]
+        constant, slope = scale_bets(k, aim.direction, aim.tolerance)
+        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = constant + usual[:, None] * slope
         if aim.direction is Direction.OVER:
-            tails = student_bets(k, aim.tolerance)
-            found[:, chart, ABSOLUTE + SCALE :] = tails.log_likelihood(mapped / anchor)
+            found[:, chart, ABSOLUTE + SCALE :] = tail_log_likelihood(k, aim.tolerance, usual)
     return found
 
 
@@ -334,19 +303,20 @@ def _add_tracked(
 ) -> None:
     """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
     nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
-    zone = coverage_bets(cells.k, Direction.OVER, 1.0).exceeded(nees)
-    zones = np.bincount(cell * 4 + zone, minlength=4 * cells.count).reshape(-1, 4)
+    zones = np.bincount(cell * 4 + exceeded(cells.k, nees), minlength=4 * cells.count).reshape(
+        -1, 4
+    )
     n = zones.sum(axis=1)[:, None]
     total = np.bincount(cell, mapped, cells.count)[:, None]
     gamma = cells.tempering[:, None]
     for chart, (aim, anchor) in enumerate(zip(aims, cells.anchors, strict=True)):
         coverage = coverage_bets(cells.k, aim.direction, aim.tolerance)
-        found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage.log_likelihood)
-        scale = scale_bets(cells.k, aim.direction, aim.tolerance)
-        said = gamma * (n * scale.constant + total / anchor[:, None] * scale.slope)
+        found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage)
+        constant, slope = scale_bets(cells.k, aim.direction, aim.tolerance)
+        said = gamma * (n * constant + total / anchor[:, None] * slope)
         found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = said
         if aim.direction is Direction.OVER:
-            tails = student_bets(cells.k, aim.tolerance).log_likelihood(mapped / anchor[cell])
+            tails = tail_log_likelihood(cells.k, aim.tolerance, mapped / anchor[cell])
             for bet, said in enumerate(tails.T, ABSOLUTE + SCALE):
                 found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
 

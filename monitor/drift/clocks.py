@@ -10,6 +10,7 @@ Sums do not care about the order of items; bets, which take one observation afte
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -26,12 +27,12 @@ class _Held(NamedTuple, Generic[T]):
     """An item that is held, and the rows that it counts for.
 
     arrived  number of its arrival, which tells apart what is otherwise alike
-    at_ns    event time of all sources by then; None: it is not known
+    at_ns    event time of all sources by then; infinite where it is not known
     """
 
     stamp_ns: int
     arrived: int
-    at_ns: int | None
+    at_ns: float
     rows: int
     item: T
 
@@ -73,7 +74,8 @@ class ReorderBuffer(Generic[T]):
         if given is not None and stamp_ns < given:
             self._out.append(item)
             return
-        held = _Held(stamp_ns, self._arrived, now_ns, rows, item)
+        at_ns = math.inf if now_ns is None else now_ns
+        held = _Held(stamp_ns, self._arrived, at_ns, rows, item)
         self._arrived += 1
         heapq.heappush(self._held.setdefault(source, []), held)
         self.rows += rows
@@ -88,17 +90,13 @@ class ReorderBuffer(Generic[T]):
         """
         out, self._out = self._out, []
         found: list[tuple[int, int, T]] = []
+        waited_ns = -math.inf if now_ns is None else now_ns - self.disorder_ns
         for source, held in list(self._held.items()):
             until = self._newest[source] - self._seen.get(source, 0)
-            while held and (held[0].stamp_ns <= until or self._waited(held[0].at_ns, now_ns)):
+            while held and (held[0].stamp_ns <= until or held[0].at_ns <= waited_ns):
                 found.append((held[0].stamp_ns, source, self._pop(source)))
         found.sort(key=lambda one: one[:2])
         return out + [item for *_, item in found]
-
-    def _waited(self, at_ns: int | None, now_ns: int | None) -> bool:
-        if now_ns is None or at_ns is None:
-            return False
-        return now_ns - at_ns >= self.disorder_ns
 
     def begin_anew(self) -> None:
         """Forgets all sources, whose time began anew; what is held of them is given out next."""
@@ -214,16 +212,15 @@ class Arrivals:
     time_ns  (F,) time of their source by then: its latest stamp
     life     (F,) of their source; another one where it begins anew, unique over sources
     turn     (F,) the second of their source by then; unique over sources, lives and seconds
-    ended    turns that are over since the frames before, or came and went among these
-    by       position of the frame that showed it, of each of them
+    ended    by turn that is over since the frames before, or came and went among these: the
+             position of the frame that showed it
     """
 
     number: IntArray
     time_ns: IntArray
     life: IntArray
     turn: IntArray
-    ended: tuple[int, ...]
-    by: tuple[int, ...]
+    ended: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -270,20 +267,20 @@ class SourceTimes:
 
         One by one, so that it does not matter how frames are cut into calls.
         """
-        ended: list[int] = []
-        by: list[int] = []
+        ended: dict[int, int] = {}
         rows = []
         for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
-            at = self._moved(name, stamp, ended)
-            by += [frame] * (len(ended) - len(by))
+            at, over = self._moved(name, stamp)
+            ended |= dict.fromkeys(over, frame)
             rows.append((at.time_ns, at.life, at.turn))
         number = self._frames + np.arange(len(rows), dtype=np.int64)
         self._frames += len(rows)
         times, lives, turns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-        return Arrivals(number, times, lives, turns, tuple(ended), tuple(by))
+        return Arrivals(number, times, lives, turns, ended)
 
-    def _moved(self, name: int, stamp: int, ended: list[int]) -> _Source:
-        """Moves the time of a source to a stamp; adds the turns that are over by it to `ended`."""
+    def _moved(self, name: int, stamp: int) -> tuple[_Source, list[int]]:
+        """Moves the time of a source to a stamp; returns it, and the turns that are over by it."""
+        ended: list[int] = []
         at = self._sources.pop(name, None)
         if at is not None and stamp < at.time_ns - SET_BACK_NS:
             ended.append(at.turn)
@@ -302,17 +299,15 @@ class SourceTimes:
             at.time_ns = stamp
         at.elapsed = self._elapsed
         self._sources[name] = at
-        self._end_silent(ended)
-        return at
+        while self._longest_silent():
+            ended.append(self._sources.pop(next(iter(self._sources))).turn)
+        return at, ended
 
-    def _end_silent(self, ended: list[int]) -> None:
-        sources = self._sources
-        while True:
-            name, longest = next(iter(sources.items()))
-            silent = self._elapsed - longest.elapsed > SILENT_NS * len(sources)
-            if not silent and len(sources) <= self.most:
-                return
-            ended.append(sources.pop(name).turn)
+    def _longest_silent(self) -> bool:
+        """Tells whether the source that was not heard of for longest is over."""
+        longest = next(iter(self._sources.values()))
+        silent = self._elapsed - longest.elapsed > SILENT_NS * len(self._sources)
+        return silent or len(self._sources) > self.most
 
     def now(self, life: IntArray) -> tuple[IntArray, BoolArray]:
         """Returns the time of the source of each life (n,), and whether it goes on; 0 where not."""

@@ -4,8 +4,8 @@ R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If eac
 most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
 hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
-hours, and T is the time between two false alarms. Which bets there are is said in bets.py and
-track_evidence.py, what comes of evidence in judging.py.
+hours, and T is the time between two false alarms. Which bets on detections there are is said in
+bets.py, what comes of evidence in chunk.py.
 
 A second t of track i has y = m0 + c_t + a_i + w, a_i ~ N(0, τ²), w ~ N(0, ω²). The common level
 c_t is shared by all tracks of a slice: weather, or the pose of the vehicle. Nothing is wrong for
@@ -52,10 +52,10 @@ from monitor.drift.bets import (
     RELATIVE,
     SCALE,
     SEVERITIES,
-    Detector,
     Direction,
     Severity,
 )
+from monitor.drift.reference import Origin, Reference, UsualArrays
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
@@ -103,11 +103,7 @@ def residuals(
     before: IntArray,
     mean: FloatArray,
     mean_common: FloatArray,
-    *,
-    usual: FloatArray,
-    between: FloatArray,
-    within: FloatArray,
-    length: FloatArray,
+    usual: UsualArrays,
     low: FloatArray,
     high: FloatArray,
 ) -> Residuals:
@@ -116,32 +112,16 @@ def residuals(
     count            detections of the block
     mean             ȳ of n = `before` earlier blocks of the track
     mean_common      c̄, mean common level of those blocks
-    usual, between   m0 and τ² of the slice
-    within           ω², of blocks of `length` detections
+    usual            m0, τ² and ω² of the slice of each, of seconds of `length` detections
     low, high        ends of the band, in ln of the variance over usual
     """
+    within, between = usual.within, usual.between
     known = within + before * between
-    # A block of fewer detections tells less; at worst as if they were independent.
-    v = within * np.maximum(1.0, length / count) + between * within / known
+    # A second of fewer detections tells less; at worst as if they were independent.
+    v = within * np.maximum(1.0, usual.length / count) + between * within / known
     learning = between / known
-    own = before * learning * (mean - usual - mean_common)
-    return Residuals(np.clip(level - usual - own, low - _CLIP, high + _CLIP), v, learning)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class CommonLevel:
-    """The common level of P slices after a second.
-
-    chain  (P, STATES) probabilities, from the lower to the upper end of the band
-    mean   (P,) its expectation
-    low_edge, high_edge
-           (P,) ln p(y | end of the band) less ln Σ_c P(c) p(y | c)
-    """
-
-    chain: FloatArray
-    mean: FloatArray
-    low_edge: FloatArray
-    high_edge: FloatArray
+    own = before * learning * (mean - usual.mean - mean_common)
+    return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)
 
 
 def common_level(
@@ -150,12 +130,15 @@ def common_level(
     at: IntArray,
     low: FloatArray,
     high: FloatArray,
-) -> CommonLevel:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
 
-    chain      (P, STATES) after the second before; zeros where there was none
+    chain      (P, STATES) probabilities after the second before, from the lower to the upper end
+               of the band; zeros where there was none
     at         (m,) the slice of each
     low, high  (P,) ends of the bands, low ≤ 0 ≤ high
+    returns    the chain after the second; its expectation, (P,); and of the lower and the upper
+               end of the band ln p(y | end) less ln Σ_c P(c) p(y | c), (2, P)
     source     Rabiner 1989, eq. 20
     """
     slices = low.size
@@ -172,12 +155,8 @@ def common_level(
     evidence = largest[:, 0] + np.log(total[:, 0])
     after = weight / total
     there = np.bincount(at, minlength=slices) > 0
-    return CommonLevel(
-        chain=np.where(there[:, None], after, chain),
-        mean=(after * level).sum(axis=1),
-        low_edge=said[:, 0] - evidence,
-        high_edge=said[:, -1] - evidence,
-    )
+    edges = said[:, [0, -1]].T - evidence
+    return np.where(there[:, None], after, chain), (after * level).sum(axis=1), edges
 
 
 def _moved(chain: FloatArray) -> FloatArray:
@@ -338,39 +317,38 @@ def _inner_weights() -> FloatArray:
 _INNER = _inner_weights()
 _SHARES = np.array([chart.share for chart in CHARTS])
 
-_OF_SEVERITY = np.array(
+# (4, 2) whether a chart is of a severity.
+OF_SEVERITY = np.array(
     [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of the detectors in the evidence of a chart; they sum to at most 1.
+# Shares of the detectors in the evidence of a chart, in the order of Detector; at most 1 in sum. A
+# detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
+# from 0: else M would be no martingale. A new detector must take its share from these.
+Shares = tuple[float, float, float]
 
-    A detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
-    from 0: else M would be no martingale. A new detector must take its share from these.
+# No reference but what is shipped, with levels of tracks and without; a reference, without and with
+# them.
+NO_REFERENCE: Shares = (0.6, 0.0, 0.4)
+ONLY_COVERAGE: Shares = (0.6, 0.0, 0.0)
+WITHOUT_TRACKS: Shares = (0.5, 0.5, 0.0)
+WITH_TRACKS: Shares = (0.3, 0.3, 0.4)
+
+
+def shares_of(reference: Reference, unit: Unit, *, of_change: bool) -> Shares:
+    """Chooses the shares of a chart, by what its reference knows.
+
+    of_change  a change is asked for, not calibration: coverage's share goes to the others, and with
+               the shipped reference the chart is silent
     """
-
-    absolute: float
-    relative: float
-    track: float
-
-
-# Nothing to bet on; no reference but what is shipped, with levels of tracks and without; a
-# reference, without and with them.
-NOTHING = Shares(0.0, 0.0, 0.0)
-NO_REFERENCE = Shares(0.6, 0.0, 0.4)
-ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
-WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
-WITH_TRACKS = Shares(0.3, 0.3, 0.4)
-
-
-def without_coverage(shares: Shares) -> Shares:
-    """Gives coverage's share to the other detectors: a change is asked for, not calibration."""
-    rest = shares.relative + shares.track
-    if rest == 0:
-        return NOTHING
-    return Shares(0.0, shares.relative / rest, shares.track / rest)
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    if reference.origin is Origin.SHIPPED:
+        shares = NO_REFERENCE if of_tracks else ONLY_COVERAGE
+        return (0.0, 0.0, 0.0) if of_change else shares
+    shares = WITH_TRACKS if of_tracks else WITHOUT_TRACKS
+    rest = shares[1] + shares[2]
+    return (0.0, shares[1] / rest, shares[2] / rest) if of_change else shares
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -445,7 +423,7 @@ class Evidence(Columns):
 
     def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
         """Sets the shares of some charts of a slice; a detector that had none begins at nothing."""
-        new = np.array([getattr(shares, detector) for detector in Detector])
+        new = np.array(shares)
         begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
         self.sums[slice, charts][begins] = 0.0
         self.shares[slice, charts] = new
@@ -536,7 +514,7 @@ def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:
 
 def by_severity(by_chart: FloatArray) -> FloatArray:
     """Returns M of each severity, (…, 2), from M of each chart, (…, 4)."""
-    found: FloatArray = by_chart @ _OF_SEVERITY
+    found: FloatArray = by_chart @ OF_SEVERITY
     return found
 
 

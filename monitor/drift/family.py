@@ -1,56 +1,57 @@
 """The family of all slices, which share the false-alarm budgets: detections go in, alarms come out.
 
 A family never reads a clock: time is what the stamps of frames with ground truth say.
+
+Its state is one value, from which another family goes on after a restart. What is known is kept:
+evidence, references and what is being learned, alarms, hours. What merely goes on begins anew:
+tracks and seconds of tracks, clocks, who spoke for an alarm. How the value is written to disk is
+not said here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval, Len
 
 from monitor.drift.alarms import (
-    MOST,
-    MOST_SEEN,
+    LONGEST_NAME,
     AlarmChange,
+    AlarmCount,
     AlarmReason,
     Alarms,
     Counted,
     DriftReading,
     DriftState,
-    Judging,
     Key,
-    RecentTracks,
-    SliceName,
+    Latched,
     SliceStanding,
     StageStanding,
+    key_of,
 )
 from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.chunk import MOST, MOST_SEEN, Chunk, RecentTracks
 from monitor.drift.clocks import DrivingClock
-from monitor.drift.correlation import Seconds
+from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
-    NO_REFERENCE,
-    NOTHING,
-    ONLY_COVERAGE,
-    WITH_TRACKS,
-    WITHOUT_TRACKS,
+    LARGEST_SUM,
     DriftSettings,
     Evidence,
-    Shares,
     Unit,
     by_severity,
     scale_of,
-    without_coverage,
+    shares_of,
 )
-from monitor.drift.observed import Chunk
-from monitor.drift.reference import Degrees, Origin, Reference, shipped
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
-from monitor.frames.marks import Count
+from monitor.drift.usual import SliceState, Usual, WatchedRows
+from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
 _WARNING = 0.1
@@ -62,80 +63,12 @@ _FEWEST = 100
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SliceState:
-    """Holds all that is known of one slice over a restart; nothing of what merely goes on.
-
-    known       whether an alarm of its raw estimates was acknowledged
-    evidence    of this slice alone
-    references  by Stage; None where it is being learned, and what is shipped stands for it
-    learners    by Stage, which may go on learning; None where the reference is known
-    """
-
-    name: SliceName
-    k: Degrees
-    epoch: Count
-    labelled: Count
-    fed: Seconds
-    known: bool
-    evidence: Evidence
-    references: tuple[Reference | None, Reference | None]
-    learners: tuple[ReferenceLearner | None, ReferenceLearner | None]
-
-    def __post_init__(self) -> None:
-        for reference, learner in zip(self.references, self.learners, strict=True):
-            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
-                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
-        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
-        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
-            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
-
-    def without_evidence(self, charts: BoolArray) -> SliceState:
-        """Begins anew with the evidence of some charts, (4,)."""
-        evidence = self.evidence.take(np.arange(1))
-        evidence.begin_anew(0, charts)
-        evidence.peak[:] = 0.0
-        return replace(self, evidence=evidence)
-
-    def in_next_epoch(self) -> SliceState:
-        """Begins the next epoch: another recalibrator serves the slice."""
-        state = self.without_evidence(of_stage(Stage.RECALIBRATED))
-        state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
-        return replace(
-            state,
-            epoch=state.epoch + 1,
-            labelled=0,
-            references=(self.references[Stage.RAW], None),
-            learners=(self.learners[Stage.RAW], ReferenceLearner(state.k)),
-        )
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class TakenFrames:
-    """Alarms that some frames brought, and what there is to learn from them.
-
-    first_frame  number of the first of them, of all
-    fed          (G,) s of driving with truth of each slice, before them
-    epochs       of each slice, by then
-    """
-
-    changes: list[AlarmChange]
-    rows: WatchedRows
-    blocks: Blocks
-    first_frame: int
-    fed: FloatArray
-    epochs: list[int]
-
-
 @dataclass(slots=True)
 class Family:
     """All slices of one sidecar.
 
-    names     of the slices, by index
-    epochs    of each slice
-    labelled  detections with truth of each slice, in its epoch
-    fed       s of driving in which there was truth of each slice
-    known     whether an alarm of its raw estimates was acknowledged
+    slices    by index
+    evidence  of all of them
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
     supporters
@@ -147,12 +80,7 @@ class Family:
 
     settings: DriftSettings
     given: InitVar[Mapping[str, Mapping[Stage, Reference]] | None] = None
-    names: list[str] = field(default_factory=list)
-    degrees: list[int] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    fed: FloatArray = field(default_factory=lambda: np.zeros(0))
-    known: list[bool] = field(default_factory=list)
+    slices: list[SliceState] = field(default_factory=list)
     peak: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     evidence: Evidence = field(default_factory=Evidence)
     alarms: Alarms = field(default_factory=Alarms)
@@ -166,19 +94,30 @@ class Family:
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
     thresholds: FloatArray = field(init=False)
-    _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
+    aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
 
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
-        self.usual = Usual(self.settings, given or {})
+        self.usual = Usual(self.settings, given or {}, self.slices)
         self.seconds = TrackSeconds(self.settings)
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
-        self._aims = {
+        self.aims = {
             stage: tuple(
                 Aim(chart.direction, self.settings.tolerance(chart.severity))
                 for chart in CHARTS[CHARTS_OF[stage]]
             )
             for stage in Stage
         }
+
+    @property
+    def names(self) -> list[str]:
+        """Lists the names of the slices."""
+        return [one.name for one in self.slices]
+
+    @property
+    def places(self) -> Iterator[tuple[SliceState, Evidence, int]]:
+        """Tells where the evidence of each slice is, and in which row; those that are left last."""
+        yield from ((one, self.evidence, row) for row, one in enumerate(self.slices))
+        yield from ((one, one.evidence, 0) for one in self.left.values())
 
     # ---- slices and epochs
 
@@ -189,33 +128,15 @@ class Family:
 
         k  degrees of freedom of its NEES
         """
-        self.names.append(name)
-        self.degrees.append(k)
-        self.epochs.append(0)
-        self.known.append(False)
-        self.labelled, self.fed = np.append(self.labelled, 0), np.append(self.fed, 0.0)
-        self.evidence.grow(len(self.names))
-        self.usual.grow(name, k)
-        slice, state = len(self.names) - 1, self.left.pop((name, k), None)
-        if state is not None:
-            self._go_on(slice, state)
+        slice, one = len(self.slices), self.left.pop((name, k), None) or SliceState.begun(name, k)
+        self.evidence.grow(slice + 1)
+        self.evidence.put(np.array([slice]), one.evidence)
+        one.evidence = Evidence()
+        for stage in self.usual.grow(one):
+            # It was gathered against another reference.
+            self.evidence.begin_anew(slice, of_stage(stage))
         for stage in Stage:
             self._set_shares(slice, stage)
-
-    def _go_on(self, slice: int, state: SliceState) -> None:
-        self.epochs[slice], self.known[slice] = state.epoch, state.known
-        self.labelled[slice], self.fed[slice] = state.labelled, state.fed
-        self.evidence.put(np.array([slice]), state.evidence)
-        for stage, reference in zip(Stage, state.references, strict=True):
-            known = shipped(state.k) if reference is None else reference
-            begun = self.usual.references[slice][stage]
-            learns = self.usual.learners[slice][stage] is not None
-            if learns and known.origin is not Origin.FILE:
-                self.usual.put(slice, stage, known)
-                self.usual.learners[slice][stage] = state.learners[stage]
-            elif not known.is_same(begun):
-                # It was gathered against another reference.
-                self.evidence.begin_anew(slice, of_stage(stage))
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Begins an epoch of some slices, which another recalibrator serves from now on.
@@ -225,39 +146,37 @@ class Family:
 
         left  all slices that have not come yet as well
         """
-        names = {self.names[slice] for slice in slices}
-        for slice in slices:
-            self.epochs[slice] += 1
-            self.labelled[slice] = 0
-            self.evidence.begin_anew(slice, of_stage(Stage.RECALIBRATED))
-            self.usual.begin_anew(slice, Stage.RECALIBRATED)
-            self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
-            self._set_shares(slice, Stage.RECALIBRATED)
+        stage, known = Stage.RECALIBRATED, self.names
+        names = {known[slice] for slice in slices}
+        for number, (one, evidence, row) in enumerate(self.places):
+            if not (number in slices or (left and number >= len(known))):
+                continue
+            one.epoch, one.labelled = one.epoch + 1, 0
+            evidence.begin_anew(row, of_stage(stage))
+            evidence.chain[row, stage] = 0.0
+            self.usual.begin_anew(one, stage)
+            if number < len(known):
+                self._set_shares(number, stage)
+            elif one.name not in known:
+                names.add(one.name)
         self.seconds.forget(np.array(sorted(slices), np.int64))
-        if left:
-            names |= {name for name, _ in self.left}.difference(self.names)
-            self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
-        stage = Stage.RECALIBRATED
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
         return self.alarms.over(forwarded, AlarmReason.NEW_EPOCH)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
-        reference = self.usual.references[slice][stage]
-        shares = _shares(reference, self.settings.unit)
-        if stage is Stage.RAW and self.known[slice]:
-            # A change needs a learned reference: with the shipped one these charts are silent.
-            silent = reference.origin is Origin.SHIPPED
-            shares = NOTHING if silent else without_coverage(shares)
+        one = self.slices[slice]
+        reference, of_change = one.reference(stage), stage is Stage.RAW and one.known
+        shares = shares_of(reference, self.settings.unit, of_change=of_change)
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
         """Ends the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
-        for slice, name in enumerate(self.names):
-            if any(key[0] == name and key[2] is Stage.RAW for key in keys):
+        for slice, one in enumerate(self.slices):
+            if any(key[0] == one.name and key[2] is Stage.RAW for key in keys):
                 # What a recalibrator compensates is known now: what is news is a change of it.
-                self.known[slice] = True
+                one.known = True
                 self.evidence.begin_anew(slice, of_stage(Stage.RAW))
                 self._set_shares(slice, Stage.RAW)
         self._begin_peaks(keys)
@@ -273,83 +192,64 @@ class Family:
             slices = {key[0] for key in keys if key[1] is severity}
             if slices:
                 self.peak[number] = 0.0
-            there = [i for i, name in enumerate(self.names) if name in slices]
-            self.evidence.peak[there, number] = 0.0
-            for state in self.left.values():
-                if state.name in slices:
-                    state.evidence.peak[:, number] = 0.0
+            for one, evidence, row in self.places:
+                if one.name in slices:
+                    evidence.peak[row, number] = 0.0
 
     # ---- evidence
 
-    def take(self, k: int, rows: WatchedRows) -> TakenFrames:
-        """Takes in some frames; returns the alarms, and what is to be learned from them.
+    def take(
+        self, k: int, rows: WatchedRows
+    ) -> tuple[list[AlarmChange], Generator[None, None, None]]:
+        """Takes in some frames; returns the alarms, and the learning from them.
+
+        It learns one slice a step, and is to be run to its end.
 
         k  degrees of freedom of all of them
         """
         self.usual.see(rows)
-        blocks = self.seconds.take(rows)
-        there = np.zeros(len(self.names), bool)
-        there[rows.slices] = there[blocks.slices] = True
-        chosen = np.flatnonzero(there)
-        everything = self.evidence.by_chart(self.evidence.weights)
-        everything[chosen] = 0.0
-        chunk = Chunk(
-            k=k,
-            first_frame=self.frames,
-            rows=rows,
-            blocks=blocks,
-            place=np.cumsum(there) - 1,
-            common_level=np.zeros((len(Stage), blocks.m)),
-            usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
-            aims=self._aims,
-            board=self.evidence.take(chosen),
-            clock=self.clock,
-            supporters=self.supporters,
-        )
-        judging = Judging(
-            names=self.names,
-            epochs=self.epochs,
-            labelled=self.labelled,
-            thresholds=self.thresholds,
-            usual=self.usual,
-            evidence=self.evidence,
-            chosen=chosen,
-            board=chunk.board,
-            supporters=self.supporters,
-            fewest=self.settings.fewest_tracks,
-            seen=self.seen,
-            others=by_severity(everything).sum(axis=0),
-        )
+        seconds = self.seconds.take(rows)
+        chunk = Chunk(self, k, rows, seconds)
+        chosen = chunk.chosen
         changes: list[AlarmChange] = []
-        fed, begin = self.fed.copy(), 0
-        for stretch in chunk.stretches(lambda: judging.enough):
+        fed, epochs = [one.fed for one in self.slices], [one.epoch for one in self.slices]
+        for stretch in chunk.stretches():
             counts = stretch.said[:, :, _FORWARDED, 0]
-            self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
-            self.fed[chosen] += stretch.seconds @ (counts > 0)
+            labelled, driven = counts.sum(axis=0), stretch.seconds @ (counts > 0)
+            for place, number in enumerate(chosen.tolist()):
+                self.slices[number].labelled += int(labelled[place])
+                self.slices[number].fed += float(driven[place])
             # Tracks are added stretch by stretch: one that appears after the frame of an alarm is
             # none of its tracks.
-            end = begin + stretch.seconds.size
-            part = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            begin = stretch.begin - self.frames
+            ends = np.searchsorted(rows.frame, (begin, begin + stretch.seconds.size))
+            part = slice(*ends.tolist())
             self.seen.add(rows.slices[part], rows.track[part], self.frames + rows.frame[part])
-            begin = end
-            np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for alarm, of, concerned in judging.crossings(stretch):
-                driven = stretch.driven
+            np.maximum(self.peak, chunk.totals(stretch).max(axis=0), out=self.peak)
+            for alarm, of, concerned in chunk.crossings(stretch):
                 if of is not None:
                     # It may be learning from the fault.
                     self.usual.forget(of, alarm.stage)
-                    driven = float(self.fed[of])
-                changes += self.alarms.raised(alarm, driven, concerned)
+                since_s = stretch.driven if of is None else self.slices[of].fed
+                changes += self.alarms.raised(alarm, since_s, concerned)
         self.evidence.put(chosen, chunk.board)
-        self.seconds.explain(blocks, chunk.common_level)
+        self.seconds.explain(seconds)
         for number in chosen.tolist():
             self.seen.forget(number, int(self.evidence.begun[number].min()))
+        learning = self._learn(rows, seconds, self.frames, fed, epochs)
         self.frames += rows.stamp_ns.size
         changes += self._calmed()
-        return TakenFrames(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
+        return changes, learning
 
-    def learn(self, taken: TakenFrames) -> Generator[None, None, None]:
-        """Learns references from what was taken in, one slice a step; to be run to its end.
+    def _learn(
+        self,
+        rows: WatchedRows,
+        seconds: Records,
+        first_frame: int,
+        fed_before: list[float],
+        epochs: list[int],
+    ) -> Generator[None, None, None]:
+        """Learns references from what was taken in, as the slices were fed and of these epochs.
 
         Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
         was forwarded before an epoch that has begun meanwhile.
@@ -357,14 +257,13 @@ class Family:
         if not self.usual.learning:
             return
         alarmed = {stage: self.alarms.slices(stage) for stage in Stage}
-        both = np.concatenate([taken.rows.slices, taken.blocks.slices])
-        for slice in np.unique(both).tolist():
-            stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
-            if self.epochs[slice] != taken.epochs[slice]:
+        for slice in np.unique(np.concatenate([rows.slices, seconds["slice"]])).tolist():
+            one = self.slices[slice]
+            stages = [stage for stage in Stage if one.name not in alarmed[stage]]
+            if one.epoch != epochs[slice]:
                 stages = [stage for stage in stages if stage is Stage.RAW]
-            fed = float(taken.fed[slice]), float(self.fed[slice])
-            before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
-            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, *fed):
+            before, fed = [one.reference(stage) for stage in Stage], fed_before[slice]
+            for stage in self.usual.learn(slice, stages, rows, seconds, first_frame, fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
@@ -372,7 +271,7 @@ class Family:
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
         """Measures the common level of a slice from its new reference in place of the old one."""
         self.evidence.chain[slice, stage] = 0.0
-        old, new = before.levels, self.usual.references[slice][stage].levels
+        old, new = before.levels, self.slices[slice].reference(stage).levels
         if old is not None and new is not None:
             self.seconds.reckon_from(slice, stage, old.mean - new.mean)
 
@@ -380,27 +279,11 @@ class Family:
         calm = self.settings.calm_hours * HOUR
         if not calm:
             return []
-        keys = [
-            key
-            for key, one in self.alarms.latched.items()
-            if self.driven_with(key[0]) - one.since_s >= calm
-        ]
+        fed = {one.name: one.fed for one in self.slices} | {TOTAL: self.clock.driven}
+        latched = self.alarms.latched.items()
+        keys = [key for key, one in latched if fed.get(key[0], 0.0) - one.since_s >= calm]
         self._begin_peaks(keys)
         return self.alarms.over(keys, AlarmReason.CALM)
-
-    def driven_with(self, slice: str) -> float:
-        """Returns the s of driving with ground truth of a slice."""
-        if slice == TOTAL:
-            return self.clock.driven
-        return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
-
-
-def _shares(reference: Reference, unit: Unit) -> Shares:
-    """Chooses the shares of a chart, by what its reference knows."""
-    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
-    if reference.origin is Origin.SHIPPED:
-        return NO_REFERENCE if of_tracks else ONLY_COVERAGE
-    return WITH_TRACKS if of_tracks else WITHOUT_TRACKS
 
 
 # ---- how all slices stand
@@ -411,37 +294,38 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
 
     left_out  detections with ground truth that were not watched, by why
     """
-    charts = family.evidence.by_chart(family.evidence.weights)
+    charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
+    few = {one.name: one.labelled < _FEWEST for one in family.slices}
+    total = [float(of_severity.sum()) for of_severity in evidence.T]
+    rows = [*zip(names, evidence, family.evidence.peak, strict=True), (TOTAL, total, family.peak)]
     standings = [
-        _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
-        for i, name in enumerate(family.names)
-        for s, severity in enumerate(SEVERITIES)
-    ]
-    standings += [
-        _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
+        _standing(family, name, severity, float(gathered[s]), float(peak[s]), few.get(name, False))
+        for name, gathered, peak in rows
         for s, severity in enumerate(SEVERITIES)
     ]
     # Alarms of the last run, of slices of which nothing has come in this one.
     standings += [
-        _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
+        _standing(family, name, severity, 0.0, 0.0, False)
         for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
-        if name != TOTAL and name not in family.names
+        if name not in (TOTAL, *names)
     ]
     return DriftReading(
         standings=tuple(standings),
         stages=tuple(
-            _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
+            _stage(family, i, stage, of_slice)
+            for i, of_slice in enumerate(charts)
+            for stage in Stage
         ),
         counts=family.alarms.told(),
-        epochs=tuple(zip(family.names, family.epochs, strict=True)),
+        epochs=tuple((one.name, one.epoch) for one in family.slices),
         driven=family.clock.driven / HOUR,
         left_out=left_out,
     )
 
 
 def _standing(
-    family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
+    family: Family, name: str, severity: Severity, evidence: float, peak: float, few: bool
 ) -> SliceStanding:
     threshold = family.settings.hours(severity)
     alarm = family.alarms.of(name, severity)
@@ -449,21 +333,21 @@ def _standing(
         state = DriftState.ALARM
     elif evidence >= _WARNING * threshold:
         state = DriftState.WARNING
-    elif name != TOTAL and family.labelled[family.names.index(name)] < _FEWEST:
+    elif few:
         state = DriftState.TOO_FEW
     else:
         state = DriftState.OK
-    return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
+    return SliceStanding(name, severity, state, evidence, peak, threshold, alarm)
 
 
 def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
-    reference = family.usual.references[slice][stage]
+    reference = family.slices[slice].reference(stage)
     number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
     scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
     unit = _counted(family, slice, reference)
     of_frames = unit is Counted.FRAME
     return StageStanding(
-        slice=family.names[slice],
+        slice=family.slices[slice].name,
         stage=stage,
         scale=scale,
         effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
@@ -479,3 +363,123 @@ def _counted(family: Family, slice: int, reference: Reference) -> Counted:
         return Counted.FRAME
     of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.levels is not None
     return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION
+
+
+# Slices that are kept, at most: those that are there, and as many that have not come back.
+MOST_KEPT = 2 * (MOST_SLICES + 1)
+
+# Alarms that stay, at most; names of slices that are long gone add up.
+MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
+
+# On σ.
+Tolerance = Annotated[float, Interval(ge=1.0, le=1e9)]
+_PEAK = ArrayForm(np.float64, (len(SEVERITIES),), 0.0, LARGEST_SUM)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTerms:
+    """How evidence was gathered: it is of this alone.
+
+    selection  version of the recalibrator that made what is forwarded
+    """
+
+    page_tolerance: Tolerance
+    ticket_tolerance: Tolerance
+    unit: Unit
+    selection: str
+
+    @classmethod
+    def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
+        """Returns how evidence is gathered under these settings."""
+        return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FamilyState:
+    """All slices; fields as in Family and Alarms.
+
+    driven     s
+    peak       (2,)
+    frames     that ever came: evidence and learners count them
+    latest_ns  time of each source: tracks that it has by then may have been bet on
+    numbers, begins
+               versions in the order in which they became active, and with which of them the epoch
+               of a slice began, by name
+    """
+
+    gathered: EvidenceTerms
+    driven: Seconds
+    peak: Annotated[FloatArray, _PEAK]
+    latched: Annotated[tuple[Latched, ...], Len(0, MOST_LATCHED)]
+    counts: tuple[AlarmCount, ...]
+    frames: Count = 0
+    latest_ns: Mapping[int, Nanoseconds] = field(default_factory=dict)
+    numbers: Mapping[str, Count] = field(default_factory=dict)
+    begins: Mapping[str, Count] = field(default_factory=dict)
+    slices: Annotated[tuple[SliceState, ...], Len(0, MOST_KEPT)] = ()
+
+
+def family_state(family: Family, selection: str) -> FamilyState:
+    """Returns the state as of now, but for what is being learned, which goes on.
+
+    `numbers` and `begins` are for others to say.
+
+    selection  version of the active recalibrator
+    """
+    slices = []
+    for one, evidence, row in family.places:
+        copy = evidence.take(np.array([row]))
+        # Bets without weight too: from when tracks may have changed is told by what they gather.
+        copy.sums = np.minimum(copy.sums, LARGEST_SUM)
+        copy.peak = np.minimum(copy.peak, LARGEST_SUM)
+        slices.append(one.copied(copy))
+    return FamilyState(
+        gathered=EvidenceTerms.under(family.settings, selection),
+        driven=family.clock.driven,
+        peak=np.minimum(family.peak, LARGEST_SUM),
+        latched=tuple([one for one in family.alarms.latched.values() if _kept(one.alarm.slice)])[
+            -MOST_LATCHED:
+        ],
+        counts=tuple(AlarmCount(*what, count) for what, count in family.alarms.counts.items()),
+        frames=family.frames,
+        latest_ns=family.seconds.times.latest_ns,
+        slices=tuple([one for one in slices if _kept(one.name)][:MOST_KEPT]),
+    )
+
+
+def _kept(name: str) -> bool:
+    return 0 < len(name) <= LONGEST_NAME
+
+
+def restored_family(
+    state: FamilyState,
+    settings: DriftSettings,
+    given: Mapping[str, Mapping[Stage, Reference]],
+    selection: str,
+) -> tuple[Family, list[AlarmChange]]:
+    """Returns a family whose slices go on as they come, and what became of alarms.
+
+    Under other tolerances or another unit evidence begins anew; under another recalibrator every
+    slice has a new epoch. Otherwise alarms stay, and so do references.
+
+    given      as in Family
+    selection  version of the active recalibrator
+    """
+    family = Family(settings, given)
+    family.clock.driven, family.frames = state.driven, state.frames
+    family.seconds.go_on(state.latest_ns)
+    family.alarms = Alarms(
+        {key_of(one.alarm): one for one in state.latched},
+        {(one.stage, one.detector, one.direction): one.alarms for one in state.counts},
+    )
+    for one in state.slices:
+        family.left[one.name, one.k] = one.copied(one.evidence.take(np.arange(1)))
+    if replace(state.gathered, selection=selection) == EvidenceTerms.under(settings, selection):
+        family.peak = state.peak.copy()
+    else:
+        for one in family.left.values():
+            one.evidence.begin_anew(0, np.ones(len(CHARTS), bool))
+            one.evidence.peak[:] = 0.0
+    if state.gathered.selection == selection:
+        return family, []
+    return family, family.new_epoch([], left=True)

@@ -19,9 +19,17 @@ import numpy as np
 from annotated_types import Interval
 from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
+from monitor.drift.bets import Direction
 from monitor.drift.correlation import LARGEST_NUMBER, LEAST, Sum
 from monitor.frames.marks import ArrayForm, Count, SparseCounts
-from monitor.frames.space import MOST_DIMENSIONS, FloatArray, IntArray, read_only
+from monitor.frames.space import (
+    MOST_DIMENSIONS,
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    read_only,
+)
 
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
@@ -302,14 +310,32 @@ _SMALLEST = 1e-300
 CELLS = 512
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ReferenceMap:
-    """The maps of G slices, each on a grid of its own, even in ln e: no search, whatever row.
+# NEES/K: no detector is more cautious.
+_LEAST_RATIO = 1e-6
 
-    low, high    (G,) ln e at the outmost knots
-    scale        (G,) cells to a unit of ln e
-    values       (G · (CELLS + 1),) ln of the quantiles of χ²_K at the edges of the cells
-    floor, cap   (G,) ln e' is never beyond
+# NEES/K that differs from 1 by less is that of a calibrated detector.
+_NEARLY = 1.25
+
+_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UsualArrays(Columns):
+    """References of G slices at one stage, (G,) each; zeros where there are no levels.
+
+    The map of each slice is on a grid of its own, even in ln e: no search, whatever row.
+
+    low, high    ln e at the outmost knots
+    scale        cells to a unit of ln e
+    values       (G, CELLS + 1) ln of the quantiles of χ²_K at the edges of the cells
+    floor, cap   ln e' is never beyond
+    tempering, frame_tempering
+                 γ
+    ratio        mean NEES/K
+    levels       whether seconds of tracks say anything
+    calibrated   mean ln NEES of a calibrated detector
+    mean, between, within, length
+                 m0, τ², ω² and the detections of a second
     """
 
     low: FloatArray
@@ -318,6 +344,27 @@ class ReferenceMap:
     values: FloatArray
     floor: FloatArray
     cap: FloatArray
+    tempering: FloatArray
+    frame_tempering: FloatArray
+    ratio: FloatArray
+    levels: BoolArray
+    calibrated: FloatArray
+    mean: FloatArray
+    between: FloatArray
+    within: FloatArray
+    length: FloatArray
+
+    def anchor(self, direction: Direction) -> FloatArray:
+        """Returns the factor from usual squared errors to those that a direction begins at, (G,).
+
+        It leads nearly to the errors of a calibrated detector, where usual ones are better than
+        that, and is 1 elsewhere. So a detector that was too cautious may become calibrated, and so
+        may one that was overconfident.
+        """
+        over = direction is Direction.OVER
+        nearly = 1 / _NEARLY if over else _NEARLY
+        to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
+        return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
 
     def mapped(self, nees: FloatArray, slices: IntArray) -> FloatArray:
         """e' = F_χ²^-1(F_reference(e)): χ²_K for rows of the law that a reference was learned from.
@@ -349,8 +396,9 @@ class ReferenceMap:
         cell = np.minimum(within.astype(np.int64), CELLS - 1)
         within -= cell
         cell += slices * (CELLS + 1)
-        left = self.values[cell]
-        at = left + within * (self.values[cell + 1] - left)
+        values = self.values.ravel()
+        left = values[cell]
+        at = left + within * (values[cell + 1] - left)
         # Slope 1 beyond the knots.
         at += found - inside
         at = np.minimum(np.maximum(at, self.floor[slices]), self.cap[slices])
@@ -358,30 +406,40 @@ class ReferenceMap:
         return mapped
 
 
-def reference_map(references: Sequence[Reference]) -> ReferenceMap:
-    """The maps of these slices, in this order."""
-    usual = np.array([chi_square_knots(one.k) for one in references]).reshape(-1, KNOTS)
-    knots = np.log(
-        [
-            one.quantiles if one.quantiles.size else quantiles
-            for one, quantiles in zip(references, usual, strict=True)
-        ]
-    ).reshape(-1, KNOTS)
-    bounds = np.array([_bounds(one) for one in references]).reshape(-1, 2)
-    low, high = knots[:, 0], knots[:, -1]
-    edges = np.linspace(low, high, CELLS + 1, axis=-1)
-    values = [
-        np.interp(at, of_slice, quantiles)
-        for at, of_slice, quantiles in zip(edges, knots, np.log(usual), strict=True)
+def usual_arrays(references: Sequence[Reference]) -> UsualArrays:
+    """Lays out the references of these slices, in this order."""
+    calibrated = np.array([chi_square_knots(one.k) for one in references]).reshape(-1, KNOTS)
+    known = [
+        one.quantiles if one.quantiles.size else quantiles
+        for one, quantiles in zip(references, calibrated, strict=True)
     ]
-    return ReferenceMap(
+    knots = np.log(known).reshape(-1, KNOTS)
+    low, high = knots[:, 0], knots[:, -1]
+    values = [
+        np.interp(np.linspace(least, most, CELLS + 1), of_slice, quantiles)
+        for least, most, of_slice, quantiles in zip(
+            low, high, knots, np.log(calibrated), strict=True
+        )
+    ]
+    floor, cap = np.array([_bounds(one) for one in references]).reshape(-1, 2).T
+    levels = [one.levels or _NO_LEVELS for one in references]
+    return UsualArrays(
         low=low,
         high=high,
         # A reference whose NEES are all alike has no width.
         scale=CELLS / np.maximum(high - low, 1e-12),
-        values=np.array(values).ravel(),
-        floor=bounds[:, 0],
-        cap=bounds[:, 1],
+        values=np.reshape(values, (-1, CELLS + 1)),
+        floor=floor,
+        cap=cap,
+        tempering=np.array([one.tempering for one in references]),
+        frame_tempering=np.array([one.frame_tempering for one in references]),
+        ratio=np.array([one.nees_ratio for one in references]),
+        levels=np.array([one.levels is not None for one in references]),
+        calibrated=np.array([calibrated_level(one.k) for one in references]),
+        mean=np.array([one.mean for one in levels]),
+        between=np.array([one.between**2 for one in levels]),
+        within=np.array([one.within**2 for one in levels]),
+        length=np.array([one.length for one in levels]),
     )
 
 

@@ -1,37 +1,38 @@
 """The learning of references: what is usual of every slice at both stages, in each epoch anew.
 
 It is learned from detections with ground truth, and from seconds of tracks, by sums of bounded
-size; then it is frozen. What a reference is, is said in reference.py.
+size; then it is frozen. What a reference is, is said in reference.py. All that is known of one
+slice is one value, SliceState, in which the references stand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
+from annotated_types import Len
 
-from monitor.drift.bets import Direction, Stage
+from monitor.drift.alarms import SliceName
+from monitor.drift.bets import Stage
 from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
-from monitor.drift.evidence import DriftSettings
+from monitor.drift.evidence import DriftSettings, Evidence
 from monitor.drift.reference import (
     Degrees,
-    Levels,
     LevelSums,
     NeesHistogram,
     Origin,
     Reference,
-    ReferenceMap,
-    calibrated_level,
-    reference_map,
+    UsualArrays,
     shipped,
+    usual_arrays,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
-from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
-from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 
-# Event time of a block.
+# ns of event time in a second of a track.
 BLOCK_NS = 1_000_000_000
 
 
@@ -59,53 +60,6 @@ class WatchedRows:
     @property
     def n(self) -> int:
         """Counts the detections."""
-        return int(self.slices.size)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Blocks:
-    """m seconds of tracks that are over, those of one source and second side by side.
-
-    frame   (m,) of those it was made of, by which it is over
-    source  (m,)
-    second  (m,) number of the second in event time: stamp_ns // BLOCK_NS
-    slices  (m,)
-    track   (m,) the track in its slice
-    level   (2, m) y, mean ln NEES over its detections, by Stage
-    count   (m,) its detections
-    changed (m,) whether a recalibrator has changed any of them
-    before  (m,) blocks of the same track in the same slice before it
-    mean    (2, m) of their y; 0 where there are none
-    first   (m,) second of the first of them; its own where there are none
-    common_total
-            (2, m) Σ of the common levels of their seconds, by Stage
-    older   (m,) whether the last run may have bet on earlier seconds of the track, which `before`
-            does not count
-    """
-
-    frame: IntArray
-    source: IntArray
-    second: IntArray
-    slices: IntArray
-    track: ClusterArray
-    level: FloatArray
-    count: IntArray
-    changed: BoolArray
-    before: IntArray
-    mean: FloatArray
-    first: IntArray
-    common_total: FloatArray
-    older: BoolArray
-
-    @property
-    def lives(self) -> IntArray:
-        """Numbers the track of each block, (m,); a key after a pause is another track."""
-        keys = cluster_id((self.track, self.first))
-        return np.unique(keys, return_inverse=True)[1]
-
-    @property
-    def m(self) -> int:
-        """Counts the seconds."""
         return int(self.slices.size)
 
 
@@ -162,6 +116,11 @@ class ReferenceLearner:
         if self.waiting.size >= AT_ONCE:
             self.take_in()
 
+    def add_seconds(self, stage: Stage, seconds: Records) -> None:
+        """Adds seconds of tracks that are over, as TrackSeconds gives them out."""
+        level, mean = seconds["level"][:, stage], seconds["mean"][:, stage]
+        self.seconds.add(level, seconds["count"], seconds["before"], mean)
+
     def take_in(self) -> None:
         """Adds what waits to the sums."""
         if not self.waiting.size:
@@ -197,53 +156,61 @@ class ReferenceLearner:
         )
 
 
-# Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
-_PATIENCE = 10
-
-# NEES/K: no detector is more cautious.
-_LEAST_RATIO = 1e-6
-
-# NEES/K that differs from 1 by less is that of a calibrated detector.
-_NEARLY = 1.25
+# Of values by Stage.
+_BY_STAGE = Len(len(Stage), len(Stage))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class UsualArrays(Columns):
-    """References of G slices at one stage, (G,) each; zeros where there are no levels.
+@dataclass(eq=False, slots=True)
+class SliceState:
+    """Holds all that is known of one slice, over a restart too; nothing of what merely goes on.
 
-    map              of their NEES, of all slices: `take` leaves it whole, `number` says where
-    tempering, frame_tempering
-                     γ
-    ratio            mean NEES/K
-    levels           whether seconds of tracks say anything
-    calibrated       mean ln NEES of a calibrated detector
-    mean, between, within, length
-                     m0, τ², ω² and the detections of a second
+    epoch       counted from 0
+    labelled    detections with truth, in its epoch
+    fed         s of driving in which there was truth of it
+    known       whether an alarm of its raw estimates was acknowledged
+    evidence    of this slice alone; empty once the family has it beside that of the others
+    references  by Stage; None where it is being learned, and what is shipped stands for it
+    learners    by Stage, which may go on learning; None where the reference is known
     """
 
-    map: ReferenceMap
-    number: IntArray
-    tempering: FloatArray
-    frame_tempering: FloatArray
-    ratio: FloatArray
-    levels: BoolArray
-    calibrated: FloatArray
-    mean: FloatArray
-    between: FloatArray
-    within: FloatArray
-    length: FloatArray
+    name: SliceName
+    k: Degrees
+    epoch: Count
+    labelled: Count
+    fed: Seconds
+    known: bool
+    evidence: Evidence
+    references: Annotated[list[Reference | None], _BY_STAGE]
+    learners: Annotated[list[ReferenceLearner | None], _BY_STAGE]
 
-    def anchor(self, direction: Direction) -> FloatArray:
-        """Returns the factor from usual squared errors to those that a direction begins at, (G,).
+    def __post_init__(self) -> None:
+        for reference, learner in zip(self.references, self.learners, strict=True):
+            if [one.k for one in (reference, learner) if one is not None] != [self.k]:
+                raise ValueError(f"each stage must have a reference or a learner, of 'k' {self.k}")
+        sizes = {getattr(self.evidence, name).shape[0] for name in Evidence.__dataclass_fields__}
+        if sizes != {1} or self.evidence.shares.sum(axis=-1).max() > 1 + 1e-9:
+            raise ValueError("'evidence' must be of one slice, and 'shares' at most 1 in sum")
 
-        It leads nearly to the errors of a calibrated detector, where usual ones are better than
-        that, and is 1 elsewhere. So a detector that was too cautious may become calibrated, and so
-        may one that was overconfident.
-        """
-        over = direction is Direction.OVER
-        nearly = 1 / _NEARLY if over else _NEARLY
-        to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
-        return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
+    @classmethod
+    def begun(cls, name: str, k: int) -> SliceState:
+        """Begins a slice that nothing is known of."""
+        evidence = Evidence()
+        evidence.grow(1)
+        learners: list[ReferenceLearner | None] = [ReferenceLearner(k) for _ in Stage]
+        return cls(name, k, 0, 0, 0.0, False, evidence, [None, None], learners)
+
+    def copied(self, evidence: Evidence) -> SliceState:
+        """Copies what is known by now, beside this evidence; what is being learned goes on."""
+        references, learners = [*self.references], [*self.learners]
+        return replace(self, evidence=evidence, references=references, learners=learners)
+
+    def reference(self, stage: Stage) -> Reference:
+        """Returns what is usual at a stage."""
+        return self.references[stage] or shipped(self.k)
+
+
+# Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
+_PATIENCE = 10
 
 
 @dataclass(slots=True)
@@ -251,59 +218,57 @@ class Usual:
     """References of all slices, known or being learned.
 
     given       by name of the slice, from recorded drives: in every epoch
+    slices      of the family
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
     """
 
     settings: DriftSettings
     given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
-    references: list[list[Reference]] = field(default_factory=list)
-    learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
+    slices: list[SliceState] = field(default_factory=list)
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
-    _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
-    def grow(self, name: str, k: int) -> None:
-        """Adds the next slice, of K degrees of freedom."""
-        self._given.append(self.given.get(name, {}))
+    def grow(self, one: SliceState) -> list[Stage]:
+        """Adds the next slice; returns the stages at which another reference is usual by now."""
+        self.slices.append(one)
         self.frame_size = np.append(self.frame_size, 0.0)
-        self.references.append([shipped(k) for _ in Stage])
-        self.learners.append([None for _ in Stage])
+        self._arrays.clear()
+        changed = []
         for stage in Stage:
-            self.begin_anew(len(self.references) - 1, stage)
+            known = one.reference(stage)
+            if known.origin is Origin.FILE or self._given(one, stage) is not None:
+                self.begin_anew(one, stage)
+            if not known.is_same(one.reference(stage)):
+                changed.append(stage)
+        return changed
 
-    def begin_anew(self, slice: int, stage: Stage) -> None:
+    def _given(self, one: SliceState, stage: Stage) -> Reference | None:
+        given = self.given.get(one.name, {}).get(stage)
+        return given if given is not None and given.k == one.k else None
+
+    def begin_anew(self, one: SliceState, stage: Stage) -> None:
         """Begins another epoch: the reference is what was given, or is learned."""
-        known = self.references[slice][stage]
-        given = self._given[slice].get(stage)
-        if given is None or given.k != known.k:
-            self.learners[slice][stage] = ReferenceLearner(known.k)
-            self.put(slice, stage, shipped(known.k))
-        else:
-            self.learners[slice][stage] = None
-            self.put(slice, stage, given)
+        one.references[stage] = given = self._given(one, stage)
+        one.learners[stage] = ReferenceLearner(one.k) if given is None else None
+        self._arrays.pop(stage, None)
 
     def forget(self, slice: int, stage: Stage) -> None:
         """Begins to learn anew: what was being learned may be of a fault."""
-        learner = self.learners[slice][stage]
-        if learner is not None:
-            self.learners[slice][stage] = ReferenceLearner(learner.k)
-
-    def put(self, slice: int, stage: Stage, reference: Reference) -> None:
-        """Takes a reference as what is usual from now on."""
-        self.references[slice][stage] = reference
-        self._arrays.pop(stage, None)
+        one = self.slices[slice]
+        if one.learners[stage] is not None:
+            one.learners[stage] = ReferenceLearner(one.k)
 
     def arrays(self, stage: Stage) -> UsualArrays:
         """Returns the references of all slices at one stage, as arrays."""
         if stage not in self._arrays:
-            self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+            self._arrays[stage] = usual_arrays([one.reference(stage) for one in self.slices])
         return self._arrays[stage]
 
     # ---- what counts
 
     def see(self, rows: WatchedRows) -> None:
         """Notes how large the last frame of each slice is, and whether its tracks are known."""
-        slices = len(self.references)
+        slices = len(self.slices)
         # Of the last frame of each: how frames are cut into calls must not matter.
         latest = np.zeros(slices, np.int64)
         np.maximum.at(latest, rows.slices, rows.frame)
@@ -315,7 +280,7 @@ class Usual:
 
     def worth(self, slice: int, stage: Stage) -> float:
         """Tells how many independent detections one is worth, by what is known of tracks lately."""
-        reference, size = self.references[slice][stage], float(self.frame_size[slice])
+        reference, size = self.slices[slice].reference(stage), float(self.frame_size[slice])
         return reference.frame_tempering / size if size else reference.tempering
 
     # ---- learning
@@ -323,52 +288,45 @@ class Usual:
     @property
     def learning(self) -> bool:
         """Tells whether anything is being learned."""
-        return any(one is not None for of_slice in self.learners for one in of_slice)
+        return any(learner is not None for one in self.slices for learner in one.learners)
 
     def learn(
         self,
         slice: int,
         stages: Sequence[Stage],
         rows: WatchedRows,
-        blocks: Blocks,
+        seconds: Records,
         first_frame: int,
         fed_before: float,
-        fed: float,
     ) -> Iterator[Stage]:
         """Takes in what there is of a slice; yields the stages that are frozen by it.
 
         stages       that anything is to be learned of
+        seconds      of tracks, that are over
         first_frame  number of the first of the rows' frames, of all
         fed_before   s of driving with truth of the slice, before these rows: learning begins there
-        fed          s of driving with truth of the slice, so far
         """
-        learners = self.learners[slice]
-        if all(one is None for one in learners):
+        one = self.slices[slice]
+        if not any(one.learners):
             return
         chosen = np.flatnonzero(rows.slices == slice)
         # Older tracks are in the sums already, from their first second on.
-        seconds = np.flatnonzero((blocks.slices == slice) & ~blocks.older)
+        over = np.flatnonzero((seconds["slice"] == slice) & ~seconds["older"])
         track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
         for stage in stages:
-            learner = learners[stage]
+            learner = one.learners[stage]
             if learner is None:
                 continue
             if learner.began is None:
                 learner.began = fed_before
             learner.add(rows.nees[stage, chosen], track, frame)
-            learner.seconds.add(
-                blocks.level[stage, seconds],
-                blocks.count[seconds],
-                blocks.before[seconds],
-                blocks.mean[stage, seconds],
-            )
-            if (
-                enough(learner, self.settings)
-                and fed - learner.began >= self.settings.reference_seconds
-            ):
-                learners[stage] = None
+            learner.add_seconds(stage, seconds.take(over))
+            long = one.fed - learner.began >= self.settings.reference_seconds
+            if enough(learner, self.settings) and long:
                 shortest = self.settings.shortest_reference
-                self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
+                one.references[stage] = learner.learned(Origin.LEARNED, shortest)
+                one.learners[stage] = None
+                self._arrays.pop(stage, None)
                 yield stage
 
 
@@ -382,23 +340,3 @@ def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
         return False
     waited = detections >= _PATIENCE * settings.reference_detections
     return waited or learner.tracks == 0 or learner.tracks >= settings.reference_tracks
-
-
-_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
-
-
-def _arrays(references: list[Reference]) -> UsualArrays:
-    levels = [one.levels or _NO_LEVELS for one in references]
-    return UsualArrays(
-        map=reference_map(references),
-        number=np.arange(len(references)),
-        tempering=np.array([one.tempering for one in references]),
-        frame_tempering=np.array([one.frame_tempering for one in references]),
-        ratio=np.array([one.nees_ratio for one in references]),
-        levels=np.array([one.levels is not None for one in references]),
-        calibrated=np.array([calibrated_level(one.k) for one in references]),
-        mean=np.array([one.mean for one in levels]),
-        between=np.array([one.between**2 for one in levels]),
-        within=np.array([one.within**2 for one in levels]),
-        length=np.array([one.length for one in levels]),
-    )

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from monitor.config import Config, InvalidConfiguration
 from monitor.drift.alarms import AlarmChange
-from monitor.drift.state import FamilyState
+from monitor.drift.family import FamilyState
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.promotions import REMEMBERED, Promotions
 from monitor.pipeline.restart import (

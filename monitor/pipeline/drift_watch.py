@@ -280,10 +280,9 @@ class DriftWatch:
             return
         # No yield since the frames were taken out: a checkpoint in between would find them neither
         # waiting nor in the evidence.
-        taken = self.family.take(len(space.joint), rows)
-        for change in taken.changes:
+        changes, learning = self.family.take(len(space.joint), rows)
+        for change in changes:
             self.announce(change)
-        learning = self.family.learn(taken)
         try:
             yield
             for _ in learning:
@@ -293,7 +292,7 @@ class DriftWatch:
             finished(learning)
 
     def _grow(self) -> None:
-        for slice in range(len(self.family.names), len(self.slices.slices)):
+        for slice in range(len(self.family.slices), len(self.slices.slices)):
             entry = self.slices.slices[slice]
             self.family.grow(entry.name, len(entry.space.joint))
 

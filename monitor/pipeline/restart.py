@@ -15,7 +15,7 @@ from typing import Annotated
 
 import numpy as np
 
-from monitor.drift.state import FamilyState, family_state, restored_family
+from monitor.drift.family import FamilyState, family_state, restored_family
 from monitor.frames.frame import Header, SliceKey, StoredFrame
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.space import FloatArray, IntArray, Space
@@ -296,8 +296,8 @@ def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     known, selection = watch.family, pipeline.recalibrators.selection.version
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
     family, changes = restored_family(state, watch.settings, known.usual.given, selection)
-    for name, k in zip(known.names, known.degrees, strict=True):
-        family.grow(name, k)
+    for one in known.slices:
+        family.grow(one.name, one.k)
     watch.family = family
     for change in changes:
         watch.announce(change)

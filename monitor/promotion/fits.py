@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from monitor.frames.cholesky import add_up, factorise_lower, positive_definite, put_lower, whiten
 from monitor.frames.detections import Limits
 from monitor.frames.space import FloatArray, Space
 from monitor.promotion.records import FitSettings, TrackSettings
@@ -24,6 +23,7 @@ from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting, prior_strength
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
+from monitor.statistics.observations import measure
 
 # Intervals that are remembered: labels of an object may come after those of another, of the same
 # frames.
@@ -109,20 +109,14 @@ def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
 def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
     """Returns x = log of the mean NEES/K of each track, (T,)."""
     rows = rows_of(tracks)
-    space, joint = rows.space, len(rows.space.joint)
-    error = space.error(rows.truth, rows.sent.mean)[:, list(space.joint)]
-    factor = np.zeros((space.k, space.k, error.shape[0]))
-    put_lower(rows.sent.covariance, space.order, factor)
-    factorise_lower(factor)
+    error = rows.space.error(rows.truth, rows.sent.mean)
     # By a rounding, a covariance may not be positive definite.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        nees = add_up(np.square(whiten(factor[:joint, :joint], error))) / joint
-    usable = np.isfinite(nees) & positive_definite(factor)
-    total = rows.means(np.where(usable, nees, 0.0))
-    share = rows.means(usable.astype(np.float64))
+        found = measure(rows.space, [(error, rows.sent.covariance)])
+    total = rows.means(np.where(found.regular, found.nees[-1] / found.joint, 0.0))
+    share = rows.means(found.regular.astype(np.float64))
     mean = np.divide(total, share, out=np.ones_like(total), where=share > 0)
-    levels: FloatArray = np.log(np.maximum(mean, _LEAST))
-    return levels
+    return np.log(np.maximum(mean, _LEAST))
 
 
 def _differ(newer: FloatArray, older: FloatArray) -> bool:

@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import Share
-from monitor.promotion.betting import full_say
+from monitor.frames.space import FloatArray
 from monitor.promotion.records import (
     SWAPS,
     Decision,
@@ -34,15 +34,13 @@ from monitor.promotion.trial import (
     AwaitingGuard,
     Candidate,
     Guard,
-    Ratios,
     Trial,
     clip_of,
     factors,
-    factors_made,
     forwarded,
+    full_say,
     outcome_of,
     ratios,
-    ratios_made,
 )
 from monitor.recalibration.recalibrator import FactorOnDeviation, Identity, Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, followed
@@ -109,7 +107,7 @@ def judge(
             f"{fitted.method} {unsound}: look at the ground truth it was fitted on, or "
             "use another method",
         )
-    found = factors_made(made, estimates, names)
+    found = factors(made, estimates, names)
     low, high = policy.band
     home = all(low <= factor.lowest and factor.highest <= high for factor in found)
     candidate: Recalibrator = Identity() if home else fitted
@@ -118,9 +116,9 @@ def judge(
     if home:
         made = estimates
         reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
-    change = ratios_made(made, forwarded(champion, estimates, limits))
+    change = ratios(made, forwarded(champion, estimates, limits))
     smaller = shrinks(change, policy.hysteresis)
-    if not smaller and not (change.highest > policy.hysteresis).any():
+    if not smaller and not (change[2] > policy.hysteresis).any():
         same = f"none changes by more than {policy.hysteresis:g} against what is in force"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
@@ -128,14 +126,14 @@ def judge(
     return Judgement(candidate, reason, found, smaller)
 
 
-def shrinks(change: Ratios, hysteresis: float) -> bool:
+def shrinks(change: FloatArray, hysteresis: float) -> bool:
     """Tells whether a candidate makes a variance smaller than the champion does.
 
     That is in some dimension, by more than the hysteresis, on more than 5 % of the estimates.
 
-    change  the candidate's variances over the champion's
+    change  the candidate's variances over the champion's, as `ratios` returns them
     """
-    return bool((change.lowest < 1 / hysteresis).any())
+    return bool((change[0] < 1 / hysteresis).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +266,9 @@ class Register:
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         waiting = self.on_trial.get(slice)
         if waiting is not None and waiting.proven:
-            beside = ratios(candidate, waiting.trial.recalibrator, rows.sent)
-            if (beside.lowest >= 1 / _OTHER).all() and (beside.highest <= _OTHER).all():
+            others = forwarded(waiting.trial.recalibrator, rows.sent)
+            lowest, _, highest = ratios(forwarded(candidate, rows.sent), others)
+            if (lowest >= 1 / _OTHER).all() and (highest <= _OTHER).all():
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
         clip = clip_of(candidate, champion, rows, self.settings.trials.clip)
@@ -312,9 +311,10 @@ class Register:
                     yield
             if decisions:
                 # The rest is newer than those that decided, and kept too.
-                kept = [one.keep if one.keep is None else one.keep + len(rest) for one in decisions]
-                found = [replace(one, keep=k) for one, k in zip(decisions, kept, strict=True)]
-                return found, rest
+                return [
+                    one if one.keep is None else replace(one, keep=one.keep + len(rest))
+                    for one in decisions
+                ], rest
         return [], []
 
     def _guarded(
@@ -427,11 +427,10 @@ class Register:
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        return replace(
-            entry,
-            factors=factors(candidate, rows.sent, rows.space.names),
-            shrinks=entry.shrinks or shrinks(ratios(candidate, champion, rows.sent), hysteresis),
-        )
+        made = forwarded(candidate, rows.sent)
+        smaller = shrinks(ratios(made, forwarded(champion, rows.sent)), hysteresis)
+        found = factors(made, rows.sent, rows.space.names)
+        return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 
     def _waits(self, entry: Candidate, tracks: Sequence[WholeTrack]) -> str:
         """Says why a proven candidate waits for approval; '' where it does not."""
@@ -518,5 +517,6 @@ def _decision(
     """Makes a decision; its factors are read off the tracks where `found` does not give them."""
     names = tracks[0].space.names
     if found is None:
-        found = factors(recalibrator, rows_of(tracks).sent, names)
+        sent = rows_of(tracks).sent
+        found = factors(forwarded(recalibrator, sent), sent, names)
     return Decision(what, chain, names, recalibrator, reason, evidence, found)

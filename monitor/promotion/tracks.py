@@ -77,14 +77,10 @@ class WholeTrack(Columns):
 
     def since(self, stamp_ns: int | None) -> WholeTrack | None:
         """Returns the part after a stamp, None where it is empty; all of it for None."""
-        if stamp_ns is None:
-            return self
-        first = int(np.searchsorted(self.stamp_ns, stamp_ns, side="right"))
-        if first == 0:
-            return self
+        first = 0 if stamp_ns is None else int(np.searchsorted(self.stamp_ns, stamp_ns, "right"))
         if first == self.n:
             return None
-        return self.take(slice(first, None))
+        return self.take(slice(first, None)) if first else self
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,8 +104,7 @@ class TrackRows:
     def means(self, rows: FloatArray) -> FloatArray:
         """Averages a value of each row over each track; (n, …) in, (T, …) out."""
         total = np.add.reduceat(rows, self.start, axis=0)
-        means: FloatArray = total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
-        return means
+        return total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
 
 
 def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
@@ -224,10 +219,9 @@ def packed_rows(frames: Sequence[LabelledRows]) -> list[bytes]:
     counts = [frame.n for frame in frames]
     rows = np.zeros(sum(counts), layout)
     rows["stamp_ns"] = np.repeat(np.array([frame.stamp_ns for frame in frames], np.int64), counts)
-    rows["mean"] = np.concatenate([frame.sent.mean for frame in frames])
-    rows["covariance"] = np.concatenate([frame.sent.covariance for frame in frames])
     rows["truth"] = np.concatenate([frame.truth for frame in frames])
-    rows["diagonal"] = np.concatenate([frame.sent.diagonal for frame in frames])
+    for name in ("mean", "covariance", "diagonal"):
+        rows[name] = np.concatenate([getattr(frame.sent, name) for frame in frames])
     whole, size = rows.tobytes(), layout.itemsize
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
@@ -454,26 +448,13 @@ def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
 
 def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
     """Numbers the unit of each row of frames of one space."""
-    counts = [frame.n for frame in frames]
-    known = np.zeros(sum(counts), np.uint64)
+    nobody = TrackIds(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, bool))
+    tracks = TrackIds.joined([frame.tracks or nobody.take(slice(frame.n)) for frame in frames])
+    times = [(frame.stamp_ns // longest_ns, frame.source) for frame in frames]
+    block, source = np.repeat(np.array(times, np.int64).T, [frame.n for frame in frames], axis=1)
     # A row of no known track has its block; blocks before time 0 are large numbers.
-    within = np.repeat(
-        np.array([frame.stamp_ns // longest_ns for frame in frames], np.int64), counts
-    ).astype(np.uint64)
-    start = 0
-    for frame in frames:
-        if frame.tracks is not None:
-            part = slice(start, start + frame.n)
-            known[part] = frame.tracks.known
-            np.copyto(within[part], frame.tracks.id, where=frame.tracks.known)
-        start += frame.n
-    keys: list[int] = cluster_id(
-        (
-            frames[0].space.number,
-            known,
-            within,
-            np.concatenate([frame.slices for frame in frames]),
-            np.repeat(np.array([frame.source for frame in frames], np.int64), counts),
-        )
-    ).tolist()
+    within = np.where(tracks.known, tracks.id, block.astype(np.uint64))
+    slices = np.concatenate([frame.slices for frame in frames])
+    known = tracks.known.astype(np.uint64)
+    keys: list[int] = cluster_id((frames[0].space.number, known, within, slices, source)).tolist()
     return keys

@@ -32,7 +32,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
-from monitor.promotion.trial import factors_made
+from monitor.promotion.trial import factors
 from monitor.service.exposition import process
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
 from monitor.statistics.exact_engine import BinCut
@@ -83,7 +83,7 @@ class FactorReader:
                 rows = np.flatnonzero(recalibrated.slices == slice)
                 made, sent = recalibrated.forwarded.take(rows), recalibrated.sent.take(rows)
                 entry = pipeline.slices.slices[slice]
-                self._known[entry.name] = factors_made(made, sent, entry.space.names)
+                self._known[entry.name] = factors(made, sent, entry.space.names)
             yield
         return dict(self._known)
 

@@ -25,9 +25,9 @@ from annotated_types import Interval, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from monitor.drift.bets import Stage
-from monitor.drift.family import SliceState
+from monitor.drift.family import FamilyState
 from monitor.drift.reference import Reference
-from monitor.drift.state import FamilyState
+from monitor.drift.usual import SliceState
 from monitor.frames.marks import ArrayForm, Count, Printable, Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import MOST_SLICES

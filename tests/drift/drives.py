@@ -12,9 +12,8 @@ from scipy.special import digamma
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.family import Family
-from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, reference_map
-from monitor.drift.state import family_state
+from monitor.drift.family import Family, family_state
+from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
 from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray
@@ -171,7 +170,7 @@ def both(reference: Reference) -> dict[Stage, Reference]:
 
 def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
     """NEES (n,) through one reference."""
-    return reference_map((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
+    return usual_arrays((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
 
 
 def family_of(
@@ -188,11 +187,10 @@ def fed(family: Family, frames: Iterable[Frame], at_once: int = 8) -> list[Alarm
     """Have a family take in frames and learn from them; what became of alarms."""
     frames, changes = list(frames), []
     for begin in range(0, len(frames), at_once):
-        taken = family.take(
-            int(family.usual.references[0][0].k), watched(frames[begin : begin + at_once])
-        )
-        changes += taken.changes
-        finished(family.learn(taken))
+        k = family.slices[0].k
+        told, learning = family.take(k, watched(frames[begin : begin + at_once]))
+        changes += told
+        finished(learning)
     return changes
 
 

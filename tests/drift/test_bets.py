@@ -5,6 +5,8 @@ keep their promise: a mean of at most 1 for as long as nothing is wrong.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,10 +20,12 @@ from monitor.drift.bets import (
     DetectionCells,
     Direction,
     coverage_bets,
+    coverage_thresholds,
+    exceeded,
     log_likelihoods,
     row_log_likelihoods,
     scale_bets,
-    student_bets,
+    tail_log_likelihood,
 )
 from monitor.drift.evidence import (
     FACTORS,
@@ -32,7 +36,7 @@ from monitor.drift.evidence import (
     log_ratios,
     residuals,
 )
-from monitor.drift.reference import shipped
+from monitor.drift.reference import Levels, shipped, usual_arrays
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.frames.space import FloatArray
 from tests.drift.drives import cut, cuts, seeds, some_frames, watched
@@ -51,6 +55,11 @@ tolerances = st.floats(1.0, 5.0)
 
 def edge(direction: Direction, tolerance: float) -> float:
     return tolerance if direction is OVER else 1 / tolerance
+
+
+def scale_log_likelihood(k, direction, tolerance, nees):
+    constant, slope = scale_bets(k, direction, tolerance)
+    return constant + nees[:, None] * slope
 
 
 def mean_likelihood(bets, k: int, scale: float, kinks: list[float]) -> FloatArray:
@@ -79,27 +88,26 @@ def test_bets_on_one_detection_are_the_ratios_of_the_oracle(e, k, tolerance):
 
 
 def test_a_nees_on_a_threshold_does_not_exceed_it():
-    bets = coverage_bets(3, OVER, 1.0)
-    above = np.nextafter(bets.thresholds, np.inf)
-    assert bets.exceeded(np.array([0.0, *bets.thresholds])).tolist() == [0, 0, 1, 2]
-    assert bets.exceeded(np.array([*above, 1e300])).tolist() == [1, 2, 3, 3]
+    thresholds = coverage_thresholds(3)
+    above = np.nextafter(thresholds, np.inf)
+    assert exceeded(3, np.array([0.0, *thresholds])).tolist() == [0, 0, 1, 2]
+    assert exceeded(3, np.array([*above, 1e300])).tolist() == [1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("tolerance", (1.0, 2.0, 10.0, 50.0))
 def test_no_bet_is_infinite_however_wide_the_band(direction, tolerance):
     for k in (1, 2, 3, 4, 5, 6, 7, 12):
-        assert np.isfinite(coverage_bets(k, direction, tolerance).log_likelihood).all()
-        for bets in (scale_bets(k, direction, tolerance), student_bets(k, tolerance)):
-            assert np.isfinite(bets.log_likelihood(np.array([0, 1e6]))).all()
+        assert np.isfinite(coverage_bets(k, direction, tolerance)).all()
+        assert np.isfinite(scale_bets(k, direction, tolerance)).all()
+        assert np.isfinite(tail_log_likelihood(k, tolerance, np.array([0, 1e6]))).all()
 
 
 def test_chances_too_small_for_a_double_keep_their_logarithm():
-    bets = coverage_bets(4, UNDER, 10.0)
-    x = bets.thresholds[2] * np.array([100.0, 900.0]) / 2
+    x = coverage_thresholds(4)[2] * np.array([100.0, 900.0]) / 2
     # P(χ²_4 > 2z) = (1 + z) e^−z
     near, far = np.log1p(x) - x
-    assert bets.log_likelihood[3, -1] == pytest.approx(far - near, rel=1e-6)
+    assert coverage_bets(4, UNDER, 10.0)[3, -1] == pytest.approx(far - near, rel=1e-6)
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -107,39 +115,37 @@ def test_chances_too_small_for_a_double_keep_their_logarithm():
 def test_at_the_edge_of_the_band_every_bet_has_a_mean_of_one(k, direction):
     for tolerance in TOLERANCES:
         scale = edge(direction, tolerance)
-        coverage = coverage_bets(k, direction, tolerance)
-        chance = np.diff([0.0, *stats.chi2.cdf(coverage.thresholds / scale**2, k), 1.0])
-        assert chance @ np.exp(coverage.log_likelihood) == pytest.approx(1, abs=1e-12)
-        said = scale_bets(k, direction, tolerance).log_likelihood
+        said = partial(scale_log_likelihood, k, direction, tolerance)
+        chance = np.diff([0.0, *stats.chi2.cdf(coverage_thresholds(k) / scale**2, k), 1.0])
+        assert chance @ np.exp(coverage_bets(k, direction, tolerance)) == pytest.approx(
+            1, abs=1e-12
+        )
         assert mean_likelihood(said, k, scale, []) == pytest.approx(1, abs=1e-9)
         if direction is OVER:
-            tails, kinks = student_bets(k, tolerance), [k + 2.0] * (tolerance > 1)
-            assert mean_likelihood(tails.log_likelihood, k, scale, kinks) == pytest.approx(
-                1, abs=1e-9
-            )
+            tails, kinks = partial(tail_log_likelihood, k, tolerance), [k + 2.0] * (tolerance > 1)
+            assert mean_likelihood(tails, k, scale, kinks) == pytest.approx(1, abs=1e-9)
 
 
 @given(dimensions, st.sampled_from(BOTH), tolerances, st.integers(0, 2**32 - 1))
 def test_coverage_bets_pay_nobody_under_any_law_that_covers_enough(k, direction, tolerance, seed):
-    bets = coverage_bets(k, direction, tolerance)
-    allowed = stats.chi2.cdf(bets.thresholds / edge(direction, tolerance) ** 2, k)
+    allowed = stats.chi2.cdf(coverage_thresholds(k) / edge(direction, tolerance) ** 2, k)
     random = np.random.default_rng(seed)
     covered = np.sort(
         random.uniform(allowed, 1) if direction is OVER else random.uniform(0, allowed)
     )
     chance = np.diff([0.0, *covered, 1.0])
-    assert (chance @ np.exp(bets.log_likelihood) <= 1 + 1e-9).all()
+    assert (chance @ np.exp(coverage_bets(k, direction, tolerance)) <= 1 + 1e-9).all()
 
 
 @given(dimensions, st.sampled_from(Direction), tolerances, st.floats(0.05, 1.0))
 def test_bets_on_scale_and_tails_pay_nobody_inside_any_band(k, direction, tolerance, share):
     scale = tolerance * share if direction is OVER else 1 / (tolerance * share)
-    bets = scale_bets(k, direction, tolerance)
+    constant, slope = scale_bets(k, direction, tolerance)
     # E exp(b e) = (1 − 2 b scale²)^(−K/2) of e = scale² χ²_K
-    mean = bets.constant - k / 2 * np.log(1 - 2 * bets.slope * scale**2)
+    mean = constant - k / 2 * np.log(1 - 2 * slope * scale**2)
     assert (mean <= 1e-9).all()
     if direction is OVER and tolerance > 1:
-        tails = student_bets(k, tolerance).log_likelihood
+        tails = partial(tail_log_likelihood, k, tolerance)
         cut = (k + 2) / share**2
         assert (mean_likelihood(tails, k, scale, [cut]) <= 1 + 1e-9).all()
 
@@ -169,9 +175,9 @@ def test_a_cell_is_what_its_detections_say_tempered(seed, n):
 
 
 def listed(blocks):
-    columns = (blocks.source, blocks.second, blocks.slices, *blocks.level, blocks.count)
-    columns += (blocks.changed, blocks.before, *blocks.mean, blocks.first)
-    return list(zip(*columns, strict=True))
+    names = ("source", "second", "slice", "level", "count", "changed", "before", "mean", "first")
+    columns = [np.atleast_2d(blocks[name].T) for name in names]
+    return list(zip(*np.concatenate(columns).tolist(), strict=True))
 
 
 def of_source(blocks, source):
@@ -181,6 +187,10 @@ def of_source(blocks, source):
 def taken(pieces, seconds=None):
     seconds = seconds or TrackSeconds(DriftSettings())
     return [block for piece in pieces for block in listed(seconds.take(piece))], seconds
+
+
+def followed(seconds):
+    return len({*seconds._open["key"].tolist(), *seconds._history["key"].tolist()})
 
 
 def second_of(track, second, rows=6):
@@ -204,7 +214,7 @@ def test_blocks_are_those_of_the_slow_account(seed, cuts, wild):
             np.array(of_source(all, source), float).reshape(-1, 11) for all in (blocks, told)
         )
         assert_allclose(fast, expected, rtol=1e-9, atol=1e-6)
-    assert (seconds.late, seconds.short, seconds.left_out) == (slow.late, slow.short, 0)
+    assert (seconds.late, seconds.left_out) == (slow.late, 0)
 
 
 @pytest.mark.parametrize(("pause", "before"), [(0, 1), (1, 1), (2, 0), (9, 0)])
@@ -223,7 +233,7 @@ def test_forgotten_slices_begin_anew_and_the_others_go_on():
     blocks, _ = taken([watched([*both[12:], (0, 6 * SECOND, False, [])])], seconds)
     assert [(block[2], block[1], block[7]) for block in blocks] == [(1, 4, 1), (1, 5, 2), (2, 5, 0)]
     seconds.forget(np.zeros(0, np.int64))
-    assert seconds.tracks == 2
+    assert followed(seconds) == 2
 
 
 def test_the_longest_unseen_track_makes_room():
@@ -232,7 +242,7 @@ def test_the_longest_unseen_track_makes_room():
     # One after the other within the second.
     frames = [(0, 3 * SECOND + at, False, frame[3]) for at, frame in enumerate(frames)]
     blocks, _ = taken([watched([frame]) for frame in frames], seconds)
-    assert (blocks, seconds.tracks, seconds.left_out) == ([], 2, 6)
+    assert (blocks, followed(seconds), seconds.left_out) == ([], 2, 6)
 
 
 TAU, OMEGA, USUAL = 0.5, 0.6, 0.7
@@ -242,10 +252,9 @@ NOTHING = np.zeros((1, STATES))
 
 def left(level, mean, before, common=0.0) -> Residuals:
     """What is left of one level of ten detections."""
-    row = (np.array([one]) for one in (level, 10, before, mean, common))
-    names = ("usual", "between", "within", "length", "low", "high")
-    law = (USUAL, TAU**2, OMEGA**2, 10.0, LOW[0], HIGH[0])
-    return residuals(*row, **{name: np.array([one]) for name, one in zip(names, law, strict=True)})
+    usual = usual_arrays([replace(shipped(3), levels=Levels(USUAL, TAU, OMEGA, 10.0, 100, 1000))])
+    y, n, past, own, shared = (np.array([one]) for one in (level, 10, before, mean, common))
+    return residuals(y, n, past, own, shared, usual, LOW, HIGH)
 
 
 def residuals_of(r, v=0.09) -> Residuals:
@@ -262,7 +271,7 @@ def after(*seconds) -> np.ndarray:
     """The chain after seconds, each of some residuals."""
     chain = NOTHING
     for r in seconds:
-        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH).chain
+        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH)[0]
     return chain
 
 
@@ -292,8 +301,8 @@ def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, pa
     found = Residuals(r.ravel(), np.full(r.size, 0.25), np.full(r.size, 0.05))
     at = np.repeat(np.arange(runs), tracks)
     low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
-    level = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
-    edge, of_edge = (high, level.high_edge) if sign > 0 else (low, level.low_edge)
+    *_, of_edges = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
+    edge, of_edge = (high, of_edges[1]) if sign > 0 else (low, of_edges[0])
     said = log_ratios(found, sign, edge[at], np.full(r.size, 4))
     ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
     error = ratio.std(axis=0) / math.sqrt(runs)

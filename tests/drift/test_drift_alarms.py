@@ -125,7 +125,7 @@ def test_a_new_epoch_ends_what_is_known_of_forwarded_estimates_and_keeps_that_of
     assert {(one.alarm.slice, one.alarm.stage) for one in over} == {("van", Stage.RECALIBRATED)}
     left = {(one.alarm.slice, one.alarm.stage) for one in family.alarms.latched.values()}
     assert left == {("car", Stage.RECALIBRATED), ("car", Stage.RAW), ("van", Stage.RAW)}
-    assert (family.epochs, family.labelled.tolist()) == ([0, 1], [3200, 0])
+    assert [(one.epoch, one.labelled) for one in family.slices] == [(0, 3200), (1, 0)]
     assert family.evidence.sums[1, :2].max() == 0 < before[1, 2:].max()
     assert family.evidence.sums[0].tolist() == before[0].tolist()
     assert family.evidence.sums[1, 2:].tolist() == before[1, 2:].tolist()
@@ -138,7 +138,7 @@ def test_shares_go_to_what_is_known_once_a_reference_is_learned():
     family = family_of(LEARNS)
     assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
     fed(family, drive(20))
-    assert [one.origin for one in family.usual.references[0]] == [Origin.LEARNED] * 2
+    assert [family.slices[0].reference(stage).origin for stage in Stage] == [Origin.LEARNED] * 2
     assert family.evidence.shares[0, 0] == pytest.approx([0.3, 0.3, 0.4])
     family.new_epoch([0])
     assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
@@ -150,13 +150,13 @@ def test_nothing_is_learned_of_a_slice_with_an_alarm():
     # Learning from 0 s on; the alarm comes before there is enough of it.
     changes = fed(family, drive(40, made=lambda _: 8.0))
     assert raised(changes, Severity.PAGE)[0].event_ns < 15 * SECOND
-    learner = family.usual.learners[0][Stage.RECALIBRATED]
+    learner = family.slices[0].learners[Stage.RECALIBRATED]
     assert learner is not None
     assert learner.detections == 0
-    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.SHIPPED
+    assert family.slices[0].reference(Stage.RECALIBRATED).origin is Origin.SHIPPED
     family.acknowledge((), "anna")
     fed(family, drive(40, 1, begin=40.0))
-    assert family.usual.references[0][Stage.RECALIBRATED].nees_ratio == pytest.approx(1, abs=0.2)
+    assert family.slices[0].reference(Stage.RECALIBRATED).nees_ratio == pytest.approx(1, abs=0.2)
 
 
 def parked(odd: int, seconds: int = 40) -> list[Frame]:
@@ -184,7 +184,7 @@ def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
     known = drive(120, 1, raw=lambda _: 3.0, changed=True, begin=60.0)
     assert fed(family, known, 32) == []
     # Of raw estimates is learned what they are now; a change of that is news.
-    assert family.usual.references[0][Stage.RAW].origin is Origin.LEARNED
+    assert family.slices[0].reference(Stage.RAW).origin is Origin.LEARNED
     worse = drive(40, 2, raw=lambda _: 15.0, changed=True, begin=180.0)
     more = raised(fed(family, worse, 32))
     assert [(one.stage, one.direction) for one in more] == [(Stage.RAW, Direction.OVER)]

@@ -138,13 +138,13 @@ def test_a_source_begins_anew_only_when_it_is_set_back_by_more_than_the_limit():
     back = SET_BACK_NS / SECOND
     arrivals = came(SourceTimes(9), (0, 50.0), (0, 50.0 - back), (0, 49.9 - back))
     assert arrivals.life.tolist() == [1, 1, 2]
-    assert (arrivals.time_ns[-1], arrivals.ended) == (round((49.9 - back) * SECOND), (1,))
+    assert (arrivals.time_ns[-1], arrivals.ended) == (round((49.9 - back) * SECOND), {1: 2})
 
 
 def test_of_too_many_sources_the_one_not_heard_of_for_longest_is_over():
     times = SourceTimes(2)
     arrivals = came(times, (0, 1.0), (1, 1.0), (0, 1.5), (2, 1.0))
-    assert arrivals.ended == (2,)
+    assert arrivals.ended == {2: 3}
     _, goes_on = times.now(np.array([1, 2, 3, 4]))
     assert goes_on.tolist() == [True, False, True, False]
 

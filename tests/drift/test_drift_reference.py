@@ -26,7 +26,7 @@ from monitor.drift.reference import (
     knot_levels,
 )
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import ReferenceLearner, Usual
+from monitor.drift.usual import ReferenceLearner, SliceState, Usual
 from monitor.statistics.clusters import ALONE
 from tests.drift.drives import (
     Frame,
@@ -272,41 +272,42 @@ WANTED = DriftSettings(reference_tracks=12, reference_detections=600, reference_
 
 def usual_of(wanted: DriftSettings = WANTED, **given) -> Usual:
     usual = Usual(wanted, {name: both(one) for name, one in given.items()})
-    usual.grow("car", K)
+    usual.grow(SliceState.begun("car", K))
     return usual
 
 
 def taught_to(usual: Usual, frames: list[Frame], stages=tuple(Stage), fed=(100.0, 100.0)):
     rows = watched(frames)
     seconds = TrackSeconds(usual.settings).take(rows)
-    return list(usual.learn(0, stages, rows, seconds, 0, *fed))
+    before, usual.slices[0].fed = fed
+    return list(usual.learn(0, stages, rows, seconds, 0, before))
 
 
 def test_what_was_given_is_usual_at_once_and_in_every_epoch():
     given = exact_reference()
     usual = usual_of(car=given)
-    assert usual.references[0] == [given, given]
+    assert usual.slices[0].references == [given, given]
     assert not usual.learning
-    usual.begin_anew(0, Stage.RECALIBRATED)
-    assert usual.references[0] == [given, given]
+    usual.begin_anew(usual.slices[0], Stage.RECALIBRATED)
+    assert usual.slices[0].references == [given, given]
     assert taught_to(usual, drive(20)) == []
     other = usual_of(car=exact_reference(K + 1))
-    assert other.references[0][0].origin is Origin.SHIPPED
+    assert other.slices[0].reference(Stage.RAW).origin is Origin.SHIPPED
     assert other.learning
 
 
 def test_a_reference_is_frozen_once_enough_is_known_of_it():
     usual = usual_of()
     assert taught_to(usual, drive(20)) == list(Stage)
-    frozen = usual.references[0][Stage.RAW]
+    frozen = usual.slices[0].reference(Stage.RAW)
     assert (frozen.origin, frozen.detections) == (Origin.LEARNED, 1600)
     assert frozen.nees_ratio == pytest.approx(1, abs=0.1)
     assert taught_to(usual, drive(20, made=lambda _: 9.0)) == []
-    assert usual.references[0][Stage.RAW] is frozen
+    assert usual.slices[0].reference(Stage.RAW) is frozen
     # An epoch of one stage leaves the other, and a stage may be learned alone.
-    usual.begin_anew(0, Stage.RECALIBRATED)
-    assert usual.references[0][Stage.RECALIBRATED].origin is Origin.SHIPPED
-    assert usual.references[0][Stage.RAW] is frozen
+    usual.begin_anew(usual.slices[0], Stage.RECALIBRATED)
+    assert usual.slices[0].reference(Stage.RECALIBRATED).origin is Origin.SHIPPED
+    assert usual.slices[0].reference(Stage.RAW) is frozen
     assert taught_to(usual, drive(20, 1), [Stage.RAW]) == []
     assert taught_to(usual, drive(20, 1), [Stage.RECALIBRATED]) == [Stage.RECALIBRATED]
 

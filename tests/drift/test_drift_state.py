@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import CHARTS, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
-from monitor.drift.family import Family
+from monitor.drift.family import MOST_KEPT, Family, family_state, restored_family
 from monitor.drift.reference import Origin, Reference, calibrated_level, shipped
-from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.usual import WAITING, ReferenceLearner
 from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL
@@ -79,9 +78,10 @@ def kept_of(family: Family):
     clean = np.where(evidence.shares[..., -1] > 0, evidence.clean, 0)
     evidence = replace(evidence, sums=np.where(evidence.weights > 0, evidence.sums, 0), clean=clean)
     return (
-        *(family.names, family.epochs, family.labelled, family.fed, family.peak, evidence),
+        [(one.name, one.epoch, one.labelled, one.fed) for one in family.slices],
+        *(family.peak, evidence),
         *(family.alarms.latched, family.alarms.counts, family.clock.driven),
-        *(tuple(one) for one in family.usual.references),
+        *(tuple(map(one.reference, Stage)) for one in family.slices),
         learners_of(family),
     )
 
@@ -89,7 +89,7 @@ def kept_of(family: Family):
 def learners_of(family: Family):
     return [
         [None if one is None else LEARNER.write(one) for one in both]
-        for both in family.usual.learners
+        for both in (slice.learners for slice in family.slices)
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
     fed(restored, frames[100:], 1)
     assert (of_seconds(restored) < 2 * before)[0].all()
     # The same tracks teach nothing twice. Where nothing of the last run is known it is news.
-    for was, now in zip(family.usual.learners[0], restored.usual.learners[0], strict=True):
+    for was, now in zip(family.slices[0].learners, restored.slices[0].learners, strict=True):
         assert was is not None and now is not None
         assert now.seconds.tracks.sum() == was.seconds.tracks.sum() == 5
         assert now.detections > was.detections
@@ -154,8 +154,7 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     restored, _ = gone_on(family)
 
     def older(frames: list[Frame]) -> list[bool]:
-        blocks = restored.seconds.take(watched(frames))
-        return [bool(one) for one in blocks.older]
+        return list(restored.seconds.take(watched(frames))["older"])
 
     assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
     assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
@@ -177,8 +176,8 @@ def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays
     if restored.settings.unit is Unit.DETECTION:
         assert not restored.evidence.shares[..., -1].any()
     ours, theirs = kept_of(restored), kept_of(family)
-    assert_same(ours[:4], theirs[:4])
-    assert_same(ours[6:], theirs[6:])
+    assert_same(ours[0], theirs[0])
+    assert_same(ours[3:], theirs[3:])
 
 
 def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_begin():
@@ -196,7 +195,7 @@ def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_b
     assert_same(kept_of(restored), kept_of(family))
     # What was being learned of the other one is forgotten.
     restored, _ = gone_on(family_of(4, LONG, frames=30), selection="variance-scaling-1")
-    raw, forwarded = restored.usual.learners[0]
+    raw, forwarded = restored.slices[0].learners
     assert raw is not None and raw.detections > 0
     assert forwarded is not None and forwarded.detections == 0
 
@@ -211,7 +210,7 @@ def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts
     again, _ = gone_on(restored, names=("van", "car", "bus"))
     for slice, name in enumerate(again.names):
         was = NAMES.index(name)
-        assert again.labelled[slice] == family.labelled[was] > 0
+        assert again.slices[slice].labelled == family.slices[was].labelled > 0
         assert_same(again.evidence.peak[slice], family.evidence.peak[was])
 
 
@@ -226,7 +225,7 @@ def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_an
     family = family_of(8, LONG, frames=200, factor=3.0)
     one, other = ({"car": {Stage.RECALIBRATED: file_reference(i)}} for i in range(2))
     first, _ = gone_on(family, given=one)
-    assert_same(first.usual.references[0][Stage.RECALIBRATED], one["car"][Stage.RECALIBRATED])
+    assert_same(first.slices[0].reference(Stage.RECALIBRATED), one["car"][Stage.RECALIBRATED])
     assert not first.evidence.sums[0, FORWARDED].any()
     assert first.evidence.sums[0, ~FORWARDED].any()
     feed(first, 9, 100, 3.0)
@@ -237,7 +236,7 @@ def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_an
     for known in (other, {}):
         changed, _ = gone_on(first, given=known)
         assert not changed.evidence.sums[0, FORWARDED].any()
-        learning = changed.usual.learners[0][Stage.RECALIBRATED] is not None
+        learning = changed.slices[0].learners[Stage.RECALIBRATED] is not None
         assert learning == (known == {})
 
 

@@ -98,7 +98,7 @@ def evidence_of(family: Family) -> np.ndarray:
 
 def assert_takes_as(family: Family, slow: SlowFamily, frame: Frame) -> list[AlarmChange]:
     """The alarms of a frame are those of the slow account, which has ended those before."""
-    changes = family.take(K, watched([frame])).changes
+    changes = family.take(K, watched([frame]))[0]
     family.alarms.latched.clear()
     for change, (*who, evidence, concerned, most) in zip(changes, slow.frame(frame), strict=True):
         alarm = change.alarm
@@ -148,7 +148,7 @@ def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(
     family = family_with(SHORT, some_references(seed))
     frames = [frame for frame in faulty_frames(seed) if frame[0] == 0]
     for rows in cut(frames, edges):
-        changes = family.take(K, rows).changes if rows.n else []
+        changes = family.take(K, rows)[0] if rows.n else []
         family.alarms.latched.clear()
         for alarm in (one.alarm for one in changes if one.alarm.slice != TOTAL):
             rows_since = [

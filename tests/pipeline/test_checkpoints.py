@@ -49,7 +49,7 @@ def alarmed(run: Run) -> None:
     family = run.pipeline.drift.family
     if "car" not in family.names:
         family.grow("car", 3)
-    family.labelled[family.names.index("car")] = 300
+    family.slices[family.names.index("car")].labelled = 300
     family.alarms.latched[key_of(alarm())] = Latched(alarm(), 0.0)
 
 
@@ -85,7 +85,7 @@ def test_a_sidecar_that_goes_on_is_the_one_that_stopped(folder, caplog):
     assert list(second.pipeline.streams) == list(first.pipeline.streams)
     assert latched(second) == ["car"]
     family = second.pipeline.drift.family
-    assert family.labelled[family.names.index("car")] == 300
+    assert family.slices[family.names.index("car")].labelled == 300
     assert active_version(second.promotions) == active_version(first.promotions) != IDENTITY.version
     assert second.promotions.records(100) == first.promotions.records(100)
     assert second.promotions.trials() == first.promotions.trials()

@@ -81,7 +81,7 @@ def taken_in(watch: DriftWatch, *frames: MatchedRows, made_by: str = "a") -> lis
     for rows in frames:
         watch.add(rows, made_by)
     finished(watch.catch_up(everything=True))
-    return [int(one) for one in watch.family.labelled]
+    return [one.labelled for one in watch.family.slices]
 
 
 def reading_of(watch: DriftWatch) -> DriftReading:
@@ -127,7 +127,7 @@ def test_two_at_once_take_in_what_one_that_is_dropped_half_way_had_not_begun_wit
         next(work)
     work.close()
     assert [next(one) for one in both] == [finished(one) for one in both]
-    assert 1200 >= watch.family.labelled[0] >= (944 if steps else 1200)
+    assert 1200 >= watch.family.slices[0].labelled >= (944 if steps else 1200)
 
 
 def test_an_epoch_begins_by_name_and_version_and_goes_on_in_the_next_run():
@@ -182,7 +182,7 @@ def test_frames_of_two_spaces_are_each_taken_with_their_degrees_and_raw_where_ch
         watch.add(rows_of(2 * number), "a")
         watch.add(rows_of(2 * number + 1, slices=(2, 2), space=XYZ, source=1), "a")
     assert taken_in(watch) == [400, 0, 200]
-    assert watch.family.degrees == [2, 2, 3]
+    assert [one.k for one in watch.family.slices] == [2, 2, 3]
     reading = reading_of(watch)
     assert reading.driven == pytest.approx(19.8 / 3600, rel=0.05)
     assert all(one.evidence < 1 for one in reading.standings)
@@ -212,7 +212,7 @@ def test_a_portion_ends_by_frames_rows_and_spaces_too(monkeypatch):
         for one in rows:
             watch.add(one, "a")
         finished(watch.catch_up())
-        return int(watch.family.labelled.sum())
+        return sum(one.labelled for one in watch.family.slices)
 
     one = rows_of(0, slices=(0,))
     assert taken(one, one, one) == 0
@@ -230,7 +230,7 @@ def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
     next(work)
     watch.changed("b", [0])
     finished(work)
-    raw, made = watch.family.usual.learners[0]
+    raw, made = watch.family.slices[0].learners
     assert raw is not None
     assert made is not None
     assert (raw.detections, made.detections) == (40, 0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.drift.state import family_state, restored_family
+from monitor.drift.family import family_state, restored_family
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import (

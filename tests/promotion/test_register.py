@@ -31,7 +31,7 @@ from monitor.promotion.records import (
 )
 from monitor.promotion.register import Follower, shrinks
 from monitor.promotion.tracks import WholeTrack, rows_of
-from monitor.promotion.trial import ratios
+from monitor.promotion.trial import forwarded, ratios
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
@@ -265,7 +265,8 @@ class Lives(RuleBasedStateMachine):
                 self.held.add(chain[0])
             if decision.what is PROMOTED:
                 assert self.policy.mode is AUTOMATIC
-                change = ratios(decision.recalibrator, served, rows_of(some).sent)
+                sent = rows_of(some).sent
+                change = ratios(forwarded(decision.recalibrator, sent), forwarded(served, sent))
                 assert self.policy.allow_shrinking or not shrinks(change, self.policy.hysteresis)
             assert decision.what is not Happened.ADAPTED or isinstance(served, AdaptiveScaling)
             assert decision.what is not DISCARDED or chain[0] not in self.register.on_trial

@@ -18,12 +18,11 @@ from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
 from monitor.promotion import fits
 from monitor.promotion import tracks as tracks_module
-from monitor.promotion.betting import Clip
 from monitor.promotion.fits import FrameSample, fit_slices, latest_alike, looks_healthy
 from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
 from monitor.promotion.register import judge
 from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
-from monitor.promotion.trial import Trial
+from monitor.promotion.trial import Clip, Trial
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import Objective, VarianceScaling
