@@ -18,8 +18,13 @@ from monitor.recalibration.processes.cauchy import cauchy_likelihood
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.normal import NormalLikelihood, TriangularRow
 from monitor.recalibration.processes.process_fit import (
+    ROWS,
+    Points,
+    Posterior,
     Search,
+    bound,
     choose_inputs,
+    design_of,
     evidence_share,
     fit_process,
     hyper_slope,
@@ -35,7 +40,6 @@ from monitor.recalibration.processes.sparse_process import (
     in_blocks,
     stack_of,
 )
-from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.rows import (
     normal_likelihood,
