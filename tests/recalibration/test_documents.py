@@ -25,8 +25,7 @@ from monitor.recalibration.class_selection import (
     ClassSelection,
 )
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.processes.inputs import Feature, FeatureKind
-from monitor.recalibration.processes.sparse_process import SparseProcess
+from monitor.recalibration.processes.sparse_process import Feature, FeatureKind, SparseProcess
 from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling

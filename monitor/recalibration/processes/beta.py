@@ -34,7 +34,6 @@ from monitor.recalibration.processes.beta_map import (
     moment_table,
     quantile_table,
 )
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.process_fit import (
     BINS,
     INDUCING,
@@ -43,7 +42,13 @@ from monitor.recalibration.processes.process_fit import (
     evidence_share,
     fit_process,
 )
-from monitor.recalibration.processes.sparse_process import LatentStack, SparseProcess, latent_nodes
+from monitor.recalibration.processes.sparse_process import (
+    Inputs,
+    LatentStack,
+    SparseProcess,
+    candidate_inputs,
+    latent_nodes,
+)
 from monitor.recalibration.recalibrator import (
     Factors,
     FittedMethod,

@@ -22,12 +22,14 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes.inputs import Feature, Inputs, candidate_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
+    Feature,
+    Inputs,
     Kernel,
     LatentLikelihood,
     SparseProcess,
+    candidate_inputs,
     in_blocks,
     inducing_root,
 )

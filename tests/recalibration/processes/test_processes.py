@@ -15,7 +15,6 @@ from scipy.stats import multivariate_normal
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.processes.beta_map import BetaErrors, BetaLine, beta_likelihood
 from monitor.recalibration.processes.cauchy import cauchy_likelihood
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.normal import NormalLikelihood, TriangularRow
 from monitor.recalibration.processes.process_fit import (
     ROWS,
@@ -33,9 +32,11 @@ from monitor.recalibration.processes.process_fit import (
 from monitor.recalibration.processes.sparse_process import (
     JITTER,
     Expected,
+    Inputs,
     Kernel,
     LatentLikelihood,
     SparseProcess,
+    candidate_inputs,
     expected_under_normal,
     in_blocks,
     stack_of,
