@@ -23,8 +23,16 @@ import numpy as np
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
 from monitor.frames.slices import RangeBuckets
-from monitor.frames.space import IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.recalibration import class_probabilities, class_scaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.class_probabilities import (
+    ClassIdentity,
+    ClassRecalibrator,
+    ClassRows,
+    ClasswiseIsotonic,
+)
+from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
@@ -295,3 +303,81 @@ class Selection:
 
 
 IDENTITY = Selection((), Identity())
+
+
+CLASS_FORMAT = "calibration-monitor/class-recalibrator/1"
+
+CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
+    ClassIdentity.method: ClassIdentity,
+    Temperature.method: Temperature,
+    VectorScaling.method: VectorScaling,
+    AuxiliaryScaling.method: AuxiliaryScaling,
+    ClasswiseIsotonic.method: ClasswiseIsotonic,
+}
+
+CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
+    ClassIdentity.method: lambda rows: ClassIdentity(),
+    class_scaling.Temperature.method: class_scaling.fit_temperature,
+    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
+    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
+    class_probabilities.ClasswiseIsotonic.method: class_probabilities.fit_classwise_isotonic,
+}
+
+
+@dataclass(frozen=True)
+class ClassSelection:
+    """A class recalibrator, with the names of the classes it is for.
+
+    classes    names in the order of the probabilities; empty: any, of as many as it was fitted on
+    rejection  of detections whose entropy stays high after recalibration; None: none
+    fitted_on  rows, source and the like, for people; not part of the version
+    """
+
+    classes: tuple[str, ...]
+    recalibrator: ClassRecalibrator
+    rejection: Rejection | None = None
+    fitted_on: Document = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """Method of the recalibrator."""
+        return self.recalibrator.method
+
+    @cached_property
+    def version(self) -> str:
+        """The method and the first 12 digits of the content's SHA-256."""
+        return version_of(self.method, self._content())
+
+    def _content(self) -> Document:
+        content: Document = {
+            "format": CLASS_FORMAT,
+            "classes": list(self.classes),
+            "recalibrator": {"method": self.method, "parameters": self.recalibrator.parameters()},
+        }
+        if self.rejection is not None:
+            content["rejection"] = self.rejection.parameters()
+        return content
+
+    def to_json(self) -> str:
+        """The document as text; floats keep every bit."""
+        return text_of(self._content(), self.fitted_on, self.version)
+
+    def fits(self, class_names: tuple[str, ...]) -> bool:
+        """Tells whether it can be applied to probabilities of these classes."""
+        if self.classes:
+            return self.classes == class_names
+        return self.recalibrator.classes in (None, len(class_names))
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C); see ClassRecalibrator."""
+        return self.recalibrator.apply(log_probabilities)
+
+    @property
+    def changes_probabilities(self) -> bool:
+        """Tells whether it is more than the identity."""
+        return self.method != ClassIdentity.method
+
+
+CLASS_IDENTITY = ClassSelection((), ClassIdentity())
+
+AnySelection = Selection | ClassSelection

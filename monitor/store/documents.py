@@ -35,14 +35,16 @@ from monitor.promotion.records import Record
 from monitor.promotion.register import Follower
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.class_probabilities import ClassRecalibrator
-from monitor.recalibration.class_selection import CLASS_METHODS, AnySelection, ClassSelection
-from monitor.recalibration.class_selection import FORMAT as CLASS_FORMAT
 from monitor.recalibration.recalibrator import Basis, InvalidRecalibrator, Recalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import (
+    CLASS_FORMAT,
+    CLASS_METHODS,
     FORMAT,
     METHODS,
     MOST_SELECTED,
+    AnySelection,
+    ClassSelection,
     RecalibratorForm,
     Selection,
     described,

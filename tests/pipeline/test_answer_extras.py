@@ -10,11 +10,10 @@ from scipy.stats import norm
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, ClassSelection, Selection
 from monitor.statistics.measures import NormalMarginals
 from tests import laws, piped, piped_classes
 from tests.piped import BAD, HEADER, MISSING, SELECTIONS, XYZ, opened, outgoing, pipeline_of, sent

@@ -12,10 +12,9 @@ from monitor.frames.space import FloatArray
 from monitor.frames.status import ClassAccount
 from monitor.recalibration.class_probabilities import LEAST
 from monitor.recalibration.class_scaling import Temperature, VectorScaling
-from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, ClassSelection, Selection
 from tests import laws, piped_classes
 from tests.piped_classes import BAD, HEADER, answered, extras, recalibrating, sent, total_of
 from tests.received import Sent

@@ -16,10 +16,9 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.pipeline.truth import TruthLedger
-from monitor.recalibration.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, Selection
 from monitor.statistics.state import observe
 from tests import laws, piped
 from tests.piped import BAD, DOUBLE, assert_same_statistics, outgoing, pipeline_of, raw, sent

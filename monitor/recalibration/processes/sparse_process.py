@@ -2,9 +2,11 @@
 
 Its inputs are features of an estimate, standardised, and never outside of the range that was seen
 in the fit. Several processes, each with inputs of its own, are served together: one pass over a
-batch. Fitting lives in process_fit.py; nothing here needs an optimiser. What a fit needs of a likelihood,
-its expectation with derivatives, is stated here too: a Gauss–Hermite rule is a weighted sum over
-fixed nodes, with the derivatives of the rule itself, so that an optimiser sees one function.
+batch. Fitting lives in process_fit.py; nothing here needs an optimiser.
+
+What a fit needs of a likelihood, its expectation with derivatives, is stated here too: a
+Gauss–Hermite rule is a weighted sum over fixed nodes, with the derivatives of the rule itself, so
+that an optimiser sees one function.
 """
 
 from __future__ import annotations
