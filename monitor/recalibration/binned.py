@@ -27,8 +27,8 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import (
-    FittedMethod,
     InvalidRecalibrator,
+    Recalibrator,
     check_ascending,
     check_lengths,
 )
@@ -138,7 +138,7 @@ def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class HistogramBinning(FittedMethod):
+class HistogramBinning(Recalibrator):
     """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
 
     edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
@@ -186,7 +186,7 @@ def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
 
 
 @dataclass(frozen=True)
-class IsotonicStd(FittedMethod):
+class IsotonicStd(Recalibrator):
     """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
 
     log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the

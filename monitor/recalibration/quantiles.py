@@ -33,9 +33,9 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import (
-    FittedMethod,
     InvalidRecalibrator,
     Output,
+    Recalibrator,
     check_ascending,
     check_entries,
     check_lengths,
@@ -264,7 +264,7 @@ def _bounded(slope: float) -> float:
 
 
 @dataclass(frozen=True)
-class IsotonicQuantiles(FittedMethod):
+class IsotonicQuantiles(Recalibrator):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
 
     Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
@@ -281,7 +281,7 @@ class IsotonicQuantiles(FittedMethod):
     below: tuple[_Slope, ...]
     above: tuple[_Slope, ...]
     method: ClassVar[str] = "isotonic-quantiles"
-    output: ClassVar[Output] = Output.MOMENTS
+    output = Output.MOMENTS
 
     def __post_init__(self) -> None:
         check_ascending("normal", self.normal)

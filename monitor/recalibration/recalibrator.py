@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Protocol, cast
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Interval, Len
@@ -84,43 +84,50 @@ class Output(StrEnum):
 
 def weakest(outputs: Collection[Output]) -> Output:
     """Returns the least that is true of all of them; Gaussian if there are none."""
-    for output in (Output.SURROGATE, Output.MOMENTS):
-        if output in outputs:
-            return output
-    return Output.GAUSSIAN
+    return max(outputs, key=list(Output).index, default=Output.GAUSSIAN)
 
 
-class Recalibrator(Protocol):
-    """One fitted method. Immutable, so that it may be swapped between two frames."""
+class Recalibrator(Documented):
+    """One fitted method. Immutable, so that it may be swapped between two frames.
 
-    @property
-    def method(self) -> str:
-        """The name on the command line."""
+    method  the name on the command line
+    output  shape of its own distributions; what apply returns is Gaussian with every method
+    """
+
+    __slots__ = ()
+    method: ClassVar[str]
+    output: Output = Output.GAUSSIAN
 
     @property
     def k(self) -> int | None:
         """The number of dimensions it was fitted on; None if any will do."""
-
-    @property
-    def output(self) -> Output:
-        """Shape of its own distributions; what apply returns is Gaussian with every method."""
+        return None
 
     @property
     def keeps_definite(self) -> bool:
         """Tells whether positive definite covariances stay so by the form of the method alone."""
+        return True
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns the recalibrated estimates; never writes into its argument."""
-
-    def parameters(self) -> Document:
-        """Returns all that makes it up, as JSON values; exact."""
-
-
-class ShapedRecalibrator(Recalibrator, Protocol):
-    """A recalibrator whose own distributions are no Gaussians: output is not Output.GAUSSIAN."""
+        raise NotImplementedError
 
     def marginals(self, estimates: Estimates) -> Marginals:
-        """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
+        """Returns the distribution of each detection and dimension, of which apply forwards a
+        Gaussian."""
+        made = self.apply(estimates)
+        return NormalMarginals(made.mean, made.deviation)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Recalibrator):
+    """Changes nothing: the detector's own estimates go on to the tracker."""
+
+    method: ClassVar[str] = "identity"
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Returns its argument."""
+        return estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,41 +206,9 @@ class Basis(Documented):
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
 
 
-class FittedMethod(Documented):
-    """Defaults of a recalibrator: Gaussian, and positive definite by its form."""
-
-    __slots__ = ()
-    output: ClassVar[Output] = Output.GAUSSIAN
-
-    @property
-    def keeps_definite(self) -> bool:
-        """Says yes; see Recalibrator."""
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Identity(FittedMethod):
-    """Changes nothing: the detector's own estimates go on to the tracker."""
-
-    method: ClassVar[str] = "identity"
-    k: ClassVar[None] = None
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Returns its argument."""
-        return estimates
-
-
-def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
-    """Returns the method's own distribution of each detection and dimension, Gaussian or not."""
-    if recalibrator.output is not Output.GAUSSIAN:
-        return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
-    made = recalibrator.apply(estimates)
-    return NormalMarginals(made.mean, made.deviation)
-
-
 def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
     """Returns the distributions by several recalibrators, each for the rows that it serves."""
-    found = [marginals_of(*share) for share in shares.divided(estimates)]
+    found = [one.marginals(part) for one, part in shares.divided(estimates)]
     if shares.order is None:
         return found[0]
     parts = (part for _, part in shares.shares)
@@ -331,11 +306,8 @@ def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Es
         return made
     if not sound.any():
         return sent
-    mean, covariance = made.mean.copy(), made.covariance.copy()
-    diagonal = made.diagonal.copy()
-    mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
-    diagonal[~sound] = sent.diagonal[~sound]
-    return Estimates(mean, covariance, diagonal)
+    rows = np.arange(sound.size)
+    return Estimates.joined([made, sent]).take(np.where(sound, rows, rows + sound.size))
 
 
 def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:

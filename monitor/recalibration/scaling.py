@@ -34,8 +34,8 @@ from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import (
     Factors,
-    FittedMethod,
     Moments,
+    Recalibrator,
     UnfitData,
     as_matrix,
     check_entries,
@@ -74,7 +74,7 @@ class FullInput(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(FittedMethod):
+class Scaled(Recalibrator):
     """Σ' = S Σ S with S = diag(scale).
 
     scale  K factors on σ, positive

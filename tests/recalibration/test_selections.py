@@ -18,7 +18,6 @@ from monitor.recalibration.recalibrator import (
     Identity,
     Output,
     fault_of,
-    marginals_of,
     sent_where_unsound,
     sound_rows,
     weakest,
@@ -179,7 +178,7 @@ def test_side_by_side_every_row_has_the_distribution_of_its_own_recalibrator(sli
     assert found.quantiles(tau).shape == (3, index.size, 2)
     for row, i in enumerate(slices):
         part = slice(row, row + 1)
-        alone = marginals_of(selection.of(names[i]), sent.take(part))
+        alone = selection.of(names[i]).marginals(sent.take(part))
         laws.assert_same(found.log_density(value)[part], alone.log_density(value[part]))
         laws.assert_same(found.cumulative(value)[part], alone.cumulative(value[part]))
         assert np.array_equal(found.quantiles(tau)[:, part], alone.quantiles(tau))

@@ -51,9 +51,9 @@ from monitor.recalibration.processes.sparse_process import (
 )
 from monitor.recalibration.recalibrator import (
     Factors,
-    FittedMethod,
     InvalidRecalibrator,
     Output,
+    Recalibrator,
     check_entries,
 )
 
@@ -85,7 +85,7 @@ FittedDimension = tuple[float, BetaLine, SparseProcess, float, float]
 
 
 @dataclass(frozen=True)
-class GpBeta(FittedMethod):
+class GpBeta(Recalibrator):
     """G = sigmoid(a log F − b log(1 − F) + c) with F = Φ((y − mean)/(factor σ)).
 
     The factor is one number a dimension: a beta map of a Gaussian far too narrow has a dip in
@@ -103,7 +103,7 @@ class GpBeta(FittedMethod):
     lines: tuple[BetaLine, ...]
     latent: LatentStack
     method: ClassVar[str] = "gp-beta"
-    output: ClassVar[Output] = Output.MOMENTS
+    output = Output.MOMENTS
 
     def __post_init__(self) -> None:
         check_entries(self, ("lines",), self.k, "factor")

@@ -28,7 +28,7 @@ from monitor.recalibration.processes.sparse_process import (
     expected_under_normal,
     stack_of,
 )
-from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
+from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
@@ -144,7 +144,7 @@ def surrogate_ratio(level: float) -> float:
 
 
 @dataclass(frozen=True)
-class GpCauchy(FittedMethod):
+class GpCauchy(Recalibrator):
     """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
 
     With e^m, and no term for the variance of log w, half of the errors lie within ±γ however
@@ -157,7 +157,7 @@ class GpCauchy(FittedMethod):
     log_weight: LatentStack
     surrogate_level: Annotated[float, Interval(ge=LEVELS[0], le=LEVELS[1])]
     method: ClassVar[str] = "gp-cauchy"
-    output: ClassVar[Output] = Output.SURROGATE
+    output = Output.SURROGATE
 
     def __post_init__(self) -> None:
         self.log_weight.check_dimensions(self.k, [1] * self.k)

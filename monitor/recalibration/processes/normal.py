@@ -42,9 +42,9 @@ from monitor.recalibration.processes.sparse_process import (
 from monitor.recalibration.recalibrator import (
     Documented,
     Factors,
-    FittedMethod,
     InvalidRecalibrator,
     Moments,
+    Recalibrator,
     UnfitData,
     as_matrix,
     check_entries,
@@ -80,7 +80,7 @@ class NormalLikelihood:
 
 
 @dataclass(frozen=True)
-class GpNormal(FittedMethod, LatentStack):
+class GpNormal(Recalibrator, LatentStack):
     """Σ' = S Σ S with S = diag(√w), log w_d ~ GP (eq. 5); correlations stay.
 
     Served is w = E_q[e^f] = exp(m + v/2): an error whose factor is uncertain varies by the
@@ -349,7 +349,7 @@ class TriangularProcess(Documented):
 
 
 @dataclass(frozen=True)
-class GpNormalMultivariate(FittedMethod):
+class GpNormalMultivariate(Recalibrator):
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
