@@ -20,13 +20,12 @@ from annotated_types import Interval, Len
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.class_probabilities import (
     LARGEST,
+    ClassRecalibrator,
     ClassRows,
     as_columns,
     averaged_loss,
-    opinions_of,
 )
 from monitor.recalibration.recalibrator import (
-    Documented,
     UnfitData,
     as_matrix,
     check_entries,
@@ -66,7 +65,7 @@ DOUBT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature(Documented):
+class Temperature(ClassRecalibrator):
     """p̂ = softmax(log p / T), of any number of classes; the most likely class stays so.
 
     temperature  T; above 1 the detector is too sure of itself
@@ -75,13 +74,11 @@ class Temperature(Documented):
 
     temperature: Annotated[float, Interval(ge=1 / LARGEST, le=LARGEST)]
     method: ClassVar[str] = "temperature"
-    classes: ClassVar[None] = None
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        scores /= self.temperature
-        return opinions_of(scores, log_probabilities.shape)
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Divides all by the temperature."""
+        columns /= self.temperature
+        return columns
 
 
 def fit_temperature(rows: ClassRows) -> Temperature:
@@ -130,7 +127,7 @@ def _undetermined(n: int, *, hot: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorScaling(Documented):
+class VectorScaling(ClassRecalibrator):
     """p̂ = softmax(w log p + b); the most likely class may change.
 
     weight, bias  (C,) w > 0 and b, of which only differences matter
@@ -149,12 +146,11 @@ class VectorScaling(Documented):
         """C."""
         return len(self.weight)
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        scores *= np.array(self.weight)[:, None]
-        scores += np.array(self.bias)[:, None]
-        return opinions_of(scores, log_probabilities.shape)
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Weighs each class, and adds its bias."""
+        columns *= np.array(self.weight)[:, None]
+        columns += np.array(self.bias)[:, None]
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +237,14 @@ class AuxiliaryScaling(VectorScaling):
         check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
         check_lengths("output", self.output, [units] * classes, "hidden_bias")
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Weighs each class, and adds its bias and what the network says."""
         weight, bias, centre, spread, lowest, highest, hidden, hidden_bias, output = self._arrays
-        rows = log_probabilities.reshape(-1, 1, self.classes)
+        rows = np.ascontiguousarray(columns.T)[:, None]
         u = np.clip((rows - centre) / spread, lowest, highest)
         # A product of its own for each opinion: BLAS rounds by shape.
         correction = _leaky(u @ hidden + hidden_bias) @ output
-        scores = as_columns(rows * weight + (bias + correction))
-        return opinions_of(scores, log_probabilities.shape)
+        return as_columns(rows * weight + (bias + correction))
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, ...]:

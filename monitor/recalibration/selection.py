@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -24,15 +24,22 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import FloatArray, IntArray, Space
-from monitor.recalibration import class_probabilities, class_scaling
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import (
     ClassIdentity,
     ClassRecalibrator,
     ClassRows,
     ClasswiseIsotonic,
+    fit_classwise_isotonic,
 )
-from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
+from monitor.recalibration.class_scaling import (
+    AuxiliaryScaling,
+    Temperature,
+    VectorScaling,
+    fit_auxiliary_scaling,
+    fit_temperature,
+    fit_vector_scaling,
+)
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
@@ -65,52 +72,48 @@ METHODS: Mapping[str, type[Recalibrator]] = {
 }
 
 
-def of_methods(methods: Mapping[str, type], handler: Any, **others: Schema) -> Schema:
-    """Makes the schema of {"method": …, "parameters": {…}}; methods differ in their parameters.
-
-    handler  pydantic's, which makes schemas of classes
-    others   schemas of what else may stand there
-    """
-    more = {name: _field(schema, required=False) for name, schema in others.items()}
-    choices = {
-        method: {
-            "type": "typed-dict",
-            "fields": {
-                "method": _field({"type": "literal", "expected": [method]}),
-                "parameters": _field(handler.generate_schema(kind), required=bool(fields(kind))),
-                **more,
-            },
-            "extra_behavior": "forbid",
-        }
-        for method, kind in methods.items()
-    }
-    return {"type": "tagged-union", "discriminator": "method", "choices": choices}
-
-
-def _field(schema: Schema, *, required: bool = True) -> Schema:
-    return {"type": "typed-dict-field", "schema": schema, "required": required}
-
-
-def recalibrator_in(content: Mapping[str, Any], methods: Mapping[str, type]) -> Any:
-    """Takes the recalibrator out of what such a schema has read; one without fields may lack."""
-    return content["parameters"] if "parameters" in content else methods[content["method"]]()
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class RecalibratorForm:
-    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}."""
+    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}.
+
+    methods     that may stand there; they differ in their parameters
+    with_basis  whether the field holds a pair, of a recalibrator and what it rests on if known
+    """
 
     methods: Mapping[str, type] = field(default_factory=lambda: METHODS)
+    with_basis: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
-        return between(
-            lambda content: recalibrator_in(content, self.methods),
-            described,
-            of_methods(self.methods, handler),
+        def entry(kind: Any, *, required: bool = False) -> Schema:
+            schema = handler.generate_schema(kind)
+            return {"type": "typed-dict-field", "schema": schema, "required": required}
+
+        choices = {
+            method: {
+                "type": "typed-dict",
+                "fields": {
+                    "method": entry(Literal[method], required=True),
+                    "parameters": entry(kind, required=bool(fields(kind))),
+                    **({"basis": entry(Basis | None)} if self.with_basis else {}),
+                },
+                "extra_behavior": "forbid",
+            }
+            for method, kind in self.methods.items()
+        }
+        union = {"type": "tagged-union", "discriminator": "method", "choices": choices}
+        writer = (lambda pair: described(*pair)) if self.with_basis else described
+        return between(self._read, writer, union)
+
+    def _read(self, content: Mapping[str, Any]) -> Any:
+        # One without fields needs no parameters.
+        found = (
+            content["parameters"] if "parameters" in content else self.methods[content["method"]]()
         )
+        return (found, content.get("basis")) if self.with_basis else found
 
 
 AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
+FittedRecalibrator = Annotated[tuple[Recalibrator, Basis | None], RecalibratorForm(with_basis=True)]
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SELECTED = 4096
 
@@ -171,26 +174,51 @@ def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
     return outcome
 
 
-def described(recalibrator: Recalibrator, basis: Basis | None = None) -> Document:
+def described(
+    recalibrator: Recalibrator | ClassRecalibrator, basis: Basis | None = None
+) -> Document:
     """Returns the part of a document that holds a recalibrator, and what it rests on if known."""
     content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
     return content if basis is None else {**content, "basis": basis.parameters()}
 
 
-def version_of(method: str, content: Document) -> str:
-    """The method and the first 12 digits of the content's SHA-256."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+class Promoted:
+    """A value that is promoted: its document, and the version that is a hash of it."""
 
+    fitted_on: Document
 
-def text_of(content: Document, fitted_on: Document, version: str) -> str:
-    """The document; floats keep every bit."""
-    whole = {**content, "fitted_on": fitted_on, "version": version}
-    return json.dumps(whole, indent=1, sort_keys=True) + "\n"
+    @property
+    def method(self) -> str:
+        """The method that it is named after."""
+        raise NotImplementedError
+
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up, as JSON values; None where it has no such part.
+
+        whole  with what recalibrators rest on, which is not part of the version
+        """
+        raise NotImplementedError
+
+    def _document(self, *, whole: bool) -> Document:
+        # What a document may do without is part of the hash only where it is there: versions of
+        # before stay as they are.
+        content = self.content(whole=whole)
+        return {name: part for name, part in content.items() if part is not None}
+
+    @cached_property
+    def version(self) -> str:
+        """The method and the first 12 digits of the content's SHA-256."""
+        text = json.dumps(self._document(whole=False), sort_keys=True, separators=(",", ":"))
+        return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> str:
+        """The document as text; floats keep every bit."""
+        notes = {"fitted_on": self.fitted_on, "version": self.version}
+        return json.dumps(self._document(whole=True) | notes, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Promoted):
     """The choice of a recalibrator for each slice.
 
     dimensions  names it was fitted on; empty: any (only the identity is)
@@ -218,35 +246,19 @@ class Selection:
         first = min(self.by_slice, default=None)
         return (self.fallback if first is None else self.by_slice[first]).method
 
-    @cached_property
-    def version(self) -> str:
-        """The method and the first 12 digits of the content's SHA-256."""
-        return version_of(self.method, self._content({}, None))
-
-    def _content(self, bases: Mapping[str, Basis], basis: Basis | None) -> Document:
-        content: Document = {
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up; see Promoted."""
+        bases = self.bases if whole else {}
+        return {
             "format": FORMAT,
-            "dimensions": list(self.dimensions),
-            "fallback": described(self.fallback, basis),
+            "dimensions": self.dimensions,
+            "fallback": described(self.fallback, self.basis if whole else None),
             "slices": {
-                name: described(self.by_slice[name], bases.get(name))
-                for name in sorted(self.by_slice)
+                name: described(one, bases.get(name)) for name, one in self.by_slice.items()
             },
+            "ranges": self.ranges and asdict(self.ranges),
+            "rejection": self.rejection and self.rejection.parameters(),
         }
-        # What a document may do without is part of the hash only where it is there: versions of
-        # before stay as they are.
-        if self.ranges is not None:
-            content["ranges"] = {
-                "edges": list(self.ranges.edges),
-                "dimensions": list(self.ranges.dimensions),
-            }
-        if self.rejection is not None:
-            content["rejection"] = self.rejection.parameters()
-        return content
-
-    def to_json(self) -> str:
-        """The document as text; floats keep every bit."""
-        return text_of(self._content(self.bases, self.basis), self.fitted_on, self.version)
 
     def fits(self, space: Space) -> bool:
         """Tells whether it can be applied to estimates in this space."""
@@ -317,15 +329,15 @@ CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
 
 CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
     ClassIdentity.method: lambda rows: ClassIdentity(),
-    class_scaling.Temperature.method: class_scaling.fit_temperature,
-    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
-    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
-    class_probabilities.ClasswiseIsotonic.method: class_probabilities.fit_classwise_isotonic,
+    Temperature.method: fit_temperature,
+    VectorScaling.method: fit_vector_scaling,
+    AuxiliaryScaling.method: fit_auxiliary_scaling,
+    ClasswiseIsotonic.method: fit_classwise_isotonic,
 }
 
 
 @dataclass(frozen=True)
-class ClassSelection:
+class ClassSelection(Promoted):
     """A class recalibrator, with the names of the classes it is for.
 
     classes    names in the order of the probabilities; empty: any, of as many as it was fitted on
@@ -343,24 +355,14 @@ class ClassSelection:
         """Method of the recalibrator."""
         return self.recalibrator.method
 
-    @cached_property
-    def version(self) -> str:
-        """The method and the first 12 digits of the content's SHA-256."""
-        return version_of(self.method, self._content())
-
-    def _content(self) -> Document:
-        content: Document = {
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up; see Promoted."""
+        return {
             "format": CLASS_FORMAT,
-            "classes": list(self.classes),
-            "recalibrator": {"method": self.method, "parameters": self.recalibrator.parameters()},
+            "classes": self.classes,
+            "recalibrator": described(self.recalibrator),
+            "rejection": self.rejection and self.rejection.parameters(),
         }
-        if self.rejection is not None:
-            content["rejection"] = self.rejection.parameters()
-        return content
-
-    def to_json(self) -> str:
-        """The document as text; floats keep every bit."""
-        return text_of(self._content(), self.fitted_on, self.version)
 
     def fits(self, class_names: tuple[str, ...]) -> bool:
         """Tells whether it can be applied to probabilities of these classes."""
