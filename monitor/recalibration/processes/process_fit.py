@@ -26,12 +26,13 @@ from monitor.recalibration.processes.sparse_process import (
     Expected,
     Feature,
     Inputs,
-    Kernel,
     LatentLikelihood,
     SparseProcess,
     candidate_inputs,
     in_blocks,
     inducing_root,
+    kernel,
+    kernel_slope,
 )
 from monitor.recalibration.recalibrator import UnfitData, as_matrix
 
@@ -131,12 +132,12 @@ class Bound:
     covariance: FloatArray
 
 
-def design_of(kernels: list[Kernel], amplitude: FloatArray, points: Points) -> Design:
-    """Builds the matrices from the kernels of the latents; amplitude (J,)."""
+def design_of(scales: FloatArray, amplitude: FloatArray, points: Points) -> Design:
+    """Builds the matrices from the scales (J, D) and the amplitudes (J,) of the latents."""
     z = points.inducing
-    root = np.array([inducing_root(kernel, z) for kernel in kernels])
+    root = np.array([inducing_root(scale, z) for scale in scales])
     inverse = np.linalg.solve(root, np.eye(len(z)))
-    cross = np.array([kernel.matrix(points.blocks, z) for kernel in kernels])
+    cross = np.array([kernel(scale, points.blocks, z) for scale in scales])
     basis = inverse[:, None] @ cross.swapaxes(2, 3)
     residual = np.maximum(1.0 - np.square(basis).sum(axis=2), 0.0)
     return Design(points, root, inverse, cross, basis, residual, amplitude[:, None, None])
@@ -412,10 +413,10 @@ class Search:
         )
         self.place = _Place(start, before, -np.inf)
 
-    def unpacked(self, packed: FloatArray) -> tuple[list[Kernel], FloatArray]:
-        """Takes the kernels and the amplitudes (J,) of the latents out of the vector."""
+    def unpacked(self, packed: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Takes the scales (J, D) and the amplitudes (J,) of the latents out of the vector."""
         scales, amplitude = np.split(np.exp(packed), [-self.constant.size])
-        return [Kernel(scale) for scale in scales.reshape(amplitude.size, -1)], amplitude
+        return scales.reshape(amplitude.size, -1), amplitude
 
     def run(self) -> None:
         """Climbs; the value stays −∞ where not even the start has a bound."""
@@ -466,17 +467,17 @@ class Search:
         Posteriors are sought from that of the place the search stands at, never from those of
         steps it only tried: between two accepted steps it is a function of its argument.
         """
-        kernels, amplitude = self.unpacked(packed)
-        design = design_of(kernels, amplitude, self.points)
-        start = self.carried(kernels, amplitude)
+        scales, amplitude = self.unpacked(packed)
+        design = design_of(scales, amplitude, self.points)
+        start = self.carried(scales, amplitude)
         outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
         if outcome is None:
             return None
         posterior, bound = outcome
-        slope = hyper_slope(kernels, design, posterior, bound)
+        slope = hyper_slope(scales, design, posterior, bound)
         return _Place(packed.copy(), posterior, bound.value), slope
 
-    def carried(self, kernels: list[Kernel], amplitude: FloatArray) -> Posterior:
+    def carried(self, scales: FloatArray, amplitude: FloatArray) -> Posterior:
         """Carries the posterior to other hyperparameters, outputs at inducing points unchanged.
 
         It is where the search goes on from.
@@ -485,8 +486,8 @@ class Search:
         location, precision = np.empty_like(old.location), np.empty_like(old.precision)
         before, sizes = self.unpacked(self.place.packed)
         sizes = sizes / amplitude
-        for latent, (left, kernel, size) in enumerate(zip(before, kernels, sizes, strict=True)):
-            roots = inducing_root(kernel, inducing), inducing_root(left, inducing)
+        for latent, (left, scale, size) in enumerate(zip(before, scales, sizes, strict=True)):
+            roots = inducing_root(scale, inducing), inducing_root(left, inducing)
             turn = size * np.linalg.solve(*roots)
             back = np.linalg.inv(turn)
             location[latent] = turn @ old.location[latent]
@@ -497,7 +498,7 @@ class Search:
     def process(self) -> SparseProcess:
         """Returns the process of the place where it stands."""
         posterior = self.place.posterior
-        kernels, amplitude = self.unpacked(self.place.packed)
+        scales, amplitude = self.unpacked(self.place.packed)
         # S = R⁻ᵀ R⁻¹ = Uᵀ U with R⁻¹ = Q U: without a difference that could cancel.
         root = np.linalg.inv(np.linalg.cholesky(posterior.precision))
         upper = np.linalg.qr(root, mode="r")
@@ -505,7 +506,7 @@ class Search:
         return SparseProcess(
             tuple(posterior.constant.tolist()),
             as_matrix(self.points.inducing),
-            tuple(tuple(kernel.scale.tolist()) for kernel in kernels),
+            as_matrix(scales),
             as_matrix(np.diag(amplitude)),
             as_matrix(posterior.location),
             tuple(as_matrix(one) for one in spread),
@@ -513,14 +514,14 @@ class Search:
 
 
 def hyper_slope(
-    kernels: list[Kernel], design: Design, posterior: Posterior, bound: Bound
+    scales: FloatArray, design: Design, posterior: Posterior, bound: Bound
 ) -> FloatArray:
     """Derives the bound by the log scales of each latent and the log amplitudes, q(v) fixed."""
     z, blocks = design.points.inducing, design.points.blocks
     slopes = design.amplitude * bound.by_mean
     curves = np.square(design.amplitude) * bound.by_variance
     by_scale, by_amplitude = [], []
-    for latent, kernel in enumerate(kernels):
+    for latent, scale in enumerate(scales):
         a, curve, amplitude = design.basis[latent], curves[latent], design.amplitude[latent, 0, 0]
         by_variance = np.einsum("bn,bn->", bound.by_variance[latent], bound.latent_variance[latent])
         by_mean = np.einsum("bn,bn->", bound.by_mean[latent], bound.latent_mean[latent])
@@ -533,8 +534,8 @@ def hyper_slope(
         by_matrix = _through_cholesky(design.root[latent], design.inverse[latent], by_root)
         np.fill_diagonal(by_matrix, 0.0)
         by_scale.append(
-            kernel.slope(blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
-            + kernel.slope(z, z, kernel.matrix(z, z), by_matrix)
+            kernel_slope(scale, blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
+            + kernel_slope(scale, z, z, kernel(scale, z, z), by_matrix)
         )
     return np.concatenate([*by_scale, by_amplitude])
 

@@ -277,49 +277,54 @@ def node_groups(count: int, n: int) -> Iterator[slice]:
         yield slice(first, first + size)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """k(x, x') = exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²), of points of standardised features.
+def kernel(scale: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
+    """Evaluates k(x, x') = exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²) of (…, n, D) and (m, D) points, (…, n, m).
 
     k(x, x) = 1: as uncertain a priori wherever nothing was seen.
 
     scale  (D,) ℓ, in standard deviations of the feature; one each, since some inputs bend the
            factor and others tilt it
     """
+    return expanded_kernel(left, *kernel_expansion(scale, right))
 
-    scale: FloatArray
 
-    def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Evaluates k at points (…, n, D) and (m, D), (…, n, m).
+def kernel_expansion(
+    scale: FloatArray, right: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """W (D, m), V (D, m), b (m,) with log k(x, right) = x W + x² V + b."""
+    precision = 1.0 / np.square(scale)[:, None]
+    weight = right.T * precision
+    square = np.repeat(-0.5 * precision, right.shape[0], axis=1)
+    return weight, square, -0.5 * (right.T * weight).sum(axis=0)
 
-        The square is expanded: two products in place of n m D differences.
-        """
-        weight, square, offset = self.expanded(right)
-        exponent: FloatArray = left @ weight
-        exponent += (left * left) @ square
-        exponent += offset
-        return np.exp(np.minimum(exponent, 0.0, out=exponent), out=exponent)
 
-    def expanded(self, right: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """W (D, m), V (D, m), b (m,) with log k(x, right) = x W + x² V + b."""
-        precision = 1.0 / np.square(self.scale)[:, None]
-        weight = right.T * precision
-        square = np.repeat(-0.5 * precision, right.shape[0], axis=1)
-        return weight, square, -0.5 * (right.T * weight).sum(axis=0)
+def expanded_kernel(
+    points: FloatArray, weight: FloatArray, square: FloatArray, offset: FloatArray
+) -> FloatArray:
+    """exp(x W + x² V + b) of points (…, n, D): two products in place of n m D differences."""
+    exponent: FloatArray = points @ weight
+    exponent += (points * points) @ square
+    exponent += offset
+    return np.exp(np.minimum(exponent, 0.0, out=exponent), out=exponent)
 
-    def slope(
-        self, left: FloatArray, right: FloatArray, matrix: FloatArray, weight: FloatArray
-    ) -> FloatArray:
-        """Sums weight ∘ ∂k/∂log ℓ_d, (D,); the matrix of the two, and weights, both (…, n, m).
 
-        ∂k/∂log ℓ_d = k (x_d − x'_d)²/ℓ_d², the square expanded.
-        """
-        g = weight * matrix
-        own = left * (left * g.sum(axis=-1)[..., None] - 2.0 * (g @ right))
-        columns = g.reshape(-1, len(right)).sum(axis=0)
-        other = (np.square(right) * columns[:, None]).sum(axis=0)
-        found: FloatArray = own.reshape(-1, own.shape[-1]).sum(axis=0) + other
-        return found / np.square(self.scale)
+def kernel_slope(
+    scale: FloatArray,
+    left: FloatArray,
+    right: FloatArray,
+    matrix: FloatArray,
+    weight: FloatArray,
+) -> FloatArray:
+    """Sums weight ∘ ∂k/∂log ℓ_d, (D,); the matrix of the two, and weights, both (…, n, m).
+
+    ∂k/∂log ℓ_d = k (x_d − x'_d)²/ℓ_d², the square expanded.
+    """
+    g = weight * matrix
+    own = left * (left * g.sum(axis=-1)[..., None] - 2.0 * (g @ right))
+    columns = g.reshape(-1, len(right)).sum(axis=0)
+    other = (np.square(right) * columns[:, None]).sum(axis=0)
+    found: FloatArray = own.reshape(-1, own.shape[-1]).sum(axis=0) + other
+    return found / np.square(scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,18 +406,13 @@ class SparseProcess(Documented):
         return len(self.inducing[0]) if self.inducing else 0
 
     @cached_property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """Kernel of each latent."""
-        return tuple(Kernel(np.array(scale)) for scale in self.scale)
-
-    @cached_property
     def weights(self) -> tuple[FloatArray, FloatArray]:
         """α (J, M) and Q (J, M, M): with k = k_j(Z, x), the mean of g_j is kᵀ α and its variance
         1 + kᵀ Q k."""
         z = np.array(self.inducing)
         alpha, quadratic = [], []
-        for kernel, location, spread in zip(self.kernels, self.location, self.spread, strict=True):
-            root = inducing_root(kernel, z)
+        for scale, location, spread in zip(self.scale, self.location, self.spread, strict=True):
+            root = inducing_root(np.array(scale), z)
             inverse = np.linalg.solve(root, np.eye(len(root)))
             half = np.array(spread).T @ inverse
             alpha.append(inverse.T @ np.array(location))
@@ -429,10 +429,8 @@ class SparseProcess(Documented):
         mean = np.repeat(np.array(self.constant)[:, None], n, axis=1)
         variance = np.zeros_like(mean)
         blocks, z = in_blocks(points), np.array(self.inducing)
-        for j, (kernel, alpha, quadratic) in enumerate(
-            zip(self.kernels, *self.weights, strict=True)
-        ):
-            k, amplitude = kernel.matrix(blocks, z), self.mixing[j][j]
+        for j, (scale, alpha, quadratic) in enumerate(zip(self.scale, *self.weights, strict=True)):
+            k, amplitude = kernel(np.array(scale), blocks, z), self.mixing[j][j]
             mean[j] += amplitude * (k @ alpha[:, None]).reshape(-1)[:n]
             reduced = ((k @ quadratic) * k) @ np.ones((len(z), 1))
             spread = np.maximum(1.0 + reduced.reshape(-1)[:n], 0.0)
@@ -448,9 +446,9 @@ class SparseProcess(Documented):
         return {**Documented.parameters(self), "spread": _trimmed(self.spread)}
 
 
-def inducing_root(kernel: Kernel, inducing: FloatArray) -> FloatArray:
+def inducing_root(scale: FloatArray, inducing: FloatArray) -> FloatArray:
     """Lower Cholesky factor of k(Z, Z), with jitter; (M, M). NaN where it is singular."""
-    product = kernel.matrix(inducing, inducing)
+    product = kernel(scale, inducing, inducing)
     # The two halves round apart.
     matrix: FloatArray = 0.5 * (product + product.T)
     np.fill_diagonal(matrix, 1.0 + JITTER)
@@ -599,7 +597,7 @@ class _Together:
         self.quadratic = np.zeros((latents, most, most))
         for latent, (process, j) in enumerate(of_latents):
             m, places = len(process.inducing), [features.index(f) for f in process.inputs]
-            w, v, b = process.kernels[j].expanded(np.array(process.inducing))
+            w, v, b = kernel_expansion(np.array(process.scale[j]), np.array(process.inducing))
             linear[places, latent, :m], square[places, latent, :m], offset[latent, :m] = w, v, b
             alpha[latent, :m, latent] = process.weights[0][j]
             self.quadratic[latent, :m, :m] = process.weights[1][j]
@@ -636,13 +634,7 @@ class _Together:
     def _kernels(self, estimates: Estimates) -> FloatArray:
         """(B, BLOCK, L M) k(x, Z) of all latents."""
         points = in_blocks(self.inputs.of(estimates))
-        k = points @ self.linear
-        points *= points
-        k += points @ self.square
-        k += self.offset
-        np.minimum(k, 0.0, out=k)
-        np.exp(k, out=k)
-        return k
+        return expanded_kernel(points, self.linear, self.square, self.offset)
 
     def _means(self, k: FloatArray, n: int) -> FloatArray:
         mean = np.repeat(self.constant, n, axis=1)

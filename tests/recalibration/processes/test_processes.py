@@ -33,12 +33,12 @@ from monitor.recalibration.processes.sparse_process import (
     JITTER,
     Expected,
     Inputs,
-    Kernel,
     LatentLikelihood,
     SparseProcess,
     candidate_inputs,
     expected_under_normal,
     in_blocks,
+    kernel,
     stack_of,
 )
 from monitor.recalibration.recalibrator import UnfitData
@@ -55,8 +55,8 @@ from tests.recalibration.rows import (
 
 def gram(process: SparseProcess, latent: int, left, right):
     """k(left, right), entry by entry through the kernel of two points."""
-    kernel = Kernel(np.array(process.scale[latent]))
-    return np.array([[kernel.matrix(x[None], y[None])[0, 0] for y in right] for x in left])
+    scale = np.array(process.scale[latent])
+    return np.array([[kernel(scale, x[None], y[None])[0, 0] for y in right] for x in left])
 
 
 def inducing_gram(process: SparseProcess, latent: int):
@@ -183,7 +183,7 @@ def test_every_entry_of_the_matrix_is_the_kernel_of_two_points(k):
     scale = np.array([0.7, 1.3, 2.0, 0.4])[:k]
     inverse = np.diag(1 / scale**2)
     expected = [[np.exp(-0.5 * (x - y) @ inverse @ (x - y)) for y in right] for x in left]
-    assert Kernel(scale).matrix(left, right) == pytest.approx(np.array(expected), rel=1e-12)
+    assert kernel(scale, left, right) == pytest.approx(np.array(expected), rel=1e-12)
 
 
 @given(st.floats(-5, 5), st.floats(0.0, 2.0), st.floats(-2, 2))
@@ -341,12 +341,12 @@ def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     posterior = Posterior(likelihood.start, random.normal(size=(2, 6)), precise)
 
     def at(packed):
-        kernels, amplitude = search.unpacked(packed)
-        design = design_of(kernels, amplitude, seen)
-        return kernels, design, bound(likelihood, 0.7, design, posterior)
+        scales, amplitude = search.unpacked(packed)
+        design = design_of(scales, amplitude, seen)
+        return scales, design, bound(likelihood, 0.7, design, posterior)
 
-    kernels, design, found = at(packed)
-    slope = hyper_slope(kernels, design, posterior, found)
+    scales, design, found = at(packed)
+    slope = hyper_slope(scales, design, posterior, found)
     for i, step in enumerate(1e-5 * np.eye(packed.size)):
         difference = (at(packed + step)[2].value - at(packed - step)[2].value) / 2e-5
         assert slope[i] == pytest.approx(difference, rel=2e-5, abs=1e-4)
