@@ -66,7 +66,7 @@ _Error = Annotated[float, Interval(ge=-2 * LARGEST_ERROR, le=2 * LARGEST_ERROR)]
 _Slope = Annotated[float, Interval(ge=LEAST_SLOPE, le=LARGEST_SLOPE)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QuantileMap:
     """Q, straight between J ≥ 1 knots and beyond the outer ones: Gaussian tails.
 
@@ -76,27 +76,16 @@ class QuantileMap:
     above   Q' after the last knot, positive
     """
 
-    normal: tuple[float, ...]
-    error: tuple[float, ...]
+    normal: FloatArray
+    error: FloatArray
     below: float
     above: float
 
     @cached_property
     def slopes(self) -> FloatArray:
         """(J + 1,) Q' of each piece."""
-        between = np.diff(self.normal_knots)
-        inner = np.diff(self.error_knots) / between
+        inner = np.diff(self.error) / np.diff(self.normal)
         return np.concatenate(([self.below], inner, [self.above]))
-
-    @cached_property
-    def normal_knots(self) -> FloatArray:
-        """(J,) as an array."""
-        return np.array(self.normal)
-
-    @cached_property
-    def error_knots(self) -> FloatArray:
-        """(J,) as an array."""
-        return np.array(self.error)
 
     @cached_property
     def _log_slopes(self) -> FloatArray:
@@ -104,11 +93,11 @@ class QuantileMap:
 
     def errors(self, normal: FloatArray) -> FloatArray:
         """Q(ζ), of any shape; never falls."""
-        return _along(normal, self.normal_knots, self.error_knots, self.slopes)
+        return _along(normal, self.normal, self.error, self.slopes)
 
     def normals(self, error: FloatArray) -> FloatArray:
         """Q⁻¹(z), of any shape; never falls."""
-        return _along(error, self.error_knots, self.normal_knots, 1.0 / self.slopes)
+        return _along(error, self.error, self.normal, 1.0 / self.slopes)
 
     def log_density(self, error: FloatArray) -> FloatArray:
         """log φ(ζ) − log Q'(ζ) at ζ = Q⁻¹(z); of any shape, in nats per σ.
@@ -116,7 +105,7 @@ class QuantileMap:
         Where two pieces meet, that of the right one.
         """
         zeta = self.normals(error)
-        piece = self.error_knots.searchsorted(error, side="right")
+        piece = self.error.searchsorted(error, side="right")
         return -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
 
     @cached_property
@@ -127,19 +116,19 @@ class QuantileMap:
         and ζ² are P = Φ(u) − Φ(l), E = φ(l) − φ(u) and P + l φ(l) − u φ(u). About the mean, and
         about the knot: never as a difference of large numbers.
         """
-        ends = np.concatenate(([-np.inf], self.normal_knots, [np.inf]))
+        ends = np.concatenate(([-np.inf], self.normal, [np.inf]))
         # −∞ and ∞ times a density of 0 is 0.
-        finite = np.concatenate(([0.0], self.normal_knots, [0.0]))
+        finite = np.concatenate(([0.0], self.normal, [0.0]))
         density = np.exp(-0.5 * np.square(ends)) / _ROOT_TAU
         # From the nearer tail: a difference of two numbers near 1 loses its digits.
         lower, upper = ends[:-1], ends[1:]
         mass = np.where(lower > 0, ndtr(-lower) - ndtr(-upper), ndtr(upper) - ndtr(lower))
         first = density[:-1] - density[1:]
         second = mass + finite[:-1] * density[:-1] - finite[1:] * density[1:]
-        knot, slope = _anchors(self.normal_knots), self.slopes
+        knot, slope = _anchors(self.normal), self.slopes
         about_knot = first - knot * mass
         square_about_knot = second - 2 * knot * first + knot * knot * mass
-        value = _anchors(self.error_knots)
+        value = _anchors(self.error)
         mean = float(np.sum(value * mass + slope * about_knot))
         off = value - mean
         variance = off * off * mass + 2 * off * slope * about_knot
@@ -228,7 +217,7 @@ def _candidates(error: FloatArray, outer: float) -> Iterator[tuple[int, Quantile
 def _straight(shift: float, error: FloatArray) -> QuantileMap:
     """Shift and scale: Gaussian errors of this mean are likeliest under it."""
     slope = _bounded(float(np.sqrt(np.mean(np.square(error - shift)))))
-    return QuantileMap((0.0,), (shift,), slope, slope)
+    return QuantileMap(np.zeros(1), np.array([shift]), slope, slope)
 
 
 def _bent(error: FloatArray, normal: FloatArray) -> QuantileMap:
@@ -240,7 +229,7 @@ def _bent(error: FloatArray, normal: FloatArray) -> QuantileMap:
     inner = np.diff(quantile) / np.diff(normal)
     below = _tail(quantile[0] - error[error < quantile[0]], -normal[0], inner[0])
     above = _tail(error[error > quantile[-1]] - quantile[-1], normal[-1], inner[-1])
-    return QuantileMap(tuple(normal.tolist()), tuple(quantile.tolist()), below, above)
+    return QuantileMap(normal, quantile, below, above)
 
 
 def _tail(beyond: FloatArray, knot: float, inner: float) -> float:
@@ -294,7 +283,8 @@ class IsotonicQuantiles(Recalibrator):
     @cached_property
     def maps(self) -> tuple[QuantileMap, ...]:
         """Q of each dimension."""
-        return tuple(map(QuantileMap, self.normal, self.error, self.below, self.above))
+        knots = map(np.array, self.normal), map(np.array, self.error)
+        return tuple(map(QuantileMap, *knots, self.below, self.above))
 
     @property
     def k(self) -> int:
@@ -329,9 +319,13 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
-    maps = map(fit_map, error.T, worth)
-    columns = zip(*((m.normal, m.error, m.below, m.above) for m in maps), strict=True)
-    return IsotonicQuantiles(*columns)
+    maps = [fit_map(*one) for one in zip(error.T, worth, strict=True)]
+    return IsotonicQuantiles(
+        tuple(tuple(one.normal.tolist()) for one in maps),
+        tuple(tuple(one.error.tolist()) for one in maps),
+        tuple(one.below for one in maps),
+        tuple(one.above for one in maps),
+    )
 
 
 def _check_pieces(one: QuantileMap) -> None:

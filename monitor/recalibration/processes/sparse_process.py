@@ -278,12 +278,13 @@ def node_groups(count: int, n: int) -> Iterator[slice]:
 
 
 def kernel(scale: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
-    """Evaluates k(x, x') = exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²) of (…, n, D) and (m, D) points, (…, n, m).
+    """Evaluates k(x, x') = exp(−½ Σ_d (x_d − x'_d)²/ℓ_d²); (…, n, m).
 
     k(x, x) = 1: as uncertain a priori wherever nothing was seen.
 
-    scale  (D,) ℓ, in standard deviations of the feature; one each, since some inputs bend the
-           factor and others tilt it
+    scale        (D,) ℓ, in standard deviations of the feature; one each, since some inputs bend
+                 the factor and others tilt it
+    left, right  points (…, n, D) and (m, D)
     """
     return expanded_kernel(left, *kernel_expansion(scale, right))
 
