@@ -11,7 +11,7 @@ check that its results can be sent to a tracker. The methods themselves have fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
@@ -188,11 +188,8 @@ class Basis(Documented):
                 f"'effective_rows' is {self.effective_rows}: it must be at most 'rows', {self.rows}"
             )
         first, last, clock = self.first, self.last, self.clock
-        if first is None or last is None or clock is None:
-            sound = first is None and last is None and clock is None
-        else:
-            sound = first <= last
-        if not sound:
+        known = first is not None and last is not None and clock is not None and first <= last
+        if not (known or first is last is clock is None):
             raise InvalidRecalibrator(
                 f"'first' and 'last' are {self.first} and {self.last}, 'clock' is {self.clock}: "
                 "they must be the two ends of a period and its clock, or all be left out"
@@ -227,10 +224,10 @@ class _Shared:
     parts: tuple[tuple[slice, Marginals], ...]
 
     def log_density(self, value: FloatArray) -> FloatArray:
-        return self._each(value, lambda marginals, part: marginals.log_density(part))
+        return self._each("log_density", value)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
-        return self._each(value, lambda marginals, part: marginals.cumulative(part))
+        return self._each("cumulative", value)
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         found = [marginals.quantiles(tau) for _, marginals in self.parts]
@@ -238,14 +235,10 @@ class _Shared:
         values[:, self.order] = np.concatenate(found, axis=1)
         return values
 
-    def _each(
-        self, value: FloatArray, ask: Callable[[Marginals, FloatArray], FloatArray]
-    ) -> FloatArray:
-        ordered = value[self.order]
-        found = np.empty_like(value)
-        found[self.order] = np.concatenate(
-            [ask(marginals, ordered[part]) for part, marginals in self.parts]
-        )
+    def _each(self, question: str, value: FloatArray) -> FloatArray:
+        ordered, found = value[self.order], np.empty_like(value)
+        answers = [getattr(marginals, question)(ordered[part]) for part, marginals in self.parts]
+        found[self.order] = np.concatenate(answers)
         return found
 
 

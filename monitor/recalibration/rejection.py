@@ -96,10 +96,10 @@ def fit_rejection(
     track   (n,) number of the object each row is of, −1 where it is of none; None where no row
             is of any. Rows count for what they are worth by the design effect of the loss
     source  upper end of a share: Clopper & Pearson 1934; of another mean: Student's t
-    raises  UnfitData where no threshold does, saying what is reached; or where rows, scores,
-            losses or the target make no sense
+    raises  UnfitData where no threshold does, saying what is reached; without rows, and where
+            scores or the target make no sense
     """
-    _check(score, loss, target, by)
+    _check(score, target, by)
     share = by is RejectedBy.ENTROPY
     bound = target if share else target * target
     # Sums over ties must not depend on the order of the rows.
@@ -159,17 +159,13 @@ def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatA
     return upper
 
 
-def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
+def _check(score: FloatArray, target: float, by: RejectedBy) -> None:
     if score.size == 0:
         raise UnfitData("no threshold can be fitted on 0 rows: widen the selection of rows.")
-    if not (np.isfinite(score).all() and np.isfinite(loss).all() and score.min() >= 0):
-        raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
+    if not np.isfinite(score).all():
+        raise UnfitData("scores must be finite: leave out rows.")
+    largest, give = _LARGEST, "an RMSE above 0"
     if by is RejectedBy.ENTROPY:
-        if not 0 < target < 1:
-            raise UnfitData(f"the target error is {target}: give a share above 0 and below 1.")
-        if score.max() > 1 or not np.isin(loss, (0.0, 1.0)).all():
-            raise UnfitData("by entropy, scores lie in [0, 1] and a loss is 0 or 1.")
-    elif not (0 < target < _LARGEST and loss.min() >= 0):
-        raise UnfitData(
-            f"the target error is {target}: give an RMSE above 0, and squared errors as losses."
-        )
+        largest, give = 1.0, "a share above 0 and below 1"
+    if not 0 < target < largest:
+        raise UnfitData(f"the target error is {target}: give {give}.")

@@ -153,7 +153,14 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
     Raises ValueError where a recalibrator gives back others than it got.
     """
     parts = shares.divided(estimates)
-    made = [_checked(*part) for part in parts]
+    made = [recalibrator.apply(part) for recalibrator, part in parts]
+    for (recalibrator, part), outcome in zip(parts, made, strict=True):
+        if outcome.shapes != part.shapes:
+            # Others would be given the estimates of rows that are not theirs, without a word.
+            raise ValueError(
+                f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
+                "a recalibrator gives back as many estimates as it gets."
+            )
     if shares.order is None:
         return made[0]
     if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
@@ -161,17 +168,6 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
     back = np.empty_like(shares.order)
     back[shares.order] = np.arange(shares.order.size)
     return Estimates.joined(made).take(back)
-
-
-def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
-    outcome = recalibrator.apply(part)
-    if outcome.shapes != part.shapes:
-        # Others would be given the estimates of rows that are not theirs, without a word.
-        raise ValueError(
-            f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
-            "a recalibrator gives back as many estimates as it gets."
-        )
-    return outcome
 
 
 def described(

@@ -271,13 +271,14 @@ def fit_dimension(rows: FitRows, dimension: int, inducing: int) -> FittedDimensi
     likelihood = beta_likelihood(errors, factor, constant)
     loading = direction(likelihood, candidate_inputs(rows).of(rows.estimates))
     line = BetaLine(constant.base, loading)
-    process = choose_inputs(likelihood.along(line), rows, worth, inducing)
+    likelihood = replace(likelihood, line=line)
+    process = choose_inputs(likelihood, rows, worth, inducing)
     if not process.inducing:
         factor, constant = refined(errors, start, BetaLine(), worth)
         return factor, constant, SparseProcess((0.0,)), 0.0, 0.0
     points = Inputs(process.inputs).of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
-    share = evidence_share(likelihood.along(line).expected(*process.at(points)))
+    share = evidence_share(likelihood.expected(*process.at(points)))
     weight, bound = share * worth, float("-inf")
     for _ in range(TURNS):
         # Factor and line at the latent values, then the latent values at factor and line.

@@ -19,7 +19,7 @@ on where a detection lies, so that large coordinates lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
@@ -132,10 +132,14 @@ class BetaLine(Documented):
     loading: Annotated[tuple[float, ...], Len(3, 3)] = (0.0, 0.0, 0.0)
 
     def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """a, b and c, each of the shape of latent."""
+        """a, b and c, each of the shape of latent.
+
+        log a and log b are cut off far beyond what is served; their slopes are not, where they
+        are: such latent values are those of a wild step of a fit alone.
+        """
         pairs = zip(self.base, self.loading, strict=True)
         log_a, log_b, c = (base + loading * latent for base, loading in pairs)
-        return np.exp(log_a), np.exp(log_b), c
+        return np.exp(np.clip(log_a, -FAR, FAR)), np.exp(np.clip(log_b, -FAR, FAR)), c
 
     def within(self, low: float, high: float) -> tuple[float, float]:
         """[low, high] with each end moved to where all three are within BOUNDS; the base must
@@ -379,7 +383,7 @@ class BetaLikelihood:
 
         log G + log(1 − G) + log(a φ/Φ + b φ/(1 − Φ)) − log(factor · σ), U as above.
         """
-        a, b, c = self._parameters(latent)
+        a, b, c = self.line.at(latent)
         below, above = a * self.lower, b * self.upper
         left, right = a * self.lower_hazard, b * self.upper_hazard
         slope = left + right
@@ -401,23 +405,13 @@ class BetaLikelihood:
 
         With r = φ/Φ and h = φ/(1 − Φ): dr/dt = −r (t + r) and dh/dt = h (h − t).
         """
-        a, b, c = self._parameters(latent)
+        a, b, c = self.line.at(latent)
         left, right = a * self.lower_hazard, b * self.upper_hazard
         slope = left + right
         bent = right * (self.upper_hazard - self.t) - left * (self.t + self.lower_hazard)
         _, by_c = _logistic(a * self.lower - b * self.upper + c)
         moved = np.where(np.abs(self.t) < FURTHEST, self.t, 0)
         return -1 - moved * (by_c * slope + bent / slope)
-
-    def _parameters(self, latent: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """a, b and c, of latent values of any size; the slopes of a and b are not cut off where
-        they are: such latent values are those of a wild step alone."""
-        base, loading = self.line.base, self.line.loading
-        log_a, log_b, c = (base[i] + loading[i] * latent for i in range(3))
-        for logs in (log_a, log_b):
-            np.clip(logs, -FAR, FAR, out=logs)
-            np.exp(logs, out=logs)
-        return log_a, log_b, c
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """Expectation by the fixed rule of 20 nodes; both (1, n)."""
@@ -435,10 +429,6 @@ class BetaLikelihood:
             total += float((w @ value).sum())
             slope += [(w @ one).sum() for one in by_map]
         return total, slope
-
-    def along(self, line: BetaLine) -> BetaLikelihood:
-        """Returns the likelihood of the errors at another line, the factor unchanged."""
-        return replace(self, line=line)
 
 
 def beta_likelihood(errors: BetaErrors, factor: float, line: BetaLine) -> BetaLikelihood:
