@@ -22,9 +22,8 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import IntArray, plain_space
 from monitor.recalibration.class_probabilities import ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.fitting import CLASS_FITS, FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator
-from monitor.recalibration.selection import CLASS_FITS
 from monitor.statistics.class_evaluation import evaluate_class_rows
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.measures import TAU, NormalMarginals

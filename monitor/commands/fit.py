@@ -54,6 +54,7 @@ from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
+    CLASS_FITS,
     FITTINGS,
     WHOLE,
     FitOptions,
@@ -86,13 +87,7 @@ from monitor.recalibration.scaling import (
     Prior,
     VarianceScaling,
 )
-from monitor.recalibration.selection import (
-    CLASS_FITS,
-    CLASS_METHODS,
-    AnySelection,
-    ClassSelection,
-    Selection,
-)
+from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, Recording, Source
 

@@ -26,12 +26,7 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import (
-    InvalidRecalibrator,
-    Recalibrator,
-    check_ascending,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator
 from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
 
@@ -150,8 +145,10 @@ class HistogramBinning(Recalibrator):
     method: ClassVar[str] = "histogram-binning"
 
     def __post_init__(self) -> None:
-        check_ascending("edges", self.edges)
-        check_lengths("factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges")
+        self.check_ascending("edges")
+        self.check_lengths(
+            "factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges"
+        )
 
     @property
     def k(self) -> int:
@@ -201,9 +198,9 @@ class IsotonicStd(Recalibrator):
     method: ClassVar[str] = "isotonic-std"
 
     def __post_init__(self) -> None:
-        check_ascending("deviation", self.deviation)
+        self.check_ascending("deviation")
         lengths = [len(knots) for knots in self.deviation]
-        check_lengths("factor", self.factor, lengths, "deviation")
+        self.check_lengths("factor", self.factor, lengths, "deviation")
         for knots, factors in zip(self.deviation, self.factor, strict=True):
             for before, after in pairwise(knots):
                 if after < before * (1 + _NEAREST / 2):

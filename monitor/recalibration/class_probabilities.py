@@ -24,12 +24,7 @@ from scipy.special import logsumexp
 from monitor.frames.cholesky import add_up
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 from monitor.recalibration.fit_rows import numbered_objects
-from monitor.recalibration.recalibrator import (
-    Documented,
-    InvalidRecalibrator,
-    UnfitData,
-    check_entries,
-)
+from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
 
 # The least probability that is told from none; log-probabilities are bounded by its log.
@@ -227,7 +222,7 @@ class Knots(Documented):
     made: _Logs
 
     def __post_init__(self) -> None:
-        check_entries(self, ("made",), len(self.sent), "sent")
+        self.check_entries(("made",), len(self.sent), "sent")
         for name, values in (("sent", self.sent), ("made", self.made)):
             if any(one > other for one, other in pairwise(values)):
                 raise InvalidRecalibrator(f"'{name}' must never fall")

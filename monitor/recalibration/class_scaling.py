@@ -25,12 +25,7 @@ from monitor.recalibration.class_probabilities import (
     as_columns,
     averaged_loss,
 )
-from monitor.recalibration.recalibrator import (
-    UnfitData,
-    as_matrix,
-    check_entries,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import UnfitData, as_matrix
 
 # No temperature that is fitted is beyond these.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -139,7 +134,7 @@ class VectorScaling(ClassRecalibrator):
     method: ClassVar[str] = "vector-scaling"
 
     def __post_init__(self) -> None:
-        check_entries(self, ("bias",), self.classes, "weight")
+        self.check_entries(("bias",), self.classes, "weight")
 
     @property
     def classes(self) -> int:
@@ -233,9 +228,9 @@ class AuxiliaryScaling(VectorScaling):
     def __post_init__(self) -> None:
         super().__post_init__()
         classes, units = self.classes, len(self.hidden_bias)
-        check_entries(self, ("centre", "spread", "lowest", "highest"), classes, "weight")
-        check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
-        check_lengths("output", self.output, [units] * classes, "hidden_bias")
+        self.check_entries(("centre", "spread", "lowest", "highest"), classes, "weight")
+        self.check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
+        self.check_lengths("output", self.output, [units] * classes, "hidden_bias")
 
     def scores(self, columns: FloatArray) -> FloatArray:
         """Weighs each class, and adds its bias and what the network says."""

@@ -32,14 +32,7 @@ from scipy.special import ndtr, ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import (
-    InvalidRecalibrator,
-    Output,
-    Recalibrator,
-    check_ascending,
-    check_entries,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, Recalibrator
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
@@ -273,10 +266,10 @@ class IsotonicQuantiles(Recalibrator):
     output = Output.MOMENTS
 
     def __post_init__(self) -> None:
-        check_ascending("normal", self.normal)
-        check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
-        check_ascending("error", self.error)
-        check_entries(self, ("below", "above"), self.k, "normal")
+        self.check_ascending("normal")
+        self.check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
+        self.check_ascending("error")
+        self.check_entries(("below", "above"), self.k, "normal")
         for one in self.maps:
             _check_pieces(one)
 

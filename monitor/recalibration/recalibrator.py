@@ -55,7 +55,10 @@ class UnfitData(ValueError):
 
 
 class Documented:
-    """A frozen dataclass whose document holds its fields."""
+    """A frozen dataclass whose document holds its fields, with checks of these.
+
+    The checks raise InvalidRecalibrator; `other` is the field that says how long, for the message.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -64,6 +67,69 @@ class Documented:
         """Returns all fields but those that are None, as JSON values; exact."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: _as_json(value) for name, value in values.items() if value is not None}
+
+    @staticmethod
+    def check_lengths(
+        name: str, rows: Sequence[Sequence[Any]], expected: Sequence[int], other: str
+    ) -> None:
+        """Checks that there are as many rows as expected, each so long."""
+        lengths = [len(row) for row in rows]
+        if lengths != list(expected):
+            raise InvalidRecalibrator(
+                f"'{name}' has {_sizes(lengths)}: with '{other}' it must have {_sizes(expected)}"
+            )
+
+    def check_entries(self, names: Sequence[str], expected: int, other: str) -> None:
+        """Checks that each of these fields has as many entries as expected."""
+        for name in names:
+            found = len(getattr(self, name))
+            if found != expected:
+                raise InvalidRecalibrator(
+                    f"'{name}' has {found} entries: with '{other}' it must have {expected}"
+                )
+
+    def check_ascending(self, name: str) -> None:
+        """Checks that the numbers of every dimension rise strictly."""
+        for curve in getattr(self, name):
+            for before, after in pairwise(curve):
+                if not before < after:
+                    raise InvalidRecalibrator(
+                        f"'{name}' holds {after!r} after {before!r}: entries must rise strictly"
+                    )
+
+    def check_positive_definite(self, name: str, k: int, other: str) -> None:
+        """Checks that a field is a symmetric positive definite k × k matrix.
+
+        So much so that rounding leaves it definite, however different the units of its rows are.
+        """
+        matrix = getattr(self, name)
+        self.check_lengths(name, matrix, [k] * k, other)
+        array = np.array(matrix)
+        size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
+        if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
+            raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}")
+        if (
+            not size.min() >= LEAST_FACTOR
+            or not np.linalg.eigvalsh(array / (size[:, None] * size))[0] > _NEAREST_SINGULAR
+        ):
+            raise InvalidRecalibrator(f"'{name}' is not positive definite: {array.tolist()}")
+
+    def complete_order(self, order: tuple[int, ...], k: int) -> None:
+        """Checks that the field `order` holds each of k dimensions once; ascending where empty."""
+        if order and sorted(order) != list(range(k)):
+            raise InvalidRecalibrator(
+                f"'order' is {list(order)}: it must hold 0 to {k - 1}, each once"
+            )
+        object.__setattr__(self, "order", order or tuple(range(k)))
+
+
+def _sizes(lengths: Sequence[int]) -> str:
+    return f"{len(lengths)} rows of {' or '.join(map(str, sorted(set(lengths)))) or 'no'} entries"
+
+
+def as_matrix(array: FloatArray) -> Matrix:
+    """Returns a hashable copy."""
+    return tuple(tuple(row) for row in array.tolist())
 
 
 def _as_json(value: Any) -> Any:
@@ -189,7 +255,7 @@ class Basis(Documented):
             )
         first, last, clock = self.first, self.last, self.clock
         known = first is not None and last is not None and clock is not None and first <= last
-        if not (known or first is last is clock is None):
+        if not (known or {first, last, clock} == {None}):
             raise InvalidRecalibrator(
                 f"'first' and 'last' are {self.first} and {self.last}, 'clock' is {self.clock}: "
                 "they must be the two ends of a period and its clock, or all be left out"
@@ -315,79 +381,3 @@ def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
         return f"makes arrays of the shapes {made.shapes}, and {sent.shapes} were sent"
     rows, what = next(fault for fault in _faults(made, limits) if fault[0].any())
     return f"makes {what}, of {np.count_nonzero(rows)} of {sound.size} detections"
-
-
-# ---- the fields of a document
-
-
-def as_matrix(array: FloatArray) -> Matrix:
-    """Returns a hashable copy."""
-    return tuple(tuple(row) for row in array.tolist())
-
-
-def check_lengths(
-    name: str, rows: Sequence[Sequence[Any]], expected: Sequence[int], other: str
-) -> None:
-    """Raises InvalidRecalibrator unless there are as many rows as expected, each so long.
-
-    other  the field that says how long, for the message
-    """
-    lengths = [len(row) for row in rows]
-    if lengths != list(expected):
-        raise InvalidRecalibrator(
-            f"'{name}' has {_sizes(lengths)}: with '{other}' it must have {_sizes(expected)}"
-        )
-
-
-def _sizes(lengths: Sequence[int]) -> str:
-    return f"{len(lengths)} rows of {' or '.join(map(str, sorted(set(lengths)))) or 'no'} entries"
-
-
-def check_entries(values: Documented, names: Sequence[str], expected: int, other: str) -> None:
-    """Raises InvalidRecalibrator unless each of these fields has as many entries as expected.
-
-    other  the field that says how many, for the message
-    """
-    for name in names:
-        found = len(getattr(values, name))
-        if found != expected:
-            raise InvalidRecalibrator(
-                f"'{name}' has {found} entries: with '{other}' it must have {expected}"
-            )
-
-
-def check_ascending(name: str, found: Curves) -> None:
-    """Raises InvalidRecalibrator unless the numbers of every dimension rise strictly."""
-    for curve in found:
-        for before, after in pairwise(curve):
-            if not before < after:
-                raise InvalidRecalibrator(
-                    f"'{name}' holds {after!r} after {before!r}: entries must rise strictly"
-                )
-
-
-def check_positive_definite(name: str, matrix: Matrix, k: int, other: str) -> None:
-    """Raises InvalidRecalibrator unless it is a symmetric positive definite k × k matrix.
-
-    So much so that rounding leaves it definite, however different the units of its rows are.
-    """
-    check_lengths(name, matrix, [k] * k, other)
-    array = np.array(matrix)
-    size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
-    if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
-        raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}")
-    if (
-        not size.min() >= LEAST_FACTOR
-        or not np.linalg.eigvalsh(array / (size[:, None] * size))[0] > _NEAREST_SINGULAR
-    ):
-        raise InvalidRecalibrator(f"'{name}' is not positive definite: {array.tolist()}")
-
-
-def checked_order(order: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Returns an order of k dimensions; ascending where none is given.
-
-    Raises InvalidRecalibrator unless it holds each of them once.
-    """
-    if order and sorted(order) != list(range(k)):
-        raise InvalidRecalibrator(f"'order' is {list(order)}: it must hold 0 to {k - 1}, each once")
-    return order or tuple(range(k))

@@ -32,16 +32,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
-from monitor.recalibration.recalibrator import (
-    Factors,
-    Moments,
-    Recalibrator,
-    UnfitData,
-    as_matrix,
-    check_entries,
-    check_positive_definite,
-    checked_order,
-)
+from monitor.recalibration.recalibrator import Factors, Moments, Recalibrator, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
 from monitor.statistics.exact_engine import BinCut
@@ -166,9 +157,9 @@ class CovarianceScaling(Scaled):
     method: ClassVar[str] = "covariance-scaling"
 
     def __post_init__(self) -> None:
-        check_positive_definite("correlation", self.correlation, self.k, "scale")
-        check_positive_definite("whitened", self.whitened, self.k, "scale")
-        object.__setattr__(self, "order", checked_order(self.order, self.k))
+        self.check_positive_definite("correlation", self.k, "scale")
+        self.check_positive_definite("whitened", self.k, "scale")
+        self.complete_order(self.order, self.k)
 
     @property
     def keeps_definite(self) -> bool:
@@ -407,7 +398,7 @@ class AdaptiveScaling(Scaled):
     method: ClassVar[str] = "adaptive-scaling"
 
     def __post_init__(self) -> None:
-        check_entries(self, ("nees", "prior_scale"), self.k, "scale")
+        self.check_entries(("nees", "prior_scale"), self.k, "scale")
         if not self.delay_s < self.time_constant_s:
             raise UnfitData(
                 f"labels come {self.delay_s:g} s late, and the time constant is "

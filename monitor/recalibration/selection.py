@@ -28,18 +28,9 @@ from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import (
     ClassIdentity,
     ClassRecalibrator,
-    ClassRows,
     ClasswiseIsotonic,
-    fit_classwise_isotonic,
 )
-from monitor.recalibration.class_scaling import (
-    AuxiliaryScaling,
-    Temperature,
-    VectorScaling,
-    fit_auxiliary_scaling,
-    fit_temperature,
-    fit_vector_scaling,
-)
+from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
@@ -321,14 +312,6 @@ CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
     VectorScaling.method: VectorScaling,
     AuxiliaryScaling.method: AuxiliaryScaling,
     ClasswiseIsotonic.method: ClasswiseIsotonic,
-}
-
-CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
-    ClassIdentity.method: lambda rows: ClassIdentity(),
-    Temperature.method: fit_temperature,
-    VectorScaling.method: fit_vector_scaling,
-    AuxiliaryScaling.method: fit_auxiliary_scaling,
-    ClasswiseIsotonic.method: fit_classwise_isotonic,
 }
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.fitting import CLASS_FITS, FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
-from monitor.recalibration.selection import CLASS_FITS, CLASS_METHODS, METHODS
+from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from tests import laws
 from tests.laws import costly
 from tests.recalibration.rows import (

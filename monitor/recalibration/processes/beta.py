@@ -49,13 +49,7 @@ from monitor.recalibration.processes.sparse_process import (
     candidate_inputs,
     latent_nodes,
 )
-from monitor.recalibration.recalibrator import (
-    Factors,
-    InvalidRecalibrator,
-    Output,
-    Recalibrator,
-    check_entries,
-)
+from monitor.recalibration.recalibrator import Factors, InvalidRecalibrator, Output, Recalibrator
 
 # Tables of quantiles, one for each set of levels that is asked for.
 KEPT = 8
@@ -106,7 +100,7 @@ class GpBeta(Recalibrator):
     output = Output.MOMENTS
 
     def __post_init__(self) -> None:
-        check_entries(self, ("lines",), self.k, "factor")
+        self.check_entries(("lines",), self.k, "factor")
         self.latent.check_dimensions(self.k, [1] * self.k)
         for i, line in enumerate(self.lines):
             low, high = self.latent.low[i], self.latent.high[i]

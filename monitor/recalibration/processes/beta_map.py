@@ -29,8 +29,7 @@ from scipy.special import erfcx, expit, log_ndtr
 
 from monitor.frames.space import FloatArray
 from monitor.recalibration.processes.sparse_process import (
-    Expected,
-    expected_under_normal,
+    ScalarLikelihood,
     gauss_hermite,
     node_groups,
 )
@@ -348,7 +347,7 @@ class BetaErrors:
 
 
 @dataclass(frozen=True, slots=True)
-class BetaLikelihood:
+class BetaLikelihood(ScalarLikelihood):
     """Likelihood of n errors, at a factor on σ and a line.
 
     t                           (n,) error/(factor · σ), at most FURTHEST
@@ -412,10 +411,6 @@ class BetaLikelihood:
         _, by_c = _logistic(a * self.lower - b * self.upper + c)
         moved = np.where(np.abs(self.t) < FURTHEST, self.t, 0)
         return -1 - moved * (by_c * slope + bent / slope)
-
-    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
-        return expected_under_normal(self.log_likelihood, mean, variance)
 
     def expected_by_map(self, latent: FloatArray) -> tuple[float, FloatArray]:
         """Sum over the rows of the expectation on latent_nodes (Q, n); its slopes by the log

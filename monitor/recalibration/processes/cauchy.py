@@ -21,13 +21,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
-from monitor.recalibration.processes.sparse_process import (
-    MARGIN,
-    Expected,
-    LatentStack,
-    expected_under_normal,
-    stack_of,
-)
+from monitor.recalibration.processes.sparse_process import LatentStack, ScalarLikelihood
 from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
@@ -41,7 +35,7 @@ LEVELS = (0.001, 0.9999)
 
 
 @dataclass(frozen=True, slots=True)
-class CauchyLikelihood:
+class CauchyLikelihood(ScalarLikelihood):
     """n errors of one dimension, one latent value f = log w each.
 
     log_ratio      (n,) log |error| / σ, −∞ without an error
@@ -76,10 +70,6 @@ class CauchyLikelihood:
         value += latent
         value += np.log(np.pi) + self.log_deviation
         return -value, np.copysign((1 - small) / (1 + small), u)
-
-    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
-        return expected_under_normal(self.log_likelihood, mean, variance)
 
 
 def cauchy_likelihood(name: str, error: FloatArray, deviation: FloatArray) -> CauchyLikelihood:
@@ -193,4 +183,4 @@ def fit_gp_cauchy(
     for i, name in enumerate(rows.space.names):
         likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])
         fitted.append(choose_inputs(likelihood, rows, float(rows.size_weight[i]), inducing))
-    return GpCauchy(stack_of(fitted, rows.estimates, MARGIN), surrogate_level)
+    return GpCauchy(LatentStack.of(fitted, rows.estimates), surrogate_level)

@@ -32,13 +32,7 @@ from monitor.frames.marks import CountFrom1
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
-from monitor.recalibration.processes.sparse_process import (
-    MARGIN,
-    Expected,
-    LatentStack,
-    SparseProcess,
-    stack_of,
-)
+from monitor.recalibration.processes.sparse_process import Expected, LatentStack, SparseProcess
 from monitor.recalibration.recalibrator import (
     Documented,
     Factors,
@@ -47,10 +41,6 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     UnfitData,
     as_matrix,
-    check_entries,
-    check_lengths,
-    check_positive_definite,
-    checked_order,
 )
 from monitor.recalibration.scaling import by_form
 
@@ -128,7 +118,7 @@ def fit_gp_normal(rows: FitRows, inducing: int = INDUCING) -> GpNormal:
     for i, weight in enumerate(rows.size_weight.tolist()):
         likelihood = NormalLikelihood(square[i : i + 1], logs[i : i + 1])
         chosen.append(choose_inputs(likelihood, rows, weight, inducing))
-    found = stack_of(chosen, rows.estimates, MARGIN, expectations=True)
+    found = LatentStack.of(chosen, rows.estimates, expectations=True)
     return GpNormal(found.processes, found.low, found.high, rows.space.k)
 
 
@@ -326,9 +316,9 @@ class TriangularProcess(Documented):
 
     def __post_init__(self) -> None:
         k = len(self.moment)
-        check_positive_definite("moment", self.moment, k, "moment")
+        self.check_positive_definite("moment", k, "moment")
         self.weights.check_dimensions(k, range(1, k + 1))
-        check_entries(self, ("most_uncertain",), self.weights.outputs, "weights")
+        self.check_entries(("most_uncertain",), self.weights.outputs, "weights")
 
     def factor(self, estimates: Estimates) -> FloatArray:
         """M G, (K, K, n) lower triangular."""
@@ -369,11 +359,11 @@ class GpNormalMultivariate(Recalibrator):
     method: ClassVar[str] = "gp-normal-multivariate"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", checked_order(self.order, self.k))
+        self.complete_order(self.order, self.k)
         for name in ("variances", "covariances"):
             process = getattr(self, name)
             if process is not None:
-                check_lengths(name, process.moment, [self.k] * self.k, "scale")
+                self.check_lengths(name, process.moment, [self.k] * self.k, "scale")
         if self.covariances is None and (self.variances is None or self.k == 1):
             raise InvalidRecalibrator(
                 "'covariances' is missing"
@@ -480,7 +470,7 @@ def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
         for weight, earlier in zip(phi, innovation, strict=False):
             innovation[i] -= weight * earlier
         innovation[i] /= own
-    weights = stack_of(fitted, rows.estimates, margin=0.0)
+    weights = LatentStack.of(fitted, rows.estimates, margin=0.0)
     _, variance = weights.at(rows.estimates)
     return TriangularProcess(as_matrix(moment), weights, tuple(variance.max(axis=1).tolist()))
 

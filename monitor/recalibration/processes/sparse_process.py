@@ -11,7 +11,7 @@ that an optimiser sees one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -24,14 +24,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count, Schema, between
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, read_only
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.recalibrator import (
-    Document,
-    Documented,
-    InvalidRecalibrator,
-    Matrix,
-    check_entries,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import Document, Documented, InvalidRecalibrator, Matrix
 
 # A feature whose spread is this small against its size does not vary.
 CONSTANT = 1e-9
@@ -178,9 +171,6 @@ LEAST_VARIANCE = 1e-12
 # Latent values looked at together: their arrays stay in the cache, which is three times as fast.
 _TOGETHER = 5000
 
-# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
-LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-
 # Added to the diagonal of the inducing points' kernel matrix.
 JITTER = 1e-6
 
@@ -243,31 +233,36 @@ def gauss_hermite(count: int) -> tuple[FloatArray, FloatArray]:
     return read_only(node), read_only(weight)
 
 
-def latent_nodes(mean: FloatArray, variance: FloatArray, count: int = NODES) -> FloatArray:
-    """(count, n) latent values m + √v x at which the rule looks, under N(m, v); both (n,)."""
-    node, _ = gauss_hermite(count)
+def latent_nodes(mean: FloatArray, variance: FloatArray) -> FloatArray:
+    """(NODES, n) latent values m + √v x at which the rule looks, under N(m, v); both (n,)."""
+    node, _ = gauss_hermite(NODES)
     return mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
 
 
-def expected_under_normal(
-    log_likelihood: LogLikelihood, mean: FloatArray, variance: FloatArray, count: int = NODES
-) -> Expected:
-    """E[log p(error | f)] of n errors with one latent value each, f ~ N(mean, variance).
+class ScalarLikelihood:
+    """Likelihood of the errors of n detections, given one latent value at each."""
 
-    With f = m + √v x: value Σ w ℓ(f), by the mean Σ w ℓ'(f), by the variance
-    Σ w x ℓ'(f) / (2√v).
+    __slots__ = ()
 
-    mean, variance  (1, n)
-    """
-    node, weight = gauss_hermite(count)
-    deviation = np.sqrt(np.maximum(variance[0], LEAST_VARIANCE))
-    value, by_mean, by_deviation = np.zeros((3, deviation.size))
-    for part in node_groups(count, deviation.size):
-        found, slope = log_likelihood(mean + deviation * node[part, None])
-        value += weight[part] @ found
-        by_mean += weight[part] @ slope
-        by_deviation += (weight[part] * node[part]) @ slope
-    return Expected(value, by_mean[None], (by_deviation / (2 * deviation))[None])
+    def log_likelihood(self, latent: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the log-likelihood of each error and its slope at latent values; all (Q, n)."""
+        raise NotImplementedError
+
+    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
+        """Computes the expectation under Gaussians by the fixed rule; both (1, n).
+
+        With f = m + √v x: value Σ w ℓ(f), by the mean Σ w ℓ'(f), by the variance
+        Σ w x ℓ'(f) / (2√v).
+        """
+        node, weight = gauss_hermite(NODES)
+        deviation = np.sqrt(np.maximum(variance[0], LEAST_VARIANCE))
+        value, by_mean, by_deviation = np.zeros((3, deviation.size))
+        for part in node_groups(NODES, deviation.size):
+            found, slope = self.log_likelihood(mean + deviation * node[part, None])
+            value += weight[part] @ found
+            by_mean += weight[part] @ slope
+            by_deviation += (weight[part] * node[part]) @ slope
+        return Expected(value, by_mean[None], (by_deviation / (2 * deviation))[None])
 
 
 def node_groups(count: int, n: int) -> Iterator[slice]:
@@ -342,7 +337,7 @@ def _trimmed(triangles: tuple[Matrix, ...]) -> list[list[list[float]]]:
 
 def _padded(triangles: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
     for one in triangles:
-        check_lengths("spread", one, range(1, len(one) + 1), "inducing")
+        Documented.check_lengths("spread", one, range(1, len(one) + 1), "inducing")
         if not all(row[-1] > 0 for row in one):
             raise InvalidRecalibrator("its rows must end in a positive number")
     return tuple(tuple((*row, *(0.0,) * (len(one) - len(row))) for row in one) for one in triangles)
@@ -382,13 +377,11 @@ class SparseProcess(Documented):
     def __post_init__(self) -> None:
         m, outputs = len(self.inducing), self.outputs
         latents = outputs if m else 0
-        check_lengths("inducing", self.inducing, [self.width] * m, "inducing")
-        check_lengths("location", self.location, [m] * latents, "constant' and 'inducing")
-        check_lengths("scale", self.scale, [self.width] * latents, "location")
-        check_lengths("mixing", self.mixing, [latents] * latents, "constant")
-        check_lengths("spread", self.spread, [m] * latents, "location")
-        for triangle in self.spread:
-            check_lengths("spread", triangle, [m] * m, "inducing")
+        self.check_lengths("inducing", self.inducing, [self.width] * m, "inducing")
+        self.check_lengths("location", self.location, [m] * latents, "constant' and 'inducing")
+        self.check_lengths("scale", self.scale, [self.width] * latents, "location")
+        self.check_lengths("mixing", self.mixing, [latents] * latents, "constant")
+        self.check_lengths("spread", self.spread, [m] * latents, "location")
         if len(set(self.inputs)) < len(self.inputs):
             raise InvalidRecalibrator("'inputs' hold a feature twice: give each of them once")
         if any(entry for i, row in enumerate(self.mixing) for entry in row[:i] + row[i + 1 :]):
@@ -483,10 +476,33 @@ class LatentStack(Documented):
         for i, process in enumerate(self.processes):
             _check_points(i, process)
         outputs = sum(process.outputs for process in self.processes)
-        check_entries(self, ("low", "high"), outputs, "processes")
+        self.check_entries(("low", "high"), outputs, "processes")
         for a, b in zip(self.low, self.high, strict=True):
             if a > b:
                 raise InvalidRecalibrator(f"'low' {a} and 'high' {b}: they must be in order")
+
+    @classmethod
+    def of(
+        cls,
+        processes: Sequence[SparseProcess],
+        estimates: Estimates,
+        margin: float = MARGIN,
+        *,
+        expectations: bool = False,
+    ) -> LatentStack:
+        """Limits fitted processes to what they say of the estimates they were fitted on.
+
+        margin        by how much more, in units of the latents
+        expectations  whether log_expectations are served, and no means
+        """
+        ends = []
+        for process in processes:
+            served, variance = process.of(estimates)
+            if expectations:
+                served += 0.5 * variance
+            ends.append([served.min(axis=1) - margin, served.max(axis=1) + margin])
+        low, high = np.clip(np.concatenate(ends, axis=1), -LARGEST, LARGEST).tolist()
+        return LatentStack(tuple(processes), tuple(low), tuple(high))
 
     def check_dimensions(self, k: int, outputs: Sequence[int] | None = None) -> None:
         """Raises InvalidRecalibrator unless it is of estimates of k dimensions.
@@ -549,28 +565,6 @@ def _check_points(i: int, process: SparseProcess) -> None:
         raise InvalidRecalibrator(
             f"'inducing' and 'scale' of 'processes[{i}]' make a singular kernel matrix"
         )
-
-
-def stack_of(
-    processes: Sequence[SparseProcess],
-    estimates: Estimates,
-    margin: float,
-    *,
-    expectations: bool = False,
-) -> LatentStack:
-    """Limits fitted processes to what they say of the estimates they were fitted on.
-
-    margin        by how much more, in units of the latents
-    expectations  whether log_expectations are served, and no means
-    """
-    ends = []
-    for process in processes:
-        served, variance = process.of(estimates)
-        if expectations:
-            served += 0.5 * variance
-        ends.append([served.min(axis=1) - margin, served.max(axis=1) + margin])
-    low, high = np.clip(np.concatenate(ends, axis=1), -LARGEST, LARGEST).tolist()
-    return LatentStack(tuple(processes), tuple(low), tuple(high))
 
 
 class _Together:

@@ -34,12 +34,12 @@ from monitor.recalibration.processes.sparse_process import (
     Expected,
     Inputs,
     LatentLikelihood,
+    LatentStack,
+    ScalarLikelihood,
     SparseProcess,
     candidate_inputs,
-    expected_under_normal,
     in_blocks,
     kernel,
-    stack_of,
 )
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.rows import (
@@ -188,11 +188,11 @@ def test_every_entry_of_the_matrix_is_the_kernel_of_two_points(k):
 
 @given(st.floats(-5, 5), st.floats(0.0, 2.0), st.floats(-2, 2))
 def test_the_mean_of_an_exponential_is_that_of_a_lognormal(mean, variance, rate):
-    found = expected_under_normal(
-        lambda f: (np.exp(rate * f), rate * np.exp(rate * f)),
-        np.array([[mean]]),
-        np.array([[variance]]),
-    )
+    class Exponential(ScalarLikelihood):
+        def log_likelihood(self, latent):
+            return np.exp(rate * latent), rate * np.exp(rate * latent)
+
+    found = Exponential().expected(np.array([[mean]]), np.array([[variance]]))
     exact = math.exp(rate * mean + 0.5 * rate * rate * variance)
     assert found.value.item() == pytest.approx(exact, rel=1e-9)
     assert found.by_mean.item() == pytest.approx(rate * exact, rel=1e-9, abs=1e-12)
@@ -231,14 +231,14 @@ MIXED = (
 
 @pytest.mark.parametrize("processes", [MIXED, (CONSTANT,), MIXED[:1]])
 def test_together_they_say_what_each_says_alone(processes):
-    found = stack_of(processes, SAMPLE.estimates, 0.5).at(SAMPLE.estimates)
+    found = LatentStack.of(processes, SAMPLE.estimates, 0.5).at(SAMPLE.estimates)
     parts = zip(*(process.of(SAMPLE.estimates) for process in processes), strict=True)
     for one, expected in zip(found, parts, strict=True):
         assert one == pytest.approx(np.concatenate(expected), abs=1e-9)
 
 
 def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_range():
-    served, estimates = stack_of(MIXED, SAMPLE.estimates, 0.5), wild_estimates(3, 50, 3)
+    served, estimates = LatentStack.of(MIXED, SAMPLE.estimates, 0.5), wild_estimates(3, 50, 3)
     low, high = np.array(served.low)[:, None], np.array(served.high)[:, None]
     mean, variance = served.at(estimates)
     assert np.array_equal(served.means(estimates), np.clip(mean, low, high))
@@ -247,7 +247,7 @@ def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_ran
     # The range is that of the fit and a margin.
     mean, variance = served.at(SAMPLE.estimates)
     for expectations, seen in ((False, mean), (True, mean + 0.5 * variance)):
-        found = stack_of(MIXED, SAMPLE.estimates, 0.5, expectations=expectations)
+        found = LatentStack.of(MIXED, SAMPLE.estimates, 0.5, expectations=expectations)
         assert found.low == pytest.approx(seen.min(axis=1) - 0.5)
         assert found.high == pytest.approx(seen.max(axis=1) + 0.5)
 
