@@ -100,25 +100,19 @@ def inverse_temperature(rows: ClassRows) -> float:
     # turns from falling to rising there is a minimum, and the lowest of them is taken.
     turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))
     if turns.size == 0 or min(loss[0], loss[-1]) <= loss.min():
-        raise UnfitData(_undetermined(rows.n, hot=bool(loss[0] <= loss[-1])))
+        way = (
+            f"higher the temperature, beyond {HOTTEST:g}: the probabilities say nothing of their "
+            "true classes. Check that labels number the classes in the order of the probabilities."
+            if loss[0] <= loss[-1]
+            else f"lower the temperature, below {COLDEST:g}: the most likely class is always the "
+            "true one. Add rows in which it is not."
+        )
+        raise UnfitData(f"{rows.n} rows are the likelier the {way}")
     step = turns[np.argmin(np.minimum(loss[turns], loss[turns + 1]))]
     root = brentq(
         lambda log_inverse: loss_and_slope(log_inverse)[1], grid[step], grid[step + 1], xtol=1e-13
     )
     return float(np.exp(root))
-
-
-def _undetermined(n: int, *, hot: bool) -> str:
-    if hot:
-        return (
-            f"{n} rows are the likelier the higher the temperature, beyond {HOTTEST:g}: the "
-            "probabilities say nothing of their true classes. Check that labels number the "
-            "classes in the order of the probabilities."
-        )
-    return (
-        f"{n} rows are the likelier the lower the temperature, below {COLDEST:g}: the most likely "
-        "class is always the true one. Add rows in which it is not."
-    )
 
 
 @dataclass(frozen=True, slots=True)

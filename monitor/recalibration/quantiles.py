@@ -270,8 +270,19 @@ class IsotonicQuantiles(Recalibrator):
         self.check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
         self.check_ascending("error")
         self.check_entries(("below", "above"), self.k, "normal")
-        for one in self.maps:
-            _check_pieces(one)
+        for before, after in (pair for knots in self.normal for pair in pairwise(knots)):
+            if after - before < _NEAREST_NORMAL:
+                raise InvalidRecalibrator(
+                    f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} "
+                    "apart; leave one of them out"
+                )
+        # Knots are rounded, so that a fit may be short of the least by as much.
+        least = min(one.slopes.min() for one in self.maps)
+        if least < LEAST_SLOPE / 2:
+            raise InvalidRecalibrator(
+                f"'error' rises by {least:g} per unit of 'normal' between two knots: it must rise "
+                f"by {LEAST_SLOPE} at the least, or the density has no bounds"
+            )
 
     @cached_property
     def maps(self) -> tuple[QuantileMap, ...]:
@@ -285,19 +296,16 @@ class IsotonicQuantiles(Recalibrator):
         return len(self.normal)
 
     @cached_property
-    def shift(self) -> FloatArray:
-        """(K,) E[Q]: how far the mean is moved, in σ."""
-        return np.array([one.moments[0] for one in self.maps])
-
-    @cached_property
-    def scale(self) -> FloatArray:
-        """(K,) factor on σ: the root of Var[Q]."""
-        return np.sqrt([one.moments[1] for one in self.maps])
+    def moments(self) -> FloatArray:
+        """(2, K) E[Q]: how far the mean is moved, in σ; and Var[Q], the factor on σ²."""
+        return np.array([one.moments for one in self.maps]).T
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns mean and covariance of the recalibrated distributions."""
-        mean = estimates.mean + estimates.deviation * self.shift
-        return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
+        shift, variance = self.moments
+        mean = estimates.mean + estimates.deviation * shift
+        made = estimates.rescaled(np.sqrt(variance))
+        return Estimates(mean, made.covariance, estimates.diagonal)
 
     def marginals(self, estimates: Estimates) -> QuantileMarginals:
         """The recalibrated distributions themselves."""
@@ -319,19 +327,3 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
         tuple(one.below for one in maps),
         tuple(one.above for one in maps),
     )
-
-
-def _check_pieces(one: QuantileMap) -> None:
-    """Raises InvalidRecalibrator where knots make no slope to reckon with."""
-    for before, after in pairwise(one.normal):
-        if after - before < _NEAREST_NORMAL:
-            raise InvalidRecalibrator(
-                f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} apart; "
-                "leave one of them out"
-            )
-    # Knots are rounded, so that a fit may be short of the least by as much.
-    if one.slopes.min() < LEAST_SLOPE / 2:
-        raise InvalidRecalibrator(
-            f"'error' rises by {one.slopes.min():g} per unit of 'normal' between two knots: "
-            f"it must rise by {LEAST_SLOPE} at the least, or the density has no bounds"
-        )

@@ -18,7 +18,7 @@ go on; a fit is the value after it has followed all tracks of some rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp, inf
@@ -30,7 +30,7 @@ from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
-from monitor.frames.space import BoolArray, FloatArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import Factors, Moments, Recalibrator, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
@@ -180,15 +180,20 @@ class CovarianceScaling(Scaled):
         return covariance
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
-        covariance = estimates.covariance
         if self.full_input is FullInput.SCALE:
             return estimates.rescaled(np.array(self.scale)).covariance
-        order = np.array(self.order)
-        factor = np.linalg.cholesky(covariance[:, order[:, None], order])
+        factor = np.linalg.cholesky(permuted(estimates.covariance, self.order))
         whitened = factor @ np.array(self.whitened) @ factor.transpose(0, 2, 1)
-        result = np.empty_like(covariance)
-        result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
-        return result
+        symmetric = 0.5 * (whitened + whitened.transpose(0, 2, 1))
+        return permuted(symmetric, np.argsort(self.order))
+
+
+def permuted(covariance: FloatArray, order: Sequence[int] | IntArray) -> FloatArray:
+    """Puts rows and columns of covariances (n, K, K) into another order."""
+    places = np.asarray(order)
+    if np.array_equal(places, np.arange(places.size)):
+        return covariance
+    return covariance[:, places[:, None], places]
 
 
 def by_form(

@@ -253,11 +253,8 @@ class Selection(Promoted):
 
     def of(self, chain: Chain) -> Recalibrator:
         """Finds the recalibrator that serves a slice: of the first name that has one."""
-        for name in chain:
-            found = self.by_slice.get(name)
-            if found is not None:
-                return found
-        return self.fallback
+        served = (self.by_slice[name] for name in chain if name in self.by_slice)
+        return next(served, self.fallback)
 
     def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
         """Divides n ≥ 1 rows among the recalibrators; slices (n,) index into chains."""

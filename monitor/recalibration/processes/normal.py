@@ -42,7 +42,7 @@ from monitor.recalibration.recalibrator import (
     UnfitData,
     as_matrix,
 )
-from monitor.recalibration.scaling import by_form
+from monitor.recalibration.scaling import by_form, permuted
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,29 +387,18 @@ class GpNormalMultivariate(Recalibrator):
         if self.variances is None:
             return estimates.rescaled(np.array(self.scale)).covariance
         deviation = estimates.deviation.T[np.array(self.order)]
-        factor = deviation[:, None] * self.variances.factor(estimates)
-        return self._assembled(factor)
+        return self._assembled(deviation[:, None] * self.variances.factor(estimates))
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
         if self.covariances is None:
             return estimates.rescaled(np.array(self.scale)).covariance
-        own = lower_factor(_permuted(estimates.covariance, self.order))
-        factor = lower_product(own, self.covariances.factor(estimates))
-        return self._assembled(factor)
+        own = lower_factor(permuted(estimates.covariance, self.order))
+        return self._assembled(lower_product(own, self.covariances.factor(estimates)))
 
     def _assembled(self, factor: FloatArray) -> FloatArray:
         made = squared(factor)
         keep_definite(made, factor)
-        back = np.argsort(self.order)
-        return _permuted(made, tuple(back.tolist()))
-
-
-def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
-    """Puts rows and columns into another order."""
-    if order == tuple(range(len(order))):
-        return covariance
-    places = np.array(order)
-    return covariance[:, places[:, None], places]
+        return permuted(made, np.argsort(self.order))
 
 
 def fit_gp_normal_multivariate(rows: FitRows, inducing: int = INDUCING) -> GpNormalMultivariate:
@@ -440,7 +429,7 @@ def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
         u = np.ascontiguousarray((rows.error[:, order] / deviation).T)
         log_unit = np.log(deviation).T
     else:
-        factor = lower_factor(rows.estimates.covariance[:, order[:, None], order])
+        factor = lower_factor(permuted(rows.estimates.covariance, order))
         u = whiten(factor, rows.error[:, order])
         log_unit = np.log(factor[np.arange(k), np.arange(k)])
     moment = u @ u.T / rows.n

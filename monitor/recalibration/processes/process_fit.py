@@ -15,6 +15,7 @@ input that says nothing. Serving does not need this file.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,14 +194,12 @@ def optimise(
         return None
     for _ in range(STEPS):
         target = _target(design, posterior, best, centre)
-        share, found = 1.0, None
-        for _ in range(HALVINGS):
-            moved = posterior.moved(share, target)
+        for halvings in range(HALVINGS):
+            moved = posterior.moved(0.5**halvings, target)
             found = bound(likelihood, weight, design, moved)
             if found is not None and found.value > best.value:
                 break
-            share, found = 0.5 * share, None
-        if found is None:
+        else:
             break
         gain = found.value - best.value
         posterior, best = moved, found
@@ -272,11 +271,9 @@ def _solved(hessian: FloatArray, gradient: FloatArray) -> FloatArray:
     for ridge in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):
         raised = 0.5 * (hessian + hessian.T)
         raised[step, step] += ridge * raised[step, step].max()
-        try:
+        with suppress(LinAlgError):
             solved: FloatArray = cho_solve(cho_factor(raised, lower=True), gradient)
-        except LinAlgError:
-            continue
-        return solved
+            return solved
     return np.zeros_like(gradient)
 
 

@@ -474,7 +474,16 @@ class LatentStack(Documented):
 
     def __post_init__(self) -> None:
         for i, process in enumerate(self.processes):
-            _check_points(i, process)
+            count = len(process.inputs)
+            if process.inducing and count != process.width:
+                raise InvalidRecalibrator(
+                    f"'processes[{i}]' has {count} features in 'inputs' and points of "
+                    f"{process.width} in 'inducing': there must be as many"
+                )
+            if not all(np.isfinite(part).all() for part in process.weights):
+                raise InvalidRecalibrator(
+                    f"'inducing' and 'scale' of 'processes[{i}]' make a singular kernel matrix"
+                )
         outputs = sum(process.outputs for process in self.processes)
         self.check_entries(("low", "high"), outputs, "processes")
         for a, b in zip(self.low, self.high, strict=True):
@@ -551,20 +560,6 @@ class LatentStack(Documented):
     @cached_property
     def _together(self) -> _Together:
         return _Together(self.processes)
-
-
-def _check_points(i: int, process: SparseProcess) -> None:
-    """Raises InvalidRecalibrator where the inputs do not make points of the process."""
-    count = len(process.inputs)
-    if process.inducing and count != process.width:
-        raise InvalidRecalibrator(
-            f"'processes[{i}]' has {count} features in 'inputs' and points of {process.width} "
-            "in 'inducing': there must be as many"
-        )
-    if not all(np.isfinite(part).all() for part in process.weights):
-        raise InvalidRecalibrator(
-            f"'inducing' and 'scale' of 'processes[{i}]' make a singular kernel matrix"
-        )
 
 
 class _Together:
