@@ -18,7 +18,7 @@ from monitor.frames.space import IntArray
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes import beta, cauchy, normal
+from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
 from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
@@ -253,7 +253,7 @@ FITTINGS: Mapping[str, Fitting] = {
     quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),
     normal.GpNormal.method: Fitting(normal.fit_gp_normal, "inducing"),
     normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
-    beta.GpBeta.method: Fitting(beta.fit_gp_beta, "inducing"),
+    beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
 }
 

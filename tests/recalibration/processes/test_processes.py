@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.recalibration.processes.beta_map import BetaErrors, BetaLine, beta_likelihood
+from monitor.recalibration.processes.beta import BetaLine
+from monitor.recalibration.processes.beta_fit import BetaErrors, beta_likelihood
 from monitor.recalibration.processes.cauchy import cauchy_likelihood
 from monitor.recalibration.processes.normal import NormalLikelihood, TriangularRow
 from monitor.recalibration.processes.process_fit import (
