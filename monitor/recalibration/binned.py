@@ -157,16 +157,13 @@ class HistogramBinning(Recalibrator):
 
     @cached_property
     def _bins(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
-        return tuple(
-            (np.array(e), np.array(v)) for e, v in zip(self.edges, self.factors, strict=True)
-        )
+        return tuple(zip(map(np.array, self.edges), map(np.array, self.factors), strict=True))
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Scales every dimension by its own bin; correlations stay."""
-        deviation = _deviations(estimates)
-        factor = np.empty_like(deviation)
-        for i, (edges, factors) in enumerate(self._bins):
-            factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
+        factor = _deviations(estimates)
+        for row, (edges, factors) in zip(factor, self._bins, strict=True):
+            row[:] = factors[edges.searchsorted(row, side="right")]
         return estimates.rescaled(factor.T)
 
 

@@ -25,6 +25,7 @@ from monitor.recalibration.class_probabilities import (
     as_columns,
     averaged_loss,
 )
+from monitor.recalibration.fit_rows import descend
 from monitor.recalibration.recalibrator import UnfitData, as_matrix
 
 # No temperature that is fitted is beyond these.
@@ -352,7 +353,11 @@ def fit_family(family: Family, rows: ClassRows) -> FloatArray:
             simulated sets of one temperature was given more
     raises  UnfitData with too few rows or tracks to leave a part out
     """
-    chosen = _chosen(_held_out_losses(family, rows), rows.weight)
+    losses = _held_out_losses(family, rows)
+    excess = np.array(losses) - min(losses, key=lambda loss: float(loss.mean()))
+    doubt = DOUBT * excess.std(axis=1) / np.sqrt(rows.n * rows.weight)
+    # The first that does not lose to the best by more than chance.
+    chosen = int(np.flatnonzero(excess.mean(axis=1) <= doubt)[0])
     parameters = np.zeros(len(family.bounds))
     for decay in DECAYS[:chosen]:
         parameters = _descend(family, rows, decay, parameters)
@@ -391,17 +396,7 @@ def _losses(
     return loss
 
 
-def _chosen(losses: list[FloatArray], weight: float) -> int:
-    """Number of the first candidate that does not lose to the best by more than chance."""
-    excess = np.array(losses) - min(losses, key=lambda loss: float(loss.mean()))
-    doubt = DOUBT * excess.std(axis=1) / np.sqrt(excess.shape[1] * weight)
-    return int(np.flatnonzero(excess.mean(axis=1) <= doubt)[0])
-
-
 def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -> FloatArray:
-    # Half a second to import, and only a fit needs it.
-    from scipy.optimize import minimize
-
     columns, label, n = rows.columns, rows.label, rows.n
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
@@ -410,12 +405,5 @@ def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -
         value = float(loss.sum()) + 0.5 * decay * float(parameters @ parameters)
         return value / n, (slope + decay * parameters) / n
 
-    found = minimize(
-        objective,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=family.bounds,
-        options={"maxiter": 100, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-6},
-    )
-    return np.asarray(found.x, np.float64)
+    options = {"maxiter": 100, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-6}
+    return descend(objective, start, family.bounds, options)

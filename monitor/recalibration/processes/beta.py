@@ -256,15 +256,11 @@ def quantile_table(
     returns  T functions: quantiles in deviations of the Gaussian that is mapped
     """
     odds = log_odds(np.array(tau))[:, None]
+    dimensions = list(zip(lines, ranges, strict=True))
     for intervals in _INTERVAL_COUNTS:
-        cubics = [
-            _cubic(line, *ends, odds, intervals) for line, ends in zip(lines, ranges, strict=True)
-        ]
-        gaps = [
-            _gap(line, *ends, odds, cubic)
-            for line, ends, cubic in zip(lines, ranges, cubics, strict=True)
-        ]
-        if max(gaps) <= _CLOSE:
+        cubics = [_cubic(line, *ends, odds, intervals) for line, ends in dimensions]
+        tabulated = zip(dimensions, cubics, strict=True)
+        if all(_gap(line, *ends, odds, cubic) <= _CLOSE for (line, ends), cubic in tabulated):
             break
     return CubicTable.of(ranges, cubics)
 

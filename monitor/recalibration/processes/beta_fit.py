@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 from scipy.special import log_ndtr, ndtri
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.fit_rows import FitRows, descend, prepared
 from monitor.recalibration.processes.beta import BOUNDS, BetaLine, GpBeta, hazard
 from monitor.recalibration.processes.process_fit import (
     BINS,
@@ -195,9 +195,6 @@ def refined(
     latent        mean and variance (1, n) of Gaussian latent values; None: there are none
     factor_moves  whether the factor is fitted too
     """
-    # Half a second to import, and only a fit needs it.
-    from scipy.optimize import minimize
-
     nodes = np.zeros((1, errors.normalised.size))
     if latent:
         nodes = latent_nodes(latent[0][0], latent[1][0])
@@ -206,7 +203,6 @@ def refined(
     scale = np.array([np.inf, *PRIOR, *PRIOR])[:moving]
 
     def loss(packed: FloatArray) -> tuple[float, FloatArray]:
-
         moved = beta_likelihood(errors, float(np.exp(packed[0])), _line(packed))
         value, by_map = moved.expected_by_map(nodes)
         prior = packed / scale
@@ -216,16 +212,9 @@ def refined(
     first = float(np.log(factor))
     start = np.array([first, *line.base, *line.loading])[:moving]
     room = FURTHEST_FACTOR if factor_moves else 0.0
-    bounds = [(first - room, first + room)]
-    bounds += [(-limit, limit) for limit in (*BOUNDS, *BOUNDS)]
-    found = minimize(
-        loss,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds[:moving],
-        options={"maxiter": 100, "ftol": LEAST_LINE_GAIN / max(1.0, abs(loss(start)[0]))},
-    ).x
+    bounds = [(first - room, first + room), *((-limit, limit) for limit in (*BOUNDS, *BOUNDS))]
+    options = {"maxiter": 100, "ftol": LEAST_LINE_GAIN / max(1.0, abs(loss(start)[0]))}
+    found = descend(loss, start, np.array(bounds[:moving]), options)
     length = float(np.linalg.norm(found[4:]))
     found[4:] /= length if length > 0 else 1.0
     return float(np.exp(found[0])), _line(found)

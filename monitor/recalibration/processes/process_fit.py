@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fit_rows import FitRows, descend
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     Feature,
@@ -417,9 +417,6 @@ class Search:
 
     def run(self) -> None:
         """Climbs; the value stays −∞ where not even the start has a bound."""
-        # Half a second to import, and only a fit needs it.
-        from scipy.optimize import minimize
-
         found = self.evaluated(self.place.packed)
         if found is None:
             return
@@ -444,19 +441,9 @@ class Search:
 
         outputs = self.constant.size
         bounds = np.repeat([SCALE, AMPLITUDE], [slope.size - outputs, outputs], axis=0)
-        minimize(
-            loss,
-            self.place.packed,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.log(bounds),
-            callback=accept,
-            options={
-                "maxiter": ROUNDS,
-                "ftol": share * LEAST_ROUND_GAIN / max(1.0, share * abs(self.place.value)),
-                "gtol": share * 1e-2,
-            },
-        )
+        ftol = share * LEAST_ROUND_GAIN / max(1.0, share * abs(self.place.value))
+        options = {"maxiter": ROUNDS, "ftol": ftol, "gtol": share * 1e-2}
+        descend(loss, self.place.packed, np.log(bounds), options, accept)
 
     def evaluated(self, packed: FloatArray) -> tuple[_Place, FloatArray] | None:
         """Finds the best posterior, and the slope of its bound by the vector; None without one.
