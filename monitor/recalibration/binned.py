@@ -26,7 +26,7 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator, PerDimension
 from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
 
@@ -133,7 +133,7 @@ def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class HistogramBinning(Recalibrator):
+class HistogramBinning(PerDimension):
     """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
 
     edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
@@ -149,11 +149,6 @@ class HistogramBinning(Recalibrator):
         self.check_lengths(
             "factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges"
         )
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.factors)
 
     @cached_property
     def _bins(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
@@ -180,7 +175,7 @@ def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
 
 
 @dataclass(frozen=True)
-class IsotonicStd(Recalibrator):
+class IsotonicStd(PerDimension):
     """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
 
     log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the
@@ -213,11 +208,6 @@ class IsotonicStd(Recalibrator):
                         f"'factor' makes σ {after!r} after {before!r} at the knots of 'deviation': "
                         "a recalibrated deviation must not fall where the predicted one rises"
                     )
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.factor)
 
     @cached_property
     def _lines(self) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]:

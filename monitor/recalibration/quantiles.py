@@ -32,7 +32,7 @@ from scipy.special import ndtr, ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, Recalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, PerDimension
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
@@ -246,7 +246,7 @@ def _bounded(slope: float) -> float:
 
 
 @dataclass(frozen=True)
-class IsotonicQuantiles(Recalibrator):
+class IsotonicQuantiles(PerDimension):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
 
     Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
@@ -289,11 +289,6 @@ class IsotonicQuantiles(Recalibrator):
         """Q of each dimension."""
         knots = map(np.array, self.normal), map(np.array, self.error)
         return tuple(map(QuantileMap, *knots, self.below, self.above))
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.normal)
 
     @cached_property
     def moments(self) -> FloatArray:

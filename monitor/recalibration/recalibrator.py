@@ -185,6 +185,17 @@ class Recalibrator(Documented):
         return NormalMarginals(made.mean, made.deviation)
 
 
+class PerDimension(Recalibrator):
+    """A recalibrator whose first field has an entry for each dimension."""
+
+    __slots__ = ()
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(getattr(self, fields(self)[0].name))
+
+
 @dataclass(frozen=True, slots=True)
 class Identity(Recalibrator):
     """Changes nothing: the detector's own estimates go on to the tracker."""

@@ -32,7 +32,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
-from monitor.recalibration.recalibrator import Factors, Moments, Recalibrator, UnfitData, as_matrix
+from monitor.recalibration.recalibrator import Factors, Moments, PerDimension, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
 from monitor.statistics.exact_engine import BinCut
@@ -65,18 +65,13 @@ class FullInput(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(Recalibrator):
+class Scaled(PerDimension):
     """Σ' = S Σ S with S = diag(scale).
 
     scale  K factors on σ, positive
     """
 
     scale: Factors
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Scales every dimension by itself; correlations stay."""

@@ -36,7 +36,7 @@ from monitor.recalibration.recalibrator import (
     Factors,
     InvalidRecalibrator,
     Output,
-    Recalibrator,
+    PerDimension,
 )
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
@@ -337,7 +337,7 @@ def _rule() -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True)
-class GpBeta(Recalibrator):
+class GpBeta(PerDimension):
     """G = sigmoid(a log F − b log(1 − F) + c) with F = Φ((y − mean)/(factor σ)).
 
     The factor is one number a dimension: a beta map of a Gaussian far too narrow has a dip in
@@ -369,11 +369,6 @@ class GpBeta(Recalibrator):
                 )
         # Made now: the first frame must not wait for the table.
         _ = self._moments
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.factor)
 
     def apply(self, estimates: Estimates) -> Estimates:
         """The mean moved, and S Σ S: correlations stay."""

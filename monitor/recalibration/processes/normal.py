@@ -38,6 +38,7 @@ from monitor.recalibration.recalibrator import (
     Factors,
     InvalidRecalibrator,
     Moments,
+    PerDimension,
     Recalibrator,
     UnfitData,
     as_matrix,
@@ -339,7 +340,7 @@ class TriangularProcess(Documented):
 
 
 @dataclass(frozen=True)
-class GpNormalMultivariate(Recalibrator):
+class GpNormalMultivariate(PerDimension):
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
@@ -369,11 +370,6 @@ class GpNormalMultivariate(Recalibrator):
                 "'covariances' is missing"
                 + (": one dimension needs it" if self.k == 1 else ", and so is 'variances'")
             )
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Variances become full covariances where they were fitted; covariances stay so."""

@@ -577,10 +577,10 @@ class _Together:
         constant   (J, 1)
         outputs    (L,) that the latents are of, and their amplitudes there (L, 1)
         """
-        varying = [process for process in processes if process.inducing]
-        of_latents = [(process, j) for process in varying for j in range(process.outputs)]
-        features = tuple(dict.fromkeys(f for process in varying for f in process.inputs))
-        most = max((len(process.inducing) for process in varying), default=0)
+        of_outputs = [(process, j) for process in processes for j in range(process.outputs)]
+        of_latents = [(process, j) for process, j in of_outputs if process.inducing]
+        features = tuple(dict.fromkeys(f for process, _ in of_latents for f in process.inputs))
+        most = max((len(process.inducing) for process, _ in of_latents), default=0)
         latents, width = len(of_latents), len(features)
         linear, square = np.zeros((2, width, latents, most))
         offset, alpha = np.zeros((latents, most)), np.zeros((latents, most, latents))
@@ -596,9 +596,7 @@ class _Together:
         self.square = square.reshape(width, latents * most)
         self.offset, self.alpha = offset.ravel(), alpha.reshape(latents * most, latents)
         self.constant = np.concatenate([process.constant for process in processes])[:, None]
-        varies = [bool(process.inducing) for process in processes]
-        outputs = [process.outputs for process in processes]
-        self.outputs = np.flatnonzero(np.repeat(varies, outputs))
+        self.outputs = np.flatnonzero([bool(process.inducing) for process, _ in of_outputs])
         self.amplitude = np.array([process.mixing[j][j] for process, j in of_latents])[:, None]
 
     def means(self, estimates: Estimates) -> FloatArray:
