@@ -30,7 +30,7 @@ from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
 from monitor.recalibration.recalibrator import Factors, Moments, PerDimension, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
@@ -180,14 +180,14 @@ class CovarianceScaling(Scaled):
         factor = np.linalg.cholesky(permuted(estimates.covariance, self.order))
         whitened = factor @ np.array(self.whitened) @ factor.transpose(0, 2, 1)
         symmetric = 0.5 * (whitened + whitened.transpose(0, 2, 1))
-        return permuted(symmetric, np.argsort(self.order))
+        return permuted(symmetric, np.argsort(self.order).tolist())
 
 
-def permuted(covariance: FloatArray, order: Sequence[int] | IntArray) -> FloatArray:
+def permuted(covariance: FloatArray, order: Sequence[int]) -> FloatArray:
     """Puts rows and columns of covariances (n, K, K) into another order."""
-    places = np.asarray(order)
-    if np.array_equal(places, np.arange(places.size)):
+    if list(order) == sorted(order):
         return covariance
+    places = np.asarray(order)
     return covariance[:, places[:, None], places]
 
 

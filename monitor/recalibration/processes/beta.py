@@ -144,7 +144,8 @@ class BetaLine(Documented):
         """
         pairs = zip(self.base, self.loading, strict=True)
         log_a, log_b, c = (base + loading * latent for base, loading in pairs)
-        return np.exp(np.clip(log_a, -FAR, FAR)), np.exp(np.clip(log_b, -FAR, FAR)), c
+        a, b = (np.exp(np.minimum(np.maximum(log, -FAR), FAR)) for log in (log_a, log_b))
+        return a, b, c
 
     def within(self, low: float, high: float) -> tuple[float, float]:
         """[low, high] with each end moved to where all three are within BOUNDS; the base must

@@ -394,7 +394,7 @@ class GpNormalMultivariate(PerDimension):
     def _assembled(self, factor: FloatArray) -> FloatArray:
         made = squared(factor)
         keep_definite(made, factor)
-        return permuted(made, np.argsort(self.order))
+        return permuted(made, np.argsort(self.order).tolist())
 
 
 def fit_gp_normal_multivariate(rows: FitRows, inducing: int = INDUCING) -> GpNormalMultivariate:
@@ -425,7 +425,7 @@ def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
         u = np.ascontiguousarray((rows.error[:, order] / deviation).T)
         log_unit = np.log(deviation).T
     else:
-        factor = lower_factor(permuted(rows.estimates.covariance, order))
+        factor = lower_factor(permuted(rows.estimates.covariance, rows.space.order))
         u = whiten(factor, rows.error[:, order])
         log_unit = np.log(factor[np.arange(k), np.arange(k)])
     moment = u @ u.T / rows.n
