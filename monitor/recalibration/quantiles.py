@@ -316,9 +316,6 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
     maps = [fit_map(*one) for one in zip(error.T, worth, strict=True)]
-    return IsotonicQuantiles(
-        tuple(tuple(one.normal.tolist()) for one in maps),
-        tuple(tuple(one.error.tolist()) for one in maps),
-        tuple(one.below for one in maps),
-        tuple(one.above for one in maps),
-    )
+    knots = ((tuple(one.normal.tolist()), tuple(one.error.tolist())) for one in maps)
+    tails = zip(*((one.below, one.above) for one in maps), strict=True)
+    return IsotonicQuantiles(*zip(*knots, strict=True), *tails)

@@ -23,7 +23,7 @@ from annotated_types import Interval, Len
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import CountFrom1, Nanoseconds, Positive, Printable
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.statistics.measures import Marginals, NormalMarginals
 
 # JSON objects: what json.loads gives.
@@ -207,25 +207,6 @@ class Identity(Recalibrator):
         return estimates
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Division of n rows among recalibrators, at least one and none of them twice.
-
-    order   (n,) row numbers, those of one recalibrator side by side; None where one serves all
-    shares  each recalibrator, with the part of that order that it serves
-    """
-
-    order: IntArray | None
-    shares: tuple[tuple[Recalibrator, slice], ...]
-
-    def divided(self, estimates: Estimates) -> list[tuple[Recalibrator, Estimates]]:
-        """Returns each recalibrator with the estimates that it serves."""
-        if self.order is None:
-            return [(self.shares[0][0], estimates)]
-        ordered = estimates.take(self.order)
-        return [(recalibrator, ordered.take(part)) for recalibrator, part in self.shares]
-
-
 class Clock(StrEnum):
     """The column that times are of."""
 
@@ -278,45 +259,6 @@ class Basis(Documented):
             unit = " s" if self.clock is Clock.SECONDS else ""
             text += f", {self.clock} {self.first} to {self.last}{unit}"
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
-
-
-def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
-    """Returns the distributions by several recalibrators, each for the rows that it serves."""
-    found = [one.marginals(part) for one, part in shares.divided(estimates)]
-    if shares.order is None:
-        return found[0]
-    parts = (part for _, part in shares.shares)
-    return _Shared(shares.order, tuple(zip(parts, found, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Distributions of different shapes side by side.
-
-    order  (n,) row numbers, those of one recalibrator side by side
-    parts  which of them, in that order, and their distributions
-    """
-
-    order: IntArray
-    parts: tuple[tuple[slice, Marginals], ...]
-
-    def log_density(self, value: FloatArray) -> FloatArray:
-        return self._each("log_density", value)
-
-    def cumulative(self, value: FloatArray) -> FloatArray:
-        return self._each("cumulative", value)
-
-    def quantiles(self, tau: FloatArray) -> FloatArray:
-        found = [marginals.quantiles(tau) for _, marginals in self.parts]
-        values = np.empty((tau.size, self.order.size, found[0].shape[2]))
-        values[:, self.order] = np.concatenate(found, axis=1)
-        return values
-
-    def _each(self, question: str, value: FloatArray) -> FloatArray:
-        ordered, found = value[self.order], np.empty_like(value)
-        answers = [getattr(marginals, question)(ordered[part]) for part, marginals in self.parts]
-        found[self.order] = np.concatenate(answers)
-        return found
 
 
 def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:

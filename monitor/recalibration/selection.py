@@ -35,15 +35,7 @@ from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
 from monitor.recalibration.quantiles import IsotonicQuantiles
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Document,
-    Identity,
-    Output,
-    Recalibrator,
-    Shares,
-    shared_marginals,
-)
+from monitor.recalibration.recalibrator import Basis, Document, Identity, Output, Recalibrator
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
@@ -112,6 +104,85 @@ MOST_SELECTED = 4096
 Chain = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Division of n rows among recalibrators, at least one and none of them twice.
+
+    order   (n,) row numbers, those of one recalibrator side by side; None where one serves all
+    shares  each recalibrator, with the part of that order that it serves
+    """
+
+    order: IntArray | None
+    shares: tuple[tuple[Recalibrator, slice], ...]
+
+    def divided(self, estimates: Estimates) -> list[tuple[Recalibrator, Estimates]]:
+        """Returns each recalibrator with the estimates that it serves."""
+        if self.order is None:
+            return [(self.shares[0][0], estimates)]
+        ordered = estimates.take(self.order)
+        return [(recalibrator, ordered.take(part)) for recalibrator, part in self.shares]
+
+    def recalibrated(self, estimates: Estimates) -> Estimates:
+        """Recalibrates each estimate by what serves it; returns its argument if none changes any.
+
+        Raises ValueError where a recalibrator gives back others than it got.
+        """
+        parts = self.divided(estimates)
+        made = [recalibrator.apply(part) for recalibrator, part in parts]
+        for (recalibrator, part), outcome in zip(parts, made, strict=True):
+            if outcome.shapes != part.shapes:
+                # Others would be given the estimates of rows that are not theirs, without a word.
+                raise ValueError(
+                    f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
+                    "a recalibrator gives back as many estimates as it gets."
+                )
+        if self.order is None:
+            return made[0]
+        if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
+            return estimates
+        back = np.empty_like(self.order)
+        back[self.order] = np.arange(self.order.size)
+        return Estimates.joined(made).take(back)
+
+    def marginals(self, estimates: Estimates) -> Marginals:
+        """Returns the distributions by several recalibrators, each for the rows that it serves."""
+        found = [recalibrator.marginals(part) for recalibrator, part in self.divided(estimates)]
+        if self.order is None:
+            return found[0]
+        parts = (part for _, part in self.shares)
+        return _Shared(self.order, tuple(zip(parts, found, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Distributions of different shapes side by side.
+
+    order  (n,) row numbers, those of one recalibrator side by side
+    parts  which of them, in that order, and their distributions
+    """
+
+    order: IntArray
+    parts: tuple[tuple[slice, Marginals], ...]
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        return self._each("log_density", value)
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        return self._each("cumulative", value)
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        found = [marginals.quantiles(tau) for _, marginals in self.parts]
+        values = np.empty((tau.size, self.order.size, found[0].shape[2]))
+        values[:, self.order] = np.concatenate(found, axis=1)
+        return values
+
+    def _each(self, question: str, value: FloatArray) -> FloatArray:
+        ordered, found = value[self.order], np.empty_like(value)
+        answers = [getattr(marginals, question)(ordered[part]) for part, marginals in self.parts]
+        found[self.order] = np.concatenate(answers)
+        return found
+
+
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
     """Divides rows among recalibrators. Only slices that a row is in are asked for.
 
@@ -136,29 +207,6 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
     parts = map(slice, [0, *ends], ends)
     order = np.argsort(number_by_row, kind="stable")
     return Shares(order, tuple(zip(chosen, parts, strict=True)))
-
-
-def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
-    """Recalibrates each estimate by what serves it; returns its argument if none changes any.
-
-    Raises ValueError where a recalibrator gives back others than it got.
-    """
-    parts = shares.divided(estimates)
-    made = [recalibrator.apply(part) for recalibrator, part in parts]
-    for (recalibrator, part), outcome in zip(parts, made, strict=True):
-        if outcome.shapes != part.shapes:
-            # Others would be given the estimates of rows that are not theirs, without a word.
-            raise ValueError(
-                f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
-                "a recalibrator gives back as many estimates as it gets."
-            )
-    if shares.order is None:
-        return made[0]
-    if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
-        return estimates
-    back = np.empty_like(shares.order)
-    back[shares.order] = np.arange(shares.order.size)
-    return Estimates.joined(made).take(back)
 
 
 def described(
@@ -269,13 +317,13 @@ class Selection(Promoted):
             return self.fallback.apply(estimates)
         if slices.size == 0:
             return estimates
-        return recalibrated(estimates, self.shares(slices, chains))
+        return self.shares(slices, chains).recalibrated(estimates)
 
     def marginals(
         self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]
     ) -> Marginals:
         """Returns the distributions of n ≥ 1 estimates by dimension, Gaussian or not."""
-        return shared_marginals(estimates, self.shares(slices, chains))
+        return self.shares(slices, chains).marginals(estimates)
 
     @cached_property
     def outputs(self) -> frozenset[Output]:

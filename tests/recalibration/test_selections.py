@@ -23,7 +23,7 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, Selection, recalibrated, share_out
+from monitor.recalibration.selection import IDENTITY, Selection, share_out
 from tests import laws
 
 NAN, INF = float("nan"), float("inf")
@@ -114,7 +114,7 @@ def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
     served = np.concatenate([rows[part] for _, part in shares.shares])
     assert sorted(served.tolist()) == list(range(n))
     sent = Estimates(np.arange(n, dtype=float)[:, None], np.ones((n, 1, 1)), np.ones(n, bool))
-    made = recalibrated(sent, shares)
+    made = shares.recalibrated(sent)
     assert made.mean.tolist() == sent.mean.tolist()
     assert made.covariance[:, 0, 0].tolist() == [float(1 + i % models) ** 2 for i in slices]
 
