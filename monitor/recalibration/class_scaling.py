@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Interval, Len
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray
 from monitor.recalibration.class_probabilities import (
     LARGEST,
     ClassRecalibrator,
@@ -299,22 +299,21 @@ class NetworkFamily:
         return (columns - self.centre) / self.spread
 
 
-def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
+def fit_auxiliary_scaling(rows: ClassRows) -> AuxiliaryScaling:
     """Fits the network of least loss, with decay towards vector scaling; see fit_family.
 
     Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
     is pulled to temperature scaling, it is that as long as the rows do not speak against it.
 
-    seed    of the weights it begins with
-    raises  UnfitData where the temperature is not determined, with rows of a single class, and
-            with too few to leave some out
+    Raises UnfitData where the temperature is not determined, with rows of a single class, and
+    with too few to leave some out.
     """
     vector = fit_vector_scaling(rows)
     ordered = rows.ordered()
     columns, classes = ordered.columns, rows.classes
     units = min(classes, _MOST_HIDDEN)
     # What goes into a hidden unit then varies about as much as a class does.
-    drawn = np.random.default_rng(seed).normal(0.0, 1 / np.sqrt(classes), (units, classes))
+    drawn = np.random.default_rng(0).normal(0.0, 1 / np.sqrt(classes), (units, classes))
     family = NetworkFamily(
         weight=np.array(vector.weight)[:, None],
         bias=np.array(vector.bias)[:, None],
@@ -374,26 +373,24 @@ def _held_out_losses(family: Family, rows: ClassRows) -> list[FloatArray]:
         )
     inside = [rows.take(np.flatnonzero(fold != part)) for part in range(FOLDS)]
     outside = [np.flatnonzero(fold == part) for part in range(FOLDS)]
+
+    def left_out(found: list[FloatArray]) -> FloatArray:
+        loss = np.empty(rows.n)
+        for part, parameters in zip(outside, found, strict=True):
+            some = rows.take(part)
+            loss[part], _ = averaged_loss(family.scores(parameters, some.columns), some.label)
+        return loss
+
     found = [np.zeros(len(family.bounds))] * FOLDS
-    losses = [_losses(family, rows, outside, found)]
+    losses = [left_out(found)]
     for decay in DECAYS:
         found = [
             _descend(family, part, decay, start) for part, start in zip(inside, found, strict=True)
         ]
-        losses.append(_losses(family, rows, outside, found))
+        losses.append(left_out(found))
         if np.argmin([loss.mean() for loss in losses]) < len(losses) - 2:
             break
     return losses
-
-
-def _losses(
-    family: Family, rows: ClassRows, parts: list[IntArray], found: list[FloatArray]
-) -> FloatArray:
-    loss = np.empty(rows.n)
-    for part, parameters in zip(parts, found, strict=True):
-        some = rows.take(part)
-        loss[part], _ = averaged_loss(family.scores(parameters, some.columns), some.label)
-    return loss
 
 
 def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -> FloatArray:

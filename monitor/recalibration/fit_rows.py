@@ -89,22 +89,14 @@ class FitRows(Columns):
     def _normalised(self) -> FloatArray:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
 
-    def check(self) -> None:
-        """Raises UnfitData without rows, or where a dimension has no error at all."""
-        check_errors(self.space, self.n, (self.error != 0).any(axis=0))
-
 
 def prepared(rows: FitRows) -> FitRows:
-    """Checks rows as every fit does, and brings them into one order.
+    """Checks rows as every fit does, and sorts them by their values alone; equal ones may change
+    places.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    return in_one_order(rows)
-
-
-def in_one_order(rows: FitRows) -> FitRows:
-    """Sorts rows by their values alone; equal rows may change places."""
+    check_errors(rows.space, rows.n, (rows.error != 0).any(axis=0))
     sent = rows.estimates
     columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
     return rows.take(np.lexsort(np.concatenate(columns)))

@@ -111,11 +111,10 @@ def fit_rejection(
     kept = np.cumsum(ranked.n)
     n = weight * kept.astype(np.float64)
     total, squares = np.cumsum(ranked.error, axis=0).T
-    upper = (
-        _share_at_most(weight * total, n)
-        if share
-        else _mean_at_most(total / kept, squares / kept, n)
-    )
+    if share:
+        upper = _share_at_most(weight * total, n)
+    else:
+        upper = _mean_at_most(total / kept, squares / kept, n)
     if not np.isfinite(upper).any():
         raise UnfitData(
             f"{score.size} rows are fewer than {FEWEST} independent rows: their mean error is not "

@@ -31,7 +31,7 @@ from scipy.special import gammainc
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray
-from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
+from monitor.recalibration.fit_rows import FitRows, check_errors, numbered_objects, prepared
 from monitor.recalibration.recalibrator import Factors, Moments, PerDimension, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
@@ -476,7 +476,7 @@ def fit_adaptive_scaling(
     raises  UnfitData without rows or times, where a dimension has no error, and unless the time
             constant exceeds the delay
     """
-    rows.check()
+    rows = prepared(rows)
     time_s, delay_s = rows.time_s, rows.delay_s
     if time_s is None or not np.isfinite(time_s).all():
         raise UnfitData(
@@ -508,8 +508,9 @@ def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, Floa
 
     A car that stands beside the road for minutes is one track: within it too, what is older than
     its end by a time constant counts for 1/e. A row without a track is one of its own.
+
+    rows  as `prepared` sorts them
     """
-    rows = in_one_order(rows)
     rows = rows.take(np.argsort(np.asarray(rows.time_s), kind="stable"))
     time_s = np.asarray(rows.time_s)
     index, tracks = numbered_objects(rows.track)

@@ -197,7 +197,7 @@ def refined(
     """
     nodes = np.zeros((1, errors.normalised.size))
     if latent:
-        nodes = latent_nodes(latent[0][0], latent[1][0])
+        nodes = latent_nodes(*(moment[0] for moment in latent))
     # Entries: log factor, base, loading.
     moving = 7 if latent else 4
     scale = np.array([np.inf, *PRIOR, *PRIOR])[:moving]

@@ -317,7 +317,7 @@ def fit_process(
 ) -> tuple[SparseProcess, float]:
     """Fits the process of the largest bound weight Σ E_q[log p] − KL, in nats; returns both.
 
-    Deterministic. The bits depend on the order of the rows: see in_one_order.
+    Deterministic. The bits depend on the order of the rows: see `prepared`.
 
     likelihood  of n rows
     points      (n, D) standardised features; without features, or where all points are equal,
@@ -544,7 +544,7 @@ def choose_inputs(
     Greedy, from no input at all: what is constant stays so.
 
     likelihood  of the same rows in the same order: for equal bits whatever the order of the
-                rows, bring them into one order first (in_one_order)
+                rows, bring them into one order first (`prepared`)
     weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """
