@@ -97,9 +97,9 @@ def fit_rejection(
             is of any. Rows count for what they are worth by the design effect of the loss
     source  upper end of a share: Clopper & Pearson 1934; of another mean: Student's t
     raises  UnfitData where no threshold does, saying what is reached; without rows, and where
-            scores or the target make no sense
+            scores, losses or the target make no sense
     """
-    _check(score, target, by)
+    _check(score, loss, target, by)
     share = by is RejectedBy.ENTROPY
     bound = target if share else target * target
     # Sums over ties must not depend on the order of the rows.
@@ -158,12 +158,12 @@ def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatA
     return upper
 
 
-def _check(score: FloatArray, target: float, by: RejectedBy) -> None:
+def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
     if score.size == 0:
         raise UnfitData("no threshold can be fitted on 0 rows: widen the selection of rows.")
-    if not np.isfinite(score).all():
-        raise UnfitData("scores must be finite: leave out rows.")
-    largest, give = _LARGEST, "an RMSE above 0"
+    if not (np.isfinite(score).all() and np.isfinite(loss).all()):
+        raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
+    largest, give = _LARGEST, "an RMSE above 0, and squared errors as losses"
     if by is RejectedBy.ENTROPY:
         largest, give = 1.0, "a share above 0 and below 1"
     if not 0 < target < largest:
