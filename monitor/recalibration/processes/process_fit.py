@@ -15,7 +15,6 @@ input that says nothing. Serving does not need this file.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,12 +49,15 @@ FURTHEST = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The n points of a fit, and the inducing points.
+    """The n points of a fit with the likelihood of their errors, and the inducing points.
 
+    weight    in (0, 1], what each is worth
     blocks    (B, ROWS, D), zeros behind the last
     inducing  (M, D)
     """
 
+    likelihood: LatentLikelihood
+    weight: float
     n: int
     blocks: FloatArray
     inducing: FloatArray
@@ -144,9 +146,7 @@ def design_of(scales: FloatArray, amplitude: FloatArray, points: Points) -> Desi
     return Design(points, root, inverse, cross, basis, residual, amplitude[:, None, None])
 
 
-def bound(
-    likelihood: LatentLikelihood, weight: float, design: Design, posterior: Posterior
-) -> Bound | None:
+def bound(design: Design, posterior: Posterior) -> Bound | None:
     """Evaluates the bound; None without a positive definite precision and a finite likelihood."""
     try:
         root = np.linalg.cholesky(posterior.precision)
@@ -163,14 +163,14 @@ def bound(
     mean = design.amplitude * latent_mean + posterior.constant[:, None, None]
     variance = np.square(design.amplitude) * latent_variance
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = likelihood.expected(points.in_line(mean), points.in_line(variance))
-        value = weight * float(expected.value.sum()) - divergence
+        expected = points.likelihood.expected(points.in_line(mean), points.in_line(variance))
+        value = points.weight * float(expected.value.sum()) - divergence
     if not np.isfinite(value):
         return None
     return Bound(
         value,
-        points.in_blocks(weight * expected.by_mean),
-        points.in_blocks(weight * expected.by_variance),
+        points.in_blocks(points.weight * expected.by_mean),
+        points.in_blocks(points.weight * expected.by_variance),
         latent_mean,
         latent_variance,
         inverse.swapaxes(1, 2) @ inverse,
@@ -178,25 +178,21 @@ def bound(
 
 
 def optimise(
-    likelihood: LatentLikelihood,
-    weight: float,
-    design: Design,
-    start: Posterior,
-    centre: FloatArray,
+    design: Design, start: Posterior, centre: FloatArray
 ) -> tuple[Posterior, Bound] | None:
     """Finds the posterior of the largest bound, from a start; None where even that has none.
 
     centre  (J,) that the constants stay within FURTHEST of
     """
     posterior = start
-    best = bound(likelihood, weight, design, posterior)
+    best = bound(design, posterior)
     if best is None:
         return None
     for _ in range(STEPS):
         target = _target(design, posterior, best, centre)
         for halvings in range(HALVINGS):
             moved = posterior.moved(0.5**halvings, target)
-            found = bound(likelihood, weight, design, moved)
+            found = bound(design, moved)
             if found is not None and found.value > best.value:
                 break
         else:
@@ -271,9 +267,11 @@ def _solved(hessian: FloatArray, gradient: FloatArray) -> FloatArray:
     for ridge in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):
         raised = 0.5 * (hessian + hessian.T)
         raised[step, step] += ridge * raised[step, step].max()
-        with suppress(LinAlgError):
+        try:
             solved: FloatArray = cho_solve(cho_factor(raised, lower=True), gradient)
-            return solved
+        except LinAlgError:
+            continue
+        return solved
     return np.zeros_like(gradient)
 
 
@@ -401,8 +399,8 @@ class Search:
         inducing: int,
     ) -> None:
         centres = inducing_points(points, inducing)
-        self.likelihood, self.constant, self.weight = likelihood, constant, weight
-        self.points = Points(points.shape[0], in_blocks(points, ROWS), centres)
+        self.constant, blocks = constant, in_blocks(points, ROWS)
+        self.points = Points(likelihood, weight, points.shape[0], blocks, centres)
         outputs, (size, width) = self.constant.size, centres.shape
         start = np.log(np.repeat([START_SCALE, START_AMPLITUDE], [outputs * width, outputs]))
         before = Posterior(
@@ -454,7 +452,7 @@ class Search:
         scales, amplitude = self.unpacked(packed)
         design = design_of(scales, amplitude, self.points)
         start = self.carried(scales, amplitude)
-        outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
+        outcome = optimise(design, start, self.constant)
         if outcome is None:
             return None
         posterior, bound = outcome

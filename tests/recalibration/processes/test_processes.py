@@ -333,7 +333,7 @@ def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
 def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     points, likelihood = factors(2, 300, 2)
     search = Search(likelihood, likelihood.start, points, 1.0, 6)
-    seen = Points(300, in_blocks(points, ROWS), points[:6])
+    seen = Points(likelihood, 0.7, 300, in_blocks(points, ROWS), points[:6])
     random = np.random.default_rng(3)
     start = search.place.packed
     packed = start + 0.2 * random.normal(size=start.size)
@@ -344,7 +344,7 @@ def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     def at(packed):
         scales, amplitude = search.unpacked(packed)
         design = design_of(scales, amplitude, seen)
-        return scales, design, bound(likelihood, 0.7, design, posterior)
+        return scales, design, bound(design, posterior)
 
     scales, design, found = at(packed)
     slope = hyper_slope(scales, design, posterior, found)
