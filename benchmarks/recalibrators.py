@@ -21,10 +21,9 @@ from monitor.frames.cholesky import factorise, log_determinant, whiten
 from monitor.frames.detections import Estimates
 from monitor.frames.space import IntArray, plain_space
 from monitor.recalibration.class_probabilities import ClassRows, from_probabilities
-from monitor.recalibration.class_selection import CLASS_FITS
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.recalibrator import Output, Recalibrator, marginals_of
+from monitor.recalibration.fitting import CLASS_FITS, FITTINGS, FitOptions
+from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.statistics.class_evaluation import evaluate_class_rows
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.measures import TAU, NormalMarginals
@@ -60,7 +59,7 @@ def fitted(method: str, rows: FitRows) -> tuple[Recalibrator, float]:
 def marginal_nll(recalibrator: Recalibrator, rows: FitRows) -> float:
     """Scores each dimension under the method's own distribution, mean over dimensions."""
     truth = rows.estimates.mean + rows.error
-    return float(-marginals_of(recalibrator, rows.estimates).log_density(truth).mean())
+    return float(-recalibrator.marginals(rows.estimates).log_density(truth).mean())
 
 
 def joint_nll(recalibrator: Recalibrator, rows: FitRows) -> float:
@@ -82,7 +81,7 @@ def nll_above_truth(recalibrator: Recalibrator, rows: FitRows) -> float:
 def own_qce(recalibrator: Recalibrator, rows: FitRows) -> float:
     """Scores the method's own central τ intervals: |share within − τ|, mean over τ."""
     truth = rows.estimates.mean + rows.error
-    inside = np.abs(2 * marginals_of(recalibrator, rows.estimates).cumulative(truth) - 1)
+    inside = np.abs(2 * recalibrator.marginals(rows.estimates).cumulative(truth) - 1)
     covered = (inside[:, :, None] <= TAU).mean(axis=0)
     return float(np.abs(covered - TAU).mean())
 

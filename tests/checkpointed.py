@@ -11,7 +11,7 @@ from typing import Any, cast
 from monitor.pipeline.checkpoints import Checkpoints
 from monitor.pipeline.promotions import Promotions
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.selection import AnySelection, ClassSelection
 from monitor.store.files import Claim
 from monitor.store.journal import Journal
 from monitor.store.previous import PreviousPaths

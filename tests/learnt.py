@@ -15,9 +15,8 @@ from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import Happened, Record, SliceFitted
 from monitor.promotion.tracks import WholeTrack
-from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import AnySelection, Selection
 from monitor.statistics.observations import finished
 from tests.journals import unkept
 from tests.promotion.owned_registers import scaled

@@ -14,9 +14,8 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.class_selection import ClassSelection
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.selection import IDENTITY
+from monitor.recalibration.selection import IDENTITY, ClassSelection
 from monitor.statistics.class_evaluation import read_classes
 from monitor.statistics.class_statistics import ClassStatistics, observe_classes
 from monitor.statistics.observations import finished

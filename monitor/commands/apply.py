@@ -27,7 +27,6 @@ from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
-from monitor.recalibration.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
@@ -37,7 +36,7 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
-from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration.selection import AnySelection, Chain, ClassSelection, Selection
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes

@@ -51,8 +51,7 @@ from monitor.commands.recordings import (
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.class_selection import AnySelection, ClassSelection
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     ClassEvaluation,

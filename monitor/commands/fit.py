@@ -52,14 +52,9 @@ from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
-from monitor.recalibration.class_selection import (
-    CLASS_FITS,
-    CLASS_METHODS,
-    AnySelection,
-    ClassSelection,
-)
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
+    CLASS_FITS,
     FITTINGS,
     WHOLE,
     FitOptions,
@@ -92,7 +87,7 @@ from monitor.recalibration.scaling import (
     Prior,
     VarianceScaling,
 )
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, Recording, Source
 

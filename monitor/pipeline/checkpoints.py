@@ -36,9 +36,8 @@ from monitor.pipeline.restart import (
     with_tracks,
 )
 from monitor.promotion.records import Record
-from monitor.recalibration.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import IDENTITY
+from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, AnySelection
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.observations import finished
 from monitor.store.documents import (

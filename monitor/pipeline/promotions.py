@@ -27,9 +27,8 @@ from monitor.promotion.records import (
     TrialState,
     stepped,
 )
-from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration.selection import AnySelection, Chain, Selection
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import KnownRecalibrator
 from monitor.recalibration.class_probabilities import from_probabilities
-from monitor.recalibration.class_selection import CLASS_IDENTITY, AnySelection, ClassSelection
 from monitor.recalibration.recalibrator import (
     Identity,
     InvalidRecalibrator,
@@ -38,7 +37,14 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
-from monitor.recalibration.selection import IDENTITY, Chain, Selection
+from monitor.recalibration.selection import (
+    CLASS_IDENTITY,
+    IDENTITY,
+    AnySelection,
+    Chain,
+    ClassSelection,
+    Selection,
+)
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.measures import Marginals, NormalMarginals
 from monitor.store.documents import any_selection_from_json

@@ -28,8 +28,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Record
-from monitor.recalibration.class_selection import AnySelection, ClassSelection
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, ClusterState
 from monitor.statistics.observations import finished
 from monitor.store.documents import Codec, ConfiguredVersions, RegisterState

@@ -11,10 +11,9 @@ from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
 from monitor.frames.slices import RangeBuckets
-from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
-from monitor.recalibration.selection import IDENTITY, Chain, Selection
+from monitor.recalibration.selection import IDENTITY, AnySelection, Chain, Selection
 
 
 class Verdict(StrEnum):

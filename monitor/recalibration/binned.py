@@ -26,12 +26,7 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import (
-    FittedMethod,
-    InvalidRecalibrator,
-    check_ascending,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import InvalidRecalibrator, PerDimension
 from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
 
@@ -138,7 +133,7 @@ def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class HistogramBinning(FittedMethod):
+class HistogramBinning(PerDimension):
     """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
 
     edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
@@ -150,26 +145,20 @@ class HistogramBinning(FittedMethod):
     method: ClassVar[str] = "histogram-binning"
 
     def __post_init__(self) -> None:
-        check_ascending("edges", self.edges)
-        check_lengths("factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges")
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.factors)
+        self.check_ascending("edges")
+        self.check_lengths(
+            "factors", self.factors, [len(curve) + 1 for curve in self.edges], "edges"
+        )
 
     @cached_property
     def _bins(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
-        return tuple(
-            (np.array(e), np.array(v)) for e, v in zip(self.edges, self.factors, strict=True)
-        )
+        return tuple(zip(map(np.array, self.edges), map(np.array, self.factors), strict=True))
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Scales every dimension by its own bin; correlations stay."""
-        deviation = _deviations(estimates)
-        factor = np.empty_like(deviation)
-        for i, (edges, factors) in enumerate(self._bins):
-            factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
+        factor = _deviations(estimates)
+        for row, (edges, factors) in zip(factor, self._bins, strict=True):
+            row[:] = factors[edges.searchsorted(row, side="right")]
         return estimates.rescaled(factor.T)
 
 
@@ -186,7 +175,7 @@ def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
 
 
 @dataclass(frozen=True)
-class IsotonicStd(FittedMethod):
+class IsotonicStd(PerDimension):
     """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
 
     log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the
@@ -201,9 +190,9 @@ class IsotonicStd(FittedMethod):
     method: ClassVar[str] = "isotonic-std"
 
     def __post_init__(self) -> None:
-        check_ascending("deviation", self.deviation)
+        self.check_ascending("deviation")
         lengths = [len(knots) for knots in self.deviation]
-        check_lengths("factor", self.factor, lengths, "deviation")
+        self.check_lengths("factor", self.factor, lengths, "deviation")
         for knots, factors in zip(self.deviation, self.factor, strict=True):
             for before, after in pairwise(knots):
                 if after < before * (1 + _NEAREST / 2):
@@ -219,11 +208,6 @@ class IsotonicStd(FittedMethod):
                         f"'factor' makes σ {after!r} after {before!r} at the knots of 'deviation': "
                         "a recalibrated deviation must not fall where the predicted one rises"
                     )
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.factor)
 
     @cached_property
     def _lines(self) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Interval, Len
@@ -24,13 +24,7 @@ from scipy.special import logsumexp
 from monitor.frames.cholesky import add_up
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 from monitor.recalibration.fit_rows import numbered_objects
-from monitor.recalibration.recalibrator import (
-    Document,
-    Documented,
-    InvalidRecalibrator,
-    UnfitData,
-    check_entries,
-)
+from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
 
 # The least probability that is told from none; log-probabilities are bounded by its log.
@@ -87,16 +81,19 @@ def averaged_loss(scores: FloatArray, label: IntArray) -> tuple[FloatArray, Floa
     return value, probability
 
 
-class ClassRecalibrator(Protocol):
-    """One fitted method. Immutable, so that it may be swapped between two frames."""
+class ClassRecalibrator(Documented):
+    """One fitted method. Immutable, so that it may be swapped between two frames.
 
-    @property
-    def method(self) -> str:
-        """The name on the command line."""
+    method  the name on the command line
+    """
+
+    __slots__ = ()
+    method: ClassVar[str]
 
     @property
     def classes(self) -> int | None:
         """C it was fitted on; None if any will do."""
+        return None
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities, (n, M, C), of as many opinions; each opinion by itself.
@@ -106,9 +103,12 @@ class ClassRecalibrator(Protocol):
 
         log_probabilities  (n, M, C) from from_logits or from_probabilities
         """
+        scores = self.scores(as_columns(log_probabilities))
+        return opinions_of(scores, log_probabilities.shape)
 
-    def parameters(self) -> Document:
-        """All that makes it up, as JSON values; exact."""
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Turns log-probabilities (C, n · M) into scores; may overwrite its argument."""
+        return columns
 
 
 def from_logits(logits: FloatArray) -> FloatArray:
@@ -198,15 +198,10 @@ class ClassRows(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassIdentity(Documented):
+class ClassIdentity(ClassRecalibrator):
     """Changes nothing but a sum a little off 1."""
 
     method: ClassVar[str] = "class-identity"
-    classes: ClassVar[None] = None
-
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Takes exponentials, (n, M, C)."""
-        return opinions_of(as_columns(log_probabilities), log_probabilities.shape)
 
 
 # Knots of a class at most.
@@ -227,7 +222,7 @@ class Knots(Documented):
     made: _Logs
 
     def __post_init__(self) -> None:
-        check_entries(self, ("made",), len(self.sent), "sent")
+        self.check_entries(("made",), len(self.sent), "sent")
         for name, values in (("sent", self.sent), ("made", self.made)):
             if any(one > other for one, other in pairwise(values)):
                 raise InvalidRecalibrator(f"'{name}' must never fall")
@@ -237,7 +232,7 @@ UNCHANGED = Knots((_LOWEST, 0.0), (_LOWEST, 0.0))
 
 
 @dataclass(frozen=True)
-class ClasswiseIsotonic(Documented):
+class ClasswiseIsotonic(ClassRecalibrator):
     """p̂_c ∝ exp(g_c(log p_c)), each g_c rising, linear between its knots and level beyond them.
 
     As no g_c goes below log LEAST, no probability is 0 or 1, and there always is a sum to
@@ -256,12 +251,11 @@ class ClasswiseIsotonic(Documented):
         """C."""
         return len(self.knots)
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        for column, (sent, made) in zip(scores, self._arrays, strict=True):
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Follows the curve of each class."""
+        for column, (sent, made) in zip(columns, self._arrays, strict=True):
             column[:] = np.interp(column, sent, made)
-        return opinions_of(scores, log_probabilities.shape)
+        return columns
 
     @cached_property
     def _arrays(self) -> tuple[tuple[FloatArray, FloatArray], ...]:

@@ -17,21 +17,16 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Interval, Len
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray
 from monitor.recalibration.class_probabilities import (
     LARGEST,
+    ClassRecalibrator,
     ClassRows,
     as_columns,
     averaged_loss,
-    opinions_of,
 )
-from monitor.recalibration.recalibrator import (
-    Documented,
-    UnfitData,
-    as_matrix,
-    check_entries,
-    check_lengths,
-)
+from monitor.recalibration.fit_rows import descend
+from monitor.recalibration.recalibrator import UnfitData, as_matrix
 
 # No temperature that is fitted is beyond these.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -66,7 +61,7 @@ DOUBT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature(Documented):
+class Temperature(ClassRecalibrator):
     """p̂ = softmax(log p / T), of any number of classes; the most likely class stays so.
 
     temperature  T; above 1 the detector is too sure of itself
@@ -75,13 +70,11 @@ class Temperature(Documented):
 
     temperature: Annotated[float, Interval(ge=1 / LARGEST, le=LARGEST)]
     method: ClassVar[str] = "temperature"
-    classes: ClassVar[None] = None
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        scores /= self.temperature
-        return opinions_of(scores, log_probabilities.shape)
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Divides all by the temperature."""
+        columns /= self.temperature
+        return columns
 
 
 def fit_temperature(rows: ClassRows) -> Temperature:
@@ -108,7 +101,14 @@ def inverse_temperature(rows: ClassRows) -> float:
     # turns from falling to rising there is a minimum, and the lowest of them is taken.
     turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))
     if turns.size == 0 or min(loss[0], loss[-1]) <= loss.min():
-        raise UnfitData(_undetermined(rows.n, hot=bool(loss[0] <= loss[-1])))
+        way = (
+            f"higher the temperature, beyond {HOTTEST:g}: the probabilities say nothing of their "
+            "true classes. Check that labels number the classes in the order of the probabilities."
+            if loss[0] <= loss[-1]
+            else f"lower the temperature, below {COLDEST:g}: the most likely class is always the "
+            "true one. Add rows in which it is not."
+        )
+        raise UnfitData(f"{rows.n} rows are the likelier the {way}")
     step = turns[np.argmin(np.minimum(loss[turns], loss[turns + 1]))]
     root = brentq(
         lambda log_inverse: loss_and_slope(log_inverse)[1], grid[step], grid[step + 1], xtol=1e-13
@@ -116,21 +116,8 @@ def inverse_temperature(rows: ClassRows) -> float:
     return float(np.exp(root))
 
 
-def _undetermined(n: int, *, hot: bool) -> str:
-    if hot:
-        return (
-            f"{n} rows are the likelier the higher the temperature, beyond {HOTTEST:g}: the "
-            "probabilities say nothing of their true classes. Check that labels number the "
-            "classes in the order of the probabilities."
-        )
-    return (
-        f"{n} rows are the likelier the lower the temperature, below {COLDEST:g}: the most likely "
-        "class is always the true one. Add rows in which it is not."
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class VectorScaling(Documented):
+class VectorScaling(ClassRecalibrator):
     """p̂ = softmax(w log p + b); the most likely class may change.
 
     weight, bias  (C,) w > 0 and b, of which only differences matter
@@ -142,19 +129,18 @@ class VectorScaling(Documented):
     method: ClassVar[str] = "vector-scaling"
 
     def __post_init__(self) -> None:
-        check_entries(self, ("bias",), self.classes, "weight")
+        self.check_entries(("bias",), self.classes, "weight")
 
     @property
     def classes(self) -> int:
         """C."""
         return len(self.weight)
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        scores *= np.array(self.weight)[:, None]
-        scores += np.array(self.bias)[:, None]
-        return opinions_of(scores, log_probabilities.shape)
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Weighs each class, and adds its bias."""
+        columns *= np.array(self.weight)[:, None]
+        columns += np.array(self.bias)[:, None]
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +223,18 @@ class AuxiliaryScaling(VectorScaling):
     def __post_init__(self) -> None:
         super().__post_init__()
         classes, units = self.classes, len(self.hidden_bias)
-        check_entries(self, ("centre", "spread", "lowest", "highest"), classes, "weight")
-        check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
-        check_lengths("output", self.output, [units] * classes, "hidden_bias")
+        self.check_entries(("centre", "spread", "lowest", "highest"), classes, "weight")
+        self.check_lengths("hidden", self.hidden, [classes] * units, "hidden_bias")
+        self.check_lengths("output", self.output, [units] * classes, "hidden_bias")
 
-    def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Recalibrated probabilities of each opinion, (n, M, C)."""
+    def scores(self, columns: FloatArray) -> FloatArray:
+        """Weighs each class, and adds its bias and what the network says."""
         weight, bias, centre, spread, lowest, highest, hidden, hidden_bias, output = self._arrays
-        rows = log_probabilities.reshape(-1, 1, self.classes)
+        rows = np.ascontiguousarray(columns.T)[:, None]
         u = np.clip((rows - centre) / spread, lowest, highest)
         # A product of its own for each opinion: BLAS rounds by shape.
         correction = _leaky(u @ hidden + hidden_bias) @ output
-        scores = as_columns(rows * weight + (bias + correction))
-        return opinions_of(scores, log_probabilities.shape)
+        return as_columns(rows * weight + (bias + correction))
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, ...]:
@@ -314,22 +299,21 @@ class NetworkFamily:
         return (columns - self.centre) / self.spread
 
 
-def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
+def fit_auxiliary_scaling(rows: ClassRows) -> AuxiliaryScaling:
     """Fits the network of least loss, with decay towards vector scaling; see fit_family.
 
     Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
     is pulled to temperature scaling, it is that as long as the rows do not speak against it.
 
-    seed    of the weights it begins with
-    raises  UnfitData where the temperature is not determined, with rows of a single class, and
-            with too few to leave some out
+    Raises UnfitData where the temperature is not determined, with rows of a single class, and
+    with too few to leave some out.
     """
     vector = fit_vector_scaling(rows)
     ordered = rows.ordered()
     columns, classes = ordered.columns, rows.classes
     units = min(classes, _MOST_HIDDEN)
     # What goes into a hidden unit then varies about as much as a class does.
-    drawn = np.random.default_rng(seed).normal(0.0, 1 / np.sqrt(classes), (units, classes))
+    drawn = np.random.default_rng(0).normal(0.0, 1 / np.sqrt(classes), (units, classes))
     family = NetworkFamily(
         weight=np.array(vector.weight)[:, None],
         bias=np.array(vector.bias)[:, None],
@@ -368,7 +352,11 @@ def fit_family(family: Family, rows: ClassRows) -> FloatArray:
             simulated sets of one temperature was given more
     raises  UnfitData with too few rows or tracks to leave a part out
     """
-    chosen = _chosen(_held_out_losses(family, rows), rows.weight)
+    losses = _held_out_losses(family, rows)
+    excess = np.array(losses) - min(losses, key=lambda loss: float(loss.mean()))
+    doubt = DOUBT * excess.std(axis=1) / np.sqrt(rows.n * rows.weight)
+    # The first that does not lose to the best by more than chance.
+    chosen = int(np.flatnonzero(excess.mean(axis=1) <= doubt)[0])
     parameters = np.zeros(len(family.bounds))
     for decay in DECAYS[:chosen]:
         parameters = _descend(family, rows, decay, parameters)
@@ -385,39 +373,27 @@ def _held_out_losses(family: Family, rows: ClassRows) -> list[FloatArray]:
         )
     inside = [rows.take(np.flatnonzero(fold != part)) for part in range(FOLDS)]
     outside = [np.flatnonzero(fold == part) for part in range(FOLDS)]
+
+    def left_out(found: list[FloatArray]) -> FloatArray:
+        loss = np.empty(rows.n)
+        for part, parameters in zip(outside, found, strict=True):
+            some = rows.take(part)
+            loss[part], _ = averaged_loss(family.scores(parameters, some.columns), some.label)
+        return loss
+
     found = [np.zeros(len(family.bounds))] * FOLDS
-    losses = [_losses(family, rows, outside, found)]
+    losses = [left_out(found)]
     for decay in DECAYS:
         found = [
             _descend(family, part, decay, start) for part, start in zip(inside, found, strict=True)
         ]
-        losses.append(_losses(family, rows, outside, found))
+        losses.append(left_out(found))
         if np.argmin([loss.mean() for loss in losses]) < len(losses) - 2:
             break
     return losses
 
 
-def _losses(
-    family: Family, rows: ClassRows, parts: list[IntArray], found: list[FloatArray]
-) -> FloatArray:
-    loss = np.empty(rows.n)
-    for part, parameters in zip(parts, found, strict=True):
-        some = rows.take(part)
-        loss[part], _ = averaged_loss(family.scores(parameters, some.columns), some.label)
-    return loss
-
-
-def _chosen(losses: list[FloatArray], weight: float) -> int:
-    """Number of the first candidate that does not lose to the best by more than chance."""
-    excess = np.array(losses) - min(losses, key=lambda loss: float(loss.mean()))
-    doubt = DOUBT * excess.std(axis=1) / np.sqrt(excess.shape[1] * weight)
-    return int(np.flatnonzero(excess.mean(axis=1) <= doubt)[0])
-
-
 def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -> FloatArray:
-    # Half a second to import, and only a fit needs it.
-    from scipy.optimize import minimize
-
     columns, label, n = rows.columns, rows.label, rows.n
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
@@ -426,12 +402,5 @@ def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -
         value = float(loss.sum()) + 0.5 * decay * float(parameters @ parameters)
         return value / n, (slope + decay * parameters) / n
 
-    found = minimize(
-        objective,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=family.bounds,
-        options={"maxiter": 100, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-6},
-    )
-    return np.asarray(found.x, np.float64)
+    options = {"maxiter": 100, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-6}
+    return descend(objective, start, family.bounds, options)

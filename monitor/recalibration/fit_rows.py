@@ -1,11 +1,13 @@
 """Detections with ground truth, as the methods that need rows are fitted on.
 
 Rows of one object are alike, so that a row is worth less than one; the weights say how much. And
-sums over rows must round alike however the rows came: they are brought into one order first.
+sums over rows must round alike however the rows came: they are brought into one order first. How a
+fit goes down to the least loss is here too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,22 +89,14 @@ class FitRows(Columns):
     def _normalised(self) -> FloatArray:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
 
-    def check(self) -> None:
-        """Raises UnfitData without rows, or where a dimension has no error at all."""
-        check_errors(self.space, self.n, (self.error != 0).any(axis=0))
-
 
 def prepared(rows: FitRows) -> FitRows:
-    """Checks rows as every fit does, and brings them into one order.
+    """Checks rows as every fit does, and sorts them by their values alone; equal ones may change
+    places.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    return in_one_order(rows)
-
-
-def in_one_order(rows: FitRows) -> FitRows:
-    """Sorts rows by their values alone; equal rows may change places."""
+    check_errors(rows.space, rows.n, (rows.error != 0).any(axis=0))
     sent = rows.estimates
     columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
     return rows.take(np.lexsort(np.concatenate(columns)))
@@ -169,3 +163,23 @@ def _size(square: FloatArray) -> FloatArray:
     # Half of the rows or more are 0 to the last bit.
     size = np.where(size > 0, size, square.mean(axis=0))
     return np.where(size > 0, size, 1.0)
+
+
+def descend(
+    loss: Callable[[FloatArray], tuple[float, FloatArray]],
+    start: FloatArray,
+    bounds: FloatArray,
+    options: Mapping[str, float],
+    accepted: Callable[[FloatArray], None] | None = None,
+) -> FloatArray:
+    """Finds where a loss, given with its slope, is least by L-BFGS-B.
+
+    bounds    (P, 2) lowest and highest value of each parameter
+    options   of scipy: rounds at most, and what gain and slope are too small to go on
+    accepted  called with the place after each round
+    """
+    # Half a second to import, and only a fit needs it.
+    from scipy.optimize import minimize
+
+    given = {"jac": True, "method": "L-BFGS-B", "bounds": bounds, "callback": accepted}
+    return np.asarray(minimize(loss, start, options=options, **given).x, np.float64)

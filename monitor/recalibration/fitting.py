@@ -15,9 +15,10 @@ import numpy as np
 
 from monitor.frames.slices import LEVELS, SliceBy, chain_of
 from monitor.frames.space import IntArray
-from monitor.recalibration import binned, quantiles, scaling
+from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
+from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes import beta, cauchy, normal
+from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
 from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
@@ -252,8 +253,17 @@ FITTINGS: Mapping[str, Fitting] = {
     quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),
     normal.GpNormal.method: Fitting(normal.fit_gp_normal, "inducing"),
     normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
-    beta.GpBeta.method: Fitting(beta.fit_gp_beta, "inducing"),
+    beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
+}
+
+
+CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
+    ClassIdentity.method: lambda rows: ClassIdentity(),
+    class_scaling.Temperature.method: class_scaling.fit_temperature,
+    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
+    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
+    class_probabilities.ClasswiseIsotonic.method: class_probabilities.fit_classwise_isotonic,
 }
 
 

@@ -32,14 +32,7 @@ from scipy.special import ndtr, ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.recalibrator import (
-    FittedMethod,
-    InvalidRecalibrator,
-    Output,
-    check_ascending,
-    check_entries,
-    check_lengths,
-)
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Output, PerDimension
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
@@ -66,7 +59,7 @@ _Error = Annotated[float, Interval(ge=-2 * LARGEST_ERROR, le=2 * LARGEST_ERROR)]
 _Slope = Annotated[float, Interval(ge=LEAST_SLOPE, le=LARGEST_SLOPE)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QuantileMap:
     """Q, straight between J ≥ 1 knots and beyond the outer ones: Gaussian tails.
 
@@ -76,27 +69,16 @@ class QuantileMap:
     above   Q' after the last knot, positive
     """
 
-    normal: tuple[float, ...]
-    error: tuple[float, ...]
+    normal: FloatArray
+    error: FloatArray
     below: float
     above: float
 
     @cached_property
     def slopes(self) -> FloatArray:
         """(J + 1,) Q' of each piece."""
-        between = np.diff(self.normal_knots)
-        inner = np.diff(self.error_knots) / between
+        inner = np.diff(self.error) / np.diff(self.normal)
         return np.concatenate(([self.below], inner, [self.above]))
-
-    @cached_property
-    def normal_knots(self) -> FloatArray:
-        """(J,) as an array."""
-        return np.array(self.normal)
-
-    @cached_property
-    def error_knots(self) -> FloatArray:
-        """(J,) as an array."""
-        return np.array(self.error)
 
     @cached_property
     def _log_slopes(self) -> FloatArray:
@@ -104,11 +86,11 @@ class QuantileMap:
 
     def errors(self, normal: FloatArray) -> FloatArray:
         """Q(ζ), of any shape; never falls."""
-        return _along(normal, self.normal_knots, self.error_knots, self.slopes)
+        return _along(normal, self.normal, self.error, self.slopes)
 
     def normals(self, error: FloatArray) -> FloatArray:
         """Q⁻¹(z), of any shape; never falls."""
-        return _along(error, self.error_knots, self.normal_knots, 1.0 / self.slopes)
+        return _along(error, self.error, self.normal, 1.0 / self.slopes)
 
     def log_density(self, error: FloatArray) -> FloatArray:
         """log φ(ζ) − log Q'(ζ) at ζ = Q⁻¹(z); of any shape, in nats per σ.
@@ -116,7 +98,7 @@ class QuantileMap:
         Where two pieces meet, that of the right one.
         """
         zeta = self.normals(error)
-        piece = self.error_knots.searchsorted(error, side="right")
+        piece = self.error.searchsorted(error, side="right")
         return -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
 
     @cached_property
@@ -127,19 +109,19 @@ class QuantileMap:
         and ζ² are P = Φ(u) − Φ(l), E = φ(l) − φ(u) and P + l φ(l) − u φ(u). About the mean, and
         about the knot: never as a difference of large numbers.
         """
-        ends = np.concatenate(([-np.inf], self.normal_knots, [np.inf]))
+        ends = np.concatenate(([-np.inf], self.normal, [np.inf]))
         # −∞ and ∞ times a density of 0 is 0.
-        finite = np.concatenate(([0.0], self.normal_knots, [0.0]))
+        finite = np.concatenate(([0.0], self.normal, [0.0]))
         density = np.exp(-0.5 * np.square(ends)) / _ROOT_TAU
         # From the nearer tail: a difference of two numbers near 1 loses its digits.
         lower, upper = ends[:-1], ends[1:]
         mass = np.where(lower > 0, ndtr(-lower) - ndtr(-upper), ndtr(upper) - ndtr(lower))
         first = density[:-1] - density[1:]
         second = mass + finite[:-1] * density[:-1] - finite[1:] * density[1:]
-        knot, slope = _anchors(self.normal_knots), self.slopes
+        knot, slope = _anchors(self.normal), self.slopes
         about_knot = first - knot * mass
         square_about_knot = second - 2 * knot * first + knot * knot * mass
-        value = _anchors(self.error_knots)
+        value = _anchors(self.error)
         mean = float(np.sum(value * mass + slope * about_knot))
         off = value - mean
         variance = off * off * mass + 2 * off * slope * about_knot
@@ -228,7 +210,7 @@ def _candidates(error: FloatArray, outer: float) -> Iterator[tuple[int, Quantile
 def _straight(shift: float, error: FloatArray) -> QuantileMap:
     """Shift and scale: Gaussian errors of this mean are likeliest under it."""
     slope = _bounded(float(np.sqrt(np.mean(np.square(error - shift)))))
-    return QuantileMap((0.0,), (shift,), slope, slope)
+    return QuantileMap(np.zeros(1), np.array([shift]), slope, slope)
 
 
 def _bent(error: FloatArray, normal: FloatArray) -> QuantileMap:
@@ -240,7 +222,7 @@ def _bent(error: FloatArray, normal: FloatArray) -> QuantileMap:
     inner = np.diff(quantile) / np.diff(normal)
     below = _tail(quantile[0] - error[error < quantile[0]], -normal[0], inner[0])
     above = _tail(error[error > quantile[-1]] - quantile[-1], normal[-1], inner[-1])
-    return QuantileMap(tuple(normal.tolist()), tuple(quantile.tolist()), below, above)
+    return QuantileMap(normal, quantile, below, above)
 
 
 def _tail(beyond: FloatArray, knot: float, inner: float) -> float:
@@ -264,7 +246,7 @@ def _bounded(slope: float) -> float:
 
 
 @dataclass(frozen=True)
-class IsotonicQuantiles(FittedMethod):
+class IsotonicQuantiles(PerDimension):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
 
     Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
@@ -281,40 +263,44 @@ class IsotonicQuantiles(FittedMethod):
     below: tuple[_Slope, ...]
     above: tuple[_Slope, ...]
     method: ClassVar[str] = "isotonic-quantiles"
-    output: ClassVar[Output] = Output.MOMENTS
+    output = Output.MOMENTS
 
     def __post_init__(self) -> None:
-        check_ascending("normal", self.normal)
-        check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
-        check_ascending("error", self.error)
-        check_entries(self, ("below", "above"), self.k, "normal")
-        for one in self.maps:
-            _check_pieces(one)
+        self.check_ascending("normal")
+        self.check_lengths("error", self.error, [len(knots) for knots in self.normal], "normal")
+        self.check_ascending("error")
+        self.check_entries(("below", "above"), self.k, "normal")
+        for before, after in (pair for knots in self.normal for pair in pairwise(knots)):
+            if after - before < _NEAREST_NORMAL:
+                raise InvalidRecalibrator(
+                    f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} "
+                    "apart; leave one of them out"
+                )
+        # Knots are rounded, so that a fit may be short of the least by as much.
+        least = min(one.slopes.min() for one in self.maps)
+        if least < LEAST_SLOPE / 2:
+            raise InvalidRecalibrator(
+                f"'error' rises by {least:g} per unit of 'normal' between two knots: it must rise "
+                f"by {LEAST_SLOPE} at the least, or the density has no bounds"
+            )
 
     @cached_property
     def maps(self) -> tuple[QuantileMap, ...]:
         """Q of each dimension."""
-        return tuple(map(QuantileMap, self.normal, self.error, self.below, self.above))
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.normal)
+        knots = map(np.array, self.normal), map(np.array, self.error)
+        return tuple(map(QuantileMap, *knots, self.below, self.above))
 
     @cached_property
-    def shift(self) -> FloatArray:
-        """(K,) E[Q]: how far the mean is moved, in σ."""
-        return np.array([one.moments[0] for one in self.maps])
-
-    @cached_property
-    def scale(self) -> FloatArray:
-        """(K,) factor on σ: the root of Var[Q]."""
-        return np.sqrt([one.moments[1] for one in self.maps])
+    def moments(self) -> FloatArray:
+        """(2, K) E[Q]: how far the mean is moved, in σ; and Var[Q], the factor on σ²."""
+        return np.array([one.moments for one in self.maps]).T
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns mean and covariance of the recalibrated distributions."""
-        mean = estimates.mean + estimates.deviation * self.shift
-        return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
+        shift, variance = self.moments
+        mean = estimates.mean + estimates.deviation * shift
+        made = estimates.rescaled(np.sqrt(variance))
+        return Estimates(mean, made.covariance, estimates.diagonal)
 
     def marginals(self, estimates: Estimates) -> QuantileMarginals:
         """The recalibrated distributions themselves."""
@@ -329,22 +315,7 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
     rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
-    maps = map(fit_map, error.T, worth)
-    columns = zip(*((m.normal, m.error, m.below, m.above) for m in maps), strict=True)
-    return IsotonicQuantiles(*columns)
-
-
-def _check_pieces(one: QuantileMap) -> None:
-    """Raises InvalidRecalibrator where knots make no slope to reckon with."""
-    for before, after in pairwise(one.normal):
-        if after - before < _NEAREST_NORMAL:
-            raise InvalidRecalibrator(
-                f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} apart; "
-                "leave one of them out"
-            )
-    # Knots are rounded, so that a fit may be short of the least by as much.
-    if one.slopes.min() < LEAST_SLOPE / 2:
-        raise InvalidRecalibrator(
-            f"'error' rises by {one.slopes.min():g} per unit of 'normal' between two knots: "
-            f"it must rise by {LEAST_SLOPE} at the least, or the density has no bounds"
-        )
+    maps = [fit_map(*one) for one in zip(error.T, worth, strict=True)]
+    knots = ((tuple(one.normal.tolist()), tuple(one.error.tolist())) for one in maps)
+    tails = zip(*((one.below, one.above) for one in maps), strict=True)
+    return IsotonicQuantiles(*zip(*knots, strict=True), *tails)

@@ -11,11 +11,11 @@ check that its results can be sent to a tracker. The methods themselves have fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Protocol, cast
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Interval, Len
@@ -23,7 +23,7 @@ from annotated_types import Interval, Len
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import CountFrom1, Nanoseconds, Positive, Printable
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.statistics.measures import Marginals, NormalMarginals
 
 # JSON objects: what json.loads gives.
@@ -55,7 +55,10 @@ class UnfitData(ValueError):
 
 
 class Documented:
-    """A frozen dataclass whose document holds its fields."""
+    """A frozen dataclass whose document holds its fields, with checks of these.
+
+    The checks raise InvalidRecalibrator; `other` is the field that says how long, for the message.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -64,6 +67,69 @@ class Documented:
         """Returns all fields but those that are None, as JSON values; exact."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: _as_json(value) for name, value in values.items() if value is not None}
+
+    @staticmethod
+    def check_lengths(
+        name: str, rows: Sequence[Sequence[Any]], expected: Sequence[int], other: str
+    ) -> None:
+        """Checks that there are as many rows as expected, each so long."""
+        lengths = [len(row) for row in rows]
+        if lengths != list(expected):
+            raise InvalidRecalibrator(
+                f"'{name}' has {_sizes(lengths)}: with '{other}' it must have {_sizes(expected)}"
+            )
+
+    def check_entries(self, names: Sequence[str], expected: int, other: str) -> None:
+        """Checks that each of these fields has as many entries as expected."""
+        for name in names:
+            found = len(getattr(self, name))
+            if found != expected:
+                raise InvalidRecalibrator(
+                    f"'{name}' has {found} entries: with '{other}' it must have {expected}"
+                )
+
+    def check_ascending(self, name: str) -> None:
+        """Checks that the numbers of every dimension rise strictly."""
+        for curve in getattr(self, name):
+            for before, after in pairwise(curve):
+                if not before < after:
+                    raise InvalidRecalibrator(
+                        f"'{name}' holds {after!r} after {before!r}: entries must rise strictly"
+                    )
+
+    def check_positive_definite(self, name: str, k: int, other: str) -> None:
+        """Checks that a field is a symmetric positive definite k × k matrix.
+
+        So much so that rounding leaves it definite, however different the units of its rows are.
+        """
+        matrix = getattr(self, name)
+        self.check_lengths(name, matrix, [k] * k, other)
+        array = np.array(matrix)
+        size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
+        if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
+            raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}")
+        if (
+            not size.min() >= LEAST_FACTOR
+            or not np.linalg.eigvalsh(array / (size[:, None] * size))[0] > _NEAREST_SINGULAR
+        ):
+            raise InvalidRecalibrator(f"'{name}' is not positive definite: {array.tolist()}")
+
+    def complete_order(self, order: tuple[int, ...], k: int) -> None:
+        """Checks that the field `order` holds each of k dimensions once; ascending where empty."""
+        if order and sorted(order) != list(range(k)):
+            raise InvalidRecalibrator(
+                f"'order' is {list(order)}: it must hold 0 to {k - 1}, each once"
+            )
+        object.__setattr__(self, "order", order or tuple(range(k)))
+
+
+def _sizes(lengths: Sequence[int]) -> str:
+    return f"{len(lengths)} rows of {' or '.join(map(str, sorted(set(lengths)))) or 'no'} entries"
+
+
+def as_matrix(array: FloatArray) -> Matrix:
+    """Returns a hashable copy."""
+    return tuple(tuple(row) for row in array.tolist())
 
 
 def _as_json(value: Any) -> Any:
@@ -84,62 +150,61 @@ class Output(StrEnum):
 
 def weakest(outputs: Collection[Output]) -> Output:
     """Returns the least that is true of all of them; Gaussian if there are none."""
-    for output in (Output.SURROGATE, Output.MOMENTS):
-        if output in outputs:
-            return output
-    return Output.GAUSSIAN
+    return max(outputs, key=list(Output).index, default=Output.GAUSSIAN)
 
 
-class Recalibrator(Protocol):
-    """One fitted method. Immutable, so that it may be swapped between two frames."""
+class Recalibrator(Documented):
+    """One fitted method. Immutable, so that it may be swapped between two frames.
 
-    @property
-    def method(self) -> str:
-        """The name on the command line."""
+    method  the name on the command line
+    output  shape of its own distributions; what apply returns is Gaussian with every method
+    """
+
+    __slots__ = ()
+    method: ClassVar[str]
+    output: Output = Output.GAUSSIAN
 
     @property
     def k(self) -> int | None:
         """The number of dimensions it was fitted on; None if any will do."""
-
-    @property
-    def output(self) -> Output:
-        """Shape of its own distributions; what apply returns is Gaussian with every method."""
+        return None
 
     @property
     def keeps_definite(self) -> bool:
         """Tells whether positive definite covariances stay so by the form of the method alone."""
+        return True
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns the recalibrated estimates; never writes into its argument."""
-
-    def parameters(self) -> Document:
-        """Returns all that makes it up, as JSON values; exact."""
-
-
-class ShapedRecalibrator(Recalibrator, Protocol):
-    """A recalibrator whose own distributions are no Gaussians: output is not Output.GAUSSIAN."""
+        raise NotImplementedError
 
     def marginals(self, estimates: Estimates) -> Marginals:
-        """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
+        """Returns the distribution of each detection and dimension, of which apply forwards a
+        Gaussian."""
+        made = self.apply(estimates)
+        return NormalMarginals(made.mean, made.deviation)
+
+
+class PerDimension(Recalibrator):
+    """A recalibrator whose first field has an entry for each dimension."""
+
+    __slots__ = ()
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(getattr(self, fields(self)[0].name))
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """Division of n rows among recalibrators, at least one and none of them twice.
+class Identity(Recalibrator):
+    """Changes nothing: the detector's own estimates go on to the tracker."""
 
-    order   (n,) row numbers, those of one recalibrator side by side; None where one serves all
-    shares  each recalibrator, with the part of that order that it serves
-    """
+    method: ClassVar[str] = "identity"
 
-    order: IntArray | None
-    shares: tuple[tuple[Recalibrator, slice], ...]
-
-    def divided(self, estimates: Estimates) -> list[tuple[Recalibrator, Estimates]]:
-        """Returns each recalibrator with the estimates that it serves."""
-        if self.order is None:
-            return [(self.shares[0][0], estimates)]
-        ordered = estimates.take(self.order)
-        return [(recalibrator, ordered.take(part)) for recalibrator, part in self.shares]
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Returns its argument."""
+        return estimates
 
 
 class Clock(StrEnum):
@@ -181,11 +246,8 @@ class Basis(Documented):
                 f"'effective_rows' is {self.effective_rows}: it must be at most 'rows', {self.rows}"
             )
         first, last, clock = self.first, self.last, self.clock
-        if first is None or last is None or clock is None:
-            sound = first is None and last is None and clock is None
-        else:
-            sound = first <= last
-        if not sound:
+        known = first is not None and last is not None and clock is not None and first <= last
+        if not (known or {first, last, clock} == {None}):
             raise InvalidRecalibrator(
                 f"'first' and 'last' are {self.first} and {self.last}, 'clock' is {self.clock}: "
                 "they must be the two ends of a period and its clock, or all be left out"
@@ -197,81 +259,6 @@ class Basis(Documented):
             unit = " s" if self.clock is Clock.SECONDS else ""
             text += f", {self.clock} {self.first} to {self.last}{unit}"
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
-
-
-class FittedMethod(Documented):
-    """Defaults of a recalibrator: Gaussian, and positive definite by its form."""
-
-    __slots__ = ()
-    output: ClassVar[Output] = Output.GAUSSIAN
-
-    @property
-    def keeps_definite(self) -> bool:
-        """Says yes; see Recalibrator."""
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Identity(FittedMethod):
-    """Changes nothing: the detector's own estimates go on to the tracker."""
-
-    method: ClassVar[str] = "identity"
-    k: ClassVar[None] = None
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Returns its argument."""
-        return estimates
-
-
-def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
-    """Returns the method's own distribution of each detection and dimension, Gaussian or not."""
-    if recalibrator.output is not Output.GAUSSIAN:
-        return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
-    made = recalibrator.apply(estimates)
-    return NormalMarginals(made.mean, made.deviation)
-
-
-def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
-    """Returns the distributions by several recalibrators, each for the rows that it serves."""
-    found = [marginals_of(*share) for share in shares.divided(estimates)]
-    if shares.order is None:
-        return found[0]
-    parts = (part for _, part in shares.shares)
-    return _Shared(shares.order, tuple(zip(parts, found, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Distributions of different shapes side by side.
-
-    order  (n,) row numbers, those of one recalibrator side by side
-    parts  which of them, in that order, and their distributions
-    """
-
-    order: IntArray
-    parts: tuple[tuple[slice, Marginals], ...]
-
-    def log_density(self, value: FloatArray) -> FloatArray:
-        return self._each(value, lambda marginals, part: marginals.log_density(part))
-
-    def cumulative(self, value: FloatArray) -> FloatArray:
-        return self._each(value, lambda marginals, part: marginals.cumulative(part))
-
-    def quantiles(self, tau: FloatArray) -> FloatArray:
-        found = [marginals.quantiles(tau) for _, marginals in self.parts]
-        values = np.empty((tau.size, self.order.size, found[0].shape[2]))
-        values[:, self.order] = np.concatenate(found, axis=1)
-        return values
-
-    def _each(
-        self, value: FloatArray, ask: Callable[[Marginals, FloatArray], FloatArray]
-    ) -> FloatArray:
-        ordered = value[self.order]
-        found = np.empty_like(value)
-        found[self.order] = np.concatenate(
-            [ask(marginals, ordered[part]) for part, marginals in self.parts]
-        )
-        return found
 
 
 def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:
@@ -331,11 +318,8 @@ def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Es
         return made
     if not sound.any():
         return sent
-    mean, covariance = made.mean.copy(), made.covariance.copy()
-    diagonal = made.diagonal.copy()
-    mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
-    diagonal[~sound] = sent.diagonal[~sound]
-    return Estimates(mean, covariance, diagonal)
+    rows = np.arange(sound.size)
+    return Estimates.joined([made, sent]).take(np.where(sound, rows, rows + sound.size))
 
 
 def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
@@ -350,79 +334,3 @@ def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
         return f"makes arrays of the shapes {made.shapes}, and {sent.shapes} were sent"
     rows, what = next(fault for fault in _faults(made, limits) if fault[0].any())
     return f"makes {what}, of {np.count_nonzero(rows)} of {sound.size} detections"
-
-
-# ---- the fields of a document
-
-
-def as_matrix(array: FloatArray) -> Matrix:
-    """Returns a hashable copy."""
-    return tuple(tuple(row) for row in array.tolist())
-
-
-def check_lengths(
-    name: str, rows: Sequence[Sequence[Any]], expected: Sequence[int], other: str
-) -> None:
-    """Raises InvalidRecalibrator unless there are as many rows as expected, each so long.
-
-    other  the field that says how long, for the message
-    """
-    lengths = [len(row) for row in rows]
-    if lengths != list(expected):
-        raise InvalidRecalibrator(
-            f"'{name}' has {_sizes(lengths)}: with '{other}' it must have {_sizes(expected)}"
-        )
-
-
-def _sizes(lengths: Sequence[int]) -> str:
-    return f"{len(lengths)} rows of {' or '.join(map(str, sorted(set(lengths)))) or 'no'} entries"
-
-
-def check_entries(values: Documented, names: Sequence[str], expected: int, other: str) -> None:
-    """Raises InvalidRecalibrator unless each of these fields has as many entries as expected.
-
-    other  the field that says how many, for the message
-    """
-    for name in names:
-        found = len(getattr(values, name))
-        if found != expected:
-            raise InvalidRecalibrator(
-                f"'{name}' has {found} entries: with '{other}' it must have {expected}"
-            )
-
-
-def check_ascending(name: str, found: Curves) -> None:
-    """Raises InvalidRecalibrator unless the numbers of every dimension rise strictly."""
-    for curve in found:
-        for before, after in pairwise(curve):
-            if not before < after:
-                raise InvalidRecalibrator(
-                    f"'{name}' holds {after!r} after {before!r}: entries must rise strictly"
-                )
-
-
-def check_positive_definite(name: str, matrix: Matrix, k: int, other: str) -> None:
-    """Raises InvalidRecalibrator unless it is a symmetric positive definite k × k matrix.
-
-    So much so that rounding leaves it definite, however different the units of its rows are.
-    """
-    check_lengths(name, matrix, [k] * k, other)
-    array = np.array(matrix)
-    size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
-    if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
-        raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}")
-    if (
-        not size.min() >= LEAST_FACTOR
-        or not np.linalg.eigvalsh(array / (size[:, None] * size))[0] > _NEAREST_SINGULAR
-    ):
-        raise InvalidRecalibrator(f"'{name}' is not positive definite: {array.tolist()}")
-
-
-def checked_order(order: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Returns an order of k dimensions; ascending where none is given.
-
-    Raises InvalidRecalibrator unless it holds each of them once.
-    """
-    if order and sorted(order) != list(range(k)):
-        raise InvalidRecalibrator(f"'order' is {list(order)}: it must hold 0 to {k - 1}, each once")
-    return order or tuple(range(k))

@@ -96,8 +96,8 @@ def fit_rejection(
     track   (n,) number of the object each row is of, −1 where it is of none; None where no row
             is of any. Rows count for what they are worth by the design effect of the loss
     source  upper end of a share: Clopper & Pearson 1934; of another mean: Student's t
-    raises  UnfitData where no threshold does, saying what is reached; or where rows, scores,
-            losses or the target make no sense
+    raises  UnfitData where no threshold does, saying what is reached; without rows, and where
+            scores, losses or the target make no sense
     """
     _check(score, loss, target, by)
     share = by is RejectedBy.ENTROPY
@@ -111,11 +111,10 @@ def fit_rejection(
     kept = np.cumsum(ranked.n)
     n = weight * kept.astype(np.float64)
     total, squares = np.cumsum(ranked.error, axis=0).T
-    upper = (
-        _share_at_most(weight * total, n)
-        if share
-        else _mean_at_most(total / kept, squares / kept, n)
-    )
+    if share:
+        upper = _share_at_most(weight * total, n)
+    else:
+        upper = _mean_at_most(total / kept, squares / kept, n)
     if not np.isfinite(upper).any():
         raise UnfitData(
             f"{score.size} rows are fewer than {FEWEST} independent rows: their mean error is not "
@@ -162,14 +161,10 @@ def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatA
 def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
     if score.size == 0:
         raise UnfitData("no threshold can be fitted on 0 rows: widen the selection of rows.")
-    if not (np.isfinite(score).all() and np.isfinite(loss).all() and score.min() >= 0):
+    if not (np.isfinite(score).all() and np.isfinite(loss).all()):
         raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
+    largest, give = _LARGEST, "an RMSE above 0, and squared errors as losses"
     if by is RejectedBy.ENTROPY:
-        if not 0 < target < 1:
-            raise UnfitData(f"the target error is {target}: give a share above 0 and below 1.")
-        if score.max() > 1 or not np.isin(loss, (0.0, 1.0)).all():
-            raise UnfitData("by entropy, scores lie in [0, 1] and a loss is 0 or 1.")
-    elif not (0 < target < _LARGEST and loss.min() >= 0):
-        raise UnfitData(
-            f"the target error is {target}: give an RMSE above 0, and squared errors as losses."
-        )
+        largest, give = 1.0, "a share above 0 and below 1"
+    if not 0 < target < largest:
+        raise UnfitData(f"the target error is {target}: give {give}.")

@@ -18,7 +18,7 @@ go on; a fit is the value after it has followed all tracks of some rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp, inf
@@ -31,17 +31,8 @@ from scipy.special import gammainc
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray
-from monitor.recalibration.fit_rows import FitRows, check_errors, in_one_order, numbered_objects
-from monitor.recalibration.recalibrator import (
-    Factors,
-    FittedMethod,
-    Moments,
-    UnfitData,
-    as_matrix,
-    check_entries,
-    check_positive_definite,
-    checked_order,
-)
+from monitor.recalibration.fit_rows import FitRows, check_errors, numbered_objects, prepared
+from monitor.recalibration.recalibrator import Factors, Moments, PerDimension, UnfitData, as_matrix
 from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
 from monitor.statistics.exact_engine import BinCut
@@ -74,18 +65,13 @@ class FullInput(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(FittedMethod):
+class Scaled(PerDimension):
     """Σ' = S Σ S with S = diag(scale).
 
     scale  K factors on σ, positive
     """
 
     scale: Factors
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Scales every dimension by itself; correlations stay."""
@@ -166,9 +152,9 @@ class CovarianceScaling(Scaled):
     method: ClassVar[str] = "covariance-scaling"
 
     def __post_init__(self) -> None:
-        check_positive_definite("correlation", self.correlation, self.k, "scale")
-        check_positive_definite("whitened", self.whitened, self.k, "scale")
-        object.__setattr__(self, "order", checked_order(self.order, self.k))
+        self.check_positive_definite("correlation", self.k, "scale")
+        self.check_positive_definite("whitened", self.k, "scale")
+        self.complete_order(self.order, self.k)
 
     @property
     def keeps_definite(self) -> bool:
@@ -189,15 +175,20 @@ class CovarianceScaling(Scaled):
         return covariance
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
-        covariance = estimates.covariance
         if self.full_input is FullInput.SCALE:
             return estimates.rescaled(np.array(self.scale)).covariance
-        order = np.array(self.order)
-        factor = np.linalg.cholesky(covariance[:, order[:, None], order])
+        factor = np.linalg.cholesky(permuted(estimates.covariance, self.order))
         whitened = factor @ np.array(self.whitened) @ factor.transpose(0, 2, 1)
-        result = np.empty_like(covariance)
-        result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
-        return result
+        symmetric = 0.5 * (whitened + whitened.transpose(0, 2, 1))
+        return permuted(symmetric, np.argsort(self.order).tolist())
+
+
+def permuted(covariance: FloatArray, order: Sequence[int]) -> FloatArray:
+    """Puts rows and columns of covariances (n, K, K) into another order."""
+    if list(order) == sorted(order):
+        return covariance
+    places = np.asarray(order)
+    return covariance[:, places[:, None], places]
 
 
 def by_form(
@@ -407,7 +398,7 @@ class AdaptiveScaling(Scaled):
     method: ClassVar[str] = "adaptive-scaling"
 
     def __post_init__(self) -> None:
-        check_entries(self, ("nees", "prior_scale"), self.k, "scale")
+        self.check_entries(("nees", "prior_scale"), self.k, "scale")
         if not self.delay_s < self.time_constant_s:
             raise UnfitData(
                 f"labels come {self.delay_s:g} s late, and the time constant is "
@@ -485,7 +476,7 @@ def fit_adaptive_scaling(
     raises  UnfitData without rows or times, where a dimension has no error, and unless the time
             constant exceeds the delay
     """
-    rows.check()
+    rows = prepared(rows)
     time_s, delay_s = rows.time_s, rows.delay_s
     if time_s is None or not np.isfinite(time_s).all():
         raise UnfitData(
@@ -517,8 +508,9 @@ def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, Floa
 
     A car that stands beside the road for minutes is one track: within it too, what is older than
     its end by a time constant counts for 1/e. A row without a track is one of its own.
+
+    rows  as `prepared` sorts them
     """
-    rows = in_one_order(rows)
     rows = rows.take(np.argsort(np.asarray(rows.time_s), kind="stable"))
     time_s = np.asarray(rows.time_s)
     index, tracks = numbered_objects(rows.track)

@@ -14,30 +14,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
 from monitor.frames.slices import RangeBuckets
-from monitor.frames.space import IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.class_probabilities import (
+    ClassIdentity,
+    ClassRecalibrator,
+    ClasswiseIsotonic,
+)
+from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
 from monitor.recalibration.quantiles import IsotonicQuantiles
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Document,
-    Identity,
-    Output,
-    Recalibrator,
-    Shares,
-    shared_marginals,
-)
+from monitor.recalibration.recalibrator import Basis, Document, Identity, Output, Recalibrator
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
@@ -57,57 +55,132 @@ METHODS: Mapping[str, type[Recalibrator]] = {
 }
 
 
-def of_methods(methods: Mapping[str, type], handler: Any, **others: Schema) -> Schema:
-    """Makes the schema of {"method": …, "parameters": {…}}; methods differ in their parameters.
-
-    handler  pydantic's, which makes schemas of classes
-    others   schemas of what else may stand there
-    """
-    more = {name: _field(schema, required=False) for name, schema in others.items()}
-    choices = {
-        method: {
-            "type": "typed-dict",
-            "fields": {
-                "method": _field({"type": "literal", "expected": [method]}),
-                "parameters": _field(handler.generate_schema(kind), required=bool(fields(kind))),
-                **more,
-            },
-            "extra_behavior": "forbid",
-        }
-        for method, kind in methods.items()
-    }
-    return {"type": "tagged-union", "discriminator": "method", "choices": choices}
-
-
-def _field(schema: Schema, *, required: bool = True) -> Schema:
-    return {"type": "typed-dict-field", "schema": schema, "required": required}
-
-
-def recalibrator_in(content: Mapping[str, Any], methods: Mapping[str, type]) -> Any:
-    """Takes the recalibrator out of what such a schema has read; one without fields may lack."""
-    return content["parameters"] if "parameters" in content else methods[content["method"]]()
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class RecalibratorForm:
-    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}."""
+    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}.
+
+    methods     that may stand there; they differ in their parameters
+    with_basis  whether the field holds a pair, of a recalibrator and what it rests on if known
+    """
 
     methods: Mapping[str, type] = field(default_factory=lambda: METHODS)
+    with_basis: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
-        return between(
-            lambda content: recalibrator_in(content, self.methods),
-            described,
-            of_methods(self.methods, handler),
+        def entry(kind: Any, *, required: bool = False) -> Schema:
+            schema = handler.generate_schema(kind)
+            return {"type": "typed-dict-field", "schema": schema, "required": required}
+
+        choices = {
+            method: {
+                "type": "typed-dict",
+                "fields": {
+                    "method": entry(Literal[method], required=True),
+                    "parameters": entry(kind, required=bool(fields(kind))),
+                    **({"basis": entry(Basis | None)} if self.with_basis else {}),
+                },
+                "extra_behavior": "forbid",
+            }
+            for method, kind in self.methods.items()
+        }
+        union = {"type": "tagged-union", "discriminator": "method", "choices": choices}
+        writer = (lambda pair: described(*pair)) if self.with_basis else described
+        return between(self._read, writer, union)
+
+    def _read(self, content: Mapping[str, Any]) -> Any:
+        # One without fields needs no parameters.
+        found = (
+            content["parameters"] if "parameters" in content else self.methods[content["method"]]()
         )
+        return (found, content.get("basis")) if self.with_basis else found
 
 
 AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
+FittedRecalibrator = Annotated[tuple[Recalibrator, Basis | None], RecalibratorForm(with_basis=True)]
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SELECTED = 4096
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.
 Chain = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Division of n rows among recalibrators, at least one and none of them twice.
+
+    order   (n,) row numbers, those of one recalibrator side by side; None where one serves all
+    shares  each recalibrator, with the part of that order that it serves
+    """
+
+    order: IntArray | None
+    shares: tuple[tuple[Recalibrator, slice], ...]
+
+    def divided(self, estimates: Estimates) -> list[tuple[Recalibrator, Estimates]]:
+        """Returns each recalibrator with the estimates that it serves."""
+        if self.order is None:
+            return [(self.shares[0][0], estimates)]
+        ordered = estimates.take(self.order)
+        return [(recalibrator, ordered.take(part)) for recalibrator, part in self.shares]
+
+    def recalibrated(self, estimates: Estimates) -> Estimates:
+        """Recalibrates each estimate by what serves it; returns its argument if none changes any.
+
+        Raises ValueError where a recalibrator gives back others than it got.
+        """
+        parts = self.divided(estimates)
+        made = [recalibrator.apply(part) for recalibrator, part in parts]
+        for (recalibrator, part), outcome in zip(parts, made, strict=True):
+            if outcome.shapes != part.shapes:
+                # Others would be given the estimates of rows that are not theirs, without a word.
+                raise ValueError(
+                    f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
+                    "a recalibrator gives back as many estimates as it gets."
+                )
+        if self.order is None:
+            return made[0]
+        if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
+            return estimates
+        back = np.empty_like(self.order)
+        back[self.order] = np.arange(self.order.size)
+        return Estimates.joined(made).take(back)
+
+    def marginals(self, estimates: Estimates) -> Marginals:
+        """Returns the distributions by several recalibrators, each for the rows that it serves."""
+        found = [recalibrator.marginals(part) for recalibrator, part in self.divided(estimates)]
+        if self.order is None:
+            return found[0]
+        parts = (part for _, part in self.shares)
+        return _Shared(self.order, tuple(zip(parts, found, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Distributions of different shapes side by side.
+
+    order  (n,) row numbers, those of one recalibrator side by side
+    parts  which of them, in that order, and their distributions
+    """
+
+    order: IntArray
+    parts: tuple[tuple[slice, Marginals], ...]
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        return self._each("log_density", value)
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        return self._each("cumulative", value)
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        found = [marginals.quantiles(tau) for _, marginals in self.parts]
+        values = np.empty((tau.size, self.order.size, found[0].shape[2]))
+        values[:, self.order] = np.concatenate(found, axis=1)
+        return values
+
+    def _each(self, question: str, value: FloatArray) -> FloatArray:
+        ordered, found = value[self.order], np.empty_like(value)
+        answers = [getattr(marginals, question)(ordered[part]) for part, marginals in self.parts]
+        found[self.order] = np.concatenate(answers)
+        return found
 
 
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
@@ -136,53 +209,51 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
     return Shares(order, tuple(zip(chosen, parts, strict=True)))
 
 
-def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
-    """Recalibrates each estimate by what serves it; returns its argument if none changes any.
-
-    Raises ValueError where a recalibrator gives back others than it got.
-    """
-    parts = shares.divided(estimates)
-    made = [_checked(*part) for part in parts]
-    if shares.order is None:
-        return made[0]
-    if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
-        return estimates
-    back = np.empty_like(shares.order)
-    back[shares.order] = np.arange(shares.order.size)
-    return Estimates.joined(made).take(back)
-
-
-def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
-    outcome = recalibrator.apply(part)
-    if outcome.shapes != part.shapes:
-        # Others would be given the estimates of rows that are not theirs, without a word.
-        raise ValueError(
-            f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
-            "a recalibrator gives back as many estimates as it gets."
-        )
-    return outcome
-
-
-def described(recalibrator: Recalibrator, basis: Basis | None = None) -> Document:
+def described(
+    recalibrator: Recalibrator | ClassRecalibrator, basis: Basis | None = None
+) -> Document:
     """Returns the part of a document that holds a recalibrator, and what it rests on if known."""
     content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
     return content if basis is None else {**content, "basis": basis.parameters()}
 
 
-def version_of(method: str, content: Document) -> str:
-    """The method and the first 12 digits of the content's SHA-256."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+class Promoted:
+    """A value that is promoted: its document, and the version that is a hash of it."""
 
+    fitted_on: Document
 
-def text_of(content: Document, fitted_on: Document, version: str) -> str:
-    """The document; floats keep every bit."""
-    whole = {**content, "fitted_on": fitted_on, "version": version}
-    return json.dumps(whole, indent=1, sort_keys=True) + "\n"
+    @property
+    def method(self) -> str:
+        """The method that it is named after."""
+        raise NotImplementedError
+
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up, as JSON values; None where it has no such part.
+
+        whole  with what recalibrators rest on, which is not part of the version
+        """
+        raise NotImplementedError
+
+    def _document(self, *, whole: bool) -> Document:
+        # What a document may do without is part of the hash only where it is there: versions of
+        # before stay as they are.
+        content = self.content(whole=whole)
+        return {name: part for name, part in content.items() if part is not None}
+
+    @cached_property
+    def version(self) -> str:
+        """The method and the first 12 digits of the content's SHA-256."""
+        text = json.dumps(self._document(whole=False), sort_keys=True, separators=(",", ":"))
+        return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> str:
+        """The document as text; floats keep every bit."""
+        notes = {"fitted_on": self.fitted_on, "version": self.version}
+        return json.dumps(self._document(whole=True) | notes, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Promoted):
     """The choice of a recalibrator for each slice.
 
     dimensions  names it was fitted on; empty: any (only the identity is)
@@ -210,35 +281,19 @@ class Selection:
         first = min(self.by_slice, default=None)
         return (self.fallback if first is None else self.by_slice[first]).method
 
-    @cached_property
-    def version(self) -> str:
-        """The method and the first 12 digits of the content's SHA-256."""
-        return version_of(self.method, self._content({}, None))
-
-    def _content(self, bases: Mapping[str, Basis], basis: Basis | None) -> Document:
-        content: Document = {
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up; see Promoted."""
+        bases = self.bases if whole else {}
+        return {
             "format": FORMAT,
-            "dimensions": list(self.dimensions),
-            "fallback": described(self.fallback, basis),
+            "dimensions": self.dimensions,
+            "fallback": described(self.fallback, self.basis if whole else None),
             "slices": {
-                name: described(self.by_slice[name], bases.get(name))
-                for name in sorted(self.by_slice)
+                name: described(one, bases.get(name)) for name, one in self.by_slice.items()
             },
+            "ranges": self.ranges and asdict(self.ranges),
+            "rejection": self.rejection and self.rejection.parameters(),
         }
-        # What a document may do without is part of the hash only where it is there: versions of
-        # before stay as they are.
-        if self.ranges is not None:
-            content["ranges"] = {
-                "edges": list(self.ranges.edges),
-                "dimensions": list(self.ranges.dimensions),
-            }
-        if self.rejection is not None:
-            content["rejection"] = self.rejection.parameters()
-        return content
-
-    def to_json(self) -> str:
-        """The document as text; floats keep every bit."""
-        return text_of(self._content(self.bases, self.basis), self.fitted_on, self.version)
 
     def fits(self, space: Space) -> bool:
         """Tells whether it can be applied to estimates in this space."""
@@ -246,11 +301,8 @@ class Selection:
 
     def of(self, chain: Chain) -> Recalibrator:
         """Finds the recalibrator that serves a slice: of the first name that has one."""
-        for name in chain:
-            found = self.by_slice.get(name)
-            if found is not None:
-                return found
-        return self.fallback
+        served = (self.by_slice[name] for name in chain if name in self.by_slice)
+        return next(served, self.fallback)
 
     def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
         """Divides n ≥ 1 rows among the recalibrators; slices (n,) index into chains."""
@@ -265,13 +317,13 @@ class Selection:
             return self.fallback.apply(estimates)
         if slices.size == 0:
             return estimates
-        return recalibrated(estimates, self.shares(slices, chains))
+        return self.shares(slices, chains).recalibrated(estimates)
 
     def marginals(
         self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]
     ) -> Marginals:
         """Returns the distributions of n ≥ 1 estimates by dimension, Gaussian or not."""
-        return shared_marginals(estimates, self.shares(slices, chains))
+        return self.shares(slices, chains).marginals(estimates)
 
     @cached_property
     def outputs(self) -> frozenset[Output]:
@@ -295,3 +347,63 @@ class Selection:
 
 
 IDENTITY = Selection((), Identity())
+
+
+CLASS_FORMAT = "calibration-monitor/class-recalibrator/1"
+
+CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
+    ClassIdentity.method: ClassIdentity,
+    Temperature.method: Temperature,
+    VectorScaling.method: VectorScaling,
+    AuxiliaryScaling.method: AuxiliaryScaling,
+    ClasswiseIsotonic.method: ClasswiseIsotonic,
+}
+
+
+@dataclass(frozen=True)
+class ClassSelection(Promoted):
+    """A class recalibrator, with the names of the classes it is for.
+
+    classes    names in the order of the probabilities; empty: any, of as many as it was fitted on
+    rejection  of detections whose entropy stays high after recalibration; None: none
+    fitted_on  rows, source and the like, for people; not part of the version
+    """
+
+    classes: tuple[str, ...]
+    recalibrator: ClassRecalibrator
+    rejection: Rejection | None = None
+    fitted_on: Document = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """Method of the recalibrator."""
+        return self.recalibrator.method
+
+    def content(self, *, whole: bool) -> Document:
+        """Returns all that makes it up; see Promoted."""
+        return {
+            "format": CLASS_FORMAT,
+            "classes": self.classes,
+            "recalibrator": described(self.recalibrator),
+            "rejection": self.rejection and self.rejection.parameters(),
+        }
+
+    def fits(self, class_names: tuple[str, ...]) -> bool:
+        """Tells whether it can be applied to probabilities of these classes."""
+        if self.classes:
+            return self.classes == class_names
+        return self.recalibrator.classes in (None, len(class_names))
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C); see ClassRecalibrator."""
+        return self.recalibrator.apply(log_probabilities)
+
+    @property
+    def changes_probabilities(self) -> bool:
+        """Tells whether it is more than the identity."""
+        return self.method != ClassIdentity.method
+
+
+CLASS_IDENTITY = ClassSelection((), ClassIdentity())
+
+AnySelection = Selection | ClassSelection

@@ -22,12 +22,12 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import KnownRecalibrator, SliceFitted
-from monitor.recalibration.class_selection import (
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.selection import (
     AnySelection,
     ClassSelection,
+    Selection,
 )
-from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import Selection
 from monitor.service.calls import Context, Settle, TransferTimeout, parsed, send
 from monitor.store.documents import any_selection_from_json
 from monitor.store.state_definitions import InvalidState, invalid

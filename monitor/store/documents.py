@@ -28,26 +28,25 @@ from monitor.drift.bets import Stage
 from monitor.drift.family import FamilyState
 from monitor.drift.reference import Reference
 from monitor.drift.usual import SliceState
-from monitor.frames.marks import ArrayForm, Count, Printable, Schema, between
+from monitor.frames.marks import ArrayForm, Count, Printable
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import MOST_SLICES
 from monitor.promotion.records import Record
 from monitor.promotion.register import Follower
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.class_probabilities import ClassRecalibrator
-from monitor.recalibration.class_selection import CLASS_METHODS, AnySelection, ClassSelection
-from monitor.recalibration.class_selection import FORMAT as CLASS_FORMAT
-from monitor.recalibration.recalibrator import Basis, InvalidRecalibrator, Recalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import (
+    CLASS_FORMAT,
+    CLASS_METHODS,
     FORMAT,
-    METHODS,
     MOST_SELECTED,
+    AnySelection,
+    ClassSelection,
+    FittedRecalibrator,
     RecalibratorForm,
     Selection,
-    described,
-    of_methods,
-    recalibrator_in,
 )
 
 Value = TypeVar("Value")
@@ -351,27 +350,15 @@ _REMEDY = (
 )
 
 
-class _FittedForm:
-    """Marks a recalibrator with what it rests on."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
-        return between(
-            lambda content: (recalibrator_in(content, METHODS), content.get("basis")),
-            lambda fitted: described(*fitted),
-            of_methods(METHODS, handler, basis=handler.generate_schema(Basis | None)),
-        )
-
-
-_Fitted = Annotated[tuple[Recalibrator, Basis | None], _FittedForm()]
-
-
 @dataclass(frozen=True, slots=True)
 class _Document:
     """The document of a selection, without its version and the notes."""
 
     dimensions: tuple[Printable, ...]
-    fallback: _Fitted
-    slices: Annotated[Mapping[str, _Fitted], Len(0, MOST_SELECTED)] = field(default_factory=dict)
+    fallback: FittedRecalibrator
+    slices: Annotated[Mapping[str, FittedRecalibrator], Len(0, MOST_SELECTED)] = field(
+        default_factory=dict
+    )
     ranges: RangeBuckets | None = None
     rejection: Rejection | None = None
 

@@ -24,7 +24,7 @@ from monitor.drift.alarms import AlarmChange, DriftReading
 from monitor.frames.space import Space
 from monitor.frames.status import Counters
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
-from monitor.recalibration.class_selection import ClassSelection
+from monitor.recalibration.selection import ClassSelection
 from monitor.statistics.measures import Evaluation, ReliabilityBins
 from monitor.statistics.reading import RAW, ClassReading, SliceReading
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2

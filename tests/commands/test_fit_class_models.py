@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from monitor.recalibration.class_selection import CLASS_METHODS
+from monitor.recalibration.selection import CLASS_METHODS
 from tests.commands.documents import document
 
 N, C, M = 900, 4, 3

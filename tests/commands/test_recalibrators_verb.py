@@ -11,8 +11,7 @@ from monitor.commands.options import this_person
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
 from monitor.promotion.records import Evidence, Happened
-from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, ClassSelection, Selection
 from tests.administered import FITTED, TRIALS, administration, record, served
 from tests.piped import BY_SLICE, DOUBLE, pipeline_of
 from tests.piped_classes import WARM

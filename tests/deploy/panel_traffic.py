@@ -19,8 +19,8 @@ from monitor.commands.demo.story import Plan
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.class_selection import ClassSelection
 from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.selection import ClassSelection
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header

@@ -10,11 +10,10 @@ from scipy.stats import norm
 from monitor.frames.detections import Estimates, Reason
 from monitor.frames.frame import FrameAnswer, Header
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.recalibrator import Identity, Output
+from monitor.recalibration.recalibrator import Identity, Output, Recalibrator
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, ClassSelection, Selection
 from monitor.statistics.measures import NormalMarginals
 from tests import laws, piped, piped_classes
 from tests.piped import BAD, HEADER, MISSING, SELECTIONS, XYZ, opened, outgoing, pipeline_of, sent
@@ -28,13 +27,12 @@ ASKING = replace(HEADER, quantile_levels=LEVELS)
 
 
 @dataclass(frozen=True)
-class Heavy:
+class Heavy(Recalibrator):
     """Doubles σ and says that errors are of another shape than Gaussian, or fails at that."""
 
     output: Output = Output.MOMENTS
     failure: str = ""
     method: ClassVar[str] = "heavy"
-    keeps_definite: ClassVar[bool] = True
     k: ClassVar[int] = 3
 
     def apply(self, estimates: Estimates) -> Estimates:
@@ -50,9 +48,6 @@ class Heavy:
         if self.failure == "of a quantile":
             scale[1, 2] = np.nan
         return NormalMarginals(estimates.mean, scale)
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
 
 HEAVY = Selection(XYZ.names, Heavy())

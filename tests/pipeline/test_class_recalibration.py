@@ -1,7 +1,7 @@
 """Class probabilities recalibrated in the answer."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,24 +10,22 @@ from monitor.frames.detections import Reason
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import FloatArray
 from monitor.frames.status import ClassAccount
-from monitor.recalibration.class_probabilities import LEAST
+from monitor.recalibration.class_probabilities import LEAST, ClassRecalibrator
 from monitor.recalibration.class_scaling import Temperature, VectorScaling
-from monitor.recalibration.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, ClassSelection, Selection
 from tests import laws, piped_classes
 from tests.piped_classes import BAD, HEADER, answered, extras, recalibrating, sent, total_of
 from tests.received import Sent
 
 
 @dataclass(frozen=True)
-class BrokenClasses:
+class BrokenClasses(ClassRecalibrator):
     """Fails in one of several ways."""
 
     failure: str
     method: ClassVar[str] = "broken"
-    classes: ClassVar[None] = None
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         made = np.exp(log_probabilities)
@@ -37,9 +35,6 @@ class BrokenClasses:
             case "NaN in a row":
                 made[1, 0, 0] = np.nan
         return made
-
-    def parameters(self) -> dict[str, Any]:
-        return {"failure": self.failure}
 
 
 def warmed(values, temperature=2.0, classes=3) -> FloatArray:

@@ -16,10 +16,9 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import LedgerFrames
 from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.pipeline.truth import TruthLedger
-from monitor.recalibration.class_selection import CLASS_IDENTITY
-from monitor.recalibration.recalibrator import Output, Recalibrator
+from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, Selection
 from monitor.statistics.state import observe
 from tests import laws, piped
 from tests.piped import BAD, DOUBLE, assert_same_statistics, outgoing, pipeline_of, raw, sent
@@ -164,14 +163,12 @@ def test_the_oldest_recalibrator_that_is_not_active_makes_room():
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(Recalibrator):
     """Doubles σ, and fails in one of several ways: whole, or at detections whose z is above 0."""
 
     failure: str
     keeps_definite: bool = True
-    output: Output = Output.GAUSSIAN
     method: ClassVar[str] = "broken"
-    k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:
         covariance = 4.0 * estimates.covariance
@@ -190,9 +187,6 @@ class Broken:
             case "indefinite":
                 covariance[bad] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         return Estimates(mean, covariance, estimates.diagonal)
-
-    def parameters(self) -> dict[str, Any]:
-        return {"failure": self.failure}
 
 
 ROW_FAILURES = [("NaN covariance", True), ("infinite mean", True), ("indefinite", False)]

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import Recalibrator
 
 
-class Odd:
+class Odd(Recalibrator):
     """Of any dimensions, and without parameters."""
 
     method: ClassVar[str] = "spoiling"
-    k: ClassVar[None] = None
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: bool = True
 
     def apply(self, estimates: Estimates) -> Estimates:
         raise RuntimeError("broken")
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, plain_s
 from monitor.recalibration.class_probabilities import (
     LEAST,
 )
-from monitor.recalibration.class_selection import CLASS_METHODS
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.normal import NormalLikelihood
 from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.recalibrator import Recalibrator, as_matrix
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import CLASS_METHODS, Selection
 from monitor.store.documents import Codec, any_selection_from_json
 from tests.reference.datasets import all_sets
 

@@ -32,8 +32,9 @@ from monitor.recalibration.class_scaling import (
     fit_temperature,
     fit_vector_scaling,
 )
-from monitor.recalibration.class_selection import CLASS_FITS, CLASS_METHODS
+from monitor.recalibration.fitting import CLASS_FITS
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.selection import CLASS_METHODS
 from monitor.statistics.class_evaluation import evaluate_class_rows
 from tests.laws import assert_same
 from tests.recalibration.rows import drawn, made

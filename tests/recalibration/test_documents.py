@@ -18,23 +18,20 @@ from hypothesis import strategies as st
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.class_probabilities import from_probabilities
 from monitor.recalibration.class_scaling import VectorScaling
-from monitor.recalibration.class_selection import (
-    CLASS_IDENTITY,
-    CLASS_METHODS,
-    AnySelection,
-    ClassSelection,
-)
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.processes.inputs import Feature, FeatureKind
-from monitor.recalibration.processes.sparse_process import SparseProcess
+from monitor.recalibration.processes.sparse_process import Feature, FeatureKind, SparseProcess
 from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import (
+    CLASS_IDENTITY,
+    CLASS_METHODS,
     FORMAT,
     IDENTITY,
     METHODS,
     MOST_SELECTED,
+    AnySelection,
+    ClassSelection,
     Selection,
     described,
 )

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
-from monitor.recalibration.class_selection import CLASS_FITS, CLASS_METHODS
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.fitting import CLASS_FITS, FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
-from monitor.recalibration.selection import METHODS
+from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from tests import laws
 from tests.laws import costly
 from tests.recalibration.rows import (
@@ -287,7 +286,7 @@ def test_what_can_be_served_can_be_fitted_and_the_other_way_round():
 
 def test_serving_loads_no_optimiser():
     script = (
-        "import sys, monitor.recalibration.class_selection\n"
+        "import sys, monitor.recalibration.selection\n"
         "import monitor.recalibration.selection\n"
         "print(*[m for m in sys.modules if m.startswith(('scipy.optimize', 'scipy.stats'))])"
     )

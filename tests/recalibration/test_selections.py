@@ -18,13 +18,12 @@ from monitor.recalibration.recalibrator import (
     Identity,
     Output,
     fault_of,
-    marginals_of,
     sent_where_unsound,
     sound_rows,
     weakest,
 )
 from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import IDENTITY, Selection, recalibrated, share_out
+from monitor.recalibration.selection import IDENTITY, Selection, share_out
 from tests import laws
 
 NAN, INF = float("nan"), float("inf")
@@ -115,7 +114,7 @@ def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
     served = np.concatenate([rows[part] for _, part in shares.shares])
     assert sorted(served.tolist()) == list(range(n))
     sent = Estimates(np.arange(n, dtype=float)[:, None], np.ones((n, 1, 1)), np.ones(n, bool))
-    made = recalibrated(sent, shares)
+    made = shares.recalibrated(sent)
     assert made.mean.tolist() == sent.mean.tolist()
     assert made.covariance[:, 0, 0].tolist() == [float(1 + i % models) ** 2 for i in slices]
 
@@ -179,7 +178,7 @@ def test_side_by_side_every_row_has_the_distribution_of_its_own_recalibrator(sli
     assert found.quantiles(tau).shape == (3, index.size, 2)
     for row, i in enumerate(slices):
         part = slice(row, row + 1)
-        alone = marginals_of(selection.of(names[i]), sent.take(part))
+        alone = selection.of(names[i]).marginals(sent.take(part))
         laws.assert_same(found.log_density(value)[part], alone.log_density(value[part]))
         laws.assert_same(found.cumulative(value)[part], alone.cumulative(value[part]))
         assert np.array_equal(found.quantiles(tau)[:, part], alone.quantiles(tau))

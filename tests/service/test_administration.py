@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import CannotFit, FitFailed
-from monitor.recalibration.class_selection import AnySelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import IDENTITY
+from monitor.recalibration.selection import IDENTITY, AnySelection
 from monitor.service import admin as admin_module
 from monitor.service.admin import MOST_ACTOR, actor_of
 from monitor.store.documents import any_selection_from_json

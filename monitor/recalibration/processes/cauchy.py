@@ -21,14 +21,8 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
-from monitor.recalibration.processes.sparse_process import (
-    MARGIN,
-    Expected,
-    LatentStack,
-    expected_under_normal,
-    stack_of,
-)
-from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
+from monitor.recalibration.processes.sparse_process import LatentStack, ScalarLikelihood
+from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
@@ -41,7 +35,7 @@ LEVELS = (0.001, 0.9999)
 
 
 @dataclass(frozen=True, slots=True)
-class CauchyLikelihood:
+class CauchyLikelihood(ScalarLikelihood):
     """n errors of one dimension, one latent value f = log w each.
 
     log_ratio      (n,) log |error| / σ, −∞ without an error
@@ -76,10 +70,6 @@ class CauchyLikelihood:
         value += latent
         value += np.log(np.pi) + self.log_deviation
         return -value, np.copysign((1 - small) / (1 + small), u)
-
-    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
-        return expected_under_normal(self.log_likelihood, mean, variance)
 
 
 def cauchy_likelihood(name: str, error: FloatArray, deviation: FloatArray) -> CauchyLikelihood:
@@ -144,7 +134,7 @@ def surrogate_ratio(level: float) -> float:
 
 
 @dataclass(frozen=True)
-class GpCauchy(FittedMethod):
+class GpCauchy(Recalibrator):
     """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
 
     With e^m, and no term for the variance of log w, half of the errors lie within ±γ however
@@ -157,7 +147,7 @@ class GpCauchy(FittedMethod):
     log_weight: LatentStack
     surrogate_level: Annotated[float, Interval(ge=LEVELS[0], le=LEVELS[1])]
     method: ClassVar[str] = "gp-cauchy"
-    output: ClassVar[Output] = Output.SURROGATE
+    output = Output.SURROGATE
 
     def __post_init__(self) -> None:
         self.log_weight.check_dimensions(self.k, [1] * self.k)
@@ -193,4 +183,4 @@ def fit_gp_cauchy(
     for i, name in enumerate(rows.space.names):
         likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])
         fitted.append(choose_inputs(likelihood, rows, float(rows.size_weight[i]), inducing))
-    return GpCauchy(stack_of(fitted, rows.estimates, MARGIN), surrogate_level)
+    return GpCauchy(LatentStack.of(fitted, rows.estimates), surrogate_level)

@@ -32,27 +32,18 @@ from monitor.frames.marks import CountFrom1
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
-from monitor.recalibration.processes.sparse_process import (
-    MARGIN,
-    Expected,
-    LatentStack,
-    SparseProcess,
-    stack_of,
-)
+from monitor.recalibration.processes.sparse_process import Expected, LatentStack, SparseProcess
 from monitor.recalibration.recalibrator import (
     Documented,
     Factors,
-    FittedMethod,
     InvalidRecalibrator,
     Moments,
+    PerDimension,
+    Recalibrator,
     UnfitData,
     as_matrix,
-    check_entries,
-    check_lengths,
-    check_positive_definite,
-    checked_order,
 )
-from monitor.recalibration.scaling import by_form
+from monitor.recalibration.scaling import by_form, permuted
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,7 @@ class NormalLikelihood:
 
 
 @dataclass(frozen=True)
-class GpNormal(FittedMethod, LatentStack):
+class GpNormal(Recalibrator, LatentStack):
     """Σ' = S Σ S with S = diag(√w), log w_d ~ GP (eq. 5); correlations stay.
 
     Served is w = E_q[e^f] = exp(m + v/2): an error whose factor is uncertain varies by the
@@ -128,7 +119,7 @@ def fit_gp_normal(rows: FitRows, inducing: int = INDUCING) -> GpNormal:
     for i, weight in enumerate(rows.size_weight.tolist()):
         likelihood = NormalLikelihood(square[i : i + 1], logs[i : i + 1])
         chosen.append(choose_inputs(likelihood, rows, weight, inducing))
-    found = stack_of(chosen, rows.estimates, MARGIN, expectations=True)
+    found = LatentStack.of(chosen, rows.estimates, expectations=True)
     return GpNormal(found.processes, found.low, found.high, rows.space.k)
 
 
@@ -326,9 +317,9 @@ class TriangularProcess(Documented):
 
     def __post_init__(self) -> None:
         k = len(self.moment)
-        check_positive_definite("moment", self.moment, k, "moment")
+        self.check_positive_definite("moment", k, "moment")
         self.weights.check_dimensions(k, range(1, k + 1))
-        check_entries(self, ("most_uncertain",), self.weights.outputs, "weights")
+        self.check_entries(("most_uncertain",), self.weights.outputs, "weights")
 
     def factor(self, estimates: Estimates) -> FloatArray:
         """M G, (K, K, n) lower triangular."""
@@ -349,7 +340,7 @@ class TriangularProcess(Documented):
 
 
 @dataclass(frozen=True)
-class GpNormalMultivariate(FittedMethod):
+class GpNormalMultivariate(PerDimension):
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
@@ -369,21 +360,16 @@ class GpNormalMultivariate(FittedMethod):
     method: ClassVar[str] = "gp-normal-multivariate"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", checked_order(self.order, self.k))
+        self.complete_order(self.order, self.k)
         for name in ("variances", "covariances"):
             process = getattr(self, name)
             if process is not None:
-                check_lengths(name, process.moment, [self.k] * self.k, "scale")
+                self.check_lengths(name, process.moment, [self.k] * self.k, "scale")
         if self.covariances is None and (self.variances is None or self.k == 1):
             raise InvalidRecalibrator(
                 "'covariances' is missing"
                 + (": one dimension needs it" if self.k == 1 else ", and so is 'variances'")
             )
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Variances become full covariances where they were fitted; covariances stay so."""
@@ -397,29 +383,18 @@ class GpNormalMultivariate(FittedMethod):
         if self.variances is None:
             return estimates.rescaled(np.array(self.scale)).covariance
         deviation = estimates.deviation.T[np.array(self.order)]
-        factor = deviation[:, None] * self.variances.factor(estimates)
-        return self._assembled(factor)
+        return self._assembled(deviation[:, None] * self.variances.factor(estimates))
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
         if self.covariances is None:
             return estimates.rescaled(np.array(self.scale)).covariance
-        own = lower_factor(_permuted(estimates.covariance, self.order))
-        factor = lower_product(own, self.covariances.factor(estimates))
-        return self._assembled(factor)
+        own = lower_factor(permuted(estimates.covariance, self.order))
+        return self._assembled(lower_product(own, self.covariances.factor(estimates)))
 
     def _assembled(self, factor: FloatArray) -> FloatArray:
         made = squared(factor)
         keep_definite(made, factor)
-        back = np.argsort(self.order)
-        return _permuted(made, tuple(back.tolist()))
-
-
-def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
-    """Puts rows and columns into another order."""
-    if order == tuple(range(len(order))):
-        return covariance
-    places = np.array(order)
-    return covariance[:, places[:, None], places]
+        return permuted(made, np.argsort(self.order).tolist())
 
 
 def fit_gp_normal_multivariate(rows: FitRows, inducing: int = INDUCING) -> GpNormalMultivariate:
@@ -450,7 +425,7 @@ def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
         u = np.ascontiguousarray((rows.error[:, order] / deviation).T)
         log_unit = np.log(deviation).T
     else:
-        factor = lower_factor(rows.estimates.covariance[:, order[:, None], order])
+        factor = lower_factor(permuted(rows.estimates.covariance, rows.space.order))
         u = whiten(factor, rows.error[:, order])
         log_unit = np.log(factor[np.arange(k), np.arange(k)])
     moment = u @ u.T / rows.n
@@ -480,7 +455,7 @@ def _fitted(rows: FitRows, form: str, inducing: int) -> TriangularProcess:
         for weight, earlier in zip(phi, innovation, strict=False):
             innovation[i] -= weight * earlier
         innovation[i] /= own
-    weights = stack_of(fitted, rows.estimates, margin=0.0)
+    weights = LatentStack.of(fitted, rows.estimates, margin=0.0)
     _, variance = weights.at(rows.estimates)
     return TriangularProcess(as_matrix(moment), weights, tuple(variance.max(axis=1).tolist()))
 

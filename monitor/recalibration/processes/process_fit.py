@@ -1,4 +1,9 @@
-"""The fit of a sparse process: which features it looks at, and with which kernels.
+"""The fit of a sparse process: which features it looks at, with which kernels and which posterior.
+
+At given kernels the variational posterior is found by natural gradients: a step on the precisions
+and a Newton step on the means (Khan and Rue 2023, section 3), which for likelihoods that are
+log-concave in each output ends after a few. Rows lie in blocks. One large product would be spread
+over threads, which cost more than they gain at this size, and would round by how many there are.
 
 Kernels and amplitudes are found by L-BFGS-B, with the best posterior at each. The bound is maximal
 in the posterior, so that its derivatives by the hyperparameters are those at a fixed posterior.
@@ -13,28 +18,262 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes.inputs import Feature, Inputs, candidate_inputs
+from monitor.recalibration.fit_rows import FitRows, descend
 from monitor.recalibration.processes.sparse_process import (
     Expected,
-    Kernel,
+    Feature,
+    Inputs,
     LatentLikelihood,
     SparseProcess,
+    candidate_inputs,
     in_blocks,
     inducing_root,
-)
-from monitor.recalibration.processes.variational import (
-    ROWS,
-    Bound,
-    Design,
-    Points,
-    Posterior,
-    design_of,
-    optimise,
+    kernel,
+    kernel_slope,
 )
 from monitor.recalibration.recalibrator import UnfitData, as_matrix
+
+ROWS = 256
+
+# Nats: a step that gains less is the last one.
+LEAST_STEP_GAIN = 1e-5
+STEPS = 60
+HALVINGS = 12
+
+# How far a constant may go from where it began: few rows that all but repeat lead a search away.
+FURTHEST = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The n points of a fit with the likelihood of their errors, and the inducing points.
+
+    weight    in (0, 1], what each is worth
+    blocks    (B, ROWS, D), zeros behind the last
+    inducing  (M, D)
+    """
+
+    likelihood: LatentLikelihood
+    weight: float
+    n: int
+    blocks: FloatArray
+    inducing: FloatArray
+
+    def in_blocks(self, values: FloatArray) -> FloatArray:
+        """Values (J, n) as (J, B, ROWS), zeros behind the last."""
+        padded = np.zeros((len(values), self.blocks.shape[0] * ROWS))
+        padded[:, : self.n] = values
+        return padded.reshape(len(values), -1, ROWS)
+
+    def in_line(self, blocks: FloatArray) -> FloatArray:
+        """The inverse of in_blocks."""
+        return blocks.reshape(len(blocks), -1)[:, : self.n]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Matrices that kernels make of the points, and the amplitudes of the J latents.
+
+    root       (J, M, M) L_j with L_j L_jᵀ = k_j(Z, Z); inverse (J, M, M) of it
+    cross      (J, B, ROWS, M) k_j(x, Z)
+    basis      (J, B, M, ROWS) b = L_j⁻¹ k_j(Z, x)
+    residual   (J, B, ROWS) 1 − bᵀ b, the variance that no inducing point explains
+    amplitude  (J, 1, 1) a
+    """
+
+    points: Points
+    root: FloatArray
+    inverse: FloatArray
+    cross: FloatArray
+    basis: FloatArray
+    residual: FloatArray
+    amplitude: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """c and q(v_j) = N(m_j, P_j⁻¹).
+
+    constant   (J,)
+    location   (J, M) m
+    precision  (J, M, M) P
+    """
+
+    constant: FloatArray
+    location: FloatArray
+    precision: FloatArray
+
+    def moved(self, share: float, towards: Posterior) -> Posterior:
+        """Goes a share of the way to another."""
+        return Posterior(
+            self.constant + share * (towards.constant - self.constant),
+            self.location + share * (towards.location - self.location),
+            self.precision + share * (towards.precision - self.precision),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The evidence lower bound at a posterior, and what its derivatives are made of.
+
+    value            weight Σ E_q[log p] − Σ_j KL(q(v_j) ‖ N(0, I)), in nats
+    by_mean          (J, B, ROWS) weight ∂E/∂mean of each output, zeros behind the last row
+    by_variance      (J, B, ROWS)
+    latent_mean      (J, B, ROWS)
+    latent_variance  (J, B, ROWS)
+    covariance       (J, M, M) P⁻¹
+    """
+
+    value: float
+    by_mean: FloatArray
+    by_variance: FloatArray
+    latent_mean: FloatArray
+    latent_variance: FloatArray
+    covariance: FloatArray
+
+
+def design_of(scales: FloatArray, amplitude: FloatArray, points: Points) -> Design:
+    """Builds the matrices from the scales (J, D) and the amplitudes (J,) of the latents."""
+    z = points.inducing
+    root = np.array([inducing_root(scale, z) for scale in scales])
+    inverse = np.linalg.solve(root, np.eye(len(z)))
+    cross = np.array([kernel(scale, points.blocks, z) for scale in scales])
+    basis = inverse[:, None] @ cross.swapaxes(2, 3)
+    residual = np.maximum(1.0 - np.square(basis).sum(axis=2), 0.0)
+    return Design(points, root, inverse, cross, basis, residual, amplitude[:, None, None])
+
+
+def bound(design: Design, posterior: Posterior) -> Bound | None:
+    """Evaluates the bound; None without a positive definite precision and a finite likelihood."""
+    try:
+        root = np.linalg.cholesky(posterior.precision)
+    except LinAlgError:
+        return None
+    size = root.shape[1]
+    inverse = np.linalg.solve(root, np.eye(size))
+    location = posterior.location
+    latent_mean = (location[:, None, None, :] @ design.basis)[:, :, 0]
+    latent_variance = design.residual + np.square(inverse[:, None] @ design.basis).sum(axis=2)
+    divergence = 0.5 * float(np.square(inverse).sum() + np.square(location).sum() - location.size)
+    divergence += float(np.log(np.diagonal(root, axis1=1, axis2=2)).sum())
+    points = design.points
+    mean = design.amplitude * latent_mean + posterior.constant[:, None, None]
+    variance = np.square(design.amplitude) * latent_variance
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = points.likelihood.expected(points.in_line(mean), points.in_line(variance))
+        value = points.weight * float(expected.value.sum()) - divergence
+    if not np.isfinite(value):
+        return None
+    return Bound(
+        value,
+        points.in_blocks(points.weight * expected.by_mean),
+        points.in_blocks(points.weight * expected.by_variance),
+        latent_mean,
+        latent_variance,
+        inverse.swapaxes(1, 2) @ inverse,
+    )
+
+
+def optimise(
+    design: Design, start: Posterior, centre: FloatArray
+) -> tuple[Posterior, Bound] | None:
+    """Finds the posterior of the largest bound, from a start; None where even that has none.
+
+    centre  (J,) that the constants stay within FURTHEST of
+    """
+    posterior = start
+    best = bound(design, posterior)
+    if best is None:
+        return None
+    for _ in range(STEPS):
+        target = _target(design, posterior, best, centre)
+        for halvings in range(HALVINGS):
+            moved = posterior.moved(0.5**halvings, target)
+            found = bound(design, moved)
+            if found is not None and found.value > best.value:
+                break
+        else:
+            break
+        gain = found.value - best.value
+        posterior, best = moved, found
+        if gain < LEAST_STEP_GAIN:
+            break
+    return posterior, best
+
+
+def _target(design: Design, posterior: Posterior, at: Bound, centre: FloatArray) -> Posterior:
+    """Computes where a whole step leads, with the constants at most FURTHEST from a centre (J,).
+
+    By Bonnet and Price ∂E/∂v = ½ E[∂² log p/∂f²], so that −2 ∂E/∂v is the curvature both of
+    the Newton step on (c, m) and of the new precision I + Σ_i −2 ∂E/∂v_i a_i a_iᵀ.
+    """
+    by_mean, curvature = at.by_mean, -2.0 * at.by_variance
+    amplitude, basis = design.amplitude, design.basis
+    outputs, size = posterior.location.shape
+    own = np.square(amplitude) * curvature
+    precision = _products(basis * own[:, :, None], basis) + np.eye(size)
+
+    slopes = amplitude * by_mean
+    by_location = (basis @ slopes[..., None])[..., 0].sum(axis=1) - posterior.location
+    gradient = np.concatenate([by_mean.sum(axis=(1, 2)), by_location.ravel()])
+    # Where a likelihood is convex, a Newton step would lead down.
+    move = _solved(_curvature(design, np.maximum(curvature, 0.0)), gradient)
+    return Posterior(
+        np.clip(posterior.constant + move[:outputs], centre - FURTHEST, centre + FURTHEST),
+        posterior.location + move[outputs:].reshape(outputs, size),
+        0.5 * (precision + precision.swapaxes(1, 2)),
+    )
+
+
+def _curvature(design: Design, convexity: FloatArray) -> FloatArray:
+    """Minus the second derivatives of the bound by (c, m_1 … m_J), (J + J M, J + J M).
+
+    With κ_ij the convexity of output j at row i, f_j = c_j + a_j b_jiᵀ m_j:
+
+        by c_j, c_j    Σ_i κ_ij
+        by m_j, c_j    a_j Σ_i κ_ij b_ji               (M,)
+        by m_j, m_j    a_j² Σ_i κ_ij b_ji b_jiᵀ + I    (M, M), I of the prior of m_j
+
+    convexity  (J, B, ROWS) κ ≥ 0, zeros behind the last row
+    """
+    outputs, size = len(convexity), design.basis.shape[2]
+    hessian = np.eye(outputs + outputs * size)
+    for j, (basis, amplitude) in enumerate(zip(design.basis, design.amplitude, strict=True)):
+        place = slice(outputs + j * size, outputs + (j + 1) * size)
+        # A direction in which the likelihood is flat is left where it is.
+        hessian[j, j] = max(convexity[j].sum(), 1e-10)
+        # One product for all outputs, most of it zeros: BLAS rounds by shape.
+        mixed = np.zeros_like(convexity)
+        mixed[j] = convexity[j] * amplitude
+        hessian[place, :outputs] = _products(basis, mixed.swapaxes(0, 1))
+        hessian[:outputs, place] = hessian[place, :outputs].T
+        shared = convexity[j] * (amplitude * amplitude)
+        hessian[place, place] += _products(basis * shared[:, None], basis)
+    return hessian
+
+
+def _products(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Σ over blocks of left rightᵀ: (…, B, p, ROWS) and (…, B, q, ROWS) give (…, p, q)."""
+    found: FloatArray = (left @ right.swapaxes(-1, -2)).sum(axis=-3)
+    return found
+
+
+def _solved(hessian: FloatArray, gradient: FloatArray) -> FloatArray:
+    """H⁻¹ g, with as much of a ridge as rounding asks for."""
+    step = np.arange(gradient.size)
+    for ridge in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):
+        raised = 0.5 * (hessian + hessian.T)
+        raised[step, step] += ridge * raised[step, step].max()
+        try:
+            solved: FloatArray = cho_solve(cho_factor(raised, lower=True), gradient)
+        except LinAlgError:
+            continue
+        return solved
+    return np.zeros_like(gradient)
+
 
 # Inducing points, at most, unless another number is asked for.
 INDUCING = 12
@@ -55,7 +294,7 @@ START_AMPLITUDE = 0.5
 ROUNDS = 40
 
 # Nats: a round of the hyperparameters that gains less is the last one.
-ENOUGH = 1e-2
+LEAST_ROUND_GAIN = 1e-2
 
 # Nats that an input has to add to the bound: odds of twenty to one that it is no chance, and
 # the logarithm of how many candidates there are to be the luckiest of.
@@ -76,7 +315,7 @@ def fit_process(
 ) -> tuple[SparseProcess, float]:
     """Fits the process of the largest bound weight Σ E_q[log p] − KL, in nats; returns both.
 
-    Deterministic. The bits depend on the order of the rows: see in_one_order.
+    Deterministic. The bits depend on the order of the rows: see `prepared`.
 
     likelihood  of n rows
     points      (n, D) standardised features; without features, or where all points are equal,
@@ -160,8 +399,8 @@ class Search:
         inducing: int,
     ) -> None:
         centres = inducing_points(points, inducing)
-        self.likelihood, self.constant, self.weight = likelihood, constant, weight
-        self.points = Points(points.shape[0], in_blocks(points, ROWS), centres)
+        self.constant, blocks = constant, in_blocks(points, ROWS)
+        self.points = Points(likelihood, weight, points.shape[0], blocks, centres)
         outputs, (size, width) = self.constant.size, centres.shape
         start = np.log(np.repeat([START_SCALE, START_AMPLITUDE], [outputs * width, outputs]))
         before = Posterior(
@@ -169,16 +408,13 @@ class Search:
         )
         self.place = _Place(start, before, -np.inf)
 
-    def unpacked(self, packed: FloatArray) -> tuple[list[Kernel], FloatArray]:
-        """Takes the kernels and the amplitudes (J,) of the latents out of the vector."""
+    def unpacked(self, packed: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Takes the scales (J, D) and the amplitudes (J,) of the latents out of the vector."""
         scales, amplitude = np.split(np.exp(packed), [-self.constant.size])
-        return [Kernel(scale) for scale in scales.reshape(amplitude.size, -1)], amplitude
+        return scales.reshape(amplitude.size, -1), amplitude
 
     def run(self) -> None:
         """Climbs; the value stays −∞ where not even the start has a bound."""
-        # Half a second to import, and only a fit needs it.
-        from scipy.optimize import minimize
-
         found = self.evaluated(self.place.packed)
         if found is None:
             return
@@ -203,19 +439,9 @@ class Search:
 
         outputs = self.constant.size
         bounds = np.repeat([SCALE, AMPLITUDE], [slope.size - outputs, outputs], axis=0)
-        minimize(
-            loss,
-            self.place.packed,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.log(bounds),
-            callback=accept,
-            options={
-                "maxiter": ROUNDS,
-                "ftol": share * ENOUGH / max(1.0, share * abs(self.place.value)),
-                "gtol": share * 1e-2,
-            },
-        )
+        ftol = share * LEAST_ROUND_GAIN / max(1.0, share * abs(self.place.value))
+        options = {"maxiter": ROUNDS, "ftol": ftol, "gtol": share * 1e-2}
+        descend(loss, self.place.packed, np.log(bounds), options, accept)
 
     def evaluated(self, packed: FloatArray) -> tuple[_Place, FloatArray] | None:
         """Finds the best posterior, and the slope of its bound by the vector; None without one.
@@ -223,17 +449,17 @@ class Search:
         Posteriors are sought from that of the place the search stands at, never from those of
         steps it only tried: between two accepted steps it is a function of its argument.
         """
-        kernels, amplitude = self.unpacked(packed)
-        design = design_of(kernels, amplitude, self.points)
-        start = self.carried(kernels, amplitude)
-        outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
+        scales, amplitude = self.unpacked(packed)
+        design = design_of(scales, amplitude, self.points)
+        start = self.carried(scales, amplitude)
+        outcome = optimise(design, start, self.constant)
         if outcome is None:
             return None
         posterior, bound = outcome
-        slope = hyper_slope(kernels, design, posterior, bound)
+        slope = hyper_slope(scales, design, posterior, bound)
         return _Place(packed.copy(), posterior, bound.value), slope
 
-    def carried(self, kernels: list[Kernel], amplitude: FloatArray) -> Posterior:
+    def carried(self, scales: FloatArray, amplitude: FloatArray) -> Posterior:
         """Carries the posterior to other hyperparameters, outputs at inducing points unchanged.
 
         It is where the search goes on from.
@@ -242,8 +468,8 @@ class Search:
         location, precision = np.empty_like(old.location), np.empty_like(old.precision)
         before, sizes = self.unpacked(self.place.packed)
         sizes = sizes / amplitude
-        for latent, (left, kernel, size) in enumerate(zip(before, kernels, sizes, strict=True)):
-            roots = inducing_root(kernel, inducing), inducing_root(left, inducing)
+        for latent, (left, scale, size) in enumerate(zip(before, scales, sizes, strict=True)):
+            roots = inducing_root(scale, inducing), inducing_root(left, inducing)
             turn = size * np.linalg.solve(*roots)
             back = np.linalg.inv(turn)
             location[latent] = turn @ old.location[latent]
@@ -254,7 +480,7 @@ class Search:
     def process(self) -> SparseProcess:
         """Returns the process of the place where it stands."""
         posterior = self.place.posterior
-        kernels, amplitude = self.unpacked(self.place.packed)
+        scales, amplitude = self.unpacked(self.place.packed)
         # S = R⁻ᵀ R⁻¹ = Uᵀ U with R⁻¹ = Q U: without a difference that could cancel.
         root = np.linalg.inv(np.linalg.cholesky(posterior.precision))
         upper = np.linalg.qr(root, mode="r")
@@ -262,7 +488,7 @@ class Search:
         return SparseProcess(
             tuple(posterior.constant.tolist()),
             as_matrix(self.points.inducing),
-            tuple(tuple(kernel.scale.tolist()) for kernel in kernels),
+            as_matrix(scales),
             as_matrix(np.diag(amplitude)),
             as_matrix(posterior.location),
             tuple(as_matrix(one) for one in spread),
@@ -270,14 +496,14 @@ class Search:
 
 
 def hyper_slope(
-    kernels: list[Kernel], design: Design, posterior: Posterior, bound: Bound
+    scales: FloatArray, design: Design, posterior: Posterior, bound: Bound
 ) -> FloatArray:
     """Derives the bound by the log scales of each latent and the log amplitudes, q(v) fixed."""
     z, blocks = design.points.inducing, design.points.blocks
     slopes = design.amplitude * bound.by_mean
     curves = np.square(design.amplitude) * bound.by_variance
     by_scale, by_amplitude = [], []
-    for latent, kernel in enumerate(kernels):
+    for latent, scale in enumerate(scales):
         a, curve, amplitude = design.basis[latent], curves[latent], design.amplitude[latent, 0, 0]
         by_variance = np.einsum("bn,bn->", bound.by_variance[latent], bound.latent_variance[latent])
         by_mean = np.einsum("bn,bn->", bound.by_mean[latent], bound.latent_mean[latent])
@@ -290,8 +516,8 @@ def hyper_slope(
         by_matrix = _through_cholesky(design.root[latent], design.inverse[latent], by_root)
         np.fill_diagonal(by_matrix, 0.0)
         by_scale.append(
-            kernel.slope(blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
-            + kernel.slope(z, z, kernel.matrix(z, z), by_matrix)
+            kernel_slope(scale, blocks, z, design.cross[latent], by_cross.swapaxes(1, 2))
+            + kernel_slope(scale, z, z, kernel(scale, z, z), by_matrix)
         )
     return np.concatenate([*by_scale, by_amplitude])
 
@@ -316,7 +542,7 @@ def choose_inputs(
     Greedy, from no input at all: what is constant stays so.
 
     likelihood  of the same rows in the same order: for equal bits whatever the order of the
-                rows, bring them into one order first (in_one_order)
+                rows, bring them into one order first (`prepared`)
     weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """

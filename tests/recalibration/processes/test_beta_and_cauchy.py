@@ -15,18 +15,13 @@ from scipy.integrate import quad
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import cauchy, norm
 
-from monitor.recalibration.processes import beta
 from monitor.recalibration.processes import cauchy as cauchy_module
-from monitor.recalibration.processes.beta import PRIOR, factor_on_deviation, refined
-from monitor.recalibration.processes.beta_map import (
+from monitor.recalibration.processes.beta import (
     BOUNDS,
-    FURTHEST,
     LARGEST,
     LARGEST_SHIFT,
-    BetaErrors,
     BetaLine,
     BetaMarginals,
-    beta_likelihood,
     log_odds,
     logit,
     moment_table,
@@ -34,10 +29,16 @@ from monitor.recalibration.processes.beta_map import (
     quantile_table,
     standard_quantile,
 )
-from monitor.recalibration.processes.cauchy import (
-    CauchyMarginals,
-    cauchy_likelihood,
+from monitor.recalibration.processes.beta_fit import (
+    FURTHEST,
+    PRIOR,
+    BetaErrors,
+    beta_likelihood,
+    factor_on_deviation,
+    fit_gp_beta,
+    refined,
 )
+from monitor.recalibration.processes.cauchy import CauchyMarginals, cauchy_likelihood
 from monitor.recalibration.processes.sparse_process import latent_nodes
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.rows import (
@@ -284,7 +285,7 @@ def quantile_error(model, rows):
 
 def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():
     rows, others = shifted(0), shifted(1)
-    model = beta.fit_gp_beta(rows)
+    model = fit_gp_beta(rows)
     left = others.error - others.deviation * 0.8 * np.sin(others.estimates.mean)
     truth = nll(others.deviation, left)
     assert own_loss(model, others) < truth + 0.015
@@ -293,7 +294,7 @@ def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():
 
 
 def test_loss_and_quantile_error_on_the_cosine_set_are_below_those_of_the_papers_code():
-    model = beta.fit_gp_beta(reference_rows("cosine_mean", slice(0, 2000)))
+    model = fit_gp_beta(reference_rows("cosine_mean", slice(0, 2000)))
     held_out = reference_rows("cosine_mean", slice(2000, 2200))
     assert own_loss(model, held_out) < 1.1568
     assert quantile_error(model, held_out) < 0.0505

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.recalibration.processes.beta_map import BetaErrors, BetaLine, beta_likelihood
+from monitor.recalibration.processes.beta import BetaLine
+from monitor.recalibration.processes.beta_fit import BetaErrors, beta_likelihood
 from monitor.recalibration.processes.cauchy import cauchy_likelihood
-from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
 from monitor.recalibration.processes.normal import NormalLikelihood, TriangularRow
 from monitor.recalibration.processes.process_fit import (
+    ROWS,
+    Points,
+    Posterior,
     Search,
+    bound,
     choose_inputs,
+    design_of,
     evidence_share,
     fit_process,
     hyper_slope,
@@ -28,14 +33,15 @@ from monitor.recalibration.processes.process_fit import (
 from monitor.recalibration.processes.sparse_process import (
     JITTER,
     Expected,
-    Kernel,
+    Inputs,
     LatentLikelihood,
+    LatentStack,
+    ScalarLikelihood,
     SparseProcess,
-    expected_under_normal,
+    candidate_inputs,
     in_blocks,
-    stack_of,
+    kernel,
 )
-from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.rows import (
     normal_likelihood,
@@ -50,8 +56,8 @@ from tests.recalibration.rows import (
 
 def gram(process: SparseProcess, latent: int, left, right):
     """k(left, right), entry by entry through the kernel of two points."""
-    kernel = Kernel(np.array(process.scale[latent]))
-    return np.array([[kernel.matrix(x[None], y[None])[0, 0] for y in right] for x in left])
+    scale = np.array(process.scale[latent])
+    return np.array([[kernel(scale, x[None], y[None])[0, 0] for y in right] for x in left])
 
 
 def inducing_gram(process: SparseProcess, latent: int):
@@ -178,16 +184,16 @@ def test_every_entry_of_the_matrix_is_the_kernel_of_two_points(k):
     scale = np.array([0.7, 1.3, 2.0, 0.4])[:k]
     inverse = np.diag(1 / scale**2)
     expected = [[np.exp(-0.5 * (x - y) @ inverse @ (x - y)) for y in right] for x in left]
-    assert Kernel(scale).matrix(left, right) == pytest.approx(np.array(expected), rel=1e-12)
+    assert kernel(scale, left, right) == pytest.approx(np.array(expected), rel=1e-12)
 
 
 @given(st.floats(-5, 5), st.floats(0.0, 2.0), st.floats(-2, 2))
 def test_the_mean_of_an_exponential_is_that_of_a_lognormal(mean, variance, rate):
-    found = expected_under_normal(
-        lambda f: (np.exp(rate * f), rate * np.exp(rate * f)),
-        np.array([[mean]]),
-        np.array([[variance]]),
-    )
+    class Exponential(ScalarLikelihood):
+        def log_likelihood(self, latent):
+            return np.exp(rate * latent), rate * np.exp(rate * latent)
+
+    found = Exponential().expected(np.array([[mean]]), np.array([[variance]]))
     exact = math.exp(rate * mean + 0.5 * rate * rate * variance)
     assert found.value.item() == pytest.approx(exact, rel=1e-9)
     assert found.by_mean.item() == pytest.approx(rate * exact, rel=1e-9, abs=1e-12)
@@ -226,14 +232,14 @@ MIXED = (
 
 @pytest.mark.parametrize("processes", [MIXED, (CONSTANT,), MIXED[:1]])
 def test_together_they_say_what_each_says_alone(processes):
-    found = stack_of(processes, SAMPLE.estimates, 0.5).at(SAMPLE.estimates)
+    found = LatentStack.of(processes, SAMPLE.estimates, 0.5).at(SAMPLE.estimates)
     parts = zip(*(process.of(SAMPLE.estimates) for process in processes), strict=True)
     for one, expected in zip(found, parts, strict=True):
         assert one == pytest.approx(np.concatenate(expected), abs=1e-9)
 
 
 def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_range():
-    served, estimates = stack_of(MIXED, SAMPLE.estimates, 0.5), wild_estimates(3, 50, 3)
+    served, estimates = LatentStack.of(MIXED, SAMPLE.estimates, 0.5), wild_estimates(3, 50, 3)
     low, high = np.array(served.low)[:, None], np.array(served.high)[:, None]
     mean, variance = served.at(estimates)
     assert np.array_equal(served.means(estimates), np.clip(mean, low, high))
@@ -242,7 +248,7 @@ def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_ran
     # The range is that of the fit and a margin.
     mean, variance = served.at(SAMPLE.estimates)
     for expectations, seen in ((False, mean), (True, mean + 0.5 * variance)):
-        found = stack_of(MIXED, SAMPLE.estimates, 0.5, expectations=expectations)
+        found = LatentStack.of(MIXED, SAMPLE.estimates, 0.5, expectations=expectations)
         assert found.low == pytest.approx(seen.min(axis=1) - 0.5)
         assert found.high == pytest.approx(seen.max(axis=1) + 0.5)
 
@@ -327,7 +333,7 @@ def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
 def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     points, likelihood = factors(2, 300, 2)
     search = Search(likelihood, likelihood.start, points, 1.0, 6)
-    seen = Points(300, in_blocks(points, ROWS), points[:6])
+    seen = Points(likelihood, 0.7, 300, in_blocks(points, ROWS), points[:6])
     random = np.random.default_rng(3)
     start = search.place.packed
     packed = start + 0.2 * random.normal(size=start.size)
@@ -336,12 +342,12 @@ def test_slopes_by_kernels_and_amplitudes_are_those_of_differences():
     posterior = Posterior(likelihood.start, random.normal(size=(2, 6)), precise)
 
     def at(packed):
-        kernels, amplitude = search.unpacked(packed)
-        design = design_of(kernels, amplitude, seen)
-        return kernels, design, bound(likelihood, 0.7, design, posterior)
+        scales, amplitude = search.unpacked(packed)
+        design = design_of(scales, amplitude, seen)
+        return scales, design, bound(design, posterior)
 
-    kernels, design, found = at(packed)
-    slope = hyper_slope(kernels, design, posterior, found)
+    scales, design, found = at(packed)
+    slope = hyper_slope(scales, design, posterior, found)
     for i, step in enumerate(1e-5 * np.eye(packed.size)):
         difference = (at(packed + step)[2].value - at(packed - step)[2].value) / 2e-5
         assert slope[i] == pytest.approx(difference, rel=2e-5, abs=1e-4)
