@@ -132,7 +132,7 @@ def bits(value: Any) -> Any:
         return type(value).__name__, [bits(getattr(value, f.name)) for f in fields(value)]
     if isinstance(value, dict):
         return [(key, bits(held)) for key, held in sorted(value.items())]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [bits(part) for part in value]
     return value
 

@@ -134,7 +134,8 @@ def test_rejection_keeps_the_error_rate_of_the_rest_low(run, applied, classes, t
     assert wrong.mean() > 0.3 >= rejection["error"]
     assert wrong[~arrays["rejected"]].mean() == pytest.approx(rejection["error"])
     table = run("evaluate", classes, "--model", path)
-    assert table.startswith(f"recalibrated by {document(path)['version']}\n900 rows with a true")
+    assert table.startswith("classes: ")
+    assert f"\nrecalibrated by {document(path)['version']}\n900 rows with a true" in table
 
 
 def test_what_cannot_be_fitted_or_applied_is_named(refused, model, classes, save, tmp_path):

@@ -31,9 +31,10 @@ def headings(file: str) -> set[str]:
 def test_both_documents_are_installed_beside_the_code_that_reads_them():
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))
     target = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert target["force-include"] == {
-        f"docs/{name}": f"monitor/commands/doctor/{name}" for name in ("runbook.md", "doctor.md")
-    }
+    included = target["force-include"]
+    for name in ("runbook.md", "doctor.md"):
+        assert included[f"docs/{name}"] == f"monitor/commands/doctor/{name}"
+    assert included["deploy/sidecar.toml"] == "monitor/commands/sidecar.toml"
 
 
 def test_every_area_has_rules():
