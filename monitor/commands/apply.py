@@ -22,6 +22,7 @@ from monitor.commands.recordings import (
     read_selected,
     refuse_options_of_gaussians,
     sound_rows,
+    to_standard_error,
 )
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates
@@ -41,7 +42,13 @@ from monitor.statistics.exact_engine import OwnDistributions, generalised_deviat
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
 from monitor.store.documents import any_selection_from_json
-from monitor.store.recordings import Quantiles, Recording, write_columns, write_estimates
+from monitor.store.recordings import (
+    RECALIBRATED,
+    Quantiles,
+    Recording,
+    write_columns,
+    write_estimates,
+)
 from monitor.store.tables import SUFFIXES
 
 
@@ -50,10 +57,17 @@ def read_any_model(path: str) -> AnySelection:
 
     Raises InvalidRecalibrator.
     """
+    if path.endswith((".npz", ".parquet", *SUFFIXES)):
+        raise InvalidRecalibrator(
+            f"{path} holds detections, and no recalibrator. Give the document that fit wrote."
+        )
     try:
         return any_selection_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
+        why = (isinstance(error, OSError) and error.strerror) or "it is no text"
+        raise InvalidRecalibrator(
+            f"cannot read the recalibrator {path}: {why}. Give the document that fit wrote."
+        ) from None
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"{path}: {error}") from None
 
@@ -107,12 +121,40 @@ def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecord
 
 def check_dimensions(selection: Selection, space: Space) -> None:
     """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
-    if not selection.fits(space):
-        raise InvalidRecalibrator(
-            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
-            f"file is read with {','.join(space.names)}: give --dimensions "
-            f"{','.join(selection.dimensions)}."
+    if selection.fits(space):
+        return
+    wanted = ",".join(selection.dimensions)
+    remedy = f"give --dimensions {wanted}"
+    if not set(selection.dimensions) <= set(space.names):
+        remedy += ", if the file has them all; or fit a recalibrator to these"
+    raise InvalidRecalibrator(
+        f"the recalibrator was fitted on dimensions {wanted} but the file is read with "
+        f"{','.join(space.names)}: {remedy}."
+    )
+
+
+def remarks_on(made: RecalibratedRecording) -> list[str]:
+    """Remarks on a recalibration that may not be what was meant."""
+    selection, recording, found = made.selection, made.recording, []
+    before = recording.others
+    if RECALIBRATED in before:
+        found.append("the file was recalibrated before: a second time corrects it twice")
+    if selection.by_slice:
+        served = np.array([not set(chain) & selection.by_slice.keys() for chain in made.chains])
+        rows = int(np.count_nonzero(served[made.slices] & made.usable))
+        if rows:
+            found.append(
+                f"{rows:,} of {made.usable.size:,} rows are in none of the recalibrator's slices "
+                f"({', '.join(list(selection.by_slice)[:8])}) and get that of all rows. Does the "
+                "file name its classes? If its column has another name, give --map class=…"
+            )
+    classes = selection.fitted_on.get("classes")
+    if isinstance(classes, list | tuple) and (others := set(recording.classes) - set(classes)):
+        found.append(
+            f"the recalibrator was not fitted on {', '.join(sorted(map(str, others))[:8])}: their "
+            "rows get that of all rows it was fitted on. Choose rows with --class"
         )
+    return found
 
 
 # Rows whose quantiles are asked for together.
@@ -210,26 +252,31 @@ def recalibrate_gaussians(selection: Selection, recording: Recording) -> Recalib
     return RecalibratedRecording(selection, forwarded, diagonal, sent, usable, slices, chains)
 
 
-def stands_for(made: RecalibratedRecording) -> str:
-    """Says in a line what mean and covariance stand for."""
+def _output(made: RecalibratedRecording) -> list[str]:
+    """Says what mean and covariance stand for, where that is no Gaussian of the method itself."""
     match made.output:
         case Output.GAUSSIAN:
-            return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
+            return []
         case Output.MOMENTS:
-            return (
+            return [
                 "mean and covariance: moments of a distribution of another shape (output: moments)"
-            )
+            ]
         case Output.SURROGATE:
             levels = ", ".join(f"{level:.4g}" for level in _surrogate_levels(made))
-            return (
+            return [
                 "mean and covariance: of a Gaussian that stands in for a Cauchy distribution, with "
                 f"the same\ncentral interval of {levels} (output: surrogate)"
-            )
+            ]
 
 
-def measured_under(made: RecalibratedRecording) -> str:
-    """Says, above the measures, what they are measures of."""
-    lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
+def measured_under(made: RecalibratedRecording, file: str) -> str:
+    """Says, above the measures of a file, what they are measures of."""
+    lines = [f"recalibrated by {made.selection.version}", *_output(made)]
+    if made.selection.fitted_on.get("file") == Path(file).name:
+        lines.append(
+            "It was fitted on a file of this name: on the rows it was fitted on, measures look "
+            "better than on others."
+        )
     if made.output is not Output.GAUSSIAN:
         lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
     return "\n".join(lines)
@@ -363,6 +410,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--output {options.output}: the name must end in .npz, .csv or .csv.gz.")
     if options.output.endswith(SUFFIXES) and options.file.endswith(".npz"):
         raise ValueError(f"--output {options.output}: arrays are written as arrays: give .npz.")
+    if Path(options.output).resolve() == Path(options.file).resolve():
+        raise ValueError(f"--output {options.output}: is the file that is read. Name another one.")
     model = read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows)
     check_kind(model, options.model, options.file, recording)
@@ -378,6 +427,8 @@ def run(options: argparse.Namespace) -> int:
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
     """Writes the recalibrated Gaussians; returns the lines to print."""
     made = recalibrate_gaussians(selection, read_selected(options.file, options))
+    for remark in remarks_on(made):
+        to_standard_error(f"calibration-monitor apply: {remark}")
     tau = TAU if options.tau is None else options.tau
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
@@ -385,10 +436,10 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     if options.output.endswith(SUFFIXES):
         return _as_columns(made, options, asked)
     with output_file(Path(options.output)) as path:
-        written = write_estimates(path, made.recording, quantiles, rejected)
+        written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
     return [
         f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
-        stands_for(made),
+        *_output(made),
         *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
         *_rejected(rejected),
         *_left_out(made.recording.others, written),
@@ -403,11 +454,13 @@ def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked:
             "--quantiles and --tau out."
         )
     with output_file(Path(options.output)) as path:
-        write_columns(path, Path(options.file), options.map or {}, made.recording, made.rejected)
+        version = made.selection.version
+        source, names = Path(options.file), options.map or {}
+        write_columns(path, source, names, made.recording, made.rejected, version)
     return [
         f"{made.recording.mean.shape[0]} rows by {made.selection.version}, written to "
         f"{options.output}",
-        stands_for(made),
+        *_output(made),
         *_rejected(made.rejected),
     ]
 

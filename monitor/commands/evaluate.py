@@ -11,7 +11,7 @@ import argparse
 import json
 import operator
 import re
-import sys
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +26,7 @@ from monitor.commands.apply import (
     read_any_model,
     recalibrate_classes,
     recalibrate_gaussians,
+    remarks_on,
 )
 from monitor.commands.evaluation_tables import class_table, summary, table, verdict_lines
 from monitor.commands.fit import RANGE_DIMENSIONS, RANGE_EDGES
@@ -46,6 +47,7 @@ from monitor.commands.recordings import (
     parts_of,
     read_selected,
     refuse_options_of_gaussians,
+    selection_words,
     to_standard_error,
     usable_truth,
 )
@@ -147,7 +149,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "class, range, stream or a column: what verdicts are given for (default class)"
     add_value(parser, "--by", "COLUMN", text)
     add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
-    text = "end with exit code 3 if a measure is so in any group, such as 'nees_over_k > 2'"
+    text = (
+        "end with exit code 3 if a measure is so in any group, such as 'nees_over_k > 2'; may be "
+        "repeated"
+    )
     parser.add_argument("--fail-if", metavar="M>N", type=_condition, action="append", help=text)
     add_most_refused(parser)
     parser.add_argument(
@@ -217,20 +222,25 @@ def run(options: argparse.Namespace) -> int:
         of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
+    failures = list(_failures(options, gaussians, classes))
     if options.json:
         print(json.dumps(document(gaussians, classes, model, of_classes)))
     else:
         print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
-    return FAILED if _failures(options, gaussians, classes) else 0
+    for line in failures:
+        to_standard_error(f"calibration-monitor evaluate: {line}")
+    return FAILED if failures else 0
 
 
 def _failures(
     options: argparse.Namespace, gaussians: Measured | None, classes: ClassEvaluation | None
-) -> bool:
-    """Says on standard error which conditions hold, and whether too many rows were refused."""
-    lines = []
+) -> Iterator[str]:
+    """Yields which conditions hold, and whether too many rows were refused.
+
+    Raises ValueError for a measure that there is not.
+    """
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
-        lines.append(
+        yield (
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
             f"than --most-refused {options.most_refused:g}"
         )
@@ -243,14 +253,9 @@ def _failures(
                 "such as nees_over_k, ence, qce, sigma_factor or ece."
             )
         holds = _COMPARISONS[condition.comparison]
-        lines += [
-            f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
-            for where, value in values
-            if isinstance(value, int | float) and holds(value, condition.bound)
-        ]
-    for line in lines:
-        print(f"calibration-monitor evaluate: {line}", file=sys.stderr)
-    return bool(lines)
+        for where, value in values:
+            if isinstance(value, int | float) and holds(value, condition.bound):
+                yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
 
 
 def _values(
@@ -277,7 +282,7 @@ def _condition(text: str) -> Condition:
     if match is None:
         raise argparse.ArgumentTypeError(f"'{text}': expected MEASURE > NUMBER, or >=, <, <=")
     number = checked(match[3], float, "a number, such as 2")
-    return Condition(match[1], match[2], number)
+    return Condition(match[1].lower(), match[2], number)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -321,13 +326,16 @@ def measured(
     tell    is told what looks wrong, a line each
     raises  RecordingError, InvalidRecalibrator, EvaluationError
     """
-    by = options.by
+    ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
+    by = options.by = ours_of.get(options.by, options.by)
     beside = () if by is None or by in tuple(SliceBy) else (by,)
     recording = read_selected(options.file, options, beside, tell)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
         recording, shaped = made.recording, made.shaped
+        for remark in remarks_on(made):
+            tell(f"model: {remark}")
     edges = _frozen(recording, options, model)
     cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
     if options.engine == "streaming" and made is not None and shaped is not None:
@@ -337,7 +345,7 @@ def measured(
         )
     usable = usable_truth(recording)
     if not usable.rows.any():
-        raise EvaluationError(f"nothing to evaluate: {usable.told()}. {_remedy(usable)}")
+        raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
     def evaluated(rows: BoolArray) -> Evaluation:
         kept = rows & usable.rows
@@ -376,14 +384,6 @@ def measured(
         unused=recording.unused,
         matched=recording.matched,
         made=made,
-    )
-
-
-def _remedy(usable: Usable) -> str:
-    if usable.labelled.any():
-        return "Correct these rows."
-    return (
-        "Add columns gt_<dimension> (arrays: gt), or give the labels of another file by --labels."
     )
 
 
@@ -559,7 +559,7 @@ def _tables(
     if of_classes is not None:
         yield of_classes.sentence
     if gaussians:
-        said = "" if gaussians.made is None else measured_under(gaussians.made)
+        said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
         yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
         if options.full:
             yield table(gaussians.whole, said)
@@ -587,7 +587,8 @@ def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
     if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
         return ""
     by = " --by class" if len(gaussians.groups) > 1 else ""
+    words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
     return (
-        f"\nDo: calibration-monitor fit {options.file}{by} --output model.json\n"
+        f"\nDo: calibration-monitor fit {words}{by} --output model.json\n"
         "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
     )

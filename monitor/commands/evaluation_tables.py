@@ -91,6 +91,8 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
     lines = [columns((*heads, "in 95 %"), rows), ""]
     for name, one in groups.items():
         joint = one.joint
+        if joint.k == 1:
+            continue
         words = f"{name}, all" if name else "all"
         lines.append(
             f"{words} {joint.k} dimensions together: NEES/K {joint.nees_over_k:.3f}, QCE "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -124,8 +124,8 @@ def fit_gaussians(
     kept = np.flatnonzero(usable.rows)
     if kept.size == 0 and options.method != Identity.method:
         raise UnfitData(
-            f"cannot fit on 0 detections with ground truth: {usable.told()}. Widen "
-            "the selection of rows."
+            f"cannot fit on 0 detections with ground truth: {usable.told()}. "
+            f"{usable.remedy(recording)}"
         )
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     selection, found = _fitted(options, wanted, recording, previous, rows, kept)
@@ -139,6 +139,9 @@ def fit_gaussians(
 
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
         judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
+    left = [one.slice for one in judged if not one.worth_it] if options.proven_only else []
+    if options.proven_only:
+        selection = _proven(selection, judged)
     if options.reject_above_error is not None:
         served = recalibrate_gaussians(selection, recording)
         error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
@@ -148,13 +151,32 @@ def fit_gaussians(
         rejection = fit_rejection(deviation, squared, target, RejectedBy.DEVIATION, rows.track)
         selection = replace(selection, rejection=rejection)
     lines = [f"not fitted on: {usable.told()}"] if usable.refused else []
+    if recording.track is None:
+        lines.append(
+            "no row names its track (gt_id): rows are taken as independent, and those held out "
+            "may be of tracks that were fitted on"
+        )
     if late:
         lines.append(
             f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
             "not have come yet"
         )
     lines += remarks(selection, found, wanted, previous)
+    if left:
+        lines.append(f"left as the detector reports them (--proven-only): {', '.join(left)}")
     return selection, selection.basis, lines, judged
+
+
+def _proven(selection: Selection, judged: Sequence[HeldOut]) -> Selection:
+    """Leaves rows as they are, by slice and of all, where the fit is not worth it."""
+    worth = {one.slice for one in judged if one.worth_it}
+    return replace(
+        selection,
+        fallback=selection.fallback if "all" in worth else Identity(),
+        by_slice={
+            name: one if name in worth else Identity() for name, one in selection.by_slice.items()
+        },
+    )
 
 
 def _fitted(
@@ -438,6 +460,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
     add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
+    text = "leave slices as the detector reports them unless the fit is worth it on held-out tracks"
+    add_flag(parser, "--proven-only", text)
     add_json(parser)
     by = parser.add_mutually_exclusive_group()
     text = (

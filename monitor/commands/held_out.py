@@ -59,16 +59,22 @@ class HeldOut:
     interval: tuple[float, float]
 
     @property
+    def worth_it(self) -> bool:
+        """Tells if the fit surely gains, on enough tracks."""
+        return self.tracks >= FEWEST_TRACKS and self.interval[0] > 0
+
+    @property
     def verdict(self) -> str:
         """Says whether the fit is worth it."""
         lower, upper = self.interval
         if self.tracks < FEWEST_TRACKS or not np.isfinite([lower, upper]).all():
             return f"too little data to say ({self.tracks} tracks, {FEWEST_TRACKS} are needed)"
-        if lower > 0:
+        if self.worth_it:
             return f"worth it: gains {self.gain:.3g} nats a detection ({lower:.2g} to {upper:.2g})"
         if upper < 0:
-            return f"harmful: loses {-self.gain:.3g} nats a detection"
-        return "no proven gain: leave the detector as it is"
+            lost = f"{-self.gain:.3g} nats a detection"
+            return f"harmful: loses {lost}; --proven-only leaves it as it was"
+        return "no proven gain; --proven-only leaves it as it was"
 
     def as_json(self) -> dict[str, object]:
         """Builds the object for JSON."""
@@ -187,7 +193,10 @@ def told(found: tuple[HeldOut, ...]) -> str:
             f"{one.before.nees_over_k:.3f} → {one.after.nees_over_k:.3f}",
             f"{one.before.ence:.3f} → {one.after.ence:.3f}",
             f"{one.before.nll:.3f} → {one.after.nll:.3f}",
-            " ".join(f"{name} {factor:.3g}" for name, factor in one.factors.items()),
+            # Of several slices together no factor is typical.
+            " ".join(f"{name} {factor:.3g}" for name, factor in one.factors.items())
+            if len(found) == 1 or one.slice != "all"
+            else "",
         )
         for one in found
     ]

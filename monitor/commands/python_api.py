@@ -7,8 +7,10 @@ the same name do, and return values in place of text. They are imported when the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import html
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,11 +19,12 @@ import numpy as np
 
 from monitor.commands import evaluate as evaluate_verb
 from monitor.commands import fit as fit_verb
-from monitor.commands.apply import document_of, read_model, recalibrate_gaussians
+from monitor.commands.apply import document_of, read_model, recalibrate_gaussians, remarks_on
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
 from monitor.commands.options import write_output
 from monitor.commands.recordings import read_selected
+from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
@@ -32,6 +35,9 @@ from monitor.store.tables import RecordingError
 # A path, a DataFrame (pandas, polars, pyarrow), or arrays by name, as docs/files.md names them.
 Detections: TypeAlias = Any
 
+# One name, or several.
+Names: TypeAlias = str | Sequence[str] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
@@ -40,7 +46,7 @@ class Evaluated:
     verdicts  by group and dimension
     whole     measures of all rows
     groups    the same by group; one named "" where rows are not divided
-    notes     what looked wrong or was not used
+    notes     what looked wrong or was not used; each is a warning, too
     """
 
     verdicts: tuple[Verdict, ...]
@@ -138,9 +144,9 @@ def evaluate(
     *,
     labels: Detections = None,
     by: str | None = None,
-    dimensions: tuple[str, ...] | None = None,
-    angles: tuple[str, ...] | None = None,
-    classes: tuple[str, ...] | None = None,
+    dimensions: Names = None,
+    angles: Names = None,
+    classes: Names = None,
     names: Mapping[str, str] | None = None,
     label_names: Mapping[str, str] | None = None,
     assume_std: Mapping[str, float] | None = None,
@@ -171,10 +177,14 @@ def evaluate(
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, class_map, label_names)
     options.file = _data(detections)
+    if bins < 1:
+        raise ValueError(f"bins {bins}: give 1 or more.")
     notes: list[str] = []
-    found = evaluate_verb.measured(
-        options, None if model is None else model.selection, notes.append
-    )
+    with _in_terms_of_arguments():
+        selection = None if model is None else model.selection
+        found = evaluate_verb.measured(options, selection, notes.append)
+    for words in notes:
+        _note(words)
     document = evaluate_verb.document(found, None, None if model is None else model.selection)
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document)
 
@@ -183,11 +193,11 @@ def fit(
     detections: Detections,
     *,
     method: str = "covariance-scaling",
-    by: tuple[str, ...] = (),
+    by: Names = None,
     labels: Detections = None,
-    dimensions: tuple[str, ...] | None = None,
-    angles: tuple[str, ...] | None = None,
-    classes: tuple[str, ...] | None = None,
+    dimensions: Names = None,
+    angles: Names = None,
+    classes: Names = None,
     names: Mapping[str, str] | None = None,
     label_names: Mapping[str, str] | None = None,
     assume_std: Mapping[str, float] | None = None,
@@ -204,13 +214,21 @@ def fit(
     """
     if method not in FITTINGS:
         raise ValueError(f"method {method!r}: use one of {', '.join(FITTINGS)}.")
+    parts = _several(by) or ()
+    unknown = [part for part in parts if part not in tuple(SliceBy)]
+    if unknown:
+        raise ValueError(f"by {unknown[0]!r}: use some of {', '.join(SliceBy)}.")
     words = ["-", "--output", "-", "--method", method]
-    options = _options(fit_verb.add_options, [*words, *(["--by", ",".join(by)] if by else [])])
+    options = _options(fit_verb.add_options, words)
+    options.by = tuple(map(SliceBy, parts)) or None
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, class_map, label_names)
     options.file, options.no_held_out = _data(detections), not held_out
     notes: list[str] = []
-    selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+    with _in_terms_of_arguments():
+        selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+    for note in notes:
+        _note(note)
     assert isinstance(selection, Selection)
     return Recalibrator(selection, judged, (*notes, *remarks))
 
@@ -227,8 +245,11 @@ def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) 
     if unknown:
         raise TypeError(f"apply takes {', '.join(keys)}, and not {unknown[0]!r}.")
     _select(options, *(selection.get(name) for name in keys))
-    recording = read_selected(_data(detections), options, tell=lambda _: None)
-    made = recalibrate_gaussians(recalibrator.selection, recording)
+    with _in_terms_of_arguments():
+        recording = read_selected(_data(detections), options, tell=lambda _: None)
+        made = recalibrate_gaussians(recalibrator.selection, recording)
+    for words in remarks_on(made):
+        _note(words)
     return Recalibrated(
         recording.space.names, made.recording.mean, made.recording.covariance, made.rejected
     )
@@ -250,17 +271,57 @@ def _options(
 
 def _select(
     options: argparse.Namespace,
-    dimensions: tuple[str, ...] | None,
-    angles: tuple[str, ...] | None,
-    classes: tuple[str, ...] | None,
+    dimensions: Names,
+    angles: Names,
+    classes: Names,
     names: Mapping[str, str] | None,
     assume_std: Mapping[str, float] | None,
 ) -> None:
-    options.dimensions = None if dimensions is None else tuple(dimensions)
-    options.angles = None if angles is None else tuple(angles)
-    options.classes = None if classes is None else tuple(classes)
+    options.dimensions = _several(dimensions)
+    options.angles = _several(angles)
+    options.classes = _several(classes)
     options.map = None if names is None else dict(names)
     options.assume_std = None if assume_std is None else dict(assume_std)
+
+
+def _several(names: Names) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _note(words: str) -> None:
+    """Warns of what looks wrong; it is in the notes of the result, too."""
+    warnings.warn(_as_arguments(words), UserWarning, stacklevel=4)
+
+
+_ARGUMENTS = {
+    "--label-map": "label_names",
+    "--class-map": "class_map",
+    "--map": "names",
+    "--labels": "labels",
+    "--gate": "gate",
+    "--assume-std": "assume_std",
+    "--dimensions": "dimensions",
+    "--class": "classes",
+    "--by": "by",
+}
+
+
+def _as_arguments(words: str) -> str:
+    """Writes the names of arguments in place of those of options."""
+    for option, argument in _ARGUMENTS.items():
+        words = words.replace(option, argument)
+    return words
+
+
+@contextlib.contextmanager
+def _in_terms_of_arguments() -> Iterator[None]:
+    """Raises errors that name options with the names of arguments."""
+    try:
+        yield
+    except ValueError as error:
+        raise type(error)(_as_arguments(str(error))) from None
 
 
 def _match(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monitor.commands.labels_apart import add_labels, check_labels, with_labels
-from monitor.commands.options import add_value, allow, checked, names_of, reading
+from monitor.commands.options import add_value, allow, checked, flag, names_of, reading
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.fitting import Parts
+from monitor.store.column_names import offered
 from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
@@ -96,6 +98,31 @@ def add_most_refused(parser: argparse.ArgumentParser) -> None:
 
 def _share(text: str) -> float:
     return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
+
+
+def selection_words(options: argparse.Namespace) -> list[str]:
+    """Spells the options that choose and read rows, as they were given, for another command."""
+    words = []
+    for name in (
+        *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
+        *("labels", "gate", "distance", "class_map", "label_format", "label_map"),
+    ):
+        value = getattr(options, name)
+        if value is None or value == ():
+            continue
+        if name == "where":
+            words += [word for pair in value for word in (flag(name), shlex.quote("=".join(pair)))]
+            continue
+        if isinstance(value, Mapping):
+            text = ",".join(f"{key}={one}" if key else f"{one}" for key, one in value.items())
+        elif isinstance(value, slice):
+            text = f"{'' if value.start is None else value.start}:" + (
+                "" if value.stop is None else f"{value.stop}"
+            )
+        else:
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+        words += [flag(name), shlex.quote(text)]
+    return words
 
 
 def to_standard_error(words: str) -> None:
@@ -286,6 +313,18 @@ class Usable:
             for reason, rows in self.refused.items()
         )
         return f"{text} and {self.n_refused} are refused: {'; '.join(reasons)}"
+
+    def remedy(self, recording: Recording) -> str:
+        """Says what to do where no row is usable."""
+        if self.labelled.any():
+            return "Correct these rows."
+        guess = offered(recording.names)
+        return (
+            f"Give {guess}."
+            if "gt_" in guess
+            else "Add columns gt_<dimension> (arrays: gt), or give the labels of another file by "
+            "--labels."
+        )
 
     def as_json(self) -> dict[str, object]:
         """Builds reason → count and first rows, for JSON."""

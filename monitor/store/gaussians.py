@@ -6,8 +6,7 @@ verbs to say. What else a file holds of a row is read in recordings.py.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray
+from monitor.store.column_names import offered
 from monitor.store.tables import (
     AnyArray,
     ArrayColumns,
@@ -50,13 +50,6 @@ class Gaussians:
     truth: FloatArray
 
 
-# How people write the variance or the deviation of a dimension: before or after its name.
-_SPREADS = (
-    re.compile(r"(?P<kind>var|std|sigma)(?:iance|dev)?[_.]?(?P<of>.+)"),
-    re.compile(r"(?P<of>.+)[_.](?P<kind>var|std|sigma)(?:iance|dev)?"),
-)
-
-
 def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> ColumnGaussians:
     """Finds the Gaussians of named columns; dimensions are those with var_<d>, std_<d>.
 
@@ -89,28 +82,21 @@ def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> Colum
     return ColumnGaussians(columns, spread)
 
 
+_HOW_TO_NAME = (
+    "Name the mean of each dimension as the dimension, such as x, and its variance var_x or its "
+    "standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; `calibration-monitor "
+    "sample` writes an example)."
+)
+
+
 def _no_gaussian(columns: Columns) -> str:
     """Says that a table holds no Gaussian, which of its columns may be meant, and what to do."""
-    remedy = meant_by(columns.names) or (
-        "Name the mean of each dimension as the dimension, such as x, and its variance var_x or "
-        "its standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; "
-        "`calibration-monitor sample` writes an example)."
-    )
+    guess = offered(columns.names)
+    remedy = f"Give {guess}." if guess else _HOW_TO_NAME
     return (
         f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
         f"{', '.join(columns.names) or 'none'}. {remedy}"
     )
-
-
-def meant_by(names: Sequence[str]) -> str:
-    """Names the option --map for columns that look like variances or deviations; '' without any."""
-    meant = []
-    for name in names:
-        for found in filter(None, (spread.fullmatch(name) for spread in _SPREADS)):
-            ours = f"{'var' if found['kind'] == 'var' else 'std'}_{found['of']}"
-            if found["of"] in names and ours not in names:
-                meant.append(f"{ours}={name}")
-    return f"Give --map {','.join(meant)}." if meant else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +155,7 @@ class ColumnGaussians:
     def _covariance_columns(self) -> dict[frozenset[str], str]:
         """Finds which column holds the covariance of which two dimensions."""
         found: dict[frozenset[str], str] = {}
+        guess = offered(self.columns.names)
         for column in self.columns.names:
             if not column.startswith("cov_"):
                 continue
@@ -180,9 +167,9 @@ class ColumnGaussians:
             if len(pairs) != 1:
                 raise RecordingError(
                     f"{self.columns.path}: column {column!r} names no two dimensions, or not only "
-                    "two: a dimension has a mean and a variance. Dimensions there are: "
-                    f"{', '.join(self.dimensions)}. "
-                    + (meant_by(self.columns.names) or "Rename it to cov_<a>_<b>.")
+                    "two: a dimension has a mean and a variance. Dimensions there "
+                    f"are: {', '.join(self.dimensions)}. "
+                    + (f"Give {guess}." if guess else "Rename it to cov_<a>_<b>.")
                 )
             pair = pairs.pop()
             if pair in found:

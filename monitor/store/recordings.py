@@ -18,6 +18,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.store.column_names import offered
 from monitor.store.formats import Format, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
@@ -34,7 +35,6 @@ from monitor.store.tables import (
     RecordingError,
     asked_rows,
     coded,
-    nearest,
     open_bytes,
     read_table,
     reading,
@@ -69,6 +69,7 @@ class Recording:
     stamp_ns        (N,) time of the frame as the file has it, in ns
     others          names of what the file holds besides means, covariances and truth
     unused          those among them that nobody has looked at
+    names           of all that the file holds
     beside          further columns that were asked for, (N,) each, as text
     matched         how many labels of another file had which outcome; None: truth came along
     row             (N,) number of each row in the file, from 0
@@ -92,6 +93,7 @@ class Recording:
     stamp_ns: IntArray | None = None
     others: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     beside: Mapping[str, AnyArray] = field(default_factory=dict)
     matched: Mapping[str, int] | None = None
     row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -103,34 +105,20 @@ Source: TypeAlias = str | Path | Mapping[str, AnyArray]
 # Stands for a path where there is none.
 IN_MEMORY = Path("detections")
 
-# Columns and arrays that are read where they exist.
-_KNOWN = frozenset((*ONE_A_ROW, "prob", "logits", "label", "class_names"))
+# The column, or array, with the version of the recalibrator that `apply` has applied.
+RECALIBRATED = "recalibrator"
 
-# Names that others give to them, from which a file is understood with --map.
-_MEANT = {
-    "class": {"label", "category", "type", "cls", "object_class", "class_name", "name"},
-    "seq": {"sequence", "scene", "drive", "log", "video", "camera", "sensor", "stream"},
-    "frame": {"frame_id", "frame_number", "frame_index", "image_id"},
-    "t": {"time", "timestamp", "time_s", "seconds", "sec"},
-    "stamp_ns": {"timestamp_ns", "time_ns", "stamp", "nsec"},
-    "gt_id": {"track_id", "object_id", "instance_id", "instance", "id", "gt_track_id"},
-    "score": {"confidence", "conf", "probability"},
-    "ignore": {"ignored", "dont_care"},
-}
+# Columns and arrays that are read where they exist.
+_KNOWN = frozenset((*ONE_A_ROW, "prob", "logits", "label", "class_names", RECALIBRATED))
 
 
 def not_used(recording: Recording) -> str | None:
     """Says which columns were not used, and for what they may be meant; None: all were."""
     if not recording.unused:
         return None
-    words = []
-    for name in recording.unused:
-        plain = name.lower().replace(" ", "_")
-        near = nearest(plain, _KNOWN - {"prob", "logits", "label"})
-        meant = next((ours for ours, theirs in _MEANT.items() if plain in theirs), near)
-        asks = meant is not None and meant not in (*recording.others, *recording.space.names)
-        words.append(f"{name} (is it {meant}? --map {meant}={name})" if asks else name)
-    return f"not used: {', '.join(words)}"
+    guess = offered(recording.names)
+    perhaps = f". Perhaps {guess}" if guess else ""
+    return f"not used: {', '.join(recording.unused)}{perhaps}"
 
 
 def read_recording(
@@ -169,6 +157,9 @@ def read_recording(
     opened           opens a table for its bytes, as in read_table
     raises           RecordingError, naming file, field and value
     """
+    ours_of = {theirs: ours for ours, theirs in (names_here or {}).items()}
+    where = tuple((ours_of.get(name, name), text) for name, text in where)
+    beside = tuple(ours_of.get(name, name) for name in beside)
     source, there = _open(path, names_here or {}, deviations or {}, kind, opened)
     path = source.columns.path
     others = tuple(name for name in there if name not in source.parts)
@@ -202,6 +193,7 @@ def read_recording(
         last_frame=last_frame,
         stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in columns.names else None,
         others=others,
+        names=tuple(there),
         unused=tuple(name for name in others if name not in {*_KNOWN, *dict(where), *beside}),
         beside={name: columns.values(name)[chosen].astype(np.str_) for name in beside},
         row=chosen,
@@ -236,6 +228,8 @@ def read_columns(
         return ArrayColumns(path, count, renamed(path, columns, names_here))
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
+    if path.is_dir():
+        raise RecordingError(f"{path}: is a folder. Name a file in it.")
     if path.name != "-" and not path.name.endswith(SUFFIXES):
         raise RecordingError(
             f"{path}: the name must end in .csv, .csv.gz, .parquet, .json or .txt, or, of "
@@ -420,6 +414,7 @@ def write_columns(
     names_here: Mapping[str, str],
     recording: Recording,
     rejected: BoolArray | None,
+    version: str,
 ) -> None:
     """Writes the rows of a recording as the columns that they came from, with other Gaussians.
 
@@ -428,6 +423,7 @@ def write_columns(
     target      .csv or .csv.gz
     source      file that the recording was read from, with names_here
     rejected    (N,) detections that are too uncertain; None: no column
+    version     of the recalibrator that made the Gaussians
     """
     table = read_columns(source, {})
     cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
@@ -449,6 +445,7 @@ def write_columns(
                 cells[names_here.get(column, column)] = _numbers(covariance[:, i, j])
     if rejected is not None:
         cells["rejected"] = rejected.astype(np.int64).astype(np.str_)
+    cells[RECALIBRATED] = np.full(recording.row.size, version)
     opened = gzip.open if target.name.endswith(".gz") else open
     with opened(target, "wt", encoding="utf-8", newline="") as text:
         writer = csv.writer(text, lineterminator="\n")
@@ -466,11 +463,13 @@ def write_estimates(
     recording: Recording,
     quantiles: Quantiles | None = None,
     rejected: BoolArray | None = None,
+    version: str | None = None,
 ) -> frozenset[str]:
     """Writes a recording as an .npz archive: Gaussians and truth, and what is known of each row.
 
     quantiles  to be written beside them, as quantiles and tau
     rejected   (N,) detections that are too uncertain, likewise
+    version    of the recalibrator that made the Gaussians
     returns    the names of the arrays written
     """
     step = np.arange(recording.space.k)
@@ -492,6 +491,7 @@ def write_estimates(
         "track": recording.track,
         "ignore": recording.ignore,
         "rejected": rejected,
+        RECALIBRATED: None if version is None else np.full(recording.mean.shape[0], version),
     }
     known = {name: values for name, values in arrays.items() if values is not None}
     np.savez_compressed(path, allow_pickle=False, **known)

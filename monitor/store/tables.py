@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.store.column_names import offered
 
 AnyArray = npt.NDArray[Any]
 T = TypeVar("T")
@@ -69,15 +70,18 @@ def require(columns: Columns, name: str) -> None:
 
 def no_column(path: Path, name: str, there: Sequence[str]) -> RecordingError:
     """Makes the error for a column that is not there, with the name that may be meant."""
-    others = [one for one in there if not one.startswith(("var_", "std_", "cov_", "gt_"))]
-    # `mean_x` or `x.centre` is x with a word beside it.
-    beside = (one for one in others if name in re.split(r"[_.\s]", one))
-    near = nearest(name, others) or next(beside, None)
-    meant = f" Did you mean {near!r}? Then give --map {name}={near}." if near else ""
+    guess = offered(there)
+    near = nearest(name, [one for one in there if not one.startswith(_PARTS)])
+    instead = f" Did you mean {near!r}?" if near else ""
+    meant = f"{instead} Give {guess}." if guess else instead
     names = ", ".join(there) or "none"
     return RecordingError(
         f"{path}: there is no column {name!r}.{meant} Columns there are: {names}."
     )
+
+
+# Begins of the names of columns that are parts of a dimension.
+_PARTS = ("var_", "std_", "cov_", "gt_")
 
 
 def nearest(name: str, there: Iterable[str]) -> str | None:
@@ -188,10 +192,19 @@ class TextColumns:
             return parsed
         except (ValueError, OverflowError):
             at = len(parsed)
+        remedy = "Correct the cell, empty it where there is no ground truth, or leave the row out."
+        if re.fullmatch(r"-?\d+,\d+", cells[at]):
+            remedy = "Write decimal points in place of commas."
         raise RecordingError(
-            f"{self.place(int(rows[at]))}: {name} is {cells[at]!r}, not {wanted}. "
-            "Correct the cell or leave the row out."
+            f"{self.place(int(rows[at]))}: {name} is {cells[at]!r}, not {wanted}. {remedy}"
         )
+
+
+def _is_number(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        float(text)
+        return True
+    return False
 
 
 def _integer(text: str) -> int:
@@ -289,6 +302,8 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is no text in UTF-8, but binary or of another encoding"
         raise RecordingError(f"{path}: cannot be read ({why}). {remedy}") from error
 
 
@@ -323,6 +338,11 @@ def read_table(
             raise RecordingError(
                 f"{path}: the file is empty. Begin it with a line of column names; "
                 "`calibration-monitor sample` writes an example."
+            )
+        if all(_is_number(name) for name in names):
+            raise RecordingError(
+                f"{path}: the first line is {', '.join(names[:8])}, and no header. Begin the file "
+                "with a line of column names; `calibration-monitor sample` writes an example."
             )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -23,7 +23,7 @@ UNDEFINED = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
 
 TAU = np.arange(1, 20) / 20
 
-OF_EACH_ROW = ("class", "seq", "frame", "t", "score", "track", "ignore")
+OF_EACH_ROW = ("class", "seq", "frame", "t", "score", "track", "ignore", "recalibrator")
 
 
 WAYS = [("variance-scaling",), ("covariance-scaling", "--full-input", "whiten")]
@@ -215,7 +215,7 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
         (("apply", "model.json", "DRIVE", "--output", "o.txt"), "o.txt: the name must end in .npz"),
         (("evaluate", "DRIVE", *XY, "--model", "model.json"), "give --dimensions x,y,z"),
         (("replay", "DRIVE", *XY, "--recalibrator", "model.json"), "give --dimensions x,y,z"),
-        (("apply", "DRIVE", "DRIVE", *OUT), "cannot read the recalibrator"),
+        (("apply", "DRIVE", "DRIVE", *OUT), "holds detections, and no recalibrator"),
         (("apply", "model.json", "DRIVE", *XYZ, "--output", "no/o.npz"), "no/o.npz: cannot be"),
         (("apply", "model.json", "DRIVE", *OUT), "give --dimensions x,y,z"),
     ],

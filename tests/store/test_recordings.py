@@ -230,7 +230,9 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
         read_recording(tmp_path / "table.xls")
     with pytest.raises(RecordingError, match=r"must end in \.csv or \.csv\.gz\."):
         read_label_table(tmp_path / "labels.npz")
-    with pytest.raises(RecordingError, match=r"bytes\.csv: cannot be read \(.*utf-8"):
+    with pytest.raises(
+        RecordingError, match=r"bytes\.csv: cannot be read \(it is no text in UTF-8"
+    ):
         (tmp_path / "bytes.csv").write_bytes(b"x,\xff\n")
         read_recording(tmp_path / "bytes.csv")
 
@@ -340,7 +342,7 @@ def test_what_there_is_no_label_of_is_named(labelled, asked, sentence):
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("a,2,0.2,Car,7,far,2,0,0", "line 7: x is 'far', not a number. Correct the cell or leave"),
+        ("a,2,0.2,Car,7,far,2,0,0", "line 7: x is 'far', not a number. Correct the cell, empty"),
         ("a,-1,0.2,Car,7,1,2,0,0", "line 7: frame is -1, but frames count from 0. Renumber"),
         ("a,2,0.2,Car,7,nan,2,0,0", "line 7: x is nan, not finite. Correct the cell or leave"),
         ("a,1,0.1,Car,7,9,9,0,0", "line 7: gt_id 7 is labelled twice in frame 1. Give each"),
