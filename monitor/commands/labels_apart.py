@@ -7,7 +7,7 @@ on the same pairs. Which detection a label belongs to is decided in `matching`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from monitor.commands.options import add_value, allow, checked, names_of, working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import (
     Header,
     ReceivedObjects,
@@ -36,6 +36,24 @@ _SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
 
 # Share of matches near the gate above which the gate is likely to cut off errors.
 _MANY_NEAR = 0.05
+
+# Outcomes of the labels of a frame: every label has one.
+_OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
+
+# Names that are listed in a message.
+_FIRST = 5
+
+# Columns of labels, besides dimensions, that need no remark; those of detections among them.
+_KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
+
+# Names that others give to columns of labels.
+_ALIASES: Mapping[str, Collection[str]] = {
+    "seq": ("sequence", "scene", "drive", "log", "video", "camera", "stream"),
+    "frame": ("frame_id", "frame_number", "frame_index", "image_id"),
+    "t": ("time", "timestamp", "time_s", "seconds", "sec"),
+    "gt_id": ("track_id", "object_id", "instance_id", "instance", "id", "gt_track_id"),
+    "class": ("label", "category", "type", "cls", "object_class", "class_name", "name"),
+}
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
@@ -91,15 +109,26 @@ def with_labels(
     """
     columns = read_columns(options.labels, options.label_map or {}, options.label_format)
     path = columns.path
+    if not columns.count:
+        raise RecordingError(
+            f"{path}: there is only a header. Add a row for each labelled object and frame."
+        )
+    _check_classes(options, recording, tell)
+    unused = _not_used(columns, recording.space.names)
+    if unused:
+        tell(f"{path}: not used: {unused}")
     recording = _of_labels(recording, columns, tell)
     config = _matching(options, recording)
     labels = _table(recording, columns)
     matcher = _Matcher(recording, labels, config)
+    near = matcher.near()
+    _check_shared(matcher, columns, near)
+    for words in filter(None, (_classless(recording, labels, config), _bare(recording, labels))):
+        tell(f"{path}: {words}")
     truth = np.full_like(recording.mean, np.nan)
     track = np.full(recording.mean.shape[0], NO_TRACK)
-    counts = dict.fromkeys(
-        ("labels", "matched", "missed", "ignored", "refused", "duplicate", "near_gate"), 0
-    )
+    counts = dict.fromkeys(("labels", *_OUTCOMES, "near_gate"), 0)
+    empty = 0
     with working("matching labels", matcher.frames) as done:
         for rows, record in matcher.records():
             done(1)
@@ -109,17 +138,26 @@ def with_labels(
                 known = record.objects.known
                 track[matched[known]] = record.objects.id[known].astype(np.int64)
             account = record.account
-            counts["near_gate"] += int(
-                np.count_nonzero(record.gate == GateVerdict.NEAR) if record.gate is not None else 0
-            )
             for name in ("matched", "missed", "ignored", "refused", "duplicate"):
                 counts[name] += getattr(account, name)
+            # The account holds them as refused, but an object that is not there has no fault.
+            untimely = sum(one.count for one in record.notices if one.reason is Reason.TRUTH_STAMP)
+            counts["untimely"] += untimely
+            counts["refused"] -= untimely
+            if record.gate is not None:
+                counts["near_gate"] += int(np.count_nonzero(record.gate == GateVerdict.NEAR))
+            if not rows.size:
+                empty += account.missed
+    counts["of_other_sequences"] = int(np.count_nonzero(labels.sequence < 0))
+    # A frame of labels alone is matched, too; a time without a frame is not.
+    by_time = labels.time_ns is not None
+    without = ~near & (labels.sequence >= 0) & by_time
+    counts["without_frame"] = int(np.count_nonzero(without))
     counts["labels"] = sum(
-        counts[name] for name in ("matched", "missed", "ignored", "refused", "duplicate")
+        counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
     )
-    unlabelled = int(np.count_nonzero(np.isnan(truth[:, 0])))
-    counts["detections_without_label"] = unlabelled
-    tell(f"{path}: {_told(counts, config)}")
+    counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
+    tell(f"{path}: {_told(counts, empty, config, by_time)}")
     if not counts["matched"]:
         raise RecordingError(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
@@ -129,19 +167,186 @@ def with_labels(
     return replace(recording, truth=truth, track=tracks, matched=counts)
 
 
-def _told(counts: Mapping[str, int], config: MatchingConfig) -> str:
+def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool) -> str:
+    """Says how many labels had which outcome, each in one count, and what that may mean.
+
+    empty    missed labels in frames without detections
+    by_time  whether labels are found by their time, once for each frame near it
+    """
+    why = {
+        "missed": "no detection within the gate"
+        + (f", {empty:,} of them in frames without detections" if empty else ""),
+        "ignored": "of classes that the detections do not have, or marked ignore",
+        "refused": "without a usable number in each dimension",
+        "duplicate": "an object's id again in the same frame",
+        "untimely": f"an object without two samples around the frame, at most "
+        f"{config.max_gap_seconds:g} s apart, or one within {config.max_offset_seconds:g} s",
+        "of_other_sequences": "the detections do not have them",
+        "without_frame": f"none within {config.max_gap_seconds:g} s",
+    }
+    parts = [f"{counts['matched']:,} of {counts['labels']:,} labels matched"]
+    for name, reason in why.items():
+        if counts[name]:
+            parts.append(f"{counts[name]:,} {name.replace('_', ' ')} ({reason})")
+        elif name in ("missed", "ignored", "refused"):
+            parts.append(f"0 {name}")
+    if by_time:
+        parts.append("a label counts once for each frame near its time")
     words = (
-        f"{counts['matched']:,} of {counts['labels']:,} labels matched, {counts['missed']:,} missed"
-        f" (no detection within the gate), {counts['ignored']:,} ignored, {counts['refused']:,} "
-        f"refused; {counts['near_gate']:,} matches near the gate; "
-        f"{counts['detections_without_label']:,} detections without a label"
+        f"{', '.join(parts)}; {counts['near_gate']:,} matches near the gate (beyond "
+        f"{100 * config.near_gate:g} % of it); {counts['detections_without_label']:,} detections "
+        "without a label"
     )
-    if counts["near_gate"] > _MANY_NEAR * counts["matched"]:
+    if counts["missed"] > counts["matched"]:
+        words += (
+            ". More labels are missed than matched: do frames, coordinates and units of both files "
+            "agree?"
+        )
+    elif counts["near_gate"] > _MANY_NEAR * counts["matched"]:
         words += (
             f". The gate of {config.gate:g} may cut off large errors: see whether a wider --gate "
             "changes the verdict"
         )
     return words
+
+
+def _listed(names: Collection[str]) -> str:
+    """Names the first few."""
+    more = len(names) - _FIRST
+    return ", ".join([*names][:_FIRST]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _check_classes(
+    options: argparse.Namespace, recording: Recording, tell: Callable[[str], None]
+) -> None:
+    """Raises ValueError where --class-map or --gate names a class that the detections do not have.
+
+    After --class, or with several files, it may be a class of other detections: then it is told.
+    """
+    there = recording.classes
+    several = len(getattr(options, "files", ())) > 1 or getattr(options, "edges_from", None)
+    mapped: Mapping[str, str] = options.class_map or {}
+    gates: Mapping[str, float] = options.gate or {}
+    asked = [(f"--class-map {theirs}={ours}", ours) for theirs, ours in mapped.items()]
+    asked += [(f"--gate {name}={gate:g}", name) for name, gate in gates.items() if name]
+    for option, name in asked:
+        if name in there:
+            continue
+        chosen = "chosen detections" if options.classes else "detections"
+        words = (
+            f"{option}: the {chosen} have no class {name!r}. Classes there are: {', '.join(there)}."
+        )
+        if not (options.classes or several):
+            raise ValueError(f"{words} Name one of them, or leave it out.")
+        tell(words)
+
+
+def _not_used(columns: Columns, dimensions: Collection[str]) -> str:
+    """Lists the columns that nobody uses, with what they may be meant for; '' without any."""
+    return ", ".join(
+        f"{name} (is it {ours}? --label-map {ours}={name})"
+        if (ours := _meant(name)) and ours not in columns.names
+        else name
+        for name in columns.names
+        if name not in (*_KNOWN, *dimensions)
+    )
+
+
+def _meant(name: str) -> str | None:
+    """Finds the name here of a column that others call `name`."""
+    plain = name.lower().replace(" ", "_")
+    return next((ours for ours, theirs in _ALIASES.items() if plain in theirs), None)
+
+
+def _offer(columns: Columns, *wanted: str) -> str:
+    """Offers --label-map for the first column that may be one of those wanted; '' without any."""
+    found = ((_meant(name), name) for name in columns.names if name not in _KNOWN)
+    return next((f"--label-map {ours}={name}" for ours, name in found if ours in wanted), "")
+
+
+def _classless(recording: Recording, labels: LabelTable, config: MatchingConfig) -> str | None:
+    """Says that labels name no class though the detections do."""
+    if labels.classes != (OBJECT,) or recording.classes == (OBJECT,):
+        return None
+    words = "labels have no class, so they match detections of any class"
+    return words + (f" within the gate of {config.gate:g}" if config.gates else "")
+
+
+def _bare(recording: Recording, labels: LabelTable) -> str | None:
+    """Names the sequences of detections that have no label at all."""
+    detections = np.bincount(recording.sequence_index, minlength=len(recording.sequences))
+    known = np.unique(labels.sequence[labels.sequence >= 0])
+    bare = np.setdiff1d(np.arange(len(recording.sequences)), known).tolist()
+    if not bare:
+        return None
+    named = [f"{recording.sequences[i]} ({detections[i]:,} detections)" for i in bare]
+    return f"no label for sequence{'s' if len(named) > 1 else ''} {_listed(named)}"
+
+
+def _check_shared(matcher: _Matcher, columns: Columns, near: BoolArray) -> None:
+    """Raises RecordingError where labels and detections share no sequence, frame or class.
+
+    near  (m,) labels of the frame, or near the time, of a detection
+    """
+    recording, labels = matcher.recording, matcher.labels
+    if bool((labels.sequence < 0).all()):
+        words = _no_sequence(recording, columns)
+    elif not near.any():
+        words = _no_frame(matcher)
+    elif matcher.classes != (OBJECT,) and {
+        matcher.config.class_map.get(name, name) for name in labels.classes
+    }.isdisjoint(recording.classes):
+        words = (
+            "no class of the labels is one of the detections. Labels have "
+            f"{_listed(labels.classes)}; detections have {_listed(recording.classes)}. Give "
+            f"--class-map {_same_class(labels.classes, recording.classes)}."
+        )
+    else:
+        return
+    raise RecordingError(f"{columns.path}: {words}")
+
+
+def _no_sequence(recording: Recording, columns: Columns) -> str:
+    remedy = (
+        ". Give sequences the same names in column seq of both files."
+        if "seq" in recording.others
+        else ", after their file, since they have no column seq. Add it, or name it by --map "
+        "seq=THEIRS."
+    )
+    return (
+        "no sequence of the labels is one of the detections. Labels have "
+        f"{_listed(coded(columns, 'seq', '')[0])}; detections have "
+        f"{_listed(recording.sequences)}{remedy}"
+    )
+
+
+def _no_frame(matcher: _Matcher) -> str:
+    """Says the ranges of frames or times of the first sequence that both files have."""
+    recording, labels = matcher.recording, matcher.labels
+    ours, theirs, reach = matcher.keys()
+    at = int(labels.sequence[labels.sequence >= 0].min())
+    name = "frame" if not reach else "t" if recording.stamp_ns is None else "stamp_ns"
+
+    def ends(keys: IntArray) -> str:
+        low, high = int(keys.min()), int(keys.max())
+        return f"{low / 1e9:.13g} to {high / 1e9:.13g} s" if name == "t" else f"{low} to {high}"
+
+    of = f" of sequence {recording.sequences[at]}" if len(recording.sequences) > 1 else ""
+    where = f"within {reach / 1e9:g} s of a detection" if reach else "of a frame of the detections"
+    remedy = "Take both times from one clock" if reach else "Number frames alike in both files"
+    return (
+        f"no label is {where}. Column {name}{of}: {ends(theirs[labels.sequence == at])} in the "
+        f"labels, {ends(ours[recording.sequence_index == at])} in the detections. {remedy}"
+        f"{', in seconds' if name == 't' else ''}, or name the right column by --label-map "
+        f"{name}=THEIRS."
+    )
+
+
+def _same_class(theirs: Collection[str], ours: Collection[str]) -> str:
+    """Spells the map of the classes that differ in capitals alone; without any, a pattern."""
+    names = {name.lower(): name for name in ours}
+    pairs = [f"{name}={names[name.lower()]}" for name in theirs if name.lower() in names]
+    return ",".join(pairs) or "THEIRS=OURS,… with these names"
 
 
 def _of_labels(recording: Recording, columns: Columns, tell: Callable[[str], None]) -> Recording:
@@ -192,9 +397,10 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
     given["gates"] = {name: gate for name, gate in gates.items() if name}
     given["class_map"] = options.class_map or {}
     try:
-        return MatchingConfig.model_validate(given)
+        config = MatchingConfig.model_validate(given)
     except ValidationError as error:
         raise ValueError(f"--labels: {error.errors()[0]['msg']}") from None
+    return config
 
 
 def _table(recording: Recording, columns: Columns) -> LabelTable:
@@ -206,10 +412,11 @@ def _table(recording: Recording, columns: Columns) -> LabelTable:
         place = {name: i for i, name in enumerate(recording.sequences)}
         sequence = np.array([place.get(name, -1) for name in names], np.int64)[index]
     elif len(recording.sequences) > 1:
+        offer = _offer(columns, "seq")
         raise RecordingError(
             f"{columns.path}: there is no column 'seq', but the detections are of "
-            f"{len(recording.sequences)} sequences. Add it, with the names "
-            f"{', '.join(recording.sequences[:5])}."
+            f"{len(recording.sequences)} sequences. {f'Give {offer}, or add' if offer else 'Add'} "
+            f"it, with the names {_listed(recording.sequences)}."
         )
     by_frame = "frame" in columns.names and recording.frame is not None
     time_ns = None
@@ -236,9 +443,12 @@ def _times(recording: Recording, columns: Columns, rows: IntArray) -> IntArray:
         return columns.integers("stamp_ns", rows)
     if recording.time_s is not None and recording.stamp_ns is None and "t" in columns.names:
         return np.rint(columns.floats("t", rows) * 1e9).astype(np.int64)
+    wanted = ["frame"] if recording.frame is not None else []
+    wanted += ["t"] if recording.time_s is not None and recording.stamp_ns is None else []
+    offer = _offer(columns, *wanted) or "--label-map"
     raise RecordingError(
         f"{columns.path}: labels and detections share no column of frame, t and stamp_ns, so no "
-        "label finds its frame. Add one to both files, or name it by --map and --label-map."
+        f"label finds its frame. Add one to both files, or name it by --map and {offer}."
     )
 
 
@@ -254,11 +464,35 @@ class _Matcher:
     def frames(self) -> int:
         """Counts frames with detections, roughly those that are matched."""
         recording = self.recording
-        key = recording.frame if self.labels.frame is not None else recording.time_s
-        if key is None:
-            key = recording.stamp_ns
-        assert key is not None
+        key, _, _ = self.keys()
         return len(set(zip(recording.sequence_index.tolist(), key.tolist(), strict=True)))
+
+    def keys(self) -> tuple[IntArray, IntArray, int]:
+        """Finds what brings labels to detections: frame numbers, or times in ns.
+
+        returns  (N,) of detections; (m,) of labels; how far these may be apart
+        """
+        recording, labels = self.recording, self.labels
+        if labels.frame is not None:
+            assert recording.frame is not None
+            return recording.frame, labels.frame, 0
+        assert labels.time_ns is not None
+        stamps = recording.stamp_ns
+        if stamps is None:
+            assert recording.time_s is not None
+            stamps = np.rint(recording.time_s * 1e9).astype(np.int64)
+        return stamps, labels.time_ns, round(self.config.max_gap_seconds * 1e9)
+
+    def near(self) -> BoolArray:
+        """(m,) labels of the frame of a detection, or within the gap of its time."""
+        ours, theirs, reach = self.keys()
+        near = np.zeros(theirs.size, bool)
+        for sequence in range(len(self.recording.sequences)):
+            keys = np.sort(ours[self.recording.sequence_index == sequence])
+            rows = np.flatnonzero(self.labels.sequence == sequence)
+            low, high = theirs[rows] - reach, theirs[rows] + reach
+            near[rows] = np.searchsorted(keys, low) < np.searchsorted(keys, high, "right")
+        return near
 
     def records(self) -> Iterator[tuple[IntArray, LabelRecord]]:
         """Yields, frame by frame, the rows of its detections and what labels told of them."""
@@ -305,21 +539,10 @@ class _Matcher:
 
     def _frames(self, sequence: int) -> Iterator[tuple[int, IntArray, IntArray]]:
         """Yields frame number or ns, rows of detections and rows of labels of a sequence."""
-        recording, labels = self.recording, self.labels
-        ours = np.flatnonzero(recording.sequence_index == sequence)
-        theirs = np.flatnonzero(labels.sequence == sequence)
-        if labels.frame is not None:
-            assert recording.frame is not None
-            of_ours, of_theirs = recording.frame[ours], labels.frame[theirs]
-            reach = 0
-        else:
-            assert labels.time_ns is not None
-            stamps = recording.stamp_ns
-            if stamps is None:
-                assert recording.time_s is not None
-                stamps = np.rint(recording.time_s * 1e9).astype(np.int64)
-            of_ours, of_theirs = stamps[ours], labels.time_ns[theirs]
-            reach = round(self.config.max_gap_seconds * 1e9)
+        of_ours, of_theirs, reach = self.keys()
+        ours = np.flatnonzero(self.recording.sequence_index == sequence)
+        theirs = np.flatnonzero(self.labels.sequence == sequence)
+        of_ours, of_theirs = of_ours[ours], of_theirs[theirs]
         order = np.argsort(of_theirs, kind="stable")
         theirs, of_theirs = theirs[order], of_theirs[order]
         keys = np.unique(np.append(of_ours, of_theirs) if reach == 0 else of_ours)

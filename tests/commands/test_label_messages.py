@@ -1,0 +1,116 @@
+"""Reads what is said of labels in a file of their own: what was found, which values, what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from monitor.cli import main
+from tests.commands.spoken import refused, spoken
+
+DETECTIONS = [
+    {"seq": seq, "frame": frame, "t": frame / 10, "class": name, "x": x, "y": 0.0}
+    for seq in ("drive0", "drive1")
+    for frame in range(20)
+    for x, name in ((0.0, "Car"), (30.0, "Person"))
+]
+LABELS = [one | {"gt_id": int(one["x"])} for one in DETECTIONS]
+
+
+def written(path, rows):
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Words of a command that evaluates detections with labels."""
+    detections = written(tmp_path / "d.csv", [one | {"var_x": 1, "var_y": 1} for one in DETECTIONS])
+    return lambda labels, *more: (
+        "evaluate", detections, "--labels", written(tmp_path / "l.csv", labels), *more
+    )  # fmt: skip
+
+
+def without(rows, *names):
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
+def changed(rows, name, change):
+    return [row | {name: change(row[name])} for row in rows]
+
+
+def said(words):
+    code, _, err = spoken(*words)
+    assert code == 0, err
+    return err
+
+
+def labels_in(sentence):
+    counts = re.sub(r" \(.*?\)", "", sentence.split(": ", 1)[1]).split("; ")[0]
+    found = [int(number) for number in re.findall(r"\d+", counts)]
+    return found.pop(1), sum(found)
+
+
+NOTHING_SHARED = [
+    (changed(LABELS, "seq", "n{}".format), ("have ndrive0, ndrive1; ", "have drive0, drive1.")),
+    (changed(LABELS, "frame", lambda n: n + 50), ("drive0: 50 to 69 in", " 0 to 19 in the det")),
+    (
+        without(changed(LABELS, "t", lambda t: t + 1000), "frame"),
+        ("within 1 s", "1000 to 1001.9 s in the labels, 0 to 1.9 s in"),
+    ),
+    (changed(LABELS, "class", str.lower), ("--class-map car=Car,person=Person.",)),
+    (
+        changed(LABELS, "class", "n{}".format),
+        ("have nCar, nPerson; ", "have Car, Person.", "--class-map THEIRS=OURS"),
+    ),
+    (changed(LABELS, "y", lambda y: y + 9), ("Check that frames, sequences",)),
+    (without([row | {"scene": 1} for row in LABELS], "seq"), ("--label-map seq=scene",)),
+]
+
+
+@pytest.mark.parametrize(("labels", "expected"), NOTHING_SHARED)
+def test_labels_that_cannot_match_are_refused_with_what_differs(words, labels, expected):
+    _, _, err = spoken(*words(labels))
+    for part in expected:
+        assert part in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("more", [("--class-map", "car=Cars"), ("--gate", "Cars=3")])
+def test_an_option_that_names_no_class_of_the_detections_is_refused(words, more):
+    line = refused(*words(LABELS, *more))
+    assert f"{more[0]} {more[1]}: the detections have no class 'Cars'" in line
+    assert "Car, Person" in line
+    # Another class may have been left out by --class.
+    assert "chosen detections have no class" in said(words(LABELS, *more, "--class", "Car"))
+
+
+def test_every_label_is_in_one_count_of_the_sentence(words):
+    ignored, missed, nan, other = (dict(LABELS[0]) for _ in range(4))
+    ignored["class"], missed["x"], nan["x"], other["seq"] = "Tram", 90, "nan", "night"
+    ignored["gt_id"], missed["gt_id"], nan["gt_id"] = 100, 101, 102
+    labels = [*LABELS, *LABELS[:7], ignored, missed, nan, other]
+    sentence = said(words(labels))
+    assert f"80 of {len(labels)} labels" in sentence
+    assert "7 duplicate" in sentence
+    assert labels_in(sentence) == (len(labels), len(labels))
+    assert "1 ignored (of classes that the detections do not have, or marked ignore)" in sentence
+
+
+def test_notes_say_what_a_file_lacks_and_what_is_not_used(words, capsys):
+    assert "no label for sequence drive1 (40 detections)" in said(words(LABELS[:40]))
+    assert "labels have no class, so" in said(words(without(LABELS, "class")))
+    more = without([row | {"colour": 1, "id": 2} for row in LABELS], "gt_id")
+    main([str(word) for word in words(more)])
+    assert "not used: colour, id (is it gt_id? --label-map gt_id=id)" in capsys.readouterr().err
+
+
+def test_many_misses_ask_for_units_and_many_near_matches_for_a_wider_gate(words):
+    near = said(words(changed(LABELS, "y", lambda y: y + 1.8)))
+    assert "80 matches near the gate (beyond 80 % of it)" in near
+    assert "wider --gate" in near
+    far = changed(LABELS[:50], "y", lambda y: y + 9)
+    missed = said(words(far + changed(LABELS[50:], "y", lambda y: y + 1.8)))
+    assert "do frames, coordinates and units of both files agree?" in missed
+    assert "wider" not in missed
