@@ -400,6 +400,12 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
         config = MatchingConfig.model_validate(given)
     except ValidationError as error:
         raise ValueError(f"--labels: {error.errors()[0]['msg']}") from None
+    lacking = [name for name in config.box if name not in space.names]
+    if lacking and config.distance in (DistanceKind.BEV_IOU, DistanceKind.IMAGE_IOU):
+        raise ValueError(
+            f"--distance {config.distance}: the files share no dimension {', '.join(lacking)}, but "
+            f"{', '.join(space.names)}. Add it to both, or take another distance."
+        )
     return config
 
 

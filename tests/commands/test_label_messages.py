@@ -86,6 +86,10 @@ def test_an_option_that_names_no_class_of_the_detections_is_refused(words, more)
     assert "chosen detections have no class" in said(words(LABELS, *more, "--class", "Car"))
 
 
+def test_a_distance_of_boxes_is_refused_where_the_files_have_none(words):
+    assert "share no dimension l, w, yaw, but x, y" in refused(*words(LABELS, "--distance=bev-iou"))
+
+
 def test_every_label_is_in_one_count_of_the_sentence(words):
     ignored, missed, nan, other = (dict(LABELS[0]) for _ in range(4))
     ignored["class"], missed["x"], nan["x"], other["seq"] = "Tram", 90, "nan", "night"
