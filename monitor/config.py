@@ -7,6 +7,7 @@ and tokens are read again by `security`.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 import string
@@ -930,14 +931,32 @@ def checked(settings: dict[str, Any], source: str) -> Config:
         return config
     except ValidationError as error:
         findings = "; ".join(
-            f"{_where(item['loc'], item['input'], item['type'])}{item['msg']}"
+            f"{_where(item['loc'], item['input'], item['type'])}"
+            f"{_fault(item['loc'], item['type'], item['msg'])}"
             for item in error.errors()
         )
     except ValueError as error:
-        findings = f"Value error, {error}"
+        findings = str(error)
     raise InvalidConfiguration(
-        f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
+        f"{source}: {findings.rstrip('.')}. `calibration-monitor serve --print-config` lists every "
+        "key with its unit."
     )
+
+
+def _fault(location: tuple[int | str, ...], fault: str, message: str) -> str:
+    """Says what is wrong with a value; of an unknown key, which one may be meant.
+
+    fault  pydantic's name of it
+    """
+    if fault != "extra_forbidden":
+        return message.removeprefix("Value error, ")
+    *sections, name = map(str, location)
+    section = Config.model_fields.get(sections[0]) if sections else None
+    known = Config if section is None else section.annotation
+    keys = list(getattr(known, "model_fields", ()))
+    near = difflib.get_close_matches(name, keys, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no such {'key' if sections else 'section'}.{meant}"
 
 
 def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:

@@ -201,3 +201,19 @@ def numbers(values: np.ndarray, sent: int) -> str:
     """Formats the first few values, so that a notice stays short."""
     shown = [f"{value:.6g}" for value in values[: min(sent, 8)].tolist()]
     return "[" + ", ".join(shown) + (", …]" if sent > 8 else "]")
+
+
+_DEGREES = frozenset({"deg", "degree", "degrees", "°"})
+
+
+def unit_notice(space: Space) -> Notice | None:
+    """Says that a dimension is given in degrees, since units are shown and never converted."""
+    named = [one for one in space.dimensions if one.unit.strip().lower() in _DEGREES]
+    if not named:
+        return None
+    names = ", ".join(one.name for one in named)
+    message = (
+        f"'{named[0].unit}' of {names}: units are shown and never converted, and angles are in "
+        "radians. Send values times π/180, variances times its square, and the unit 'rad'."
+    )
+    return Notice(Reason.INVALID_HEADER, "dimensions.unit", message)

@@ -24,6 +24,7 @@ from monitor.frames.frame import (
     Refusal,
     TruthAnswer,
 )
+from monitor.frames.reasons import unit_notice
 from monitor.frames.status import TruthAccount
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.external_tracker import ExternalTracker
@@ -265,7 +266,7 @@ class Service:
                 stream = registered
                 tracker = stream.tracker if stream.header.return_tracks else None
                 dimensions = () if tracker is None else tracker.dimensions
-                return encode_header_answer(message.stream, None, dimensions)
+                return encode_header_answer(message.stream, unit_notice(message.space), dimensions)
             if isinstance(message, Refusal):
                 if message.reason is Reason.INVALID_HEADER:
                     self.pipeline.counters.frames_refused[message.reason] += 1

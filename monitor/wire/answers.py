@@ -62,13 +62,16 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
 
 
 def encode_header_answer(
-    stream: str, refusal: Refusal | None, track_dimensions: tuple[Dimension, ...] = ()
+    stream: str, notice: Notice | None, track_dimensions: tuple[Dimension, ...] = ()
 ) -> bytes:
-    """Encodes a ProcessResponse for a header, with the dimensions of tracks to be returned."""
+    """Encodes a ProcessResponse for a header, with the dimensions of tracks to be returned.
+
+    notice  a Refusal refuses the header, another notice is beside its acceptance
+    """
     result = perception_monitor_pb2.HeaderResult(
         stream=stream,
-        accepted=refusal is None,
-        notice=None if refusal is None else _notice(refusal),
+        accepted=not isinstance(notice, Refusal),
+        notice=None if notice is None else _notice(notice),
         track_dimensions=[message_of(frame_pb2.Dimension, one) for one in track_dimensions],
     )
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()

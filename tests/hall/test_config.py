@@ -93,7 +93,7 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
     assert key in message
     assert "sesame" not in message
     assert "sidecar.toml" in message
-    assert message.endswith("See deploy/sidecar.toml for every key and its unit.")
+    assert message.endswith("serve --print-config` lists every key with its unit.")
 
 
 @pytest.mark.parametrize(

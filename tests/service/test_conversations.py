@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.frame import FrameAnswer
-from monitor.frames.space import Space
+from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.selection import IDENTITY
 from monitor.service import handlers
 from monitor.v1 import frame_pb2, truth_pb2
@@ -83,6 +83,14 @@ def test_without_a_good_header_frames_are_refused_and_with_one_they_are_not():
     assert accepted.header.accepted
     assert not accepted.header.HasField("notice")
     assert after.frame.status == frame_pb2.STATUS_RECALIBRATED
+
+
+def test_a_dimension_in_degrees_is_accepted_and_said():
+    turned = Space((*HEADER.space.dimensions, Dimension("yaw", "deg", DimensionKind.ANGLE)))
+    (answer,) = talked(service_of(), encode_header(replace(HEADER, space=turned)), header=None)
+    assert answer.header.accepted
+    assert answer.header.notice.field == "dimensions.unit"
+    assert "'deg' of yaw" in answer.header.notice.message
 
 
 def test_more_streams_than_allowed_are_refused_by_name_and_number():
