@@ -164,8 +164,9 @@ class FitRounds:
         if not entries:
             return ()
         try:
-            # A page is open, or somebody has asked.
-            urgent = actor != SCHEDULE or promotions.pipeline.drift.is_paged
+            # Somebody has asked, a page is open, or the last fit failed: perhaps for want of time.
+            hurry = promotions.pipeline.drift.is_paged or self._failures > 0
+            urgent = actor != SCHEDULE or hurry
             outcome = await self.fits.fit(job, timeout, urgent=urgent)
         except FitFailed as error:
             promotions.fit_failed(str(error), entries, actor)

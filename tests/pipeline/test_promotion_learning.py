@@ -245,6 +245,8 @@ def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):
 
     asyncio.run(run())
     assert happened(promotions) == [Happened.FIT_FAILED] * 7 + [Happened.BEGAN] * 2
+    # What failed may have starved: it has more of the machine until it succeeds.
+    assert fits.urgent == [False, *[True] * 7, False]
 
 
 async def until_failed(promotions: Promotions, fits: int) -> None:
