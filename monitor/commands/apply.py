@@ -413,7 +413,7 @@ def run(options: argparse.Namespace) -> int:
     if Path(options.output).resolve() == Path(options.file).resolve():
         raise ValueError(f"--output {options.output}: is the file that is read. Name another one.")
     model = read_any_model(options.model)
-    recording = read_class_recording(options.file, options.rows)
+    recording = read_class_recording(options.file, options.rows, options.map)
     check_kind(model, options.model, options.file, recording)
     if isinstance(model, Selection):
         said = _apply_to_gaussians(model, options)

@@ -77,7 +77,7 @@ from monitor.statistics.measures import (
 )
 from monitor.statistics.reading import read
 from monitor.statistics.state import observe
-from monitor.statistics.verdicts import ClassVerdict, Verdict, class_verdict, verdicts
+from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict, class_verdict, verdicts
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import OBJECT, Recording
 
@@ -96,6 +96,9 @@ MICRO_BINS = 1024
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
 _OF_CLASSES = ("class_binning", "class_bins")
+
+# Groups that a column may divide the rows into.
+_MOST_GROUPS = 100
 
 # Exit code where a condition of --fail-if holds, or more rows are refused than may be.
 FAILED = 3
@@ -144,7 +147,7 @@ class Measured:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".csv, .csv.gz, .npz or .parquet")
+    parser.add_argument("file", metavar="FILE", help="recorded detections (docs/files.md)")
     add_selection(parser)
     text = "class, range, stream or a column: what verdicts are given for (default class)"
     add_value(parser, "--by", "COLUMN", text)
@@ -201,7 +204,7 @@ def run(options: argparse.Namespace) -> int:
     """
     _check(options)
     model = None if options.model is None else read_any_model(options.model)
-    recording = read_class_recording(options.file, options.rows)
+    recording = read_class_recording(options.file, options.rows, options.map)
     only_classes = recording is not None and not recording.gaussians
     if not only_classes and (options.classes or options.where):
         # Columns choose detections, and nobody says which probabilities are theirs.
@@ -395,6 +398,11 @@ def _groups(
     if by in recording.beside:
         values = recording.beside[by]
         names, index = np.unique(values, return_inverse=True)
+        if names.size > _MOST_GROUPS:
+            raise ValueError(
+                f"--by {by}: the column has {names.size} different values, and at most "
+                f"{_MOST_GROUPS} groups are told apart. Name a column with fewer."
+            )
         parts = tuple(names.tolist()), index
     else:
         ranges = None
@@ -557,7 +565,10 @@ def _tables(
     of_classes: ClassVerdict | None,
 ) -> Iterator[str]:
     if of_classes is not None:
-        yield of_classes.sentence
+        wrong = of_classes.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)
+        file = shlex.quote(str(options.file))
+        mends = f"Do: calibration-monitor fit {file} --method temperature --output classes.json"
+        yield of_classes.sentence + (f"\n{mends}" if wrong and options.model is None else "")
     if gaussians:
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
         yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
@@ -586,9 +597,11 @@ def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
     """Says which command mends what the verdicts found; nothing where nothing is worth it."""
     if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
         return ""
+    if gaussians.matched is not None and gaussians.matched["missed"] > gaussians.matched["matched"]:
+        return "\nFirst see why most labels match no detection: the verdicts rest on the others."
     by = " --by class" if len(gaussians.groups) > 1 else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
     return (
-        f"\nDo: calibration-monitor fit {words}{by} --output model.json\n"
+        f"\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"
         "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
     )

@@ -41,6 +41,7 @@ _SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_
 MOST_VERDICTS = 24
 
 _LEGEND = """\
+calibrated: σ times lies within 0.71 to 1.41, a factor 2 in variance, and may be within 10 % of 1
 rows     with ground truth; worth: independent rows that these are worth, as errors go with tracks
 σ times  by which factor errors are larger than σ says (root of NEES): 1 is calibrated, above 1 is
          overconfident; 95 %: its interval, by tracks

@@ -101,6 +101,9 @@ RANGE_DIMENSIONS = ("x", "y", "z")
 # Independent rows that another fit counts for where a scaling is drawn towards it.
 PRIOR_STRENGTH = 30.0
 
+# Fits class probabilities unless another method is named.
+_OF_CLASSES = "temperature"
+
 # Tracks, and independent rows, below which a slice does not stand on its own.
 FEWEST_TRACKS = 30.0
 
@@ -135,7 +138,9 @@ def fit_gaussians(
 
         def fit_some(some: IntArray) -> Selection:
             taken = rows.take(np.searchsorted(kept, some))
-            return _fitted(options, wanted, recording, previous, taken, some)[0]
+            # With fewer tracks a slice must not lean on others that stands alone in the whole.
+            share = some.size / kept.size
+            return _fitted(options, wanted, recording, previous, taken, some, share)[0]
 
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
         judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
@@ -186,10 +191,12 @@ def _fitted(
     previous: Selection | None,
     rows: FitRows,
     kept: IntArray,
+    share: float = 1.0,
 ) -> tuple[Selection, Mapping[str, SliceFit]]:
     """Fits all rows, and the slices asked for; returns also what came of each slice.
 
-    kept  (n,) numbers of the rows in the recording
+    kept   (n,) numbers of the rows in the recording
+    share  of all usable rows that these are
     """
     fitting = FITTINGS[options.method]
     strength = options.prior_strength or PRIOR_STRENGTH
@@ -207,7 +214,7 @@ def _fitted(
         fit,
         whole,
         borrows=fitting.borrows,
-        fewest=FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks,
+        fewest=share * (FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks),
         previous=previous,
     )
     periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
@@ -392,7 +399,9 @@ def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
     refuse_options_of_gaussians(
         options, _OF_GAUSSIANS, f"{options.method} is fitted to class probabilities"
     )
-    recording = read_class_recording(options.file, options.rows)
+    if options.proven_only:
+        raise ValueError("--proven-only: it is for Gaussians. Leave it out.")
+    recording = read_class_recording(options.file, options.rows, options.map)
     if recording is None:
         raise UnfitData(
             f"{options.file} has no class probabilities, which {options.method} is fitted to. "
@@ -455,8 +464,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=(*FITTINGS, *CLASS_METHODS),
-        default=CovarianceScaling.method,
-        help="default %(default)s",
+        help=f"default {CovarianceScaling.method}; of class probabilities {_OF_CLASSES}",
     )
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
     add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
@@ -537,6 +545,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """
+    if options.method is None:
+        classes = read_class_recording(options.file, options.rows, options.map)
+        alone = classes is not None and not classes.gaussians
+        options.method = _OF_CLASSES if alone else CovarianceScaling.method
     _check(options)
     fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
     model, basis, lines, judged = fit(options)
@@ -555,11 +567,25 @@ def run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(found))
         return 0
-    written = f"{model.version} fitted on {rows}, written to {options.output}"
+    written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
     if not isinstance(model, ClassSelection) and options.method != Identity.method:
-        lines.append("" if options.no_held_out else told(judged) + "\n")
+        lines.append("" if options.no_held_out else told(judged, options.proven_only) + "\n")
     print("\n".join([*lines, written]))
     return 0
+
+
+def _made_of(model: AnySelection) -> str:
+    """Says which slices are left as they are, where others are not."""
+    if isinstance(model, ClassSelection) or not model.by_slice:
+        return ""
+    made = {name: one.method for name, one in model.by_slice.items()}
+    if Identity.method not in made.values():
+        return ""
+    words = (
+        f"{name} as reported" if method == Identity.method else f"{method} for {name}"
+        for name, method in made.items()
+    )
+    return f" ({', '.join(words)})"
 
 
 def _said_of(rejection: Rejection) -> str:

@@ -72,9 +72,8 @@ class HeldOut:
         if self.worth_it:
             return f"worth it: gains {self.gain:.3g} nats a detection ({lower:.2g} to {upper:.2g})"
         if upper < 0:
-            lost = f"{-self.gain:.3g} nats a detection"
-            return f"harmful: loses {lost}; --proven-only leaves it as it was"
-        return "no proven gain; --proven-only leaves it as it was"
+            return f"harmful: loses {-self.gain:.3g} nats a detection"
+        return "no proven gain"
 
     def as_json(self) -> dict[str, object]:
         """Builds the object for JSON."""
@@ -181,8 +180,11 @@ def _nll(recording: Recording, rows: IntArray) -> FloatArray:
     return found
 
 
-def told(found: tuple[HeldOut, ...]) -> str:
-    """Writes what a fit does to rows that it has not seen; why nothing is known, where it is so."""
+def told(found: tuple[HeldOut, ...], proven_only: bool) -> str:
+    """Writes what a fit does to rows that it has not seen; why nothing is known, where it is so.
+
+    proven_only  whether slices that do not gain are left as they are
+    """
     if not found:
         return f"not judged on held-out tracks: there are fewer than {PARTS} tracks to deal out"
     rows = [
@@ -202,4 +204,6 @@ def told(found: tuple[HeldOut, ...]) -> str:
     ]
     heads = ("held out", "rows", "tracks", "NEES/K", "ENCE", "NLL", "factor on σ")
     verdicts = [f"{one.slice}: {one.verdict}" for one in found]
+    if not proven_only and not all(one.worth_it for one in found):
+        verdicts.append("--proven-only leaves alone what does not surely gain.")
     return "\n".join([table(heads, rows), "", *verdicts])

@@ -117,7 +117,7 @@ class Recalibrator:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self.remarks, told(self.held_out), self.version])
+        return "\n".join([*self.remarks, told(self.held_out, False), self.version])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -342,6 +342,10 @@ def _data(data: Detections) -> str | dict[str, Any]:
     if isinstance(data, str | Path):
         return str(data)
     if isinstance(data, Mapping):
+        if {"prob", "logits"} & data.keys() and "mean" not in data:
+            raise RecordingError(
+                "detections: class probabilities are read from .npz files, by the command line."
+            )
         return {str(name): np.asarray(values) for name, values in data.items()}
     names = getattr(data, "column_names", None) or getattr(data, "columns", None)
     if names is None:

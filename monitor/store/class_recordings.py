@@ -27,6 +27,7 @@ from monitor.store.tables import (
     check_shape,
     coded,
     reading,
+    renamed,
 )
 
 # Arrays of C values a row, or of M times C.
@@ -77,7 +78,9 @@ class ClassRecording:
     names: tuple[str, ...] = ()
 
 
-def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRecording | None:
+def read_class_recording(
+    path: str | Path, rows: slice | None = None, names_here: Mapping[str, str] | None = None
+) -> ClassRecording | None:
     """Reads the class probabilities of a file; None where it has none, as a CSV file never has.
 
     Arrays are prob [N,C], or [N,M,C] with M opinions a row; logits in its place, or beside it
@@ -87,14 +90,15 @@ def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRe
     whoever writes the rows again where they have one value a row, and other arrays are left
     alone.
 
-    rows     row numbers in the file, from 0; None = all
-    raises   RecordingError, naming file, array and shape
+    rows        row numbers in the file, from 0; None = all
+    names_here  names of this project → names of the file's arrays
+    raises      RecordingError, naming file, array and shape
     """
     path = Path(path)
     if not path.name.endswith(".npz"):
         return None
     with reading(path, "Give a readable archive of arrays (docs/files.md)."):
-        arrays, names = _load(path)
+        arrays, names = _load(path, names_here or {})
     if not any(name in arrays for name in _OPINIONS):
         return None
     columns = _checked(path, arrays)
@@ -147,19 +151,20 @@ def require_labels(path: str | Path, recording: ClassRecording) -> None:
         )
 
 
-def _load(path: Path) -> tuple[dict[str, AnyArray], tuple[str, ...]]:
+def _load(path: Path, names_here: Mapping[str, str]) -> tuple[dict[str, AnyArray], tuple[str, ...]]:
     """The arrays that have to do with class probabilities, and the names of all in the file."""
     wanted = (*_OPINIONS, *_ONE_A_ROW, "class_names")
     arrays: dict[str, AnyArray] = {}
     with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
-        names = tuple(archive.files)
+        member = renamed(path, {name: name for name in archive.files}, names_here)
+        names = tuple(member)
         if not any(name in names for name in _OPINIONS):
             return arrays, names
-        arrays |= {name: archive[name] for name in wanted if name in names}
+        arrays |= {name: archive[member[name]] for name in wanted if name in names}
         for name in _BESIDE:
             # What is not looked at may be anything, an array of objects too.
             with contextlib.suppress(ValueError):
-                arrays |= {name: archive[name]} if name in names else {}
+                arrays |= {name: archive[member[name]]} if name in names else {}
     for name, array in list(arrays.items()):
         # NumPy hands out the bytes of a member that does not begin as an array does.
         if not isinstance(array, np.ndarray):

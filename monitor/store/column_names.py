@@ -13,7 +13,12 @@ _SPREADS = (
     re.compile(r"(?P<kind>var|std|sigma)(?:iance|dev)?[_.]?(?P<of>.+)"),
     re.compile(r"(?P<of>.+)[_.](?P<kind>var|std|sigma)(?:iance|dev)?"),
     re.compile(r"(?P<kind>cov)(?:ariance)?[_.]?(?P<of>.+?)[_.]?(?P=of)"),
+    re.compile(r"(?P<kind>[PC])[_.](?P<of>.+?)[_.](?P=of)"),
 )
+
+# And the covariance of two dimensions.
+_PAIR = re.compile(r"(?:cov|covariance|[PC])[_.](?P<a>.+?)[_.](?P<b>.+)")
+
 
 # Words beside the name of a dimension that say that a column is its mean, or its ground truth.
 _MEAN = {"mean", "mu", "pred", "predicted", "est", "estimate", "estimated", "det", "detected"}
@@ -56,6 +61,12 @@ def meant(names: Sequence[str]) -> dict[str, str]:
             found.setdefault(ours, theirs)
         if dimension not in names:
             found[dimension] = mean
+    for name in names:
+        pair = _PAIR.fullmatch(name)
+        if pair and pair["a"] != pair["b"] and {pair["a"], pair["b"]} <= dimensions.keys():
+            ours = f"cov_{pair['a']}_{pair['b']}"
+            if ours not in names:
+                found[ours] = name
     for dimension in dimensions:
         truth = _beside(dimension, names, _TRUTH)
         if f"gt_{dimension}" not in names and truth is not None:
@@ -78,7 +89,7 @@ def _spreads(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yields dimension, our name of its variance or deviation, and the column that looks so."""
     for name in names:
         for match in filter(None, (spread.fullmatch(name) for spread in _SPREADS)):
-            kind = "var" if match["kind"] in ("var", "cov") else "std"
+            kind = "std" if match["kind"] in ("std", "sigma") else "var"
             yield match["of"], f"{kind}_{match['of']}", name
 
 

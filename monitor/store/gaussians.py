@@ -92,7 +92,8 @@ _HOW_TO_NAME = (
 def _no_gaussian(columns: Columns) -> str:
     """Says that a table holds no Gaussian, which of its columns may be meant, and what to do."""
     guess = offered(columns.names)
-    remedy = f"Give {guess}." if guess else _HOW_TO_NAME
+    understood = "var_" in guess or "std_" in guess
+    remedy = f"Give {guess}." if understood else _HOW_TO_NAME
     return (
         f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
         f"{', '.join(columns.names) or 'none'}. {remedy}"

@@ -118,7 +118,16 @@ def not_used(recording: Recording) -> str | None:
         return None
     guess = offered(recording.names)
     perhaps = f". Perhaps {guess}" if guess else ""
+    if recording.track is None and "gt_id" not in guess:
+        perhaps += (
+            ". No column names the object of a row, so that intervals are too narrow: if one of "
+            "these does, give --map gt_id=…"
+        )
     return f"not used: {', '.join(recording.unused)}{perhaps}"
+
+
+# s; nanoseconds of a later time do not fit into 64 bits.
+_MOST_SECONDS = 9e9
 
 
 def read_recording(
@@ -221,6 +230,8 @@ def read_columns(
         count = next(iter(sizes.values()))[0] if sizes else 0
         return ArrayColumns(IN_MEMORY, count, renamed(IN_MEMORY, columns, names_here))
     path = Path(path)
+    if path.is_dir():
+        return _read_folder(path, names_here, kind)
     kind = kind or format_of(path)
     if kind is not Format.TABLE:
         columns = read_format(path, kind)
@@ -228,14 +239,27 @@ def read_columns(
         return ArrayColumns(path, count, renamed(path, columns, names_here))
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
-    if path.is_dir():
-        raise RecordingError(f"{path}: is a folder. Name a file in it.")
     if path.name != "-" and not path.name.endswith(SUFFIXES):
         raise RecordingError(
             f"{path}: the name must end in .csv, .csv.gz, .parquet, .json or .txt, or, of "
             "detections, .npz; - reads CSV from standard input."
         )
     return read_table(path, names_here, opened)
+
+
+def _read_folder(path: Path, names_here: Mapping[str, str], kind: Format | None) -> Columns:
+    """Reads the sequences of a benchmark, one .txt file each, named as the sequence."""
+    files = sorted(path.glob("*.txt"))
+    if not files or kind is Format.TABLE:
+        raise RecordingError(
+            f"{path}: is a folder without .txt files of sequences. Name a file in it."
+        )
+    parts = [read_format(file, kind or format_of(file)) for file in files]
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    sizes = [part[names[0]].size for part in parts]
+    columns["seq"] = np.repeat([file.stem for file in files], sizes)
+    return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here))
 
 
 def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
@@ -366,7 +390,13 @@ def _sequences(
 
 def _time(columns: Columns, chosen: IntArray) -> FloatArray | None:
     if "t" in columns.names:
-        return columns.floats("t", chosen)
+        seconds = columns.floats("t", chosen)
+        if (np.abs(seconds[np.isfinite(seconds)]) > _MOST_SECONDS).any():
+            raise RecordingError(
+                f"{columns.path}: t is {np.nanmax(np.abs(seconds)):g}, and t is in seconds. Are "
+                "these nanoseconds? Then name the column stamp_ns: --map stamp_ns=…"
+            )
+        return seconds
     if "stamp_ns" in columns.names:
         # Counted from the start: a float64 holds no nanoseconds since 1970.
         stamp = columns.integers("stamp_ns", np.arange(columns.count))

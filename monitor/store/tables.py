@@ -193,6 +193,8 @@ class TextColumns:
         except (ValueError, OverflowError):
             at = len(parsed)
         remedy = "Correct the cell, empty it where there is no ground truth, or leave the row out."
+        if name == "track":
+            remedy = "Name the column gt_id, which may hold any text."
         if re.fullmatch(r"-?\d+,\d+", cells[at]):
             remedy = "Write decimal points in place of commas."
         raise RecordingError(
