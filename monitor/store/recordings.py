@@ -415,24 +415,27 @@ def write_columns(
     recording: Recording,
     rejected: BoolArray | None,
     version: str,
+    kind: Format | None = None,
 ) -> None:
     """Writes the rows of a recording as the columns that they came from, with other Gaussians.
 
     Columns keep their names and order; what the file had no column for is added behind them.
 
     target      .csv or .csv.gz
-    source      file that the recording was read from, with names_here
+    source      file that the recording was read from, with names_here and kind
     rejected    (N,) detections that are too uncertain; None: no column
     version     of the recalibrator that made the Gaussians
     """
-    table = read_columns(source, {})
+    table = read_columns(source, {}, kind)
     cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
     names, covariance = recording.space.names, recording.covariance
     for i, name in enumerate(names):
         cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
         deviation = names_here.get(f"std_{name}", f"std_{name}")
         if deviation in cells:
-            cells[deviation] = _numbers(np.sqrt(covariance[:, i, i]))
+            # Rows that are refused stay as they are: a negative deviation is read as −σ².
+            variances = covariance[:, i, i]
+            cells[deviation] = _numbers(np.sign(variances) * np.sqrt(np.abs(variances)))
         else:
             variance = names_here.get(f"var_{name}", f"var_{name}")
             cells[variance] = _numbers(covariance[:, i, i])
