@@ -256,10 +256,17 @@ def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
 
 
 def column_values(values: AnyArray) -> AnyArray:
-    """Takes a column as numbers or text; an object that is None is an empty cell."""
-    if values.dtype.kind == "O":
-        return np.array(["" if one is None or one != one else str(one) for one in values], np.str_)
-    return values
+    """Takes a column as numbers or text; an object that is None, NaN or NA is an empty cell."""
+    if values.dtype.kind != "O":
+        return values
+    # Asked for by name: NA of pandas equals nothing, and is not comparable.
+    empty = [
+        one is None or (not isinstance(one, str) and str(one) in ("nan", "<NA>")) for one in values
+    ]
+    cells = list(zip(values, empty, strict=True))
+    if all(blank or isinstance(one, int | float | np.number | np.bool_) for one, blank in cells):
+        return np.array([np.nan if blank else float(one) for one, blank in cells], np.float64)
+    return np.array(["" if blank else str(one) for one, blank in cells], np.str_)
 
 
 def _open(
