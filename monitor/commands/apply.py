@@ -412,6 +412,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--output {options.output}: arrays are written as arrays: give .npz.")
     if Path(options.output).resolve() == Path(options.file).resolve():
         raise ValueError(f"--output {options.output}: is the file that is read. Name another one.")
+    if options.output.endswith(SUFFIXES) and options.file == "-":
+        raise ValueError(
+            f"--output {options.output}: columns are read twice, and standard input comes once. "
+            "Give a file, or write .npz."
+        )
     model = read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows, options.map)
     check_kind(model, options.model, options.file, recording)
@@ -456,7 +461,9 @@ def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked:
     with output_file(Path(options.output)) as path:
         version = made.selection.version
         source, names = Path(options.file), options.map or {}
-        write_columns(path, source, names, made.recording, made.rejected, version)
+        write_columns(
+            path, source, names, made.recording, made.rejected, version, kind=options.format
+        )
     return [
         f"{made.recording.mean.shape[0]} rows by {made.selection.version}, written to "
         f"{options.output}",

@@ -80,8 +80,8 @@ def _kitti(path: Path, text: str) -> Columns:
 
     Rows DontCare have no place and are left out. Fields behind the score are extra_1, extra_2, …
     """
-    rows = [line.split() for line in text.splitlines() if line.strip()]
-    kept = [row for row in rows if len(row) < 3 or row[2] != "DontCare"]
+    rows = _lines(text, None)
+    kept = {line: row for line, row in rows.items() if row[2:3] != ["DontCare"]}
     return _named(path, kept, _KITTI, ("score",))
 
 
@@ -91,8 +91,8 @@ def _mot(path: Path, text: str) -> Columns:
     Nine are a label, whose seventh is 0 where it is not to be considered, and whose eighth is the
     class. Frames count from 1. Fields behind the tenth are extra_1, extra_2, …
     """
-    rows = [line.strip().split(",") for line in text.splitlines() if line.strip()]
-    labels = bool(rows) and len(rows[0]) == 9
+    rows = _lines(text, ",")
+    labels = len(next(iter(rows.values()), ())) == 9
     box = ("frame", "track", "left", "top", "w", "h")
     further = ("considered", "class", "visibility") if labels else ("score",)
     unused = () if labels else ("world_x", "world_y", "world_z")
@@ -103,24 +103,33 @@ def _mot(path: Path, text: str) -> Columns:
     return found
 
 
+def _lines(text: str, separator: str | None) -> dict[int, list[str]]:
+    """Splits lines into fields, by the number of the line from 1; empty lines are left out."""
+    lines = enumerate(text.splitlines(), start=1)
+    return {i: line.strip().split(separator) for i, line in lines if line.strip()}
+
+
 def _named(
-    path: Path, rows: list[list[str]], names: tuple[str, ...], optional: tuple[str, ...]
+    path: Path, rows: Mapping[int, list[str]], names: tuple[str, ...], optional: tuple[str, ...]
 ) -> Columns:
     """Names the fields of rows, all of one length; those beyond the names are extra_1, extra_2, …
 
-    Raises RecordingError, naming line, field and value.
+    rows    by line
+    raises  RecordingError, naming line, field and value
     """
-    width = len(rows[0]) if rows else len(names)
-    for i, row in enumerate(rows):
+    lines, listed = tuple(rows), list(rows.values())
+    width = len(listed[0]) if listed else len(names)
+    for line, row in rows.items():
         if len(row) != width or width < len(names):
             raise RecordingError(
-                f"{path}, object {i + 1}: {len(row)} fields, but there should be {len(names)} or "
+                f"{path}, line {line}: {len(row)} fields, but there should be {len(names)} or "
                 f"more, and as many in each row. Is --format right?"
             )
     extra = range(1, width - len(names) - len(optional) + 1)
     every = (*names, *optional, *(f"extra_{i}" for i in extra))[:width]
     found: Columns = {}
-    for name, cells in zip(every, zip(*rows, strict=True) if rows else [()] * width, strict=True):
+    columns = list(zip(*listed, strict=True)) or [()] * width
+    for name, cells in zip(every, columns, strict=True):
         if name in _TEXT:
             found[name] = np.array(cells, np.str_)
             continue
@@ -129,11 +138,19 @@ def _named(
         except ValueError:
             bad = next(i for i, cell in enumerate(cells) if not _is_number(cell))
             raise RecordingError(
-                f"{path}, object {bad + 1}: {name} is {cells[bad]!r}, not a number. Is --format "
+                f"{path}, line {lines[bad]}: {name} is {cells[bad]!r}, not a number. Is --format "
                 "right?"
             ) from None
     for name in ("frame", "track"):
-        found[name] = found[name].astype(np.int64)
+        values = found[name]
+        broken = ~((np.abs(values) < 2.0**63) & (np.trunc(values) == values))
+        if broken.any():
+            bad = int(np.argmax(broken))
+            raise RecordingError(
+                f"{path}, line {lines[bad]}: {name} is {values[bad]:g}, not a whole number. Is "
+                "--format right?"
+            )
+        found[name] = values.astype(np.int64)
     return found
 
 
@@ -163,7 +180,7 @@ def _coco(path: Path, text: str) -> Columns:
         "h": height,
     }
     if labels:
-        found["ignore"] = np.array([int(row.get("iscrowd", 0)) for row in rows], np.int64)
+        found["ignore"] = np.array([int(row.get("iscrowd") or 0) for row in rows], np.int64)
     return found | _ids(rows, "track_id", "instance_id") | _further(path, rows)
 
 
@@ -175,8 +192,9 @@ def _nuscenes(path: Path, text: str) -> Columns:
     document = json.loads(text)
     items = document
     if isinstance(document, dict):
-        results = document.get("results", document)
-        items = [box for boxes in results.values() if isinstance(boxes, list) for box in boxes]
+        items = document.get("results", document)
+    if isinstance(items, dict):
+        items = [box for boxes in items.values() if isinstance(boxes, list) for box in boxes]
     rows = _objects(path, items, ("sample_token", "translation", "size", "rotation"))
     place, size = _vectors(path, rows, "translation", 3), _vectors(path, rows, "size", 3)
     w, x, y, z = _vectors(path, rows, "rotation", 4).T
@@ -187,7 +205,7 @@ def _nuscenes(path: Path, text: str) -> Columns:
         "yaw": np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)),
     }
     named = ("detection_name", "tracking_name", "category_name")
-    name = next((one for one in named if rows and one in rows[0]), None)
+    name = _first(rows, named)
     if name is not None:
         found["class"] = np.array([str(row.get(name, "")) for row in rows], np.str_)
     return found | _ids(rows, "tracking_id", "instance_token") | _further(path, rows)
@@ -210,7 +228,11 @@ def _objects(path: Path, items: Any, needed: tuple[str, ...]) -> list[dict[str, 
 def _vectors(path: Path, rows: list[dict[str, Any]], name: str, length: int) -> FloatArray:
     """(n, length) numbers of a field. Raises RecordingError."""
     for i, row in enumerate(rows):
-        if np.shape(row[name]) != (length,):
+        given = row[name]
+        numbers = isinstance(given, list) and all(
+            one is None or isinstance(one, int | float) for one in given
+        )
+        if not numbers or len(given) != length:
             raise RecordingError(
                 f"{path}, object {i}: {name} is {str(row[name])[:60]}, not {length} numbers. "
                 "Correct it or leave the object out."
@@ -222,31 +244,42 @@ def _numbered(keys: Iterable[object]) -> AnyArray:
     """Numbers images and samples: whole numbers stay, a text has the same number in every file."""
     return np.array(
         [
-            key if isinstance(key, int) else int(sha256(str(key).encode()).hexdigest()[:15], 16)
+            key
+            if isinstance(key, int) and -(2**63) <= key < 2**63
+            else int(sha256(str(key).encode()).hexdigest()[:15], 16)
             for key in keys
         ],
         np.int64,
     )
 
 
+def _first(rows: list[dict[str, Any]], names: Iterable[str]) -> str | None:
+    """Finds the first of some keys that any object has."""
+    return next((name for name in names if any(name in row for row in rows)), None)
+
+
 def _ids(rows: list[dict[str, Any]], *names: str) -> Columns:
-    name = next((one for one in names if rows and one in rows[0]), None)
+    name = _first(rows, names)
     if name is None:
         return {}
     return {"gt_id": np.array([str(row.get(name, "")) for row in rows], np.str_)}
 
 
 def _further(path: Path, rows: list[dict[str, Any]]) -> Columns:
-    """Scores, and variances or deviations, such as bbox_var, translation_std or yaw_var."""
+    """Scores, and variances or deviations, such as bbox_var, translation_std or yaw_var.
+
+    A score may be missing; variances are there for every object or for none.
+    """
     found: Columns = {}
-    for name in ("score", "detection_score", "tracking_score"):
-        if rows and name in rows[0]:
-            found["score"] = np.array([row[name] for row in rows], np.float64)
+    score = _first(rows, ("score", "detection_score", "tracking_score"))
+    if score is not None:
+        found["score"] = np.array([row.get(score) for row in rows], np.float64)
     for field, dimensions in _SPREADS.items():
         for kind in ("var", "std"):
             name = f"{field}_{kind}"
-            if rows and name in rows[0]:
-                listed = [{name: np.atleast_1d(row.get(name, np.nan))} for row in rows]
+            if _first(rows, (name,)) is not None:
+                given = [row.get(name, "missing") for row in rows]
+                listed = [{name: one if isinstance(one, list) else [one]} for one in given]
                 values = _vectors(path, listed, name, len(dimensions))
                 heads = [f"{kind}_{dimension}" for dimension in dimensions]
                 found |= dict(zip(heads, values.T, strict=True))

@@ -280,10 +280,17 @@ def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
 
 
 def column_values(values: AnyArray) -> AnyArray:
-    """Takes a column as numbers or text; an object that is None is an empty cell."""
-    if values.dtype.kind == "O":
-        return np.array(["" if one is None or one != one else str(one) for one in values], np.str_)
-    return values
+    """Takes a column as numbers or text; an object that is None, NaN or NA is an empty cell."""
+    if values.dtype.kind != "O":
+        return values
+    # Asked for by name: NA of pandas equals nothing, and is not comparable.
+    empty = [
+        one is None or (not isinstance(one, str) and str(one) in ("nan", "<NA>")) for one in values
+    ]
+    cells = list(zip(values, empty, strict=True))
+    if all(blank or isinstance(one, int | float | np.number | np.bool_) for one, blank in cells):
+        return np.array([np.nan if blank else float(one) for one, blank in cells], np.float64)
+    return np.array(["" if blank else str(one) for one, blank in cells], np.str_)
 
 
 def _open(
@@ -445,24 +452,27 @@ def write_columns(
     recording: Recording,
     rejected: BoolArray | None,
     version: str,
+    kind: Format | None = None,
 ) -> None:
     """Writes the rows of a recording as the columns that they came from, with other Gaussians.
 
     Columns keep their names and order; what the file had no column for is added behind them.
 
     target      .csv or .csv.gz
-    source      file that the recording was read from, with names_here
+    source      file that the recording was read from, with names_here and kind
     rejected    (N,) detections that are too uncertain; None: no column
     version     of the recalibrator that made the Gaussians
     """
-    table = read_columns(source, {})
+    table = read_columns(source, {}, kind)
     cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
     names, covariance = recording.space.names, recording.covariance
     for i, name in enumerate(names):
         cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
         deviation = names_here.get(f"std_{name}", f"std_{name}")
         if deviation in cells:
-            cells[deviation] = _numbers(np.sqrt(covariance[:, i, i]))
+            # Rows that are refused stay as they are: a negative deviation is read as −σ².
+            variances = covariance[:, i, i]
+            cells[deviation] = _numbers(np.sign(variances) * np.sqrt(np.abs(variances)))
         else:
             variance = names_here.get(f"var_{name}", f"var_{name}")
             cells[variance] = _numbers(covariance[:, i, i])

@@ -260,6 +260,7 @@ class ArrayColumns:
 
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         values = self._numbers(name)[rows]
+        values = np.where(np.isnan(values), 0, values)
         self._refuse(name, rows, values, (values != 0) & (values != 1), "0 or 1")
         return values.astype(np.bool_)
 

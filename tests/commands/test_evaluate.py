@@ -3,6 +3,7 @@ engines; what it cannot do it says in one line, with the field, the value and th
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from tests.commands.recordings import (
     npz_file,
     with_bad_covariances,
 )
-from tests.commands.spoken import done, found, refused, wrong_usage
+from tests.commands.spoken import done, found, refused, spoken, wrong_usage
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")
@@ -271,3 +272,48 @@ def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named
 def test_an_option_that_makes_no_sense_is_wrong_usage(drive, option, texts):
     for text in texts:
         wrong_usage(option, text, "evaluate", drive)
+
+
+def test_a_group_is_measured_as_a_file_of_its_rows(drive):
+    groups = evaluate(drive, "--by", "role")["groups"]
+    assert groups.keys() == {"fit", "deploy"}
+    for name, group in groups.items():
+        assert group.items() <= evaluate(drive, "--where", f"role={name}").items()
+    assert "c_v" in done("evaluate", drive, "--full")
+    assert "c_v" not in done("evaluate", drive)
+
+
+def test_a_condition_ends_with_code_3_if_it_holds_in_any_group(drive):
+    got = evaluate(drive)
+    worst = max(one["joint"]["nees_over_k"] for one in got["groups"].values())
+    for conditions, code in (
+        ([f"nees_over_k > {worst - 1e-3}"], 3),
+        ([f"nees_over_k>{worst + 1e-3}"], 0),
+        (["nees_over_k > 1e9", "ence >= 0"], 3),
+    ):
+        got_code, _, err = spoken("evaluate", drive, *(f"--fail-if={one}" for one in conditions))
+        assert (got_code, "--fail-if" in err) == (code, code == 3), conditions
+    code, _, err = spoken("evaluate", drive, "--fail-if", "colour > 1")
+    assert (code, "'colour'" in err) == (1, True)
+    wrong_usage("--fail-if", "ence = 1", "evaluate", drive)
+
+
+FAULTS = {"not finite": "inf,1,0,0", "mean is beyond": "1e9,1,0,0", "truth": "1,1,0,2e8"}
+FAULTS |= {"covariance is not finite": "1,nan,0,0", "zero": "1,0,0,0", "negative": "1,-1,0,0"}
+FAULTS |= {"not positive definite": "1,1,1.5,0"}
+
+
+def test_a_refused_row_is_told_with_its_number_and_the_first_of_its_reasons(tmp_path):
+    path = tmp_path / "rows.csv"
+    lines = [f"{i % 3},1,0,{i % 2},0,1,0" for i in range(50)]
+    lines[20:27] = [f"{fault},0,1,0" for fault in FAULTS.values()]
+    path.write_text("x,var_x,cov_xy,gt_x,y,var_y,gt_y\n" + "\n".join([*lines, "0,-1,0,,0,0,"]))
+    code, out, err = spoken("evaluate", path, "--rows", "1:", "--json")
+    assert (code, "--most-refused 0.01" in err) == (3, True)
+    got = json.loads(out)
+    assert (got["rows"], got["rows_refused"], got["rows_without_truth"]) == (42, 7, 1)
+    for i, (reason, words) in enumerate(zip(FAULTS, got["rows_refused_by"], strict=True)):
+        assert reason in words
+        assert got["rows_refused_by"][words] == {"rows": 1, "first": [20 + i]}
+    for most, code in (("0.13", 3), ("0.14", 0)):  # 7 of 50
+        assert spoken("evaluate", path, "--most-refused", most)[0] == code

@@ -60,6 +60,11 @@ def test_the_help_lists_every_verb_and_the_version_is_that_of_the_package(capsys
     assert script.load() is main
 
 
+def test_a_misspelt_verb_is_wrong_usage_with_the_verb_that_is_meant(capsys):
+    assert main(["evalute", "drive.csv"]) == 2
+    assert "mean 'evaluate'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("unbuffered", ["1", ""])  # it fails in the verb, or when all is done
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path, unbuffered):
     drive = csv_file(tmp_path / "drive.csv", recorded().of(slice(0, 50)))

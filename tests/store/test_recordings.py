@@ -9,7 +9,14 @@ import pytest
 
 from monitor.frames.space import DimensionKind
 from monitor.store.labels import labels_of, read_label_table
-from monitor.store.recordings import NO_TRACK, Recording, read_recording, write_estimates
+from monitor.store.recordings import (
+    NO_TRACK,
+    Recording,
+    not_used,
+    read_columns,
+    read_recording,
+    write_estimates,
+)
 from monitor.store.tables import RecordingError
 
 TABLE = """\
@@ -153,6 +160,41 @@ def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
     # Values are compared as text.
     some = read_recording(archive(tmp_path, **arrays), where=(("night", "0"),))
     assert some.mean[:, 0].tolist() == [0.0, 4.0]
+
+
+def test_a_deviation_stands_for_its_square_and_a_negative_one_for_no_variance(tmp_path):
+    path = written(tmp_path, "x,y,std_x,var_y,cov_xy\n1,2,3,4,0.5\n1,2,-3,4,0\n")
+    found = read_recording(path)
+    assert found.space.names == ("x", "y")
+    assert found.covariance.tolist() == [[[9.0, 0.5], [0.5, 4.0]], [[-9.0, 0.0], [0.0, 4.0]]]
+    read = read_recording(archive(tmp_path, mean=np.ones((1, 2)), std=np.array([[2.0, -1.0]])))
+    assert (read.covariance.tolist(), read.diagonal) == ([[[4.0, 0.0], [0.0, -1.0]]], True)
+
+
+def test_names_are_mapped_deviations_assumed_and_the_other_columns_told(tmp_path):
+    path = written(tmp_path, "px,spread,gt_px,y,gt_y,label,Confidence\n1,4,2,5,6,Car,0.5\n")
+    names = {"x": "px", "var_x": "spread", "gt_x": "gt_px", "class": "label"}
+    found = read_recording(path, names_here=names, deviations={"y": 3.0})
+    assert_holds(found, mean=[[1.0, 5.0]], covariance=[[[4.0, 0.0], [0.0, 9.0]]], classes=("Car",))
+    assert found.unused == ("Confidence",)
+    assert "--map score=Confidence" in (not_used(found) or "")
+    with pytest.raises(RecordingError, match="the file has var_x"):
+        read_recording(path, names_here=names, deviations={"x": 1.0})
+
+
+def test_columns_by_name_read_as_the_file_that_has_them(table):
+    found, columns = read_recording(table), read_columns(table, {})
+    cells: dict[str, Any] = {name: columns.values(name) for name in columns.names}
+    for name in cells.keys() - {"seq", "role", "class", "ignore"}:
+        cells[name] = np.array([float(cell or "nan") for cell in cells[name]])
+    cells["class"] = cells["class"].astype(object)
+    cells["ignore"] = np.array([False, True, None, True], object)
+    # NA of pandas, which cannot be compared.
+    missing = type("NAType", (), {"__repr__": lambda _: "<NA>", "__ne__": lambda *_: 1 / 0})()
+    cells["gt_id"] = np.array([7, missing, 9, 3], object)
+    read = read_recording(cells)
+    for name in ("mean", "covariance", "truth", "class_index", "sequences", "track", "ignore"):
+        assert_holds(read, **{name: getattr(found, name)})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Whether a fit is worth it: judged on tracks that it has not seen, and said with its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from monitor.commands.held_out import PARTS, held_out
+from monitor.commands.python_api import fit
+from monitor.statistics.verdicts import FEWEST_TRACKS
+from monitor.store.recordings import read_recording
+
+
+def simulated(too_small=1.0, tracks=40, seed=0):
+    """Tracks of ten rows, with errors that are `too_small` times as large as σ says."""
+    random = np.random.default_rng(seed)
+    n = 10 * tracks
+    truth, sigma = random.normal(0, 20, n), random.uniform(0.2, 1, n)
+    mean = truth + too_small * sigma * random.standard_normal(n)
+    return {"x": mean, "std_x": sigma, "gt_x": truth, "gt_id": np.arange(n) // 10}
+
+
+def test_a_fit_that_helps_is_worth_it_by_the_gain_of_the_formula():
+    data = simulated(too_small=2.0)
+    (judged,) = fit(data).held_out
+    assert judged.verdict.startswith("worth it")
+    assert (judged.slice, judged.rows, judged.tracks) == ("all", 400, 40)
+    error = (data["gt_x"] - data["x"]) / data["std_x"]
+    nees = np.mean(error**2)
+    nll = 0.5 * (np.log(2 * np.pi) + error**2) + np.log(data["std_x"])
+    assert (judged.before.nees_over_k, judged.before.nll) == pytest.approx((nees, nll.mean()))
+    # The mean NEES becomes 1, and ln σ grows by the logarithm of its root.
+    assert judged.after.nees_over_k == pytest.approx(1.0, rel=0.05)
+    assert judged.factors["x"] == pytest.approx(np.sqrt(nees), rel=0.02)
+    assert judged.gain == pytest.approx(0.5 * (nees - 1 - np.log(nees)), rel=0.05)
+    assert 0 < judged.interval[0] < judged.gain < judged.interval[1]
+
+
+def test_a_fit_to_calibrated_data_is_no_proven_gain():
+    verdicts = [fit(simulated(seed=seed)).held_out[0].verdict[:14] for seed in range(5)]
+    assert verdicts.count("no proven gain") >= 4
+
+
+def test_each_track_is_judged_once_by_a_fit_that_has_not_seen_it_and_may_be_harmful():
+    recording, kept, seen = read_recording(simulated()), np.arange(5, 400), []
+    wrong = fit(simulated(too_small=0.2, seed=1), held_out=False).selection
+
+    def spied(rows):
+        seen.append(rows)
+        return wrong
+
+    judged, odd = held_out(recording, kept, spied, {"odd": kept[1::2]})
+    left_out = [np.setdiff1d(kept, rows) for rows in seen]
+    assert len(seen) == PARTS
+    assert np.sort(np.concatenate(left_out)).tolist() == kept.tolist()
+    for rows, out in zip(seen, left_out, strict=True):
+        assert not np.intersect1d(rows // 10, out // 10).size
+    assert (judged.rows, judged.tracks, odd.slice, odd.rows) == (395, 40, "odd", 197)
+    assert judged.verdict.startswith("harmful")
+    assert judged.gain < judged.interval[1] < 0
+
+
+def test_too_few_tracks_are_no_ground_for_a_verdict():
+    few, enough = (fit(simulated(too_small=3.0, tracks=FEWEST_TRACKS - i)) for i in (1, 0))
+    assert few.held_out[0].verdict.startswith("too little data")
+    assert enough.held_out[0].verdict.startswith("worth it")
+    assert fit(simulated(tracks=PARTS - 1)).held_out == ()

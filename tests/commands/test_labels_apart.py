@@ -1,0 +1,97 @@
+"""--labels: labels of another file are the ground truth of the detections they match, as if it had
+come along; each label is counted once, and what finds nothing is said."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.commands.recordings import add_selection, read_selected
+from monitor.store.recordings import Recording
+from tests.commands.recordings import csv_file, labels_file
+from tests.commands.spoken import found, spoken
+
+OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
+
+
+@pytest.fixture
+def apart(rows, tmp_path):
+    """The drive without its ground truth, and its labels."""
+    untold = replace(rows, truth=np.full_like(rows.truth, np.nan), track=np.full(rows.n, -1))
+    labels = labels_file(tmp_path / "labels.csv", rows)
+    return csv_file(tmp_path / "bare.csv", untold), labels
+
+
+def read(detections: dict[str, Any], labels: dict[str, Any], *words: str) -> Recording:
+    """Reads columns by name with labels by name."""
+    parser = argparse.ArgumentParser()
+    add_selection(parser)
+    options = parser.parse_args(words)
+    options.labels = {name: np.asarray(cells) for name, cells in labels.items()}
+    columns = {name: np.asarray(cells) for name, cells in detections.items()}
+    return read_selected(columns, options, tell=lambda _: None)
+
+
+def test_labels_split_from_a_drive_give_the_measures_of_the_drive(drive, rows, apart):
+    bare, labels = apart
+    got = json.loads(spoken("evaluate", bare, "--labels", labels, "--json")[1])
+    whole = found("evaluate", drive)
+    count = got["labels"]
+    assert {name: got[name] for name in whole} == whole | {"labels": count}
+    n = int(np.count_nonzero(rows.labelled))
+    assert [count[name] for name in ("labels", *OUTCOMES)] == [n, n, 0, 0, 0, 0, 0]
+    assert count["detections_without_label"] == rows.n - n
+    labels.write_text(labels.read_text().replace(",frame,", ",number,", 1))
+    got = json.loads(spoken("evaluate", bare, "--labels", labels, "--json")[1])
+    assert (got["rows"], got["labels"]["refused"]) == (whole["rows"], 0)
+    assert got["joint"]["nees_mean"] == pytest.approx(whole["joint"]["nees_mean"], rel=1e-9)
+
+
+def test_labels_at_another_rate_are_interpolated():
+    seconds, at = np.arange(11) / 10, np.array([0, 0.25, 0.5, 0.75, 1])
+    detections = {"t": seconds, "x": 8 * seconds + 0.3, "y": 0 * seconds}
+    detections |= {"std_x": np.ones(11), "std_y": np.ones(11), "frame": np.arange(11.0)}
+    path = {"t": at, "x": 8 * at, "y": 0 * at, "gt_id": np.full(5, 7.0)}
+    got = read(detections, path)
+    assert got.truth == pytest.approx(np.stack([8 * seconds, 0 * seconds], axis=1), abs=1e-6)
+    assert got.track is not None and set(got.track.tolist()) == {7}
+    # Between samples further apart than a second nothing is known.
+    apart = {name: cells[[0, 4]] for name, cells in path.items()} | {"t": at[[0, 4]] * 1.2}
+    assert np.isfinite(read(detections, apart).truth[:, 0]).nonzero()[0].tolist() == [0]
+
+
+PLACES = st.sampled_from([0.0, 0.5, 1.5, 1.9, 4.0, 9.0])
+ROW = st.tuples(st.integers(0, 3), PLACES, st.sampled_from(["Car", "Person", "Tram"]))
+LABEL = st.tuples(ROW, st.integers(0, 5), st.booleans(), st.booleans())
+
+
+@given(st.lists(ROW, max_size=8), st.lists(LABEL, max_size=8))
+@settings(deadline=None, max_examples=80)
+def test_each_label_has_one_outcome_and_each_match_is_of_its_frame_class_and_gate(ours, theirs):
+    # One pair is far away, so that something matches.
+    frame, x, name = zip((9, 100.0, "Car"), *ours, strict=True)
+    at, id, ignore, broken = zip(((9, 100.0, "Car"), 0, False, False), *theirs, strict=True)
+    detections: dict[str, Any] = {"frame": frame, "x": x, "y": np.zeros(len(x)), "class": name}
+    detections |= {"var_x": np.ones(len(x)), "var_y": np.ones(len(x))}
+    told: dict[str, Any] = dict(zip(("frame", "x", "class"), zip(*at, strict=True), strict=True))
+    told |= {"x": np.where(broken, np.nan, told["x"]), "y": np.zeros(len(at)), "gt_id": id}
+    got = read(detections, told | {"ignore": ignore})
+    account = got.matched
+    assert account is not None
+    assert account["labels"] == sum(account[name] for name in OUTCOMES) == len(at)
+    matched = np.isfinite(got.truth[:, 0])
+    assert matched.sum() == account["matched"]
+    assert (~matched).sum() == account["detections_without_label"]
+    # Each label is used once.
+    free = [one for one, *bad in zip(at, ignore, broken, strict=True) if not any(bad)]
+    for i in np.flatnonzero(matched):
+        place = float(got.truth[i, 0])
+        assert abs(place - x[i]) <= 2
+        free.remove((frame[i], place, name[i]))

@@ -1,0 +1,80 @@
+"""The Python API: on a path, a table or arrays it gives the numbers of the verbs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monitor import apply, evaluate, fit, load_recalibrator
+from monitor.store.recordings import read_columns
+from monitor.store.tables import RecordingError
+from tests.commands.spoken import done, found
+
+
+@dataclass
+class Frame:
+    """As much of a DataFrame as is asked of one: names of columns, and columns by name."""
+
+    cells: dict[str, Any]
+    columns = property(lambda self: np.array(list(self.cells)))
+
+    def __getitem__(self, name):
+        return self.cells[name]
+
+
+@pytest.fixture(scope="module")
+def columns(drive):
+    read = read_columns(drive, {})
+    found = {name: read.values(name) for name in read.names}
+    for name in found.keys() - {"seq", "role", "class"}:
+        found[name] = np.array([float(cell or "nan") for cell in found[name]])
+    return found
+
+
+def as_printed(got):
+    return json.loads(json.dumps(got.to_dict()))
+
+
+@pytest.mark.parametrize("made", [dict, Frame, None])
+def test_evaluate_gives_what_the_verb_prints(drive, columns, made):
+    data = made(columns) if made else drive
+    got = evaluate(data, by="role", dimensions=("x", "y"), classes=("car",), bins=7)
+    words = ("--by", "role", "--dimensions", "x,y", "--class", "car", "--bins", "7")
+    assert found("evaluate", drive, *words).items() <= as_printed(got).items()
+    assert set(got.groups) == {"fit", "deploy"}
+    with pytest.raises(RecordingError, match="int has no columns"):
+        evaluate(3)
+
+
+def test_a_fit_is_saved_read_and_applied_as_by_the_verbs(drive, columns, tmp_path):
+    model, output, words = tmp_path / "model.json", tmp_path / "made.npz", ("--by", "class")
+    made = fit(columns, by=("class",))
+    made.save(model)
+    read = load_recalibrator(model)
+    assert (read.version, read.held_out, len(made.held_out)) == (made.version, (), 4)
+    done("fit", drive, *words, "--output", tmp_path / "verb.json")
+    done("apply", tmp_path / "verb.json", drive, "--output", output)
+    with np.load(output) as archive:
+        for recalibrator, data in ((made, columns), (read, Frame(columns)), (read, str(drive))):
+            got = apply(recalibrator, data)
+            np.testing.assert_array_equal(got.mean, archive["mean"])
+            np.testing.assert_allclose(got.covariance, archive["cov"], rtol=1e-12)
+    after = as_printed(evaluate(columns, model=made))
+    assert found("evaluate", drive, "--model", model).items() <= after.items()
+
+
+def test_importing_the_package_loads_no_numpy_until_the_api_is_asked_for():
+    code = (
+        "import sys, monitor\n"
+        "assert 'numpy' not in sys.modules\n"
+        "from monitor import evaluate\n"
+        "assert not {'grpc', 'monitor.service'} & set(sys.modules)\n"
+        "assert not hasattr(monitor, 'evalute')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
