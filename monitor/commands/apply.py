@@ -434,12 +434,18 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     made = recalibrate_gaussians(selection, read_selected(options.file, options))
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
+    asked = options.quantiles or options.tau is not None
+    if options.output.endswith(SUFFIXES):
+        if asked:
+            raise ValueError(
+                f"--output {options.output}: quantiles are written as arrays. Give a name in .npz, "
+                "or leave --quantiles and --tau out."
+            )
+        return _as_columns(made, options)
     tau = TAU if options.tau is None else options.tau
-    asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
+    asked = asked or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
     rejected = made.rejected
-    if options.output.endswith(SUFFIXES):
-        return _as_columns(made, options, asked)
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
     return [
@@ -451,13 +457,8 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     ]
 
 
-def _as_columns(made: RecalibratedRecording, options: argparse.Namespace, asked: bool) -> list[str]:
+def _as_columns(made: RecalibratedRecording, options: argparse.Namespace) -> list[str]:
     """Writes the recalibrated Gaussians as columns; returns the lines to print."""
-    if asked:
-        raise ValueError(
-            f"--output {options.output}: quantiles are written as arrays: give .npz, or leave "
-            "--quantiles and --tau out."
-        )
     with output_file(Path(options.output)) as path:
         version = made.selection.version
         source, names = Path(options.file), options.map or {}

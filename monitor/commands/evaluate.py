@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import operator
 import re
 import shlex
@@ -284,7 +285,7 @@ def _condition(text: str) -> Condition:
     match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"'{text}': expected MEASURE > NUMBER, or >=, <, <=")
-    number = checked(match[3], float, "a number, such as 2")
+    number = checked(match[3], float, "a number, such as 2", math.isfinite)
     return Condition(match[1].lower(), match[2], number)
 
 
@@ -375,9 +376,7 @@ def measured(
     whole = evaluated(np.ones(usable.rows.size, bool))
     return Measured(
         whole=whole,
-        groups={
-            name: whole if len(groups) == 1 else evaluated(rows) for name, rows in groups.items()
-        },
+        groups={name: whole if rows.all() else evaluated(rows) for name, rows in groups.items()},
         verdicts=tuple(
             verdict
             for name, rows in groups.items()
@@ -599,7 +598,8 @@ def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
         return ""
     if gaussians.matched is not None and gaussians.matched["missed"] > gaussians.matched["matched"]:
         return "\nFirst see why most labels match no detection: the verdicts rest on the others."
-    by = " --by class" if len(gaussians.groups) > 1 else ""
+    by = options.by or ("class" if len(gaussians.groups) > 1 else None)
+    by = f" --by {by}" if by in tuple(SliceBy) else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
     return (
         f"\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -144,9 +144,11 @@ def fit_gaussians(
 
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
         judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
-    left = [one.slice for one in judged if not one.worth_it] if options.proven_only else []
+    left: list[str] = []
     if options.proven_only:
-        selection = _proven(selection, judged)
+        worth = {one.slice for one in judged if one.worth_it}
+        left = [name for name in ("all", *selection.by_slice) if name not in worth]
+        selection = _proven(selection, worth)
     if options.reject_above_error is not None:
         served = recalibrate_gaussians(selection, recording)
         error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
@@ -172,9 +174,8 @@ def fit_gaussians(
     return selection, selection.basis, lines, judged
 
 
-def _proven(selection: Selection, judged: Sequence[HeldOut]) -> Selection:
-    """Leaves rows as they are, by slice and of all, where the fit is not worth it."""
-    worth = {one.slice for one in judged if one.worth_it}
+def _proven(selection: Selection, worth: Collection[str]) -> Selection:
+    """Leaves rows as they are, by slice and of all, unless the fit is worth it there."""
     return replace(
         selection,
         fallback=selection.fallback if "all" in worth else Identity(),
@@ -568,8 +569,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
-    if not isinstance(model, ClassSelection) and options.method != Identity.method:
-        lines.append("" if options.no_held_out else told(judged, options.proven_only) + "\n")
+    judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
+    if judgeable and not options.no_held_out:
+        lines.append(told(judged, options.proven_only) + "\n")
     print("\n".join([*lines, written]))
     return 0
 
@@ -601,6 +603,10 @@ def _said_of(rejection: Rejection) -> str:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuses what was given and would change nothing."""
+    if options.proven_only and options.no_held_out:
+        raise ValueError(
+            "--proven-only needs the judgement that --no-held-out leaves out. Give one of them."
+        )
     fitting = FITTINGS.get(options.method)
     uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
     no_use = f"{options.method} has no use for it; it is for"

@@ -186,7 +186,10 @@ def told(found: tuple[HeldOut, ...], proven_only: bool) -> str:
     proven_only  whether slices that do not gain are left as they are
     """
     if not found:
-        return f"not judged on held-out tracks: there are fewer than {PARTS} tracks to deal out"
+        return (
+            f"not judged on held-out tracks: there are fewer than {PARTS} tracks, or a fit without "
+            "some of them fails"
+        )
     rows = [
         (
             one.slice,

@@ -28,6 +28,7 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
+from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
 from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
 from monitor.store.tables import Columns, RecordingError, coded
@@ -45,15 +46,6 @@ _FIRST = 5
 
 # Columns of labels, besides dimensions, that need no remark; those of detections among them.
 _KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
-
-# Names that others give to columns of labels.
-_ALIASES: Mapping[str, Collection[str]] = {
-    "seq": ("sequence", "scene", "drive", "log", "video", "camera", "stream"),
-    "frame": ("frame_id", "frame_number", "frame_index", "image_id"),
-    "t": ("time", "timestamp", "time_s", "seconds", "sec"),
-    "gt_id": ("track_id", "object_id", "instance_id", "instance", "id", "gt_track_id"),
-    "class": ("label", "category", "type", "cls", "object_class", "class_name", "name"),
-}
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
@@ -243,25 +235,15 @@ def _check_classes(
 
 def _not_used(columns: Columns, dimensions: Collection[str]) -> str:
     """Lists the columns that nobody uses, with what they may be meant for; '' without any."""
-    return ", ".join(
-        f"{name} (is it {ours}? --label-map {ours}={name})"
-        if (ours := _meant(name)) and ours not in columns.names
-        else name
-        for name in columns.names
-        if name not in (*_KNOWN, *dimensions)
-    )
-
-
-def _meant(name: str) -> str | None:
-    """Finds the name here of a column that others call `name`."""
-    plain = name.lower().replace(" ", "_")
-    return next((ours for ours, theirs in _ALIASES.items() if plain in theirs), None)
+    unused = [name for name in columns.names if name not in (*_KNOWN, *dimensions)]
+    guess = offered(columns.names, "--label-map")
+    return ", ".join(unused) + (f". Perhaps {guess}" if unused and guess else "")
 
 
 def _offer(columns: Columns, *wanted: str) -> str:
     """Offers --label-map for the first column that may be one of those wanted; '' without any."""
-    found = ((_meant(name), name) for name in columns.names if name not in _KNOWN)
-    return next((f"--label-map {ours}={name}" for ours, name in found if ours in wanted), "")
+    guesses = meant(columns.names).items()
+    return next((f"--label-map {ours}={name}" for ours, name in guesses if ours in wanted), "")
 
 
 def _classless(recording: Recording, labels: LabelTable, config: MatchingConfig) -> str | None:

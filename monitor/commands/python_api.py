@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -117,7 +117,8 @@ class Recalibrator:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self.remarks, told(self.held_out, False), self.version])
+        judged = [told(self.held_out, False)] if self.held_out else []
+        return "\n".join([*self.remarks, *judged, self.version])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -183,6 +184,7 @@ def evaluate(
     with _in_terms_of_arguments():
         selection = None if model is None else model.selection
         found = evaluate_verb.measured(options, selection, notes.append)
+    notes = [_as_arguments(words) for words in notes]
     for words in notes:
         _note(words)
     document = evaluate_verb.document(found, None, None if model is None else model.selection)
@@ -227,6 +229,7 @@ def fit(
     notes: list[str] = []
     with _in_terms_of_arguments():
         selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+    notes = [_as_arguments(words) for words in notes]
     for note in notes:
         _note(note)
     assert isinstance(selection, Selection)
@@ -249,7 +252,7 @@ def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) 
         recording = read_selected(_data(detections), options, tell=lambda _: None)
         made = recalibrate_gaussians(recalibrator.selection, recording)
     for words in remarks_on(made):
-        _note(words)
+        _note(_as_arguments(words))
     return Recalibrated(
         recording.space.names, made.recording.mean, made.recording.covariance, made.rejected
     )
@@ -292,7 +295,7 @@ def _several(names: Names) -> tuple[str, ...] | None:
 
 def _note(words: str) -> None:
     """Warns of what looks wrong; it is in the notes of the result, too."""
-    warnings.warn(_as_arguments(words), UserWarning, stacklevel=4)
+    warnings.warn(words, UserWarning, stacklevel=3)
 
 
 _ARGUMENTS = {
@@ -303,6 +306,7 @@ _ARGUMENTS = {
     "--gate": "gate",
     "--assume-std": "assume_std",
     "--dimensions": "dimensions",
+    "--angles": "angles",
     "--class": "classes",
     "--by": "by",
 }
@@ -332,7 +336,8 @@ def _match(
     label_names: Mapping[str, str] | None,
 ) -> None:
     options.labels = None if labels is None else _data(labels)
-    options.gate = {"": float(gate)} if isinstance(gate, int | float) else gate
+    by_class = gate is None or isinstance(gate, Mapping)
+    options.gate = gate if by_class else {"": float(cast(float, gate))}
     options.class_map = None if class_map is None else dict(class_map)
     options.label_map = None if label_names is None else dict(label_names)
 

@@ -1,8 +1,8 @@
 """calibration-monitor sample: writes an example of each kind of file that the verbs read.
 
 The files are simulated: a drive of 60 s with cars, which are calibrated, and pedestrians, whose σ
-is too small. Errors go along with their track and have heavy tails, as real ones do. The same file
-comes each time. docs/files.md explains its columns.
+is too small. Errors go along with their track and have heavy tails, as real ones do. Each run
+writes the same file. docs/files.md explains its columns.
 """
 
 from __future__ import annotations

@@ -156,7 +156,6 @@ class ColumnGaussians:
     def _covariance_columns(self) -> dict[frozenset[str], str]:
         """Finds which column holds the covariance of which two dimensions."""
         found: dict[frozenset[str], str] = {}
-        guess = offered(self.columns.names)
         for column in self.columns.names:
             if not column.startswith("cov_"):
                 continue
@@ -166,10 +165,11 @@ class ColumnGaussians:
                 if column in (f"cov_{a}_{b}", f"cov_{a}{b}")
             }
             if len(pairs) != 1:
+                guess = offered(self.columns.names)
                 raise RecordingError(
-                    f"{self.columns.path}: column {column!r} names no two dimensions, or not only "
-                    "two: a dimension has a mean and a variance. Dimensions there "
-                    f"are: {', '.join(self.dimensions)}. "
+                    f"{self.columns.path}: column {column!r} must name two dimensions, and names "
+                    "none or several pairs. Dimensions, each with a mean and a variance, are: "
+                    f"{', '.join(self.dimensions)}. "
                     + (f"Give {guess}." if guess else "Rename it to cov_<a>_<b>.")
                 )
             pair = pairs.pop()

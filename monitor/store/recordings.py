@@ -1,4 +1,4 @@
-"""Recorded detections as arrays, from `.csv`, `.csv.gz` and `.npz` files.
+"""Recorded detections as arrays: from tables, archives, files of benchmarks and arrays in memory.
 
 Means, covariances and ground truth come from named columns or from arrays. The file as a whole is
 checked: names, shapes, symmetry. A file is read whole; a recording holds only the rows that were
