@@ -336,6 +336,7 @@ class _Talk(asyncio.SubprocessProtocol):
                 self._kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport.close()  # closed already, but only so does it know
         self.over.set_result(None)
 
     async def send(self, pieces: Sequence[memoryview]) -> None:

@@ -107,7 +107,7 @@ def test_notes_say_what_a_file_lacks_and_what_is_not_used(words, capsys):
     assert "labels have no class, so" in said(words(without(LABELS, "class")))
     more = without([row | {"colour": 1, "id": 2} for row in LABELS], "gt_id")
     main([str(word) for word in words(more)])
-    assert "not used: colour, id (is it gt_id? --label-map gt_id=id)" in capsys.readouterr().err
+    assert "not used: colour, id. Perhaps --label-map gt_id=id" in capsys.readouterr().err
 
 
 def test_many_misses_ask_for_units_and_many_near_matches_for_a_wider_gate(words):

@@ -207,7 +207,7 @@ def test_columns_by_name_read_as_the_file_that_has_them(table):
         ("x,var_x\n1,2\n1\n", "line 3: 1 cells, but the header names 2 columns."),
         ("x,var_x\n\n1,2\n1,wide\n", "line 4: var_x is 'wide', not a number. Correct the cell"),
         ("x,y,var_x,var_y,cov_xy,cov_y_x\n1,1,1,1,0,0\n", "columns 'cov_xy' and 'cov_y_x' give"),
-        ("x,var_x,cov_xq\n1,2,0\n", "column 'cov_xq' names no two dimensions"),
+        ("x,var_x,cov_xq\n1,2,0\n", "column 'cov_xq' must name two dimensions"),
         ("var_x\n1\n", "no column 'x'. Columns there are: var_x."),
         ("x,var_x,gt_x\n1,2,\n1,2,far\n", "line 3: gt_x is 'far', not a number."),
         ("x,var_x,t\n1,2,\n", "line 2: t is '', not a number."),
