@@ -39,6 +39,7 @@ from monitor.commands.options import (
     confidence_levels,
     number_of,
     pair,
+    shown,
 )
 from monitor.commands.recordings import (
     Usable,
@@ -258,7 +259,11 @@ def _failures(
             )
         holds = _COMPARISONS[condition.comparison]
         for where, value in values:
-            if isinstance(value, int | float) and holds(value, condition.bound):
+            if value is None:
+                yield f"{where}: {condition.measure} is not defined, and --fail-if asks for it"
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"--fail-if '{condition}': {condition.measure} is no number.")
+            elif holds(value, condition.bound):
                 yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
 
 
@@ -420,7 +425,7 @@ def _groups(
     for i, name in enumerate(parts[0]):
         rows = parts[1] == i
         if (rows & usable).any():
-            yield name, rows
+            yield shown(name), rows
 
 
 def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict, ...]:

@@ -109,7 +109,7 @@ def with_labels(
     unused = _not_used(columns, recording.space.names)
     if unused:
         tell(f"{path}: not used: {unused}")
-    recording = _of_labels(recording, columns, tell)
+    recording = _of_labels(recording, columns, options.dimensions, tell)
     config = _matching(options, recording)
     labels = _table(recording, columns)
     matcher = _Matcher(recording, labels, config)
@@ -331,7 +331,12 @@ def _same_class(theirs: Collection[str], ours: Collection[str]) -> str:
     return ",".join(pairs) or "THEIRS=OURS,… with these names"
 
 
-def _of_labels(recording: Recording, columns: Columns, tell: Callable[[str], None]) -> Recording:
+def _of_labels(
+    recording: Recording,
+    columns: Columns,
+    wanted: tuple[str, ...] | None,
+    tell: Callable[[str], None],
+) -> Recording:
     """Keeps the dimensions that the labels have. Raises RecordingError if they have none."""
     names = recording.space.names
     kept = [i for i, name in enumerate(names) if name in columns.names]
@@ -342,14 +347,26 @@ def _of_labels(recording: Recording, columns: Columns, tell: Callable[[str], Non
         )
     if len(kept) == len(names):
         return recording
-    missing = ", ".join(name for name in names if name not in columns.names)
-    tell(f"{columns.path}: labels have no {missing}, which is left out")
-    step = np.array(kept)
+    missing = [name for name in names if name not in columns.names]
+    if wanted is None or set(missing) & set(wanted):
+        tell(f"{columns.path}: labels have no {', '.join(missing)}, which is left out")
+    return with_dimensions(recording, tuple(names[i] for i in kept))
+
+
+def with_dimensions(recording: Recording, names: tuple[str, ...]) -> Recording:
+    """Keeps some dimensions, in this order. Raises RecordingError where one is not there."""
+    there = recording.space.names
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise RecordingError(
+            f"there is no dimension {unknown[0]!r} with a variance and a label. Dimensions there "
+            f"are: {', '.join(there)}."
+        )
+    step = np.array([there.index(name) for name in names])
+    dimensions = tuple(recording.space.dimensions[i] for i in step.tolist())
     return replace(
         recording,
-        space=replace(
-            recording.space, dimensions=tuple(recording.space.dimensions[i] for i in kept)
-        ),
+        space=replace(recording.space, dimensions=dimensions),
         mean=recording.mean[:, step],
         covariance=recording.covariance[:, step[:, None], step],
         truth=recording.truth[:, step],

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.commands.labels_apart import add_labels, check_labels, with_labels
-from monitor.commands.options import add_value, allow, checked, flag, names_of, reading
+from monitor.commands.labels_apart import add_labels, check_labels, with_dimensions, with_labels
+from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
@@ -41,6 +41,8 @@ ANGLES = ("yaw", "heading")
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
 
 _LARGEST = Limits().largest_mean
+_SMALLEST_DEVIATION = Limits().smallest_deviation
+_LARGEST_DEVIATION = Limits().largest_deviation
 
 # Share of refused rows above which a verb ends with exit code 3, unless it is told otherwise.
 MOST_REFUSED = 0.01
@@ -127,7 +129,7 @@ def selection_words(options: argparse.Namespace) -> list[str]:
 
 def to_standard_error(words: str) -> None:
     """Says a line on standard error."""
-    print(words, file=sys.stderr)
+    print(shown(words), file=sys.stderr)
 
 
 def read_selected(
@@ -146,7 +148,8 @@ def read_selected(
     with reading("reading") as opened:
         recording = read_recording(
             path,
-            dimensions=options.dimensions,
+            # Labels are matched by where things are, whichever dimensions are asked for.
+            dimensions=options.dimensions if options.labels is None else None,
             classes=options.classes or (),
             where=tuple(options.where or ()),
             rows=options.rows,
@@ -159,6 +162,8 @@ def read_selected(
         )
     if options.labels is not None:
         recording = with_labels(recording, options, tell)
+        if options.dimensions is not None:
+            recording = with_dimensions(recording, options.dimensions)
     name = IN_MEMORY if isinstance(path, Mapping) else path
     for words in filter(None, (not_used(recording), _degrees(recording))):
         tell(f"{name}: {words}")
@@ -348,6 +353,10 @@ def usable_truth(recording: Recording) -> Usable:
             "a mean is not finite": ~np.isfinite(recording.mean).all(axis=1),
             f"a mean is beyond ±{_LARGEST:g}": (np.abs(recording.mean) > _LARGEST).any(axis=1),
             f"a truth is beyond ±{_LARGEST:g}": (np.abs(recording.truth) > _LARGEST).any(axis=1),
+            f"a deviation is below {_SMALLEST_DEVIATION:g} or above {_LARGEST_DEVIATION:g}": (
+                (variance > 0) & (variance < _SMALLEST_DEVIATION**2)
+            ).any(axis=1)
+            | ((variance > _LARGEST_DEVIATION**2) & np.isfinite(variance)).any(axis=1),
             "the covariance is not finite": ~np.isfinite(recording.covariance).all(axis=(1, 2)),
             "a variance is zero": (variance == 0).any(axis=1),
             "a variance is negative": (variance < 0).any(axis=1),

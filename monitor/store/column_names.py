@@ -5,6 +5,7 @@ A guess is only ever offered to people, as an option that they may give; nothing
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,11 +46,29 @@ _OTHERS: Mapping[str, frozenset[str]] = {
 }
 
 
+# Columns among which it is guessed, and that are listed in a message.
+_MOST_NAMES, _MOST_LISTED = 1000, 60
+
+
+def listed(names: Sequence[str]) -> str:
+    """Lists names for a message, not more than can be read."""
+    more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
+    return (", ".join(names[:_MOST_LISTED]) + more) or "none"
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """Finds the name that is spelled most alike, if one is near enough to be meant."""
+    some = names[:_MOST_NAMES]
+    return next(iter(difflib.get_close_matches(name, some, n=1, cutoff=0.7)), None)
+
+
 def meant(names: Sequence[str]) -> dict[str, str]:
     """Guesses names that are missing: ours → the column that is meant by it.
 
     names  of all columns of a file
     """
+    if len(names) > _MOST_NAMES:
+        return {}
     found: dict[str, str] = {}
     dimensions = dict.fromkeys(name for name in names if {f"var_{name}", f"std_{name}"} & {*names})
     for dimension, ours, theirs in _spreads(names):

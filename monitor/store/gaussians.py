@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray
-from monitor.store.column_names import offered
+from monitor.store.column_names import listed, offered
 from monitor.store.tables import (
     AnyArray,
     ArrayColumns,
@@ -96,7 +96,7 @@ def _no_gaussian(columns: Columns) -> str:
     remedy = f"Give {guess}." if understood else _HOW_TO_NAME
     return (
         f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
-        f"{', '.join(columns.names) or 'none'}. {remedy}"
+        f"{listed(columns.names)}. {remedy}"
     )
 
 

@@ -17,8 +17,16 @@ from typing import IO, TypeAlias
 
 import numpy as np
 
-from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, IntArray, Space
-from monitor.store.column_names import offered
+from monitor.frames.space import (
+    MOST_DIMENSIONS,
+    BoolArray,
+    Dimension,
+    DimensionKind,
+    FloatArray,
+    IntArray,
+    Space,
+)
+from monitor.store.column_names import listed, offered
 from monitor.store.formats import Format, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
@@ -171,7 +179,8 @@ def read_recording(
     beside = tuple(ours_of.get(name, name) for name in beside)
     source, there = _open(path, names_here or {}, deviations or {}, kind, opened)
     path = source.columns.path
-    others = tuple(name for name in there if name not in source.parts)
+    parts = source.parts
+    others = tuple(name for name in there if name not in parts)
     columns = source.columns
     chosen, classes, class_index = _select(columns, classes, where, rows)
     names = source.dimensions if dimensions is None else dimensions
@@ -324,6 +333,8 @@ def _open(
                 raise RecordingError(
                     f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
                 ) from error
+            if not isinstance(arrays[name], np.ndarray):
+                raise RecordingError(f"{path}: {name!r} is no array. Save numbers or text.")
         arrays = renamed(path, arrays, names_here)
         return array_gaussians(path, arrays), tuple(arrays)
 
@@ -334,11 +345,13 @@ def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]
         problem = f"there is no dimension {unknown[0]!r} with a variance"
     elif not names:
         problem = "no dimension is asked for"
+    elif len(names) > MOST_DIMENSIONS:
+        problem = f"{len(names)} dimensions are more than {MOST_DIMENSIONS}; choose by --dimensions"
     elif len(set(names)) < len(names):
         problem = f"a dimension is asked for twice in {', '.join(names)}"
     else:
         return
-    raise RecordingError(f"{path}: {problem}. Dimensions there are: {', '.join(there)}.")
+    raise RecordingError(f"{path}: {problem}. Dimensions there are: {listed(there)}.")
 
 
 def _select(
@@ -466,6 +479,14 @@ def write_columns(
     table = read_columns(source, {}, kind)
     cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
     names, covariance = recording.space.names, recording.covariance
+    ours_of = {theirs: ours for ours, theirs in names_here.items()}
+    for column in cells:
+        _, *pair = ours_of.get(column, column).split("_")
+        if ours_of.get(column, column).startswith("cov_") and len({*pair} & {*names}) == 1:
+            raise RecordingError(
+                f"{source}: {column} is a covariance with a dimension that --dimensions leaves "
+                "out, and would not fit the new variances. Leave --dimensions out, or write .npz."
+            )
     for i, name in enumerate(names):
         cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
         deviation = names_here.get(f"std_{name}", f"std_{name}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import difflib
 import gzip
 import io
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TextIO, TypeVar, cast
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.store.column_names import offered
+from monitor.store.column_names import listed, nearest, offered
 
 AnyArray = npt.NDArray[Any]
 T = TypeVar("T")
@@ -74,19 +74,13 @@ def no_column(path: Path, name: str, there: Sequence[str]) -> RecordingError:
     near = nearest(name, [one for one in there if not one.startswith(_PARTS)])
     instead = f" Did you mean {near!r}?" if near else ""
     meant = f"{instead} Give {guess}." if guess else instead
-    names = ", ".join(there) or "none"
     return RecordingError(
-        f"{path}: there is no column {name!r}.{meant} Columns there are: {names}."
+        f"{path}: there is no column {name!r}.{meant} Columns there are: {listed(there)}."
     )
 
 
 # Begins of the names of columns that are parts of a dimension.
 _PARTS = ("var_", "std_", "cov_", "gt_")
-
-
-def nearest(name: str, there: Iterable[str]) -> str | None:
-    """Finds the name that is spelled most alike, if one is near enough to be meant."""
-    return next(iter(difflib.get_close_matches(name, list(there), n=1, cutoff=0.7)), None)
 
 
 def renamed(path: Path, columns: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
@@ -99,7 +93,7 @@ def renamed(path: Path, columns: Mapping[str, T], names: Mapping[str, str]) -> d
         if theirs not in columns:
             raise RecordingError(
                 f"{path}: --map {ours}={theirs}: there is no column {theirs!r}. "
-                f"Columns there are: {', '.join(columns) or 'none'}."
+                f"Columns there are: {listed(tuple(columns))}."
             )
         if ours in columns and ours not in names.values():
             raise RecordingError(
@@ -198,7 +192,7 @@ class TextColumns:
         if re.fullmatch(r"-?\d+,\d+", cells[at]):
             remedy = "Write decimal points in place of commas."
         raise RecordingError(
-            f"{self.place(int(rows[at]))}: {name} is {cells[at]!r}, not {wanted}. {remedy}"
+            f"{self.place(int(rows[at]))}: {name} is {cells[at][:60]!r}, not {wanted}. {remedy}"
         )
 
 
@@ -303,7 +297,10 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         yield
     except RecordingError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile) as error:
+    except (
+        *(OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile),
+        *(RecursionError, MemoryError, OverflowError),  # of a file that is broken, or hostile
+    ) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
         if isinstance(error, UnicodeDecodeError):
             why = "it is no text in UTF-8, but binary or of another encoding"
@@ -347,7 +344,7 @@ def read_table(
                 f"{path}: the first line is {', '.join(names[:8])}, and no header. Begin the file "
                 "with a line of column names; `calibration-monitor sample` writes an example."
             )
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise RecordingError(f"{path}: column {twice[0]!r} appears twice. Rename one of them.")
         cells: list[list[str]] = [[] for _ in names]
