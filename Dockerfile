@@ -30,7 +30,10 @@ RUN python -m venv --without-pip /opt/calibration-monitor \
         -type d -name tests -prune -exec rm -r {} +
 
 COPY pyproject.toml README.md LICENSE ./
-COPY docs/runbook.md docs/doctor.md docs/
+COPY docs docs
+COPY deploy/sidecar.toml deploy/sidecar.toml
+COPY deploy/prometheus deploy/prometheus
+COPY deploy/grafana/dashboards deploy/grafana/dashboards
 COPY monitor monitor
 # Bytecode is written here, since nobody may later. Its sources will not change: they are not even
 # looked at, so that no time stamp that a copy loses can matter.
