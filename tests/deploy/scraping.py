@@ -153,9 +153,9 @@ class Prometheus(Answering):
         until(lambda: self.query(f'up{{instance="{instance}"}} == 0'), "a failed scrape")
 
 
-def readme_queries() -> dict[str, str]:
-    """Reads them by the word that each begins with in a comment."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    (block,) = re.findall(r"```promql\n(.*?)```", readme, flags=re.DOTALL)
+def documented_queries() -> dict[str, str]:
+    """Reads those of docs/metrics.md by the word that each begins with in a comment."""
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    (block,) = re.findall(r"```promql\n(.*?)```", page, flags=re.DOTALL)
     parts = re.split(r"^# (\w+).*$", block, flags=re.MULTILINE)[1:]
     return {name.lower(): query for name, query in zip(parts[::2], parts[1::2], strict=True)}

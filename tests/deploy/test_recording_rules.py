@@ -1,5 +1,6 @@
-"""Recording rules and the queries of the README agree with NumPy on a simulated day: a restart, a
-gap, an empty bin, two vehicles, a slice with too few detections.
+"""Recording rules and the queries of docs/metrics.md agree with NumPy on a simulated day.
+
+It has a restart, a gap, an empty bin, two vehicles and a slice with too few detections.
 """
 
 import itertools
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from monitor.statistics.bins import Binning, ExportEdges
-from tests.deploy.scraping import FOLDER, RECORDING, promtool, readme_queries
+from tests.deploy.scraping import FOLDER, RECORDING, documented_queries, promtool
 from tests.exported import STAGES, added, drawn, measures, nothing, slice_bins, snapshot, text_of
 
 EDGES = ExportEdges((0.25, 4.0), Binning(tau=(0.5, 0.9)))
@@ -98,8 +99,8 @@ def checks(fleet):
 
 
 def of_the_readme(fleet):
-    """Lists the same of the README's queries, whose window holds a restart of the van."""
-    for measure, query in readme_queries().items():
+    """Lists the same of the documented queries, whose window holds a restart of the van."""
+    for measure, query in documented_queries().items():
         for vehicles, stage in itertools.product((("van",), ("bus",), ("van", "bus")), STAGES):
             parts = [step["car", stage] for v in vehicles for step in fleet[v][-WINDOWS["1h"] :]]
             for dimension, value in measures(added(*parts), EDGES.binning.tau)[measure].items():
