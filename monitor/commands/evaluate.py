@@ -29,8 +29,7 @@ from monitor.commands.apply import (
     recalibrate_gaussians,
     remarks_on,
 )
-from monitor.commands.evaluation_tables import class_table, summary, table, verdict_lines
-from monitor.commands.fit import RANGE_DIMENSIONS, RANGE_EDGES
+from monitor.commands.evaluation_tables import all_measures, class_table, summary, verdict_lines
 from monitor.commands.options import (
     add_flag,
     add_value,
@@ -47,13 +46,14 @@ from monitor.commands.recordings import (
     add_selection,
     numbered_tracks,
     parts_of,
+    ranges_of,
     read_selected,
     refuse_options_of_gaussians,
     selection_words,
     to_standard_error,
     usable_truth,
 )
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
@@ -409,15 +409,7 @@ def _groups(
             )
         parts = tuple(names.tolist()), index
     else:
-        ranges = None
-        if by == SliceBy.RANGE:
-            ranges = RangeBuckets(RANGE_EDGES, RANGE_DIMENSIONS)
-            if ranges.labels(recording.space) == ("",):
-                raise ValueError(
-                    f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the "
-                    f"file is read with {', '.join(recording.space.names)}. Leave --by out."
-                )
-        divided = parts_of(recording, ranges)
+        divided = parts_of(recording, ranges_of(recording.space) if by == SliceBy.RANGE else None)
         parts = divided.names[SliceBy(by)], divided.index[SliceBy(by)]
     if options.by is None and parts[0] == (OBJECT,):
         yield "", np.ones(usable.size, bool)
@@ -570,14 +562,15 @@ def _tables(
 ) -> Iterator[str]:
     if of_classes is not None:
         wrong = of_classes.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)
-        file = shlex.quote(str(options.file))
-        mends = f"Do: calibration-monitor fit {file} --method temperature --output classes.json"
+        file = [shlex.quote(str(options.file)), *selection_words(options, ("rows", "map"))]
+        words = f"{' '.join(file)} --method temperature --output classes.json"
+        mends = f"Do: calibration-monitor fit {words}"
         yield of_classes.sentence + (f"\n{mends}" if wrong and options.model is None else "")
     if gaussians:
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
         yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
         if options.full:
-            yield table(gaussians.whole, said)
+            yield all_measures(gaussians.whole)
         yield "\n".join(filter(None, (_rows(gaussians), said)))
         yield summary(gaussians.groups, gaussians.verdicts)
     if classes:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from monitor.commands.options import table as columns
+from monitor.commands.options import table
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Finding, Verdict
@@ -38,7 +38,7 @@ _LINES = (
 _SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
 
 # Verdicts that are said unless all are asked for, those that matter first.
-MOST_VERDICTS = 24
+_MOST_VERDICTS = 24
 
 _LEGEND = """\
 calibrated: σ times lies within 0.71 to 1.41, a factor 2 in variance, and may be within 10 % of 1
@@ -52,7 +52,7 @@ in 95 %  share of errors within the 95 % interval of their σ"""
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
-    """Writes one sentence for each verdict, the gravest first; unless `full`, not more than 24."""
+    """Writes a sentence for each verdict, the gravest first; unless `full`, only so many."""
     order = (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT, Finding.CALIBRATED, Finding.UNKNOWN)
 
     def gravity(verdict: Verdict) -> tuple[bool, int, float]:
@@ -60,7 +60,7 @@ def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
         return not verdict.matters, order.index(verdict.finding), -size
 
     ranked = sorted(verdicts, key=gravity)
-    shown = ranked if full else ranked[:MOST_VERDICTS]
+    shown = ranked if full else ranked[:_MOST_VERDICTS]
     lines = [verdict.sentence for verdict in shown]
     if len(shown) < len(ranked):
         lines.append(f"… and {len(ranked) - len(shown)} more: --full says them all.")
@@ -89,7 +89,7 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
                 _share(float(np.interp(0.95, found.tau, found.picp_by_tau))),
             )
         )
-    lines = [columns((*heads, "in 95 %"), rows), ""]
+    lines = [table((*heads, "in 95 %"), rows), ""]
     for name, one in groups.items():
         joint = one.joint
         if joint.k == 1:
@@ -102,23 +102,10 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
     return "\n".join([*lines, "", _LEGEND])
 
 
-def table(evaluation: Evaluation, recalibrated: str = "") -> str:
-    """Writes all measures but those of every single τ and bin; what is not defined is a dash.
-
-    recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
-    """
-    rows = "\n".join(filter(None, (_rows(evaluation), recalibrated)))
-    blocks = [rows, _variances(evaluation), _likelihood(evaluation)]
-    blocks += [_nees(evaluation), _quantiles(evaluation)]
-    return "\n\n".join(blocks)
-
-
-def _rows(evaluation: Evaluation) -> str:
-    tracks = "" if evaluation.tracks is None else f" of {evaluation.tracks} tracks"
-    return (
-        f"{evaluation.rows} rows with ground truth{tracks}, {evaluation.without_truth} without, "
-        f"{evaluation.refused} refused"
-    )
+def all_measures(evaluation: Evaluation) -> str:
+    """Writes all measures but those of every single τ and bin; what is not defined is a dash."""
+    blocks = [_variances(evaluation), _likelihood(evaluation), _nees(evaluation)]
+    return "\n\n".join([*blocks, _quantiles(evaluation)])
 
 
 def _variances(evaluation: Evaluation) -> str:

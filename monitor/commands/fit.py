@@ -39,17 +39,19 @@ from monitor.commands.options import (
     write_output,
 )
 from monitor.commands.recordings import (
+    RANGE_EDGES,
     add_selection,
     estimates_of,
     numbered_tracks,
     parts_of,
+    ranges_of,
     read_selected,
     refuse_options_of_gaussians,
     to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
@@ -94,10 +96,6 @@ from monitor.store.recordings import IN_MEMORY, Recording, Source
 # Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
 
-# As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
-RANGE_EDGES = (20.0, 40.0, 60.0)
-RANGE_DIMENSIONS = ("x", "y", "z")
-
 # Independent rows that another fit counts for where a scaling is drawn towards it.
 PRIOR_STRENGTH = 30.0
 
@@ -105,7 +103,7 @@ PRIOR_STRENGTH = 30.0
 _OF_CLASSES = "temperature"
 
 # Tracks, and independent rows, below which a slice does not stand on its own.
-FEWEST_TRACKS = 30.0
+FEWEST_TO_STAND_ALONE = 30.0
 
 
 # A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
@@ -215,7 +213,8 @@ def _fitted(
         fit,
         whole,
         borrows=fitting.borrows,
-        fewest=share * (FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks),
+        fewest=share
+        * (FEWEST_TO_STAND_ALONE if options.fewest_tracks is None else options.fewest_tracks),
         previous=previous,
     )
     periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
@@ -237,7 +236,7 @@ def _fitted(
         {"file": _name(options.file), "rows": rows.n, "classes": list(recording.classes)},
         basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
         bases,
-        _ranges(options),
+        _ranges(options, recording.space),
     )
     return selection, found
 
@@ -315,10 +314,10 @@ def _previous(options: argparse.Namespace, recording: Recording) -> Selection | 
     return previous
 
 
-def _ranges(options: argparse.Namespace) -> RangeBuckets | None:
+def _ranges(options: argparse.Namespace, space: Space) -> RangeBuckets | None:
     if SliceBy.RANGE not in (options.by or ()):
         return None
-    return RangeBuckets(options.range_edges or RANGE_EDGES, RANGE_DIMENSIONS)
+    return ranges_of(space, options.range_edges or RANGE_EDGES)
 
 
 def _slices(
@@ -330,12 +329,7 @@ def _slices(
     """
     if not options.by:
         return ()
-    ranges = _ranges(options)
-    if ranges is not None and ranges.labels(recording.space) == ("",):
-        raise ValueError(
-            f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the file is "
-            f"read with {', '.join(recording.space.names)}. Leave range out of --by."
-        )
+    ranges = _ranges(options, recording.space)
     place = np.full(recording.mean.shape[0], -1)
     place[kept] = np.arange(kept.size)
     return tuple(
@@ -493,7 +487,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--range-edges", "E,E", text, _edges)
     text = (
         "tracks, and independent rows, below which a slice leans on the wider one it lies "
-        f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})"
+        "in: a scaling is drawn towards it, the rest is left to it (default "
+        f"{FEWEST_TO_STAND_ALONE:g})"
     )
     add_value(parser, "--fewest-tracks", "N", text, above_zero)
     text = "earlier model of the method, towards which the factors of a scaling are drawn"

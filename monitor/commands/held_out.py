@@ -19,7 +19,7 @@ from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
 from monitor.recalibration.selection import Selection
 from monitor.statistics.exact_engine import evaluate_rows
-from monitor.statistics.verdicts import FEWEST_TRACKS, mean_interval
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE, mean_interval
 from monitor.store.recordings import Recording
 
 # Parts that tracks are dealt into; a slow fit is judged on one of them only.
@@ -61,14 +61,14 @@ class HeldOut:
     @property
     def worth_it(self) -> bool:
         """Tells if the fit surely gains, on enough tracks."""
-        return self.tracks >= FEWEST_TRACKS and self.interval[0] > 0
+        return self.tracks >= FEWEST_TO_JUDGE and self.interval[0] > 0
 
     @property
     def verdict(self) -> str:
         """Says whether the fit is worth it."""
         lower, upper = self.interval
-        if self.tracks < FEWEST_TRACKS or not np.isfinite([lower, upper]).all():
-            return f"too little data to say ({self.tracks} tracks, {FEWEST_TRACKS} are needed)"
+        if self.tracks < FEWEST_TO_JUDGE or not np.isfinite([lower, upper]).all():
+            return f"too little data to say ({self.tracks} tracks, {FEWEST_TO_JUDGE} are needed)"
         if self.worth_it:
             return f"worth it: gains {self.gain:.3g} nats a detection ({lower:.2g} to {upper:.2g})"
         if upper < 0:

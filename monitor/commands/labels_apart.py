@@ -528,7 +528,7 @@ class _Matcher:
                     version=None,
                     unusable=np.zeros(0, np.uint64),
                 )
-                told = self._told(name, found)
+                told = self._message(name, found)
                 yield rows, match(told, frame, np.ones(n, bool), self.config, limits)
 
     def _estimates(self) -> Estimates:
@@ -567,7 +567,7 @@ class _Matcher:
         either = (OBJECT,) in (self.labels.classes, self.recording.classes)
         return (OBJECT,) if either else self.recording.classes
 
-    def _told(self, stream: str, rows: IntArray) -> ReceivedTruth:
+    def _message(self, stream: str, rows: IntArray) -> ReceivedTruth:
         """Makes the message that a labeller would send for a frame."""
         labels, m = self.labels, rows.size
         time_ns = np.zeros(m, np.int64) if labels.time_ns is None else labels.time_ns[rows]

@@ -180,14 +180,10 @@ def evaluate(
     options.file = _data(detections)
     if bins < 1:
         raise ValueError(f"bins {bins}: give 1 or more.")
-    notes: list[str] = []
-    with _in_terms_of_arguments():
-        selection = None if model is None else model.selection
+    selection = None if model is None else model.selection
+    with _in_terms_of_arguments() as notes:
         found = evaluate_verb.measured(options, selection, notes.append)
-    notes = [_as_arguments(words) for words in notes]
-    for words in notes:
-        _note(words)
-    document = evaluate_verb.document(found, None, None if model is None else model.selection)
+    document = evaluate_verb.document(found, None, selection)
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document)
 
 
@@ -226,12 +222,8 @@ def fit(
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, class_map, label_names)
     options.file, options.no_held_out = _data(detections), not held_out
-    notes: list[str] = []
-    with _in_terms_of_arguments():
+    with _in_terms_of_arguments() as notes:
         selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
-    notes = [_as_arguments(words) for words in notes]
-    for note in notes:
-        _note(note)
     assert isinstance(selection, Selection)
     return Recalibrator(selection, judged, (*notes, *remarks))
 
@@ -248,11 +240,10 @@ def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) 
     if unknown:
         raise TypeError(f"apply takes {', '.join(keys)}, and not {unknown[0]!r}.")
     _select(options, *(selection.get(name) for name in keys))
-    with _in_terms_of_arguments():
-        recording = read_selected(_data(detections), options, tell=lambda _: None)
+    with _in_terms_of_arguments() as notes:
+        recording = read_selected(_data(detections), options, tell=notes.append)
         made = recalibrate_gaussians(recalibrator.selection, recording)
-    for words in remarks_on(made):
-        _note(_as_arguments(words))
+        notes += remarks_on(made)
     return Recalibrated(
         recording.space.names, made.recording.mean, made.recording.covariance, made.rejected
     )
@@ -293,11 +284,6 @@ def _several(names: Names) -> tuple[str, ...] | None:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _note(words: str) -> None:
-    """Warns of what looks wrong; it is in the notes of the result, too."""
-    warnings.warn(words, UserWarning, stacklevel=3)
-
-
 _ARGUMENTS = {
     "--label-map": "label_names",
     "--class-map": "class_map",
@@ -320,12 +306,20 @@ def _as_arguments(words: str) -> str:
 
 
 @contextlib.contextmanager
-def _in_terms_of_arguments() -> Iterator[None]:
-    """Raises errors that name options with the names of arguments."""
+def _in_terms_of_arguments() -> Iterator[list[str]]:
+    """Yields a list for notes, which become warnings at the end.
+
+    Notes, and errors of the work in between, name arguments in place of options.
+    """
+    notes: list[str] = []
     try:
-        yield
+        yield notes
     except ValueError as error:
         raise type(error)(_as_arguments(str(error))) from None
+    notes[:] = map(_as_arguments, notes)
+    for words in notes:
+        # Past this generator, the end of its context and the function of the API.
+        warnings.warn(words, UserWarning, stacklevel=4)
 
 
 def _match(

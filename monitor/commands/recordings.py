@@ -21,7 +21,7 @@ from monitor.commands.options import add_value, allow, checked, flag, names_of, 
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.recalibration.fitting import Parts
 from monitor.store.column_names import offered
 from monitor.store.formats import Format
@@ -102,13 +102,16 @@ def _share(text: str) -> float:
     return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
 
 
-def selection_words(options: argparse.Namespace) -> list[str]:
+_SELECTION = (
+    *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
+    *("labels", "gate", "distance", "class_map", "label_format", "label_map"),
+)
+
+
+def selection_words(options: argparse.Namespace, names: tuple[str, ...] = _SELECTION) -> list[str]:
     """Spells the options that choose and read rows, as they were given, for another command."""
     words = []
-    for name in (
-        *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
-        *("labels", "gate", "distance", "class_map", "label_format", "label_map"),
-    ):
+    for name in names:
         value = getattr(options, name)
         if value is None or value == ():
             continue
@@ -342,6 +345,22 @@ class Usable:
 def _listed(rows: IntArray) -> str:
     first = ", ".join(map(str, rows[:_FIRST_ROWS].tolist()))
     return f"{first}, …" if rows.size > _FIRST_ROWS else first
+
+
+# As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
+RANGE_EDGES = (20.0, 40.0, 60.0)
+_RANGE_DIMENSIONS = ("x", "y", "z")
+
+
+def ranges_of(space: Space, edges: tuple[float, ...] = RANGE_EDGES) -> RangeBuckets:
+    """Makes the buckets of `--by range`. Raises ValueError where no dimension has a range."""
+    ranges = RangeBuckets(edges, _RANGE_DIMENSIONS)
+    if ranges.labels(space) == ("",):
+        raise ValueError(
+            f"--by range: the range is the norm of {', '.join(_RANGE_DIMENSIONS)}, and the file is "
+            f"read with {', '.join(space.names)}. Leave range out of --by."
+        )
+    return ranges
 
 
 def usable_truth(recording: Recording) -> Usable:

@@ -23,7 +23,7 @@ from monitor.statistics.measures import chi_square_quantiles
 # t5 that are correlated by 0.9 from row to row, and 30 to 90 % of whose variance is a bias of their
 # track, it covers 92 to 97 % from 10 tracks of about equal length on (without any bias 91 %); where
 # a few of 10 to 15 tracks hold most rows it is too wide (tests/statistics/test_verdicts.py).
-FEWEST_TRACKS = 10
+FEWEST_TO_JUDGE = 10
 
 # A factor on σ this near to 1 is no finding.
 CLOSE = 1.1
@@ -91,7 +91,7 @@ class Verdict:
     @property
     def enough(self) -> bool:
         """Tells if there are enough tracks, or rows where there are no tracks."""
-        return (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
+        return _enough(self.rows, self.tracks)
 
     @property
     def matters(self) -> bool:
@@ -125,7 +125,7 @@ class Verdict:
         if self.enough:
             return f"too little data to say, errors are {times} times what σ says"
         few = "rows" if self.tracks is None else "tracks"
-        return f"too little data to say, at least {FEWEST_TRACKS} {few} are needed"
+        return f"too little data to say, at least {FEWEST_TO_JUDGE} {few} are needed"
 
     def _basis(self) -> str:
         rows = f"{self.rows:,} row{'s' * (self.rows != 1)}"
@@ -192,7 +192,7 @@ class ClassVerdict:
     def finding(self) -> Finding:
         """Decides by the interval, as Verdict does."""
         lower, upper = self.interval
-        enough = (self.rows if self.tracks is None else self.tracks) >= FEWEST_TRACKS
+        enough = _enough(self.rows, self.tracks)
         if enough and lower > _CLOSE_SHARE:
             return Finding.OVERCONFIDENT
         if enough and upper < -_CLOSE_SHARE:
@@ -253,6 +253,10 @@ def _clusters(rows: int, track: IntArray | None) -> tuple[IntArray, int | None]:
     alone = track.max() + 1 + np.arange(rows)
     _, cluster = np.unique(np.where(track < 0, alone, track), return_inverse=True)
     return cluster, int(cluster.max()) + 1
+
+
+def _enough(rows: int, tracks: int | None) -> bool:
+    return (rows if tracks is None else tracks) >= FEWEST_TO_JUDGE
 
 
 def _times(factor: float) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Format(StrEnum):
     NUSCENES = "nuscenes"
 
 
-Columns = dict[str, AnyArray]
+NamedArrays: TypeAlias = dict[str, AnyArray]
 
 _KITTI = (
     *("frame", "track", "class", "truncated", "occluded", "alpha"),
@@ -68,14 +68,14 @@ def format_of(path: Path) -> Format:
     return Format.TABLE
 
 
-def read_format(path: Path, kind: Format) -> Columns:
+def read_format(path: Path, kind: Format) -> NamedArrays:
     """Reads a file of a benchmark's format. Raises RecordingError."""
     with reading(path, f"Give a readable file of format {kind}."):
         text = path.read_text(encoding="utf-8")
         return _READERS[kind](path, text)
 
 
-def _kitti(path: Path, text: str) -> Columns:
+def _kitti(path: Path, text: str) -> NamedArrays:
     """A row for each object: frame, track, type and 14 numbers, then the score of detections.
 
     Rows DontCare have no place and are left out. Fields behind the score are extra_1, extra_2, …
@@ -85,7 +85,7 @@ def _kitti(path: Path, text: str) -> Columns:
     return _named(path, kept, _KITTI, ("score",))
 
 
-def _mot(path: Path, text: str) -> Columns:
+def _mot(path: Path, text: str) -> NamedArrays:
     """Ten fields are a detection: frame, id, left, top, w, h, confidence, then three of the world.
 
     Nine are a label, whose seventh is 0 where it is not to be considered, and whose eighth is the
@@ -111,7 +111,7 @@ def _lines(text: str, separator: str | None) -> dict[int, list[str]]:
 
 def _named(
     path: Path, rows: Mapping[int, list[str]], names: tuple[str, ...], optional: tuple[str, ...]
-) -> Columns:
+) -> NamedArrays:
     """Names the fields of rows, all of one length; those beyond the names are extra_1, extra_2, …
 
     rows    by line
@@ -127,7 +127,7 @@ def _named(
             )
     extra = range(1, width - len(names) - len(optional) + 1)
     every = (*names, *optional, *(f"extra_{i}" for i in extra))[:width]
-    found: Columns = {}
+    found: NamedArrays = {}
     columns = list(zip(*listed, strict=True)) or [()] * width
     for name, cells in zip(every, columns, strict=True):
         if name in _TEXT:
@@ -162,7 +162,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _coco(path: Path, text: str) -> Columns:
+def _coco(path: Path, text: str) -> NamedArrays:
     """Detections are a list of objects with image_id, category_id, bbox and score; labels are
     `annotations` beside `categories`. The class is the category_id, as text.
     """
@@ -171,7 +171,7 @@ def _coco(path: Path, text: str) -> Columns:
     items = document.get("annotations") if labels else document
     rows = _objects(path, items, ("image_id", "category_id", "bbox"))
     left, top, width, height = _vectors(path, rows, "bbox", 4).T
-    found: Columns = {
+    found: NamedArrays = {
         "frame": _numbered([row["image_id"] for row in rows]),
         "class": np.array([str(row["category_id"]) for row in rows], np.str_),
         "cx": left + width / 2,
@@ -184,7 +184,7 @@ def _coco(path: Path, text: str) -> Columns:
     return found | _ids(rows, "track_id", "instance_id") | _further(path, rows)
 
 
-def _nuscenes(path: Path, text: str) -> Columns:
+def _nuscenes(path: Path, text: str) -> NamedArrays:
     """Boxes by sample token under `results`, or a list of them, as a table of annotations has.
 
     The frame is a number made of the sample token, the same in every file.
@@ -198,7 +198,7 @@ def _nuscenes(path: Path, text: str) -> Columns:
     rows = _objects(path, items, ("sample_token", "translation", "size", "rotation"))
     place, size = _vectors(path, rows, "translation", 3), _vectors(path, rows, "size", 3)
     w, x, y, z = _vectors(path, rows, "rotation", 4).T
-    found: Columns = {
+    found: NamedArrays = {
         "frame": _numbered([row["sample_token"] for row in rows]),
         **dict(zip(_PLACE, place.T, strict=True)),
         **dict(zip(_SIZE, size.T, strict=True)),
@@ -258,19 +258,19 @@ def _first(rows: list[dict[str, Any]], names: Iterable[str]) -> str | None:
     return next((name for name in names if any(name in row for row in rows)), None)
 
 
-def _ids(rows: list[dict[str, Any]], *names: str) -> Columns:
+def _ids(rows: list[dict[str, Any]], *names: str) -> NamedArrays:
     name = _first(rows, names)
     if name is None:
         return {}
     return {"gt_id": np.array([str(row.get(name, "")) for row in rows], np.str_)}
 
 
-def _further(path: Path, rows: list[dict[str, Any]]) -> Columns:
+def _further(path: Path, rows: list[dict[str, Any]]) -> NamedArrays:
     """Scores, and variances or deviations, such as bbox_var, translation_std or yaw_var.
 
     A score may be missing; variances are there for every object or for none.
     """
-    found: Columns = {}
+    found: NamedArrays = {}
     score = _first(rows, ("score", "detection_score", "tracking_score"))
     if score is not None:
         found["score"] = np.array([row.get(score) for row in rows], np.float64)
@@ -286,7 +286,7 @@ def _further(path: Path, rows: list[dict[str, Any]]) -> Columns:
     return found
 
 
-_READERS: Mapping[Format, Callable[[Path, str], Columns]] = {
+_READERS: Mapping[Format, Callable[[Path, str], NamedArrays]] = {
     Format.KITTI: _kitti,
     Format.MOT: _mot,
     Format.COCO: _coco,

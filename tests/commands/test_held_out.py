@@ -7,7 +7,7 @@ import pytest
 
 from monitor.commands.held_out import PARTS, held_out
 from monitor.commands.python_api import fit
-from monitor.statistics.verdicts import FEWEST_TRACKS
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.recordings import read_recording
 
 
@@ -61,7 +61,7 @@ def test_each_track_is_judged_once_by_a_fit_that_has_not_seen_it_and_may_be_harm
 
 
 def test_too_few_tracks_are_no_ground_for_a_verdict():
-    few, enough = (fit(simulated(too_small=3.0, tracks=FEWEST_TRACKS - i)) for i in (1, 0))
+    few, enough = (fit(simulated(too_small=3.0, tracks=FEWEST_TO_JUDGE - i)) for i in (1, 0))
     assert few.held_out[0].verdict.startswith("too little data")
     assert enough.held_out[0].verdict.startswith("worth it")
     assert fit(simulated(tracks=PARTS - 1)).held_out == ()

@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 
 from monitor.frames.space import FloatArray
 from monitor.statistics.verdicts import (
-    FEWEST_TRACKS,
+    FEWEST_TO_JUDGE,
     Finding,
     mean_interval,
     ratio_interval,
@@ -49,7 +49,7 @@ def coverage(tracks: int, kind: str) -> float:
     return float(((ends[:, 0] <= 1) & (ends[:, 1] >= 1)).mean())
 
 
-@pytest.mark.parametrize("tracks", [FEWEST_TRACKS, 15, 30, 200])
+@pytest.mark.parametrize("tracks", [FEWEST_TO_JUDGE, 15, 30, 200])
 def test_the_interval_covers_what_it_says_from_the_fewest_tracks_on(tracks):
     assert 0.92 <= coverage(tracks, "t5") <= 0.98
 
@@ -57,7 +57,7 @@ def test_the_interval_covers_what_it_says_from_the_fewest_tracks_on(tracks):
 @pytest.mark.parametrize("kind", ["t3", "scale"])
 def test_heavier_tails_and_shared_scales_cost_little_of_it(kind):
     # Reported, not promised: errors of t3 have no fourth moment.
-    assert 0.88 <= coverage(FEWEST_TRACKS, kind) <= 0.98
+    assert 0.88 <= coverage(FEWEST_TO_JUDGE, kind) <= 0.98
 
 
 def test_the_interval_is_the_jackknife_of_the_logarithm_by_hand():
@@ -104,9 +104,9 @@ def test_the_finding_is_what_both_ends_of_the_interval_say(factor, finding, matt
 
 
 def test_too_few_tracks_say_nothing_however_large_the_factor():
-    verdict = judged(5.0, tracks=FEWEST_TRACKS - 1)
+    verdict = judged(5.0, tracks=FEWEST_TO_JUDGE - 1)
     assert verdict.finding is Finding.UNKNOWN
-    assert f"at least {FEWEST_TRACKS} tracks are needed" in verdict.sentence
+    assert f"at least {FEWEST_TO_JUDGE} tracks are needed" in verdict.sentence
 
 
 def test_rows_without_tracks_are_independent_and_that_is_said():
