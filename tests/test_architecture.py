@@ -20,7 +20,7 @@ FLOORS = {
     "__init__": 0,
     "frames": 1,
     "statistics": 2, "tracking": 2, "matching": 2,
-    "recalibration": 3, "drift": 3, "promotion": 3,
+    "recalibration": 3, "drift": 3, "promotion": 3, "figures": 3,
     "wire": 4, "store": 4, "config": 4,
     "pipeline": 5,
     "service": 6, "client": 6,
@@ -34,7 +34,7 @@ PURE = {room for room, floor in FLOORS.items() if floor in (1, 2, 3)}
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "collections", "dataclasses", "enum", "filterpy", "functools", "hashlib"}
     | {"heapq", "itertools", "json", "math", "monitor", "numpy", "operator", "scipy", "types"}
-    | {"annotated_types", "base64", "binascii", "bisect", "typing"}
+    | {"annotated_types", "base64", "binascii", "bisect", "html", "typing"}
 )
 TOUCHES_THE_WORLD = frozenset(
     {"open", "print", "input", "fromfile", "genfromtxt", "loadtxt", "memmap", "savetxt", "savez"}

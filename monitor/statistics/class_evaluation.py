@@ -90,7 +90,7 @@ class ClassEvaluation:
     ccqs, ucqs              1 − A/0.25 of the reliability diagrams of confidence and of entropy
     rejection_fraction      (F,) share of rows rejected, the highest entropy first
     rejection_error_rate    (F,) error rate of the others
-    counts_confidence       (B,) rows in the bins of ece
+    confidence_bins         (B,) rows, right ones and confidence in the bins of ece
     counts_entropy          (B,) rows in the bins of uce_entropy
     n_by_class              (C,) rows predicted as the class: those of uce_ and ause_by_class
     ece_by_class            (C,) of all n rows, the class against the others
@@ -129,7 +129,7 @@ class ClassEvaluation:
     ucqs: float
     rejection_fraction: FloatArray
     rejection_error_rate: FloatArray
-    counts_confidence: IntArray
+    confidence_bins: EventBins
     counts_entropy: IntArray
     n_by_class: IntArray
     ece_by_class: FloatArray
@@ -139,6 +139,11 @@ class ClassEvaluation:
     ause_bound_by_class: FloatArray
     without_truth: int = 0
     refused: int = 0
+
+    @property
+    def counts_confidence(self) -> IntArray:
+        """(B,) rows in the bins of ece."""
+        return self.confidence_bins.n
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +336,7 @@ def evaluation_of(
         **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
         rejection_fraction=_REJECTED / 20,
         rejection_error_rate=wrong_of_kept(ranked[1], n - n * _REJECTED // 20),
-        counts_confidence=confidence.n,
+        confidence_bins=confidence,
         counts_entropy=entropy.n,
         n_by_class=by_class,
         ece_by_class=ece_by_class,

@@ -1,0 +1,1 @@
+"""Draws figures: values in, SVG and HTML text out, without a chart library."""

@@ -1,0 +1,157 @@
+"""Turns measures into figures: the same for the status page, the report and a notebook.
+
+Every number that is drawn is one of the evaluation's own, or follows from its sums here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from monitor.figures.comparison import before_after, heat_map
+from monitor.figures.reliability import Points, class_reliability, coverage, reliability
+from monitor.figures.svg import Figure, number
+from monitor.frames.space import FloatArray
+from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
+
+Stages = Mapping[str, Evaluation]
+JOINT = "joint"
+
+
+def evaluation_figures(name: str, stages: Stages, units: Mapping[str, str]) -> list[Figure]:
+    """Draws reliability by dimension, joint reliability and coverage of one slice.
+
+    stages  one or two evaluations of the same rows, by the name of the stage
+    units   of each dimension
+    """
+    first = next(iter(stages.values()))
+    found = [
+        _reliability(
+            f"{name}, {dimension}",
+            {stage: evaluation.dimensions[dimension] for stage, evaluation in stages.items()},
+            units.get(dimension, ""),
+        )
+        for dimension in first.dimensions
+    ]
+    joint = {stage: evaluation.joint for stage, evaluation in stages.items()}
+    if len(first.dimensions) > 1:
+        found.append(_reliability(f"{name}, {JOINT}", joint, ""))
+    return [*found, coverage_figure(name, stages)]
+
+
+def coverage_figure(name: str, stages: Stages) -> Figure:
+    """Draws the joint coverage of one slice over τ."""
+    joint = {stage: evaluation.joint for stage, evaluation in stages.items()}
+    tau = next(iter(joint.values())).tau
+    at = int(np.abs(tau - 0.9).argmin())
+    says = "; ".join(
+        f"{stage}: {one.coverage_by_tau[at]:.0%} of errors lie where {tau[at]:.0%} should"
+        for stage, one in joint.items()
+    )
+    series = [(stage, one.coverage_by_tau) for stage, one in joint.items()]
+    return coverage(f"Coverage: {name}", f"{says}.", tau, series)
+
+
+def _reliability(
+    name: str, stages: Mapping[str, DimensionMeasures] | Mapping[str, JointMeasures], unit: str
+) -> Figure:
+    says = "; ".join(f"{stage}: {_said(one)}" for stage, one in stages.items())
+    return reliability(
+        f"Reliability: {name}",
+        f"{says}. Above the diagonal σ is too small.",
+        unit,
+        [points(stage, one) for stage, one in stages.items()],
+    )
+
+
+def _said(one: DimensionMeasures | JointMeasures) -> str:
+    if isinstance(one, JointMeasures):
+        return f"NEES/K {number(one.nees_over_k)}, QCE {number(one.qce)} over {one.n:,} rows"
+    return f"NEES {number(one.nees_mean)}, ENCE {number(one.ence)} over {one.n:,} rows"
+
+
+def points(name: str, one: DimensionMeasures | JointMeasures) -> Points:
+    """Reads a series of a reliability diagram off the bins: root means by bin.
+
+    The joint block has no error of one unit: σ_G · sqrt(NEES/K) stands for it, which is σ_G where
+    the covariances are right.
+    """
+    bins = one.bins.take(one.bins.n > 0)
+    n = bins.n
+    stated = np.sqrt(bins.variance / n)
+    if isinstance(one, JointMeasures):
+        observed, kurtosis = stated * np.sqrt(bins.nees / (n * one.k)), 3.0
+    else:
+        observed, kurtosis = np.sqrt(bins.squared_error / n), one.kurtosis
+    share = one.n_eff / one.n if one.n else np.nan
+    low, high = noise_band(n.astype(np.float64) * share, one.k, kurtosis)
+    return Points(name, stated, observed, n, stated * low, stated * high)
+
+
+def noise_band(n: FloatArray, k: int, kurtosis: float) -> tuple[FloatArray, FloatArray]:
+    """Computes where 95 % of the ratios of root means lie for calibrated errors.
+
+    The mean of n squares scatters as χ²_f / f with f = 2 n k / (κ − 1), which are n k degrees of
+    freedom for Gaussian errors (κ = 3); heavier tails scatter more, lighter ones are taken as 3.
+
+    n        (B,) independent rows
+    returns  (B,) and (B,), factors on σ; NaN where n or κ is unknown
+    """
+    freedom = 2.0 * n * k / (np.maximum(kurtosis, 3.0) - 1.0)
+    with np.errstate(invalid="ignore"):
+        low, high = (np.sqrt(2.0 * gammaincinv(freedom / 2, q) / freedom) for q in (0.025, 0.975))
+    return low, high
+
+
+def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:
+    """Draws the share of right classes over the confidence."""
+    bins = evaluation.confidence_bins
+    held = bins.n > 0
+    n = bins.n[held]
+    stated, right = bins.claimed[held] / n, bins.happened[held] / n
+    # Normal limits around the confidence, inside 0 and 1.
+    reach = 1.96 * np.sqrt(stated * (1.0 - stated) / n)
+    low, high = np.clip(stated - reach, 0.0, 1.0), np.clip(stated + reach, 0.0, 1.0)
+    return class_reliability(
+        f"Class probabilities: {name}",
+        f"ECE {number(evaluation.ece)} over {evaluation.n:,} rows, right in "
+        f"{evaluation.accuracy:.1%}. Below the diagonal the detector is too sure.",
+        [Points("confidence", stated, right, n, low, high)],
+    )
+
+
+def factors(evaluation: Evaluation) -> dict[str, float]:
+    """Reads by which factor errors are larger than σ says, by dimension and joint."""
+    found = {name: float(np.sqrt(one.nees_mean)) for name, one in evaluation.dimensions.items()}
+    return found | {JOINT: float(np.sqrt(evaluation.joint.nees_over_k))}
+
+
+def slices_figure(slices: Sequence[tuple[str, Evaluation]]) -> Figure:
+    """Draws the factors of all slices as a heat map; slices may differ in their dimensions."""
+    found = [(name, factors(evaluation)) for name, evaluation in slices]
+    columns = list(dict.fromkeys(column for _, one in found for column in one))
+    if JOINT in columns:
+        columns = [*(one for one in columns if one != JOINT), JOINT]
+    factor = np.array([[one.get(column, np.nan) for column in columns] for _, one in found])
+    factor = factor.reshape(len(found), len(columns))
+    says = "No slice has ground truth yet."
+    if np.isfinite(factor).any():
+        i, j = np.unravel_index(np.nanargmax(np.abs(np.log(factor))), factor.shape)
+        says = (
+            f"Furthest off: {found[int(i)][0]}, {columns[int(j)]}: "
+            f"errors are {number(float(factor[i, j]))} times what σ says."
+        )
+    names = [name for name, _ in found]
+    return heat_map("Errors over stated σ, by slice", says, names, columns, factor)
+
+
+def change_figure(
+    title: str, names: Sequence[str], before: FloatArray, after: FloatArray
+) -> Figure:
+    """Draws NEES/K before and after a recalibrator by slice or dimension."""
+    nearer = int((np.abs(np.log(after)) < np.abs(np.log(before))).sum())
+    says = f"{nearer} of {len(names)} are nearer to 1 after the recalibrator."
+    return before_after(title, says, names, before, after, "NEES/K, 1 is calibrated")

@@ -1,0 +1,287 @@
+"""Draws marks on a plot of 360 units, which a phone shows at its own size, and writes them as SVG.
+
+Colours are classes of one style sheet, so that a figure follows the reader's light or dark mode and
+needs no style attribute, which a content security policy would refuse. A series differs from its
+neighbour in dash and marker too, never in colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+
+from monitor.frames.space import FloatArray
+
+# Classes of series, in the order in which they are handed out. The sheet has their colours.
+SERIES = ("a", "b", "c", "d", "e", "f")
+
+# Okabe and Ito's colours, darkened or lightened until text in them has a contrast of 4.5 to 1.
+STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--card:#f6f7f9;--fg:#1b1f24;--dim:#57606a;--grid:#d5dae0;
+--a:#b04a00;--b:#0060a0;--c:#00704f;--d:#8a3f72;--e:#6b5d00;--f:#3d4752;--bad:#b3261e;--warn:#8a5300;
+--good:#00704f;--over:#d55e00;--under:#0072b2}
+@media (prefers-color-scheme:dark){:root{--bg:#14171b;--card:#1c2127;--fg:#e8eaed;--dim:#a3adb8;
+--grid:#3a424c;--a:#f5a05a;--b:#6cb8f0;--c:#52c8a0;--d:#e09cc8;--e:#e0cf50;--f:#c0c8d0;
+--bad:#ff8a80;--warn:#ffc46b;--good:#52c8a0;--over:#d55e00;--under:#3a94d0}}
+svg{display:block;width:100%;height:auto;max-width:46rem}
+svg text{font:11px system-ui,sans-serif;fill:var(--fg)}
+svg .dim{fill:var(--dim)}svg .grid{stroke:var(--grid);stroke-width:1;fill:none}
+svg .ideal{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;fill:none}
+svg .limit{stroke:var(--bad);stroke-width:1.2;stroke-dasharray:6 3;fill:none}
+svg .mark{stroke:var(--fg);stroke-width:1;stroke-dasharray:1 2;fill:none}
+svg .band{fill:var(--dim);opacity:.18}svg .count{fill:var(--dim);opacity:.35}
+svg .over{fill:var(--over)}svg .under{fill:var(--under)}svg .label{fill:none;stroke:var(--c)}
+svg .line{fill:none;stroke-width:1.6;stroke-linejoin:round}
+svg .dot{stroke:none}svg .ring{fill:none;stroke-width:1.4}
+svg .b.line{stroke-dasharray:7 2}svg .c.line{stroke-dasharray:2 2}
+svg .d.line{stroke-dasharray:7 2 2 2}
+""" + "".join(
+    f"svg .{one}.line,svg .{one}.ring{{stroke:var(--{one})}}"
+    f"svg .{one}.dot,svg .{one}.key{{fill:var(--{one})}}"
+    for one in SERIES
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The numbers behind a figure, as text: a reader who cannot see the drawing has them all."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def html(self) -> str:
+        """Writes the table; the first cell of a row names it."""
+        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.head)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(first)}</th>'
+            + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+            + "</tr>"
+            for first, *rest in self.rows
+        )
+        return (
+            '<div class="wide" tabindex="0" role="region" aria-label="numbers"><table>'
+            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing with the sentence that it says and the numbers that it shows.
+
+    title  what is drawn
+    says   the sentence, plain text; it is the drawing's label for those who hear the page
+    svg    the drawing, without a style of its own
+    """
+
+    title: str
+    says: str
+    svg: str
+    table: Table
+
+    def html(self) -> str:
+        """Writes title, drawing and sentence, and the numbers in a fold."""
+        return (
+            f"<figure><h3>{escape(self.title)}</h3>{self.svg}"
+            f"<figcaption>{escape(self.says)}</figcaption>"
+            f"<details><summary>Numbers of “{escape(self.title)}”</summary>{self.table.html()}"
+            "</details></figure>"
+        )
+
+    def standalone(self) -> str:
+        """Writes the drawing as an SVG file with its own style."""
+        head, rest = self.svg.split(">", 1)
+        back = '<rect width="100%" height="100%" fill="var(--bg)"/>'
+        return f"{head}><style>{STYLE}</style>{back}{rest}"
+
+
+def number(value: float) -> str:
+    """Writes a number with three digits that count; a dash where it is not known."""
+    if not math.isfinite(value):
+        return "–"
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values from low to high onto units of the plot from start to end, clipped to them."""
+
+    low: float
+    high: float
+    start: float = 0.0
+    end: float = 1.0
+    log: bool = False
+
+    def __call__(self, values: FloatArray | Sequence[float] | float) -> FloatArray:
+        low, high = self._ends()
+        at = np.asarray(values, np.float64)
+        if self.log:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                at = np.log(at)
+        share: FloatArray = np.clip((at - low) / (high - low), 0.0, 1.0)
+        return self.start + share * (self.end - self.start)
+
+    def _ends(self) -> tuple[float, float]:
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+
+    def over(self, start: float, end: float) -> Scale:
+        """Returns the same range over other units."""
+        return Scale(self.low, self.high, start, end, self.log)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Chooses at most so many round values in the range; at least two on a linear scale."""
+        if self.log:
+            for steps in ((1, 2, 5), (1, 3), (1,)):
+                found = list(_decades(self.low, self.high, steps))
+                if 2 <= len(found) <= most:
+                    return found
+            decades = list(_decades(self.low, self.high, (1,)))
+            if len(decades) > most:
+                return decades[:: -(-len(decades) // most)]
+        rough = (self.high - self.low) / max(most - 1, 1)
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * one for one in (1, 2, 5, 10) if power * one >= rough * 0.999)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [i * step for i in range(first, last + 1)]
+
+
+def _decades(low: float, high: float, steps: Sequence[int]) -> Iterator[float]:
+    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        for step in steps:
+            if low * 0.999 <= (value := step * 10.0**power) <= high * 1.001:
+                yield value
+
+
+def around(*values: FloatArray, log: bool = False, with_: Sequence[float] = ()) -> Scale:
+    """Builds the scale that shows all finite values and `with_`; some range where there is none.
+
+    On a logarithmic scale only what is above 0 can be shown.
+    """
+    every = np.concatenate([*(np.ravel(one) for one in values), np.asarray(with_, np.float64)])
+    every = every[np.isfinite(every) & ((every > 0) | (not log))]
+    if not every.size:
+        return Scale(0.5, 2.0, log=True) if log else Scale(0.0, 1.0)
+    low, high = float(every.min()), float(every.max())
+    if log:
+        spare = max((high / low) ** 0.06, 1.08)
+        return Scale(low / spare, high * spare, log=True)
+    spare = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
+    return Scale(low if low == 0 else low - spare, high + spare)
+
+
+@dataclass(slots=True)
+class Plot:
+    """Collects marks in the order in which they are drawn.
+
+    x, y  scales over values; the plot gives them its units
+    """
+
+    x: Scale
+    y: Scale
+    width: int = 360
+    height: int = 240
+    left: int = 46
+    right: int = 10
+    top: int = 22
+    bottom: int = 36
+    marks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.x = self.x.over(self.left, self.width - self.right)
+        self.y = self.y.over(self.height - self.bottom, self.top)
+
+    def axes(self, x_label: str, y_label: str, x_ticks: Sequence[float] | None = None) -> None:
+        """Draws the grid with its numbers, and names both axes with their units."""
+        for value in self.y.ticks():
+            at = float(self.y(value))
+            self.marks.append(f'<path class="grid" d="M{self.left} {at:.1f}H{self.x.end:g}"/>')
+            self.text(self.left - 5, at + 4, short(value), "dim", "end")
+        for value in self.x.ticks(5) if x_ticks is None else x_ticks:
+            at, low = float(self.x(value)), self.y.start
+            self.marks.append(f'<path class="grid" d="M{at:.1f} {low:g}v4"/>')
+            self.text(at, low + 15, short(value), "dim", "middle")
+        self.text((self.left + self.x.end) / 2, self.height - 5, x_label, "dim", "middle")
+        self.text(2, 12, y_label, "dim")
+
+    def legend(self, names: Sequence[tuple[str, str]]) -> None:
+        """Names the series, each (class, name), above the plot on the right."""
+        text = "  ".join(
+            f'<tspan class="{kind} key">{_MARKERS.get(kind, "–")} {escape(name)}</tspan>'
+            for kind, name in names
+        )
+        self.marks.append(f'<text x="{self.x.end:g}" y="12" text-anchor="end">{text}</text>')
+
+    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
+        """Writes text at units of the plot."""
+        self.marks.append(
+            f'<text x="{x:.1f}" y="{y:.1f}"'
+            + f' class="{kind}"' * bool(kind)
+            + f' text-anchor="{anchor}"' * (anchor != "start")
+            + f">{escape(text)}</text>"
+        )
+
+    def line(self, x: FloatArray, y: FloatArray, kind: str) -> None:
+        """Draws a line, interrupted where a value is not finite."""
+        self.path(self.x(x), self.y(y), kind)
+
+    def path(self, x: FloatArray, y: FloatArray, kind: str) -> None:
+        """Draws a line through units of the plot."""
+        d, pen = [], "M"
+        for a, b in zip(x.tolist(), y.tolist(), strict=True):
+            if math.isfinite(a) and math.isfinite(b):
+                d.append(f"{pen}{a:.1f} {b:.1f}")
+                pen = "L"
+            else:
+                pen = "M"
+        if d:
+            self.marks.append(f'<path class="{kind}" d="{"".join(d)}"/>')
+
+    def band(self, x: FloatArray, low: FloatArray, high: FloatArray, kind: str = "band") -> None:
+        """Fills what lies between two lines, where all three are finite."""
+        known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+        if known.sum() < 2:
+            return
+        along, under, above = self.x(x[known]), self.y(low[known]), self.y(high[known])
+        points = [*zip(along, above, strict=True), *zip(along[::-1], under[::-1], strict=True)]
+        d = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+        self.marks.append(f'<path class="{kind}" d="M{d}Z"/>')
+
+    def dots(self, x: FloatArray, y: FloatArray, kind: str) -> None:
+        """Draws a marker at each finite point: circles, squares for the second series."""
+        for a, b in zip(self.x(x).tolist(), self.y(y).tolist(), strict=True):
+            if not (math.isfinite(a) and math.isfinite(b)):
+                continue
+            if kind == "b":
+                self.rectangle(a - 2.6, b - 2.6, 5.2, 5.2, "b dot")
+            else:
+                self.marks.append(f'<circle class="{kind} dot" cx="{a:.1f}" cy="{b:.1f}" r="2.8"/>')
+
+    def rectangle(self, x: float, y: float, width: float, height: float, kind: str) -> None:
+        """Draws a rectangle of units of the plot."""
+        self.marks.append(
+            f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}"'
+            f' width="{width:.1f}" height="{height:.1f}"/>'
+        )
+
+    def svg(self, says: str) -> str:
+        """Writes the drawing; `says` is what is heard in its place."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
+            f' role="img" aria-label="{escape(says)}">{"".join(self.marks)}</svg>'
+        )
+
+
+_MARKERS = {"a": "●", "b": "■"}
+
+
+def short(value: float) -> str:
+    """Writes a tick: as few digits as tell it apart."""
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.6g}".replace("-", "−")
