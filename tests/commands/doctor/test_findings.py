@@ -322,7 +322,7 @@ CASES = [
     (
         *(WRONG, TRACKER, tracker(False, "is away: nobody takes the connection", FAILED)),
         *("10.0.0.9:50052 is away: nobody takes the", "50 frames did not reach it while doctor"),
-        "go on to the detector recalibrated, but without tracks",
+        "gets its detections recalibrated, but without tracks",
     ),
     (WRONG, TRACKER, tracker(False, "", FAILED), "the tracker at 10.0.0.9:50052 is away;"),
     (
