@@ -215,7 +215,7 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert "are in the overflow slice" in said
     assert "3 of at most 3 names of streams are taken" in said
     assert "statistics.max_slices of" in said
-    assert "is not in force" in said
+    assert "is not active" in said
 
     assert set(found) == {
         "address", "http_address", "verdict", "wrong", "remarks", "findings",
