@@ -339,7 +339,7 @@ def _log10(hours: float) -> float | None:
 
 
 def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
-    """Writes a line for each slice and severity, one for each alarm; empty if nobody watched."""
+    """Writes a line for each slice and severity, one for each alarm; empty if none was watched."""
     lines = []
     if found.standings:
         heads = ("drift", "severity", "state", "evidence", "peak", "threshold")

@@ -119,7 +119,7 @@ def judge(
     change = ratios(made, forwarded(champion, estimates, limits))
     smaller = shrinks(change, policy.hysteresis)
     if not smaller and not (change[2] > policy.hysteresis).any():
-        same = f"none changes by more than {policy.hysteresis:g} against what is in force"
+        same = f"none changes by more than {policy.hysteresis:g} against what is active"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
     reason = f"{reason}; back to what is sent" if home else reason
@@ -436,13 +436,13 @@ class Register:
         """Says why a proven candidate waits for approval; '' where it does not."""
         policy = self.settings.policy
         if policy.mode is not PromotionMode.AUTOMATIC:
-            return f"[promotion] mode is {policy.mode}, `promote` puts it in force"
+            return f"[promotion] mode is {policy.mode}, `promote` makes it active"
         if self.pinned:
-            return "the recalibrator is pinned, `promote` puts it in force"
+            return "the recalibrator is pinned, `promote` makes it active"
         if entry.shrinks and not policy.allow_shrinking:
-            return "it makes covariances smaller, `promote` puts it in force"
+            return "it makes covariances smaller, `promote` makes it active"
         if not entry.trial.clip.insured(len(tracks[0].space.joint)):
-            return f"{_UNINSURED}, `promote` puts it in force"
+            return f"{_UNINSURED}, `promote` makes it active"
         return ""
 
     def _followed(

@@ -121,7 +121,7 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert learnt.happened(promotions) == [Happened.BEGAN]
     promotions.promote(known(promotions, document(2.0))[0], "anna")
     (late,) = finished(promotions.begin(some[:1], outcome, "anna"))
-    assert (late.version, "has come in force" in late.reason) == ("", True)
+    assert (late.version, "became active" in late.reason) == ("", True)
     assert (promotions.counters.trials["superseded"], fits["superseded"]) == (1, 1)
 
 

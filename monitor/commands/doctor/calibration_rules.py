@@ -265,7 +265,7 @@ def alarms(urgency: Urgency) -> Check:
 
 
 def unwatched(seen: Observation) -> Found:
-    """Finds that nobody watches."""
+    """Finds that drift is not watched."""
     _, matched = _labelled(seen)
     if matched > 0 and not seen.now.rows("drift_driving_seconds_total"):
         yield REMARK, "truth comes, but nothing watches for drift"

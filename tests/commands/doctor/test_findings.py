@@ -322,7 +322,7 @@ CASES = [
     (
         *(WRONG, TRACKER, tracker(False, "is away: nobody takes the connection", FAILED)),
         *("10.0.0.9:50052 is away: nobody takes the", "50 frames did not reach it while doctor"),
-        "go on to the detector recalibrated, but without tracks",
+        "gets its detections recalibrated, but without tracks",
     ),
     (WRONG, TRACKER, tracker(False, "", FAILED), "the tracker at 10.0.0.9:50052 is away;"),
     (
@@ -535,7 +535,7 @@ CASES = [
     ),
     (
         *(REMARK, CONFIGURATION, told(**WAITING)),
-        "statistics.bins and limits.x of /etc/sidecar.toml are not in force",
+        "statistics.bins and limits.x of /etc/sidecar.toml are not active",
     ),
     (
         *(WRONG, CONFIGURATION, told(**UNREADABLE)),
@@ -545,7 +545,7 @@ CASES = [
     (
         *(REMARK, CONFIGURATION),
         without(seen(metric("configuration_waiting_keys", 2)), told=TOKEN),
-        "2 settings of the file are not in force",
+        "2 settings of the file are not active",
     ),
     (REMARK, VERSIONS, told(version="0.2.0"), "the sidecar is 0.2.0, and this doctor 0.1.0"),
     (
