@@ -84,6 +84,12 @@ class Judgement:
     shrinks: bool = False
 
 
+TOO_FEW = (
+    "cannot fit for want of tracks: {} of the {} of [promotion] fit_tracks. Send upstream_track_id "
+    "(upstream_track in Python): where tracks are not known, track_seconds of a stream are one"
+)
+
+
 def judge(
     fitted: Recalibrator,
     champion: Recalibrator,
@@ -262,6 +268,10 @@ class Register:
         judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
+            fewest = self.settings.fits.tracks
+            if found and len(tracks) < fewest:
+                # Drawn towards 1, few tracks never say that nothing is wrong.
+                judgement = replace(judgement, reason=TOO_FEW.format(len(tracks), fewest))
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         waiting = self.on_trial.get(slice)

@@ -239,7 +239,7 @@ def test_an_alarm_of_drift_that_stands_is_told_with_its_size_and_beginning(docto
         code, said = doctor(*at(sidecar))
         drive.close()
     assert code == 1
-    assert "WRONG drift: drift alarm, page: car, recalibrated overconfident" in said
+    assert "WRONG drift: drift alarm, page: car, overconfident as forwarded" in said
     assert "times too small" in said
     assert "docs/runbook.md#calibrationdriftpage" in said
 
