@@ -329,7 +329,7 @@ CASES = [
         *(REMARK, DRIFT, seen(UNPROVEN, standings=(standing(),))),
         "far from 1 since the start: car 4 over 200 detections: σ is 2 times too small, not proven "
         "yet (evidence 0 h of 1,000 h)",
-        *("sooner with tracks", "upstream_track in Python"),
+        *("faster with tracks", "upstream_track in Python"),
     ),
     (REMARK, DRIFT, stands("overflow_detections_total", 12), "12 detections with truth are in the"),
     # ---- the tracker elsewhere
