@@ -79,7 +79,14 @@ from monitor.statistics.measures import (
 )
 from monitor.statistics.reading import read
 from monitor.statistics.state import observe
-from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict, class_verdict, verdicts
+from monitor.statistics.verdicts import (
+    ClassVerdict,
+    Finding,
+    Verdict,
+    class_verdict,
+    gravest_first,
+    verdicts,
+)
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import OBJECT, Recording
 
@@ -131,9 +138,10 @@ class Measured:
 
     whole     all rows
     groups    the same by group; one without a name where rows are not divided
-    verdicts  of each group and dimension
+    verdicts  of each group and dimension, the gravest first
     usable    which rows could be measured, and why others could not
     unused    columns of the file that were not looked at
+    remarks   what looked wrong, as it was told
     matched   how many labels of another file had which outcome; None: truth came along
     made      by what they were recalibrated first; None if they were not
     """
@@ -143,6 +151,7 @@ class Measured:
     verdicts: tuple[Verdict, ...]
     usable: Usable
     unused: tuple[str, ...]
+    remarks: tuple[str, ...]
     matched: Mapping[str, int] | None
     made: RecalibratedRecording | None
 
@@ -338,13 +347,19 @@ def measured(
     ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
     by = options.by = ours_of.get(options.by, options.by)
     beside = () if by is None or by in tuple(SliceBy) else (by,)
-    recording = read_selected(options.file, options, beside, tell)
+    remarks: list[str] = []
+
+    def remark(words: str) -> None:
+        remarks.append(words)
+        tell(words)
+
+    recording = read_selected(options.file, options, beside, remark)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
         recording, shaped = made.recording, made.shaped
-        for remark in remarks_on(made):
-            tell(f"model: {remark}")
+        for words in remarks_on(made):
+            remark(f"model: {words}")
     edges = _frozen(recording, options, model)
     cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
     if options.engine == "streaming" and made is not None and shaped is not None:
@@ -382,13 +397,14 @@ def measured(
     return Measured(
         whole=whole,
         groups={name: whole if rows.all() else evaluated(rows) for name, rows in groups.items()},
-        verdicts=tuple(
+        verdicts=gravest_first(
             verdict
             for name, rows in groups.items()
             for verdict in _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
         ),
         usable=usable,
         unused=recording.unused,
+        remarks=tuple(remarks),
         matched=recording.matched,
         made=made,
     )
@@ -530,6 +546,7 @@ def document(
         found = as_json(gaussians.whole) | {
             "rows_refused_by": gaussians.usable.as_json(),
             "columns_not_used": list(gaussians.unused),
+            "remarks": list(gaussians.remarks),
             "labels": gaussians.matched,
             "verdicts": [verdict.as_json() for verdict in gaussians.verdicts],
             "groups": {name: as_json(one) for name, one in gaussians.groups.items() if name},

@@ -14,7 +14,7 @@ import numpy as np
 from monitor.commands.options import table
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
-from monitor.statistics.verdicts import Finding, Verdict
+from monitor.statistics.verdicts import Verdict
 
 # Ten columns a name and nine cells of ten: 100.
 _NAME, _CELL = 10, 10
@@ -37,7 +37,7 @@ _LINES = (
 
 _SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
 
-# Verdicts that are said unless all are asked for, those that matter first.
+# Verdicts that are said unless all are asked for.
 _MOST_VERDICTS = 24
 
 _LEGEND = """\
@@ -52,18 +52,11 @@ in 95 %  share of errors within the 95 % interval of their σ"""
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
-    """Writes a sentence for each verdict, the gravest first; unless `full`, only so many."""
-    order = (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT, Finding.CALIBRATED, Finding.UNKNOWN)
-
-    def gravity(verdict: Verdict) -> tuple[bool, int, float]:
-        size = abs(math.log(verdict.factor)) if 0 < verdict.factor < math.inf else 0.0
-        return not verdict.matters, order.index(verdict.finding), -size
-
-    ranked = sorted(verdicts, key=gravity)
-    shown = ranked if full else ranked[:_MOST_VERDICTS]
+    """Writes a sentence for each verdict; unless `full`, only so many."""
+    shown = verdicts if full else verdicts[:_MOST_VERDICTS]
     lines = [verdict.sentence for verdict in shown]
-    if len(shown) < len(ranked):
-        lines.append(f"… and {len(ranked) - len(shown)} more: --full says them all.")
+    if len(shown) < len(verdicts):
+        lines.append(f"… and {len(verdicts) - len(shown)} more: --full says them all.")
     return "\n".join(lines)
 
 
@@ -71,7 +64,8 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
     """Writes a line for each group and dimension, with a legend."""
     heads = ("", "rows", "worth", "σ times", "95 %", "RMSE", "mean σ", "ENCE", "floor", "QCE")
     rows = []
-    for verdict in verdicts:
+    places = [(name, one) for name, group in groups.items() for one in group.dimensions]
+    for verdict in sorted(verdicts, key=lambda one: places.index((one.group, one.dimension))):
         found = groups[verdict.group].dimensions[verdict.dimension]
         lower, upper = verdict.interval
         rows.append(

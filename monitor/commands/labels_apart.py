@@ -31,12 +31,18 @@ from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
 from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
-from monitor.store.tables import Columns, RecordingError, coded
+from monitor.store.tables import BOX, Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
 
 # Share of matches near the gate above which the gate is likely to cut off errors.
 _MANY_NEAR = 0.05
+
+# Deviations beyond which an error hardly is one of the same object.
+_FAR = 5.0
+
+# Distances that are taken in some dimensions, not over boxes.
+_OF_POINTS = (DistanceKind.CENTRE, DistanceKind.MAHALANOBIS)
 
 # Outcomes of the labels of a frame: every label has one.
 _OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
@@ -54,8 +60,9 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     text = "a row for each labelled object and frame: seq, frame or t, class, gt_id, dimensions"
     add_value(group, "--labels", "FILE", text)
     text = (
-        "how far a detection may be off its label, for all classes or by class: in the unit of the "
-        "first two dimensions; of bev-iou and image-iou 1 - overlap (default 2 for x and y)"
+        "how far a detection may be off its label, for all classes or by class: in the plane of x "
+        "and y, of KITTI x and z, else of the first two dimensions of the file; of bev-iou and "
+        "image-iou 1 - overlap (default 2 for x and y)"
     )
     add_value(group, "--gate", "G|C=G,C=G", text, _gates)
     text = "how the distance to a label is measured (default centre)"
@@ -110,12 +117,14 @@ def with_labels(
     if unused:
         tell(f"{path}: not used: {unused}")
     recording = _of_labels(recording, columns, options.dimensions, tell)
-    config = _matching(options, recording)
+    box = columns.box if recording.box == BOX else recording.box
+    config = _matching(options, recording, box)
     labels = _table(recording, columns)
     matcher = _Matcher(recording, labels, config)
     near = matcher.near()
     _check_shared(matcher, columns, near)
-    for words in filter(None, (_classless(recording, labels, config), _bare(recording, labels))):
+    remarks = (_classless(recording, labels, config), _bare(recording, labels))
+    for words in filter(None, (*remarks, _flat(recording, config, box))):
         tell(f"{path}: {words}")
     truth = np.full_like(recording.mean, np.nan)
     track = np.full(recording.mean.shape[0], NO_TRACK)
@@ -149,21 +158,70 @@ def with_labels(
         counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
     )
     counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
-    tell(f"{path}: {_told(counts, empty, config, by_time)}")
+    space = recording.space.names
+    place = config.dimensions if config.distance in _OF_POINTS else config.box
+    measured = ", ".join(name for name in space if name in place)
+    tell(f"{path}: {_told(counts, empty, config, by_time, measured)}")
     if not counts["matched"]:
         raise RecordingError(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
             "coordinates of both files agree, or widen --gate."
         )
     tracks = track if bool((track != NO_TRACK).any()) else None
-    return replace(recording, truth=truth, track=tracks, matched=counts)
+    matched_rows = replace(recording, truth=truth, track=tracks, matched=counts)
+    others = _other_objects(matched_rows, config)
+    if others:
+        tell(f"{path}: {others}")
+    return matched_rows
 
 
-def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool) -> str:
+def _flat(recording: Recording, config: MatchingConfig, box: tuple[str, ...]) -> str | None:
+    """Says which axis of the ground takes no part in the matching though the file has it."""
+    names = set(recording.names) - {*config.dimensions}
+    missing = [name for name in box[:2] if name in names]
+    if config.distance not in _OF_POINTS or not missing:
+        return None
+    return (
+        f"matched without {', '.join(missing)}, which has no variance or no label: other objects "
+        f"may match. Give --assume-std {missing[0]}=…, or labels with it"
+    )
+
+
+def _other_objects(recording: Recording, config: MatchingConfig) -> str | None:
+    """Says in which dimension many matches are so far off that they are of other objects, since it
+    takes no part in the matching; None: in none of them.
+    """
+    if config.distance not in _OF_POINTS:
+        return None
+    error = np.abs(recording.space.error(recording.truth, recording.mean))
+    sigma = np.sqrt(np.abs(np.diagonal(recording.covariance, axis1=1, axis2=2)))
+    gate = max((config.gate, *config.gates.values()))
+    unit = sigma if config.distance is DistanceKind.MAHALANOBIS else 1.0
+    far = np.mean((error > gate * unit) & (error > _FAR * sigma), axis=0, where=error == error)
+    found = [
+        f"{one.name} ({share:.0%} of matches)"
+        for one, share in zip(recording.space.dimensions, far.tolist(), strict=True)
+        if one.kind is DimensionKind.LENGTH and one.name not in config.dimensions
+        if share > _MANY_NEAR
+    ]
+    if not found:
+        return None
+    return (
+        f"errors are beyond the gate and {_FAR:g} σ in {', '.join(found)}, but labels are matched "
+        f"in {', '.join(config.dimensions)} only: are these other objects? If that is not the "
+        "plane of the ground, name its axes x and y in both files, such as by --map "
+        "y=z,z=y,var_y=var_z,var_z=var_y and --label-map y=z,z=y"
+    )
+
+
+def _told(
+    counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool, place: str
+) -> str:
     """Says how many labels had which outcome, each in one count, and what that may mean.
 
     empty    missed labels in frames without detections
     by_time  whether labels are found by their time, once for each frame near it
+    place    dimensions that distances are measured in
     """
     why = {
         "missed": "no detection within the gate"
@@ -176,7 +234,7 @@ def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time
         "of_other_sequences": "the detections do not have them",
         "without_frame": f"none within {config.max_gap_seconds:g} s",
     }
-    parts = [f"{counts['matched']:,} of {counts['labels']:,} labels matched"]
+    parts = [f"{counts['matched']:,} of {counts['labels']:,} labels matched (in {place})"]
     for name, reason in why.items():
         if counts[name]:
             parts.append(f"{counts[name]:,} {name.replace('_', ' ')} ({reason})")
@@ -373,12 +431,17 @@ def with_dimensions(recording: Recording, names: tuple[str, ...]) -> Recording:
     )
 
 
-def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConfig:
-    """Makes the settings of [matching] from options. Raises ValueError."""
+def _matching(
+    options: argparse.Namespace, recording: Recording, box: tuple[str, ...]
+) -> MatchingConfig:
+    """Makes the settings of [matching] from options. Raises ValueError.
+
+    box  names of a box seen from above, whose centre is in the plane of the ground
+    """
     space = recording.space
     lengths = [one.name for one in space.dimensions if one.kind is DimensionKind.LENGTH]
-    place = [name for name in ("x", "y") if name in lengths] or lengths[:2]
-    given: dict[str, object] = {"dimensions": place}
+    place = [name for name in dict.fromkeys((*box[:2], *"xyz")) if name in lengths] or lengths
+    given: dict[str, object] = {"dimensions": place[:2], "box": box}
     if options.distance is not None:
         given["distance"] = options.distance
         if options.distance is DistanceKind.IMAGE_IOU:
@@ -388,8 +451,8 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
     gates: dict[str, float] = options.gate or {}
     if not gates and options.distance is None and not {"x", "y"} & set(lengths):
         raise ValueError(
-            f"--labels: give --gate, how far a detection may be off its label in {', '.join(place)}"
-            ", in their unit: 20 for boxes in pixels, say."
+            "--labels: give --gate, how far a detection may be off its label in "
+            f"{', '.join(place[:2])}, in their unit: 20 for boxes in pixels, say."
         )
     if "" in gates:
         given["gate"] = gates[""]

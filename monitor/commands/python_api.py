@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import html
+import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from monitor.commands import fit as fit_verb
 from monitor.commands.apply import document_of, read_model, recalibrate_gaussians, remarks_on
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
-from monitor.commands.options import write_output
+from monitor.commands.options import names_of, write_output
 from monitor.commands.recordings import read_selected
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
@@ -38,15 +40,18 @@ Detections: TypeAlias = Any
 # One name, or several.
 Names: TypeAlias = str | Sequence[str] | None
 
+# Names for names, as a dictionary or as OURS=THEIRS,….
+Pairs: TypeAlias = Mapping[str, str] | str | None
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """The calibration of recorded detections.
 
-    verdicts  by group and dimension
+    verdicts  by group and dimension, the gravest first
     whole     measures of all rows
     groups    the same by group; one named "" where rows are not divided
-    notes     what looked wrong or was not used; each is a warning, too
+    notes     what looked wrong or was not used; a warning, too, where there is something to do
     """
 
     verdicts: tuple[Verdict, ...]
@@ -109,11 +114,14 @@ class Recalibrator:
         write_output(str(path), document_of(self.selection))
 
     def to_dict(self) -> dict[str, object]:
-        """Builds the version, the remarks and the judgement on held-out tracks."""
+        """Builds the version, the remarks, the judgement on held-out tracks and, as document, all
+        that was fitted.
+        """
         return {
             "version": self.version,
             "remarks": list(self.remarks),
             "held_out": [one.as_json() for one in self.held_out],
+            "document": json.loads(document_of(self.selection)),
         }
 
     def __str__(self) -> str:
@@ -139,6 +147,18 @@ class Recalibrated:
     covariance: FloatArray
     rejected: BoolArray | None
 
+    def columns(self) -> dict[str, FloatArray]:
+        """Lists means, variances and covariances by the names of docs/files.md: for a DataFrame of
+        these rows, `frame.assign(**made.columns())`.
+        """
+        found = {name: self.mean[:, i] for i, name in enumerate(self.dimensions)}
+        for i, name in enumerate(self.dimensions):
+            found[f"var_{name}"] = self.covariance[:, i, i]
+            for j, other in enumerate(self.dimensions[:i]):
+                if self.covariance[:, i, j].any():
+                    found[f"cov_{other}_{name}"] = self.covariance[:, i, j]
+        return found
+
 
 def evaluate(
     detections: Detections,
@@ -148,11 +168,11 @@ def evaluate(
     dimensions: Names = None,
     angles: Names = None,
     classes: Names = None,
-    names: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
-    assume_std: Mapping[str, float] | None = None,
+    names: Pairs = None,
+    label_names: Pairs = None,
+    assume_std: Mapping[str, float] | str | None = None,
     gate: float | Mapping[str, float] | None = None,
-    class_map: Mapping[str, str] | None = None,
+    class_map: Pairs = None,
     model: Recalibrator | None = None,
     bins: int = 20,
 ) -> Evaluated:
@@ -161,8 +181,9 @@ def evaluate(
     detections   path of a file, DataFrame, or arrays by name (docs/files.md)
     labels       the same of labels that are not in the detections; they are matched
     by           "class", "range", "stream" or a column to give verdicts for; None: class
-    dimensions, angles, classes  which to use; None: all, and yaw and heading as angles
-    names        names of this project → names in the data; label_names for labels
+    dimensions, angles, classes  which to use; None: all, and as angles those of docs/files.md
+    names        names of this project → names in the data; label_names for labels. These and
+                 other dictionaries may be texts as on the command line: "var_x=x_variance"
     assume_std   standard deviations of dimensions without variances, in their unit
     gate         largest distance of a match, for all or by class
     class_map    class names of the labels → those of the detections
@@ -183,7 +204,7 @@ def evaluate(
     selection = None if model is None else model.selection
     with _in_terms_of_arguments() as notes:
         found = evaluate_verb.measured(options, selection, notes.append)
-    document = evaluate_verb.document(found, None, selection)
+    document = evaluate_verb.document(found, None, selection) | {"remarks": list(notes)}
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document)
 
 
@@ -196,26 +217,35 @@ def fit(
     dimensions: Names = None,
     angles: Names = None,
     classes: Names = None,
-    names: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
-    assume_std: Mapping[str, float] | None = None,
+    names: Pairs = None,
+    label_names: Pairs = None,
+    assume_std: Mapping[str, float] | str | None = None,
     gate: float | Mapping[str, float] | None = None,
-    class_map: Mapping[str, str] | None = None,
+    class_map: Pairs = None,
     held_out: bool = True,
 ) -> Recalibrator:
     """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
 
     method    of docs/recalibration.md, one of those for Gaussians
-    by        some of "class", "stream", "range": a recalibrator for each slice
+    by        some of "class", "stream", "range", or the data's own names of the first two: a
+              recalibrator for each slice
     held_out  whether it is judged; the rest as in evaluate
     raises    RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
     if method not in FITTINGS:
         raise ValueError(f"method {method!r}: use one of {', '.join(FITTINGS)}.")
-    parts = _several(by) or ()
+    names = _mapping(names)
+    meant = {theirs: ours for ours, theirs in (names or {}).items()}
+    parts = [meant.get(part, part) for part in _several(by) or ()]
+    # The stream of a recorded row is its sequence.
+    parts = [str(SliceBy.STREAM) if part == "seq" else part for part in parts]
     unknown = [part for part in parts if part not in tuple(SliceBy)]
     if unknown:
-        raise ValueError(f"by {unknown[0]!r}: use some of {', '.join(SliceBy)}.")
+        raise ValueError(
+            f"by {unknown[0]!r}: use some of {', '.join(SliceBy)}, which a recalibrator can tell "
+            f"in a vehicle. If it is the column of one, give names={{'class': {unknown[0]!r}}} or "
+            f"names={{'seq': {unknown[0]!r}}}, too."
+        )
     words = ["-", "--output", "-", "--method", method]
     options = _options(fit_verb.add_options, words)
     options.by = tuple(map(SliceBy, parts)) or None
@@ -268,20 +298,31 @@ def _select(
     dimensions: Names,
     angles: Names,
     classes: Names,
-    names: Mapping[str, str] | None,
-    assume_std: Mapping[str, float] | None,
+    names: Pairs,
+    assume_std: Mapping[str, float] | str | None,
 ) -> None:
     options.dimensions = _several(dimensions)
     options.angles = _several(angles)
     options.classes = _several(classes)
-    options.map = None if names is None else dict(names)
-    options.assume_std = None if assume_std is None else dict(assume_std)
+    options.map = _mapping(names)
+    spread = _mapping(assume_std)
+    options.assume_std = None if spread is None else {k: float(v) for k, v in spread.items()}
 
 
 def _several(names: Names) -> tuple[str, ...] | None:
     if names is None:
         return None
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """Takes a dictionary, or a text as on the command line. Raises ValueError."""
+    if not isinstance(given, str):
+        return None if given is None else dict(given)
+    try:
+        return dict(names_of(given))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
 
 
 _ARGUMENTS = {
@@ -298,16 +339,44 @@ _ARGUMENTS = {
 }
 
 
+# Options that become dictionaries, with their values; and one that becomes a tuple.
+_OF_PAIRS = re.compile(
+    r"(--map|--label-map|--class-map|--assume-std|--gate) "
+    r"('[^']*=[^']*'|[^\s=,']+=[^\s=,']+(?:,[^\s=,']+=[^\s=,']+)*)"
+)
+_OF_NAMES = re.compile(r"(--angles) (''|[^\s']+)")
+
+
+def _as_dictionary(found: re.Match[str]) -> str:
+    option, text = found[1], found[2].strip("'")
+    pairs = text.rstrip(".:;)")
+    values: dict[str, Any] = dict(part.split("=", 1) for part in pairs.split(",") if "=" in part)
+    if option in ("--assume-std", "--gate"):
+        with contextlib.suppress(ValueError):
+            values = {name: float(value) for name, value in values.items()}
+    return f"{option}={values}{text[len(pairs) :]}"
+
+
+def _as_tuple(found: re.Match[str]) -> str:
+    names = tuple(filter(None, found[2].strip("'").split(",")))
+    return f"{found[1]}={names}"
+
+
 def _as_arguments(words: str) -> str:
-    """Writes the names of arguments in place of those of options."""
+    """Writes arguments in place of options: their names, and values that can be pasted."""
+    words = _OF_NAMES.sub(_as_tuple, _OF_PAIRS.sub(_as_dictionary, words))
     for option, argument in _ARGUMENTS.items():
         words = words.replace(option, argument)
     return words
 
 
+# A line on columns that nobody uses, without a sentence on what they may be meant for.
+_ONLY_NOT_USED = re.compile(r".*: not used: [^.]*")
+
+
 @contextlib.contextmanager
 def _in_terms_of_arguments() -> Iterator[list[str]]:
-    """Yields a list for notes, which become warnings at the end.
+    """Yields a list for notes, which become warnings at the end unless nothing is to be done.
 
     Notes, and errors of the work in between, name arguments in place of options.
     """
@@ -318,6 +387,8 @@ def _in_terms_of_arguments() -> Iterator[list[str]]:
         raise type(error)(_as_arguments(str(error))) from None
     notes[:] = map(_as_arguments, notes)
     for words in notes:
+        if _ONLY_NOT_USED.fullmatch(words):
+            continue
         # Past this generator, the end of its context and the function of the API.
         warnings.warn(words, UserWarning, stacklevel=4)
 
@@ -326,14 +397,13 @@ def _match(
     options: argparse.Namespace,
     labels: Detections,
     gate: float | Mapping[str, float] | None,
-    class_map: Mapping[str, str] | None,
-    label_names: Mapping[str, str] | None,
+    class_map: Pairs,
+    label_names: Pairs,
 ) -> None:
     options.labels = None if labels is None else _data(labels)
     by_class = gate is None or isinstance(gate, Mapping)
     options.gate = gate if by_class else {"": float(cast(float, gate))}
-    options.class_map = None if class_map is None else dict(class_map)
-    options.label_map = None if label_names is None else dict(label_names)
+    options.class_map, options.label_map = _mapping(class_map), _mapping(label_names)
 
 
 def _data(data: Detections) -> str | dict[str, Any]:

@@ -34,8 +34,13 @@ from monitor.store.recordings import (
     read_recording,
 )
 
-# Dimensions that wrap, unless others are named.
-ANGLES = ("yaw", "heading")
+# Dimensions that wrap, unless others are named. Those of the second line may mean something else
+# elsewhere, so that it is said where they are taken for angles.
+_SURELY_ANGLES = ("yaw", "heading")
+ANGLES = (*_SURELY_ANGLES, "yaw_rad", "rotation_y", "orientation", "theta", "psi", "rz")
+
+# Errors that are a whole turn: the share of rows from which they are told.
+_TURNED = 0.005
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
@@ -168,7 +173,8 @@ def read_selected(
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions)
     name = IN_MEMORY if isinstance(path, Mapping) else path
-    for words in filter(None, (not_used(recording), _degrees(recording))):
+    remarks = (not_used(recording), _degrees(recording), _taken(recording, options))
+    for words in filter(None, (*remarks, _turned(recording))):
         tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
@@ -201,6 +207,54 @@ def _degrees(recording: Recording) -> str | None:
     return (
         f"beyond ±2π, so hardly radians: {', '.join(found)}. Are they degrees? Multiply angles by "
         "π/180, and variances of angles by its square."
+    )
+
+
+def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
+    """Says which dimensions are taken as angles for a name that may mean something else."""
+    angles = _angles(recording)
+    found = [name for name in angles if name not in _SURELY_ANGLES]
+    if options.angles is not None or not found:
+        return None
+    others = ",".join(name for name in angles if name not in found) or "''"
+    return (
+        f"taken as an angle in radians by its name, and left out of joint measures: "
+        f"{', '.join(found)}. If it is none, give --angles {others}"
+    )
+
+
+def _angles(recording: Recording) -> list[str]:
+    dimensions = recording.space.dimensions
+    return [one.name for one in dimensions if one.kind is DimensionKind.ANGLE]
+
+
+def _turned(recording: Recording) -> str | None:
+    """Says in which dimensions errors of a whole turn betray an angle that is not named as one.
+
+    Values stay within a turn, some errors are near a whole turn, and hardly any a bit smaller.
+    """
+    found = []
+    for i, one in enumerate(recording.space.dimensions):
+        values = np.stack([recording.mean[:, i], recording.truth[:, i]])
+        values = values[:, np.isfinite(values).all(axis=0)]
+        if one.kind is not DimensionKind.LENGTH or not values.size:
+            continue
+        size = np.abs(values[1] - values[0])
+        for turn, period in (("2π", 2 * math.pi), ("360", 360.0)):
+            near = int(np.count_nonzero(size > 0.75 * period))
+            gap = int(np.count_nonzero((size > 0.625 * period) & (size <= 0.75 * period)))
+            enough = near >= max(2, _TURNED * size.size) and gap <= 0.05 * near
+            if enough and np.ptp(values) <= 1.25 * period:
+                found.append((one.name, f"{one.name}: {near:,} errors lie near ±{turn}", turn))
+    if not found:
+        return None
+    angles = ",".join([*_angles(recording), *(name for name, _, _ in found)])
+    degrees = any(turn == "360" for _, _, turn in found)
+    remedy = " and its variance by the square, and" if degrees else ""
+    return (
+        f"{'; '.join(words for _, words, _ in found)}: an angle? "
+        + (f"Multiply degrees by π/180{remedy} give" if degrees else "Give")
+        + f" --angles {angles}"
     )
 
 

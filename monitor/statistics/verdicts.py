@@ -8,7 +8,7 @@ said of a verdict in words is here, too, so that every reader says it alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -167,6 +167,19 @@ class Verdict:
             "n_eff": _number(self.worth),
             "sentence": self.sentence,
         }
+
+
+_GRAVITY = (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT, Finding.CALIBRATED, Finding.UNKNOWN)
+
+
+def gravest_first(found: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Sorts verdicts: those that matter first, by finding, then by the size of the factor."""
+
+    def gravity(verdict: Verdict) -> tuple[bool, int, float]:
+        size = abs(math.log(verdict.factor)) if 0 < verdict.factor < math.inf else 0.0
+        return not verdict.matters, _GRAVITY.index(verdict.finding), -size
+
+    return tuple(sorted(found, key=gravity))
 
 
 # Points of confidence this near to the accuracy are no finding; beyond the second they matter.

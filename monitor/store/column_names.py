@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 # How people write the variance or the deviation of a dimension: before or after its name.
@@ -34,7 +35,10 @@ _OTHERS: Mapping[str, frozenset[str]] = {
     "seq": frozenset(
         {"sequence", "scene", "drive", "log", "video", "camera", "sensor", "stream", "run", "clip"}
     ),
-    "frame": frozenset({"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}),
+    "frame": frozenset(
+        {"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}
+        | {"frame_no", "frame_nr", "frame_num", "frame_count", "frameid", "frame_nb"}
+    ),
     "t": frozenset({"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}),
     "stamp_ns": frozenset({"timestamp_ns", "time_ns", "stamp", "nsec"}),
     "gt_id": frozenset(
@@ -101,7 +105,7 @@ def meant(names: Sequence[str]) -> dict[str, str]:
 def offered(names: Sequence[str], option: str = "--map") -> str:
     """Writes the option for all that is guessed; '' where nothing is."""
     guesses = ",".join(f"{ours}={theirs}" for ours, theirs in meant(names).items())
-    return f"{option} {guesses}" if guesses else ""
+    return f"{option} {shlex.quote(guesses)}" if guesses else ""
 
 
 def _spreads(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ they come from further fields, or by `--assume-std`. docs/files.md says which fi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from monitor.frames.space import FloatArray
-from monitor.store.tables import AnyArray, RecordingError, reading
+from monitor.store.tables import BOX, AnyArray, RecordingError, reading
 
 
 class Format(StrEnum):
@@ -36,19 +37,27 @@ _KITTI = (
     *("left", "top", "right", "bottom", "h", "w", "l", "x", "y", "z", "yaw"),
 )
 
+# In camera axes x is right, y down, z ahead. The yaw is about y, 0 along x: in the plane from z to
+# x it points along the width.
+_CAMERA_BOX = ("z", "x", "w", "l", "yaw")
+
 # Fields of KITTI and MOT that are text.
 _TEXT = ("class",)
 
 # Fields of a box in an image, of COCO and MOT, and of a box in 3-D, of nuScenes.
 _IMAGE, _PLACE, _SIZE = ("cx", "cy", "w", "h"), ("x", "y", "z"), ("w", "l", "h")
 
-# Further fields of JSON formats: the variances or deviations of these.
+# Further fields of JSON formats: the variances or deviations of these; others that look so are
+# named as not used.
 _SPREADS: Mapping[str, Sequence[str]] = {
     "bbox": _IMAGE,
     "translation": _PLACE,
     "size": _SIZE,
     "yaw": ("yaw",),
 }
+
+
+_LOOKS_LIKE_SPREAD = re.compile(r"cov|var|std|sigma|uncertain", re.IGNORECASE)
 
 
 def format_of(path: Path) -> Format:
@@ -68,6 +77,14 @@ def format_of(path: Path) -> Format:
     return Format.TABLE
 
 
+def box_of(kind: Format, names_here: Mapping[str, str]) -> tuple[str, ...]:
+    """Names a box seen from above in the columns of a format, as they are renamed by --map."""
+    if kind is not Format.KITTI:
+        return BOX
+    ours_of = {theirs: ours for ours, theirs in names_here.items()}
+    return tuple(ours_of.get(name, name) for name in _CAMERA_BOX)
+
+
 def read_format(path: Path, kind: Format) -> NamedArrays:
     """Reads a file of a benchmark's format. Raises RecordingError."""
     with reading(path, f"Give a readable file of format {kind}."):
@@ -82,6 +99,14 @@ def _kitti(path: Path, text: str) -> NamedArrays:
     """
     rows = _lines(text, None)
     kept = {line: row for line, row in rows.items() if row[2:3] != ["DontCare"]}
+    line, first = next(iter(rows.items()), (0, ["0"]))
+    if len(first) >= 15 and not _is_number(first[0]):
+        raise RecordingError(
+            f"{path}, line {line}: begins with {first[0]!r}, as KITTI object does, a file for each "
+            "frame. Only KITTI tracking is read: put frame and track (-1: unknown) before each "
+            "row, and all frames into one file, by: for f in FOLDER/*.txt; do awk -v "
+            "f=$(basename $f .txt) '{print f+0, -1, $0}' $f; done > all.txt"
+        )
     return _named(path, kept, _KITTI, ("score",))
 
 
@@ -283,7 +308,12 @@ def _further(path: Path, rows: list[dict[str, Any]]) -> NamedArrays:
                 values = _vectors(path, listed, name, len(dimensions))
                 heads = [f"{kind}_{dimension}" for dimension in dimensions]
                 found |= dict(zip(heads, values.T, strict=True))
-    return found
+    read = {f"{field}_{kind}" for field in _SPREADS for kind in ("var", "std")}
+    looks = {name for row in rows for name in row if _LOOKS_LIKE_SPREAD.search(name)}
+    return found | {
+        name: np.array([str(row.get(name, "")) for row in rows], np.str_)
+        for name in sorted(looks - read)
+    }
 
 
 _READERS: Mapping[Format, Callable[[Path, str], NamedArrays]] = {

@@ -89,11 +89,19 @@ _HOW_TO_NAME = (
 )
 
 
+_HOW_TO_NAME_JSON = (
+    "Give each object of nuScenes translation_var (3 numbers, of x, y, z), size_var or yaw_var, of "
+    "COCO bbox_var, or _std in place of _var: variances in other fields are not used. Or give "
+    "--assume-std x=0.3 (docs/files.md)."
+)
+
+
 def _no_gaussian(columns: Columns) -> str:
     """Says that a table holds no Gaussian, which of its columns may be meant, and what to do."""
     guess = offered(columns.names)
     understood = "var_" in guess or "std_" in guess
-    remedy = f"Give {guess}." if understood else _HOW_TO_NAME
+    how = _HOW_TO_NAME_JSON if columns.path.suffix == ".json" else _HOW_TO_NAME
+    remedy = f"Give {guess}." if understood else how
     return (
         f"{columns.path}: no dimension has a mean and a variance. Columns there are: "
         f"{listed(columns.names)}. {remedy}"

@@ -27,7 +27,7 @@ from monitor.frames.space import (
     Space,
 )
 from monitor.store.column_names import listed, offered
-from monitor.store.formats import Format, format_of, read_format
+from monitor.store.formats import Format, box_of, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
     ArrayGaussians,
@@ -36,6 +36,7 @@ from monitor.store.gaussians import (
     column_gaussians,
 )
 from monitor.store.tables import (
+    BOX,
     SUFFIXES,
     AnyArray,
     ArrayColumns,
@@ -81,6 +82,7 @@ class Recording:
     beside          further columns that were asked for, (N,) each, as text
     matched         how many labels of another file had which outcome; None: truth came along
     row             (N,) number of each row in the file, from 0
+    box             names of a box seen from above: centre, length, width, heading
     """
 
     space: Space
@@ -105,6 +107,7 @@ class Recording:
     beside: Mapping[str, AnyArray] = field(default_factory=dict)
     matched: Mapping[str, int] | None = None
     row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    box: tuple[str, ...] = BOX
 
 
 # Detections or labels: the path of a file, or arrays by name.
@@ -215,6 +218,7 @@ def read_recording(
         unused=tuple(name for name in others if name not in {*_KNOWN, *dict(where), *beside}),
         beside={name: columns.values(name)[chosen].astype(np.str_) for name in beside},
         row=chosen,
+        box=columns.box,
     )
 
 
@@ -245,7 +249,8 @@ def read_columns(
     if kind is not Format.TABLE:
         columns = read_format(path, kind)
         count = next(iter(columns.values())).size
-        return ArrayColumns(path, count, renamed(path, columns, names_here))
+        renamed_columns = renamed(path, columns, names_here)
+        return ArrayColumns(path, count, renamed_columns, box_of(kind, names_here))
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
     if path.name != "-" and not path.name.endswith(SUFFIXES):
@@ -263,12 +268,14 @@ def _read_folder(path: Path, names_here: Mapping[str, str], kind: Format | None)
         raise RecordingError(
             f"{path}: is a folder without .txt files of sequences. Name a file in it."
         )
-    parts = [read_format(file, kind or format_of(file)) for file in files]
+    kinds = [kind or format_of(file) for file in files]
+    parts = [read_format(file, one) for file, one in zip(files, kinds, strict=True)]
     names = [name for name in parts[0] if all(name in part for part in parts)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
     sizes = [part[names[0]].size for part in parts]
     columns["seq"] = np.repeat([file.stem for file in files], sizes)
-    return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here))
+    box = box_of(kinds[0], names_here)
+    return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here), box)
 
 
 def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:

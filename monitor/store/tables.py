@@ -34,17 +34,23 @@ class RecordingError(ValueError):
     """A recorded file, or what was asked of it, makes no sense; the message says what to do."""
 
 
+# A box seen from above where the format does not say otherwise: centre, length, width, heading.
+BOX: tuple[str, ...] = ("x", "y", "l", "w", "yaw")
+
+
 class Columns(Protocol):
     """The columns of a file; rows are chosen by their number in the file, (M,).
 
     path   for messages
     count  rows in the file
     names  columns there are, in file order
+    box    names of a box seen from above: centre, length, width, heading, as bev-iou takes them
     """
 
     path: Path
     count: int
     names: tuple[str, ...]
+    box: tuple[str, ...]
 
     def values(self, name: str) -> AnyArray:
         """The whole column, (count,): text, or whatever the file holds."""
@@ -147,6 +153,7 @@ class TextColumns:
         self.path = path
         self.count = len(lines)
         self.names = tuple(cells)
+        self.box = BOX
         self._all = cells
         self._lines = lines
 
@@ -228,10 +235,13 @@ def _flag(text: str) -> bool:
 class ArrayColumns:
     """Arrays of one value a row from a NumPy archive."""
 
-    def __init__(self, path: Path, count: int, arrays: dict[str, AnyArray]) -> None:
+    def __init__(
+        self, path: Path, count: int, arrays: dict[str, AnyArray], box: tuple[str, ...] = BOX
+    ) -> None:
         self.path = path
         self.count = count
         self.names = tuple(arrays)
+        self.box = box
         self._arrays = arrays
 
     def values(self, name: str) -> AnyArray:

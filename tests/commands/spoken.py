@@ -31,10 +31,11 @@ def done(*words: object) -> str:
 
 
 def found(*words: object) -> Any:
-    """The object that a verb prints, without the columns that nobody uses."""
+    """The object that a verb prints, without the columns that nobody uses and remarks on them."""
     answer = json.loads(done(*words, "--json"))
     if isinstance(answer, dict):
         answer.pop("columns_not_used", None)
+        answer.pop("remarks", None)
     return answer
 
 

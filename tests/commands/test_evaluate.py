@@ -7,6 +7,7 @@ import json
 import warnings
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,8 +117,8 @@ def test_frozen_bins_are_those_of_the_reference(drive, rows, tmp_path, engine):
     assert faulty["dimensions"]["x"]["bins"][-1]["n"] > 0.8 * faulty["rows"]
     assert faulty["dimensions"]["x"]["out_of_range"]["std"] == {"below": 0, "above": 0}
     plain = tmp_path / "plain.npz"
-    np.savez(plain, mean=rows.mean, var=np.ones((rows.n, 4)), gt=rows.truth)
-    assert "has dimensions 0, 1, 2, 3 and not x, y, z, yaw" in refusal(drive, *words[:-1], plain)
+    np.savez(plain, mean=rows.mean[:, :3], var=np.ones((rows.n, 3)), gt=rows.truth[:, :3])
+    assert "has dimensions 0, 1, 2 and not x, y, z, yaw" in refusal(drive, *words[:-1], plain)
     assert evaluate(drive, "--range", "data") == evaluate(drive)
 
 
@@ -145,7 +146,9 @@ def test_dimensions_are_taken_in_the_order_asked_for_and_only_named_angles_wrap(
     assert got["joint"]["k"] == 2
     assert got["joint"]["nees_mean"] == pytest.approx(nees(rows, (2, 0)).mean())
     assert got["dimensions"]["x"] == every["dimensions"]["x"]
-    got = evaluate(drive, "--angles", "heading")
+    _, out, err = spoken("evaluate", drive, "--angles", "heading", "--json")
+    assert "errors lie near ±2π: an angle? Give --angles yaw\n" in err
+    got = json.loads(out)
     assert got["joint"]["k"] == 4
     wrapped = every["dimensions"]["yaw"]["nees_mean"]
     assert got["dimensions"]["yaw"]["nees_mean"] > 10 * wrapped
@@ -317,3 +320,28 @@ def test_a_refused_row_is_told_with_its_number_and_the_first_of_its_reasons(tmp_
         assert got["rows_refused_by"][words] == {"rows": 1, "first": [20 + i]}
     for most, code in (("0.13", 3), ("0.14", 0)):  # 7 of 50
         assert spoken("evaluate", path, "--most-refused", most)[0] == code
+
+
+@pytest.mark.parametrize(("name", "turn"), [("facing", 2 * np.pi), ("facing", 360.0), ("psi", 0)])
+def test_an_angle_that_is_not_named_as_one_is_told_and_changes_no_number(tmp_path, name, turn):
+    rng = np.random.default_rng(0)
+    period = turn or 2 * np.pi
+    truth, error = rng.uniform(0, period, 400), rng.normal(0, period / 100, 400)
+    arrays: dict[str, Any] = {"mean": np.stack([(truth + error) % period, error], axis=1)}
+    arrays |= {"gt": np.stack([truth, 0 * truth], axis=1), "dimensions": np.array([name, "x"])}
+    path = tmp_path / "angles.npz"
+    np.savez(path, std=np.full((400, 2), period / 100), **arrays)
+    code, out, err = spoken("evaluate", path, "--json")
+    got = json.loads(out)
+    assert (code, [f"{one}\n" for one in got["remarks"]]) == (0, err.splitlines(keepends=True))
+    if not turn:
+        assert "taken as an angle in radians by its name" in err
+        assert got["joint"]["k"] == 1
+        return
+    assert f"errors lie near ±{'360' if turn == 360 else '2π'}: an angle? " in err
+    assert err.endswith("ive --angles facing\n")
+    assert got["dimensions"][name]["rmse"] > period / 20
+    # Lengths of a wide range with large errors are none.
+    wide = arrays | {"mean": arrays["gt"] + rng.standard_t(2, (400, 2)) * period / 4}
+    np.savez(path, std=np.full((400, 2), period / 4), **wide)
+    assert spoken("evaluate", path)[2] == ""

@@ -245,7 +245,8 @@ def test_names_that_could_not_be_read_again_are_in_no_model(refused, rows, drive
     named = np.where(rows.class_name == "car", "bus\n", rows.class_name)
     file = tmp_path / "names.npz"
     np.savez(file, **{"mean": rows.mean, "cov": rows.covariance, "gt": rows.truth, "class": named})
-    line = refused("fit", file, *SCALING, "--by-class", "--output", tmp_path / "model.json")
+    words = (*SCALING, "--by-class", "--angles", "3", "--output", tmp_path / "model.json")
+    line = refused("fit", file, *words)
     assert "what was fitted makes no model that can be read again: '" in line
     (changed := tmp_path / "changed.json").write_text('{"format": "other"}')
     assert f"{changed}: " in refused("evaluate", drive, "--model", changed)

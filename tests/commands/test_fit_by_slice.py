@@ -115,7 +115,7 @@ def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(run, dri
     # Stamps of nanoseconds stay what they are.
     stamped, stamps = tmp_path / "stamped.npz", 1_318_000_000_000_000_001 + np.arange(rows.n)
     np.savez(stamped, mean=rows.mean, cov=rows.covariance, gt=rows.truth, stamp_ns=stamps)
-    run("fit", stamped, "--method", "variance-scaling", "--output", path)
+    run("fit", stamped, "--angles", "3", "--method", "variance-scaling", "--output", path)
     basis, of_rows = document(path)["fallback"]["basis"], stamps[rows.labelled]
     period = (of_rows.min(), of_rows.max(), "stamp_ns")
     assert (basis["first"], basis["last"], basis["clock"]) == period

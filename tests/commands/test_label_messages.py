@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -108,6 +109,33 @@ def test_notes_say_what_a_file_lacks_and_what_is_not_used(words, capsys):
     more = without([row | {"colour": 1, "id": 2} for row in LABELS], "gt_id")
     main([str(word) for word in words(more)])
     assert "not used: colour, id. Perhaps --label-map gt_id=id" in capsys.readouterr().err
+
+
+def test_labels_match_in_the_plane_of_the_ground_of_the_format_and_others_are_told(tmp_path):
+    """Cars in one lane of KITTI are 8 m apart in z, which is ahead; one of five is missed."""
+    cars = [(frame, car) for frame in range(20) for car in range(12)]
+    line = "{} {} Car 0 0 -1.5 10 20 30 50 1.5 1.6 4.0 2.0 1.7 {} -1.57"
+    labels, detections = tmp_path / "labels.txt", tmp_path / "detections.txt"
+    told = [line.format(frame, car, 8 * car) for frame, car in cars]
+    labels.write_text("\n".join(told), encoding="utf-8")
+    seen = [f"{one} 0.9 0.25" for i, one in enumerate(told) if i % 5]
+    detections.write_text("\n".join(seen), encoding="utf-8")
+    words = ("--labels", labels, "--assume-std", "x=0.3,y=0.3,z=0.3,w=0.2,l=0.2,yaw=0.1")
+    for more in ((), ("--distance", "mahalanobis"), ("--distance", "bev-iou")):
+        code, out, err = spoken("evaluate", detections, *words, *more, "--json")
+        assert (code, json.loads(out)["dimensions"]["z"]["rmse"]) == (0, 0), err
+        assert "matched (in x, z" in err
+    # In a table, x and y are the ground: that these are other cars is said.
+    columns = ("frame", "gt_id", "class", "x", "y", "z")
+    rows = [dict(zip(columns, (f, car, "Car", 2, 1, 8 * car), strict=True)) for f, car in cars]
+    some = without([one for i, one in enumerate(rows) if i % 5], "gt_id")
+    files = (written(tmp_path / "d.csv", some), "--labels", written(tmp_path / "l.csv", rows))
+    _, out, err = spoken("evaluate", *files, "--assume-std", "x=0.3,y=0.3,z=0.3", "--json")
+    remarks = json.loads(out)["remarks"]
+    assert any("5 σ in z (" in one and "--label-map y=z,z=y" in one for one in remarks), err
+    _, out, err = spoken("evaluate", *files, "--assume-std", "x=0.3,z=0.3")
+    assert "matched (in x, z)" in err
+    assert "matched without y, which has no variance" in err
 
 
 def test_many_misses_ask_for_units_and_many_near_matches_for_a_wider_gate(words):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -78,3 +80,38 @@ def test_importing_the_package_loads_no_numpy_until_the_api_is_asked_for():
         "assert not hasattr(monitor, 'evalute')"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_table_with_names_of_its_own_is_understood_from_the_message(recwarn):
+    rng, n = np.random.default_rng(0), 600
+    truth, label = rng.normal(size=n), np.array(["car", "truck"])[np.arange(n) % 2]
+    sigma = np.where(label == "truck", 2.0, 1.0)
+    table: dict[str, Any] = {
+        "px": truth + sigma * rng.normal(size=n),
+        "P_px_px": np.ones(n),
+        "true_px": truth,
+    }
+    table |= {"label": label, "run": np.array(["a"] * n), "frame_no": np.arange(n)}
+    table |= {"object_id": np.arange(n) % 60, "colour": np.array(["red"] * n)}
+    with pytest.raises(RecordingError, match=r"Give names=\{'var_px': 'P_px_px'") as caught:
+        evaluate(table)
+    (pasted,) = re.findall(r"names=({.*?})", str(caught.value))
+    names = ast.literal_eval(pasted)
+    assert names["frame"] == "frame_no"
+    got = evaluate(table, names=names)
+    assert got.notes == ("detections: not used: colour",)
+    assert not recwarn.list  # there is nothing to do
+    assert [one.group for one in got.verdicts] == ["truck", "car"]
+    assert got._repr_html_().index("truck") < got._repr_html_().index("car")
+    text = ",".join(f"{ours}={theirs}" for ours, theirs in names.items())
+    assert as_printed(evaluate(table, names=text)) == as_printed(got)
+    for by, slices in (("label", ["car", "truck"]), ("run", ["a"])):
+        made = fit(table, names=text, by=by, held_out=False)
+        assert list(made.selection.by_slice) == slices
+        assert made.to_dict()["document"]
+    with pytest.raises(ValueError, match="by 'colour': use some of class, stream, range"):
+        fit(table, names=text, by="colour")
+    applied = apply(made, table, names=text)
+    np.testing.assert_array_equal(applied.columns()["var_px"], applied.covariance[:, 0, 0])
+    with pytest.raises(ValueError, match="'px': expected OURS=THEIRS"):
+        evaluate(table, names="px")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from monitor.store.formats import Format, format_of
-from monitor.store.recordings import read_columns
+from monitor.store.recordings import read_columns, read_recording
 from monitor.store.tables import RecordingError
 
 # Behind the score are two variances. The second line has no place.
@@ -107,6 +107,7 @@ def test_a_file_is_read_as_columns_by_its_look_or_by_name(
         ([COCO[0] | {"bbox": [[1], 2, 3, 4]}], "object 0: bbox is [[1], 2, 3, 4], not 4 numbers"),
         ([COCO[0], COCO[1] | {"bbox_std": 2}], "object 1: bbox_std is [2], not 4 numbers"),
         ({"results": "none"}, "there is no list of objects"),
+        (KITTI_LABELS[4:], "line 1: begins with 'Car', as KITTI object does"),
     ],
 )
 def test_a_broken_file_is_refused_with_place_field_and_value(tmp_path, content, sentence):
@@ -114,3 +115,12 @@ def test_a_broken_file_is_refused_with_place_field_and_value(tmp_path, content, 
     with pytest.raises(RecordingError, match=re.escape(sentence)) as caught:
         read_columns(path, {})
     assert str(path) in str(caught.value)
+
+
+def test_a_variance_under_another_name_is_named_as_not_used_and_what_is_read_is_said(tmp_path):
+    bare = {name: value for name, value in BOX.items() if not name.endswith("_var")}
+    path = written(tmp_path, [bare | {"translation_cov": [0.1, 0.2, 0.3]}])
+    found = read_recording(path, deviations={"x": 1.0})
+    assert "translation_cov" in found.unused
+    with pytest.raises(RecordingError, match="nuScenes translation_var"):
+        read_recording(path)
