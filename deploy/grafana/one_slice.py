@@ -184,7 +184,7 @@ RELIABILITY = {
                 for stage in STAGES
             },
         },
-        height=6,
+        height=12,
         sort=[{"displayName": "bin", "desc": False}],
     ),
 }
