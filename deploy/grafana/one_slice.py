@@ -16,8 +16,8 @@ from deploy.grafana.panels import (
     STAGES,
     Values,
     above,
+    bars,
     below,
-    categories,
     dashboard,
     dashed,
     graph,
@@ -161,16 +161,6 @@ RELIABILITY = {
         span=10,
         height=12,
     ),
-    """Error over predicted σ, by bin
-    The same as a number: RMSE over RMV in each bin of σ. Healthy: 1, between the lines 0.71 and
-    1.41 (a factor of two on the variance). Bins with few detections scatter: see the
-    table.""": categories(
-        _RATIOS,
-        Values(steps=DEVIATION_BAND, decimals=2, least=0),
-        label="deviation",
-        sort="bin",
-        height=6,
-    ),
     """Bins of σ
     How many detections with truth fell into each bin of σ over the shown time, and how large their
     errors were beside it. Healthy: ratios near 1; below about 50 detections one says
@@ -194,15 +184,16 @@ RELIABILITY = {
                 for stage in STAGES
             },
         },
-        height=6,
+        height=12,
         sort=[{"displayName": "bin", "desc": False}],
     ),
 }
 ERRORS = {
     """ENCE of $dimension, ten minutes
-    Of the bins' counters, as the recording rules add them up. Dashed: what independent Gaussian
-    errors of a calibrated detector would read; errors along tracks read more. Healthy: near its
-    floor. It follows a fault within minutes.""": graph(
+    Mean over bins of |RMV − RMSE| / RMV: 10 % is off by a tenth of σ. Of the bins' counters, as the
+    recording rules add them up. Dashed: what independent Gaussian errors of a calibrated detector
+    would read; errors along tracks read more. Healthy: near its floor. It follows a fault within
+    minutes.""": graph(
         {
             _PER_STAGE: of("instance:calibration_ence:10m", **_CHOSEN),
             f"floor, {_PER_STAGE}": of(
@@ -210,19 +201,6 @@ ERRORS = {
             ),
         },
         _SHARE,
-        span=12,
-        overrides=[*STAGED, *dashed("^floor")],
-    ),
-    """ENCE of $dimension since the start
-    Mean over bins of equal count of |RMV − RMSE| / RMV: 10 % is off by a tenth of σ. Dashed: what a
-    calibrated detector with as many, as correlated and as heavy-tailed errors reads. Healthy: near
-    its floor; never compare it with 0.""": graph(
-        {
-            _PER_STAGE: of("ence", **_CHOSEN),
-            f"floor, {_PER_STAGE}": of("ence_noise_floor", **_CHOSEN),
-        },
-        _SHARE,
-        span=12,
         overrides=[*STAGED, *dashed("^floor")],
     ),
     """QCE by level, ten minutes
@@ -240,12 +218,6 @@ ERRORS = {
         label="tau",
         points=dict.fromkeys((*STAGES, "calibrated"), "τ"),
     ),
-    """Coverage since the start
-    Share of errors within the χ² region of each level τ, over time. Healthy: each line at its τ.
-    Below: covariances are too small. docs/runbook.md#calibrationdriftpage""": graph(
-        {"τ {{tau}}, {{stage}}": of("coverage", **_BOTH_STAGES)},
-        Values("percentunit", least=0, most=1, decimals=0),
-    ),
 }
 COMPARED = {
     **{
@@ -262,13 +234,13 @@ COMPARED = {
     """NEES/K by dimension
     Mean NEES over K of each dimension alone, and of the joint block, since the start. One dimension
     far from 1: its variance is wrong; all near 1 and joint far from it: correlations are. Healthy:
-    0.5 … 2.""": categories(
+    0.5 … 2.""": bars(
         {
-            stage: f"max by (dimension) ({of('nees_ratio', slice='$slice', stage=stage)})"
-            for stage in STAGES
+            "{{dimension}}, {{stage}}": (
+                f"max by (stage, dimension) ({of('nees_ratio', **_BOTH_STAGES)})"
+            )
         },
         Values(steps=BAND, decimals=2, least=0),
-        label="dimension",
         span=12,
         height=9,
     ),
@@ -284,28 +256,6 @@ COMPARED = {
         span=12,
         height=9,
         overrides=[*STAGED, *dashed("^median")],
-    ),
-    """UCE of $dimension since the start
-    Uncertainty calibration error: mean over detections of |MSE − mean variance| of their bin, in
-    the squared unit of the stream. Healthy: small beside the variances themselves.""": graph(
-        {_PER_STAGE: of("uce", **_CHOSEN)}, Values(least=0), overrides=STAGED
-    ),
-    """QCE since the start, and of windows
-    Quantile calibration error of the joint block, mean over all τ: since the start, and over
-    windows of event time. Healthy: below 0.05.""": graph(
-        {
-            "start, {{stage}}": of("qce", **_JOINT),
-            "{{window}}, {{stage}}": of("window_qce", **_BOTH_STAGES),
-        },
-        _QCE,
-    ),
-    """Mean NEES, ten minutes
-    Of the joint block, from the bins' counters as the recording rules add them up; other than
-    NEES/K not divided by the number of dimensions. Healthy: that number. It is what
-    fleet:calibration_nees:10m says of all vehicles together.""": graph(
-        {_PER_STAGE: of("instance:calibration_nees:10m", **_BOTH_STAGES)},
-        Values(least=0, decimals=1),
-        overrides=STAGED,
     ),
 }
 _SCALE = (
@@ -335,24 +285,6 @@ DRIFTING = {
         {_PER_STAGE: _SCALE},
         Values(steps=DEVIATION_BAND, decimals=2, marks="dashed"),
         overrides=STAGED,
-    ),
-    """Labelled detections and what they are worth
-    All with truth, how many independent ones they count for (errors along a track resemble each
-    other), and those of windows. Healthy: all rise, windows until they are full. Only what they are
-    worth says how sure a number is.""": graph(
-        {
-            "labelled {{instance}}": of("matched_detections", slice="$slice"),
-            "worth, {{stage}}": of("effective_detections", **_BOTH_STAGES),
-            "of {{window}}": of("window_detections", slice="$slice"),
-        },
-        Values("locale", least=0, log=10),
-        overrides=STAGED,
-    ),
-    """Independent detections that one is worth
-    As the drift detectors count them. Small: errors persist along tracks, and evidence grows as
-    slowly. Healthy: steady.""": graph(
-        {PER_SIDECAR: of("drift_effective_sample_ratio", slice="$slice")},
-        Values(decimals=2, least=0, most=1),
     ),
     """Tracks of the reference
     From how many tracks it is known what is usual here, and where that comes from: learned on this
@@ -389,11 +321,12 @@ TRACKS = {
 # Empty where detectors send no class probabilities.
 CLASSES = {
     """Errors of class probabilities
-    Expected calibration error, that of the entropy, Brier score, and how far sorting by uncertainty
-    is from sorting by error (AUSE). Healthy: low and steady.""": graph(
+    Expected calibration error, that of the entropy, Brier score, how far sorting by uncertainty is
+    from sorting by error (AUSE), and mean negative log likelihood in nats. Healthy: low and steady;
+    a likelihood that rises is drift of the classes.""": graph(
         {
             f"{name}, {{{{slice}}}}": of(f"class_{name}", **_CLASSES)
-            for name in ("ece", "uce_entropy", "brier", "ause")
+            for name in ("ece", "uce_entropy", "brier", "ause", "nll")
         },
         Values(least=0, decimals=3),
     ),
@@ -407,9 +340,6 @@ CLASSES = {
         },
         Values("percentunit", least=0, most=1, decimals=1),
     ),
-    """Likelihood of the true class
-    Mean negative log likelihood, in nats. Healthy: low; rising steadily is drift of the
-    classes.""": graph({"{{slice}}": of("class_nll", **_CLASSES)}, Values(least=0, decimals=2)),
     """Detections with class and truth
     Behind these numbers. Healthy: above 100; below it they say little.""": graph(
         {"{{slice}} {{instance}}": of("classified_detections", **_CLASSES)},
@@ -425,7 +355,7 @@ SLICE = dashboard(
     row("Reliability of $dimension over the shown time", RELIABILITY, span=14),
     row("Errors of calibration", ERRORS),
     row("Raw against recalibrated", COMPARED),
-    row("Drift", DRIFTING),
+    row("Drift", DRIFTING, span=6),
     row("Tracks", TRACKS),
     row("With class probabilities", CLASSES, folded=True),
     variables=("slice", "stage", "dimension"),

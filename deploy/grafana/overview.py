@@ -11,13 +11,11 @@ from deploy.grafana.panels import (
     FIRING,
     GOOD,
     NONE_IS_GOOD,
-    PER_SIDECAR,
     SLICES,
     Values,
     above,
     bars,
     below,
-    compensated,
     dashboard,
     dashed,
     graph,
@@ -96,7 +94,8 @@ NOW = {
     """Slices compensated
     Slices in which a recalibrator more than doubles or halves a variance: what is forwarded looks
     healthy, the detector is not. Healthy: 0. docs/runbook.md#calibrationfaultcompensated""": stat(
-        {"slices": or_none(compensated(_FACTOR))}, Values(steps=above(1))
+        {"slices": or_none(f"count({_worst(f'{_FACTOR} < 0.5 or {_FACTOR} > 2')})")},
+        Values(steps=above(1)),
     ),
     """Detections with truth
     Of the last five minutes. Where it is low drift is found later, where it is 0 never. Healthy:
@@ -200,13 +199,6 @@ MEASURES = {
             ("recalibrated", "as forwarded", "goes on to the tracker."),
         )
     },
-    """ENCE over its floor, as forwarded
-    Of the worst dimension, since the start: expected normalised calibration error over what a
-    calibrated detector with as many, as correlated errors would read. Healthy: near 1. It looks
-    further back than NEES/K, and moves slowly. Never compare ENCE with 0.""": graph(
-        {"{{slice}}": _worst(_OVER_FLOOR)},
-        Values(steps=ABOVE_FLOOR, decimals=1, least=0, marks="dashed"),
-    ),
     """Strongest factor of the recalibrator
     By how much the active recalibrator changes a variance of the slice, up or down, in the
     dimension where that is most. 1 leaves it alone. Healthy: below 2. Above it a fault of the
@@ -214,6 +206,7 @@ MEASURES = {
     docs/runbook.md#calibrationfaultcompensated""": graph(
         {"{{slice}}": f"exp({_worst(f'abs(ln({_FACTOR}))')})"},
         Values(steps=above(2), decimals=2, least=1, marks="dashed", log=2),
+        span=24,
     ),
 }
 LABELS = {
@@ -248,28 +241,11 @@ LABELS = {
         {"{{slice}}": _worst(of("labelled_ratio"))},
         Values("percentunit", below(0.01, 0.05), least=0, most=1, decimals=1),
     ),
-    """What became of detections
-    All detections since the ledger began. Healthy: matched, or waiting for their truth; unmatched
-    had labels in their frame, but none of their own; unlabelled had none at all; dropped_… says
-    why. docs/runbook.md#calibrationmatchratiolow""": bars(
-        {"{{fate}}": f"sum by (fate) ({of('detection_fates')})"}, Values("locale", least=0)
-    ),
-    """Detections that wait for truth
-    In memory and on disk. Healthy: level, at the rate of detections times the delay of their
-    labels. It grows without end where no labels come; then the oldest are dropped.
-    docs/runbook.md#calibrationnolabels""": graph(
-        {PER_SIDECAR: f"sum by (instance) ({of('pending_detections')})"}, Values("locale", least=0)
-    ),
 }
 ALERTS = {
     """Alerts now
     Rules of deploy/prometheus that fire or are about to, of all that Grafana finds at its data
     sources. Healthy: none. Each has its paragraph in docs/runbook.md.""": panel("alertlist", {}),
-    """Alerts over time
-    How many fired at a time. Healthy: 0. docs/runbook.md says what each of them means, and when it
-    ends.""": graph(
-        {"firing": or_none(f"count({FIRING})")}, Values(steps=NONE_IS_GOOD, least=0, decimals=0)
-    ),
     """Drift alarms since the start
     Alarms that the sidecars raised, by what of (recalibrated: as forwarded), whether covariances
     were too small (over-) or too large (underconfident), and by which detector. Healthy: 0.
@@ -291,7 +267,7 @@ OVERVIEW = dashboard(
     row("", NOW, span=3),
     row("Slices", FOUND, span=12),
     row("Evidence and calibration over time", MEASURES, span=12),
-    row("Labels: without them nothing can be said", LABELS),
-    row("Alerts and alarms", ALERTS),
+    row("Labels: without them nothing can be said", LABELS, span=12),
+    row("Alerts and alarms", ALERTS, span=12),
     variables=("slices",),
 )

@@ -81,11 +81,6 @@ def or_none(expression: str) -> str:
     return f"{expression} or 0 * sum({of('recalibrator_pinned')})"
 
 
-def compensated(factor: str) -> str:
-    """Counts the slices in which a recalibrator more than doubles or halves a variance."""
-    return f"count(count by ({BY_SLICE}) ({factor} < 0.5 or {factor} > 2))"
-
-
 # --- How values and series look: what is healthy is told alike on all dashboards ---
 
 GOOD, WARNING, BAD, CALM = "green", "orange", "red", "text"
@@ -202,27 +197,11 @@ OPTIONS: Json = json.loads("""{
       "error": true, "firing": true, "noData": false, "normal": false, "pending": true
     }
   },
-  "barchart": {
-    "barWidth": 0.9, "fullHighlight": false, "groupWidth": 0.7, "orientation": "auto",
-    "showValue": "auto", "stacking": "none", "tooltip": {"mode": "multi", "sort": "desc"},
-    "xTickLabelMaxLength": 0, "xTickLabelRotation": 0
-  },
   "bargauge": {
     "displayMode": "gradient", "maxVizHeight": 300, "minVizHeight": 12, "minVizWidth": 8,
     "namePlacement": "left", "orientation": "horizontal", "showUnfilled": true, "sizing": "auto",
     "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
     "valueMode": "color"
-  },
-  "heatmap": {
-    "calculate": false, "cellGap": 1, "cellValues": {"unit": "none", "decimals": 0},
-    "color": {
-      "mode": "scheme", "scheme": "Blues", "fill": "blue", "scale": "exponential",
-      "exponent": 0.5, "steps": 64, "reverse": false
-    },
-    "exemplars": {"color": "rgba(255,0,255,0.7)"}, "filterValues": {"le": 1e-9},
-    "legend": {"show": true}, "rowsFrame": {"layout": "auto"}, "showValue": "never",
-    "tooltip": {"mode": "single", "yHistogram": true, "showColorScale": false},
-    "yAxis": {"axisPlacement": "left", "unit": "s", "reverse": false}
   },
   "stat": {
     "colorMode": "value", "graphMode": "area", "justifyMode": "auto", "orientation": "auto",
@@ -239,8 +218,7 @@ OPTIONS: Json = json.loads("""{
   "xychart": {"mapping": "manual", "tooltip": {"mode": "single", "sort": "none"}}
 }""")
 _BY_THRESHOLD = {"bargauge", "stat", "state-timeline", "table"}
-_TABLES = {"barchart", "table", "xychart"}  # ask for the last moment alone
-_LINEAR = {"scaleDistribution": {"type": "linear"}}
+_TABLES = {"table", "xychart"}  # ask for the last moment alone
 
 
 def identity(title: str) -> int:
@@ -274,7 +252,7 @@ def panel(
             "expr": expression,
             "legendFormat": legend,
             "editorMode": "code",
-            "format": "table" if once else "heatmap" if kind == "heatmap" else "time_series",
+            "format": "table" if once else "time_series",
             "instant": once,
             "range": not once,
         }
@@ -300,11 +278,10 @@ def panel(
     }
 
 
-def _legend(place: str = "bottom", *calculations: str, shown: bool = True) -> Json:
-    headings = {"lastNotNull": "Last *", "max": "Max"}
-    sorting = {"sortBy": headings[calculations[0]], "sortDesc": True} if calculations else {}
+def _legend(*calculations: str, shown: bool = True) -> Json:
+    sorting = {"sortBy": "Last *", "sortDesc": True} if calculations else {}
     mode = "table" if calculations else "list"
-    kept = {"showLegend": shown, "displayMode": mode, "placement": place}
+    kept = {"showLegend": shown, "displayMode": mode, "placement": "bottom"}
     return {"legend": {**kept, "calcs": list(calculations), **sorting}}
 
 
@@ -321,23 +298,12 @@ states = partial(
     options=_legend(),
     custom={"fillOpacity": 80, "lineWidth": 0},
 )
-# The buckets of a histogram over time.
-heatmap = partial(panel, "heatmap", custom=_LINEAR)
 
 
-def graph(
-    queries: Queries,
-    values: Values,
-    *,
-    events: bool = False,
-    calculations: Sequence[str] = ("lastNotNull",),
-    place: str = "bottom",
-    **layout: Any,
-) -> Json:
+def graph(queries: Queries, values: Values, *, events: bool = False, **layout: Any) -> Json:
     """Draws lines over time.
 
     events  bars of what happened, in place of lines
-    place   of the legend: bottom, or right where there are many series
     layout  as of `panel`: span, height, overrides
     """
     custom = {
@@ -351,12 +317,12 @@ def graph(
         "thresholdsStyle": {"mode": values.marks},
         **_scale(values.log),
     }
-    options = _legend(place, *calculations)
+    options = _legend("lastNotNull", "max")
     return panel("timeseries", queries, values, options=options, custom=custom, **layout)
 
 
 def _scale(log: int) -> Json:
-    return {"scaleDistribution": {"type": "log", "log": log}} if log else _LINEAR
+    return {"scaleDistribution": {"type": "log", "log": log} if log else {"type": "linear"}}
 
 
 def _joined(
@@ -442,22 +408,6 @@ def plane(
         custom={**look, **_scale(values.log), "show": "points+lines"},
         overrides=[override("byRegexp", "/^calibrated$/", line), *STAGED],
         transformations=_joined([label], queries, sort=label),
-        **layout,
-    )
-
-
-def categories(
-    queries: Queries, values: Values, *, label: str, sort: str = "", **layout: Any
-) -> Json:
-    """Draws a group of bars for each value of a label, in the order of another; a bar a query."""
-    return panel(
-        "barchart",
-        queries,
-        values,
-        options={**_legend(), "xField": label},
-        custom={"fillOpacity": 80, "lineWidth": 0, "thresholdsStyle": {"mode": "dashed"}},
-        overrides=STAGED,
-        transformations=_joined([label], queries, sort, [sort] if sort else []),
         **layout,
     )
 

@@ -1,7 +1,7 @@
 """Finds which metrics an expression or a text names, and which there are; no tests."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import promql_parser as promql
 
@@ -41,18 +41,6 @@ def families(exposition: str) -> dict[str, set[str]]:
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", exposition, flags=re.MULTILINE):
         parts = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found[name] = {f"{name}{part}" for part in parts}
-    return found
-
-
-def behind(names: Iterable[str], recorded: Mapping[str, str]) -> set[str]:
-    """Adds to metrics those that the recorded ones among them are made of, by their expressions."""
-    found: set[str] = set()
-    waiting = set(names)
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        if name in recorded:
-            waiting |= metrics(recorded[name]) - found
     return found
 
 

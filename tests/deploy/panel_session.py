@@ -23,7 +23,7 @@ from tests.deploy.panel_answers import (
     questions,
     rules,
 )
-from tests.deploy.panel_names import behind, families, metrics
+from tests.deploy.panel_names import families, metrics
 from tests.deploy.panel_traffic import Watched
 from tests.deploy.scraping import ALERT_FILES, RECORDING, ROOT
 
@@ -78,26 +78,6 @@ class Session:
     def exposed(self) -> dict[str, set[str]]:
         """Lists series by family, of both sidecars."""
         return families(self.demo.exposition) | families(self.options.exposition)
-
-    def in_no_panel(self) -> set[str]:
-        """Finds families that no panel shows, neither as they are nor as recorded."""
-        recorded = {rule.name: rule.expression for rule in self.rules if not rule.alert}
-        named = set().union(*(metrics(answer.expression) for answer in self.panels))
-        shown = behind(named, recorded)
-        return {family for family, series in self.exposed().items() if not series & shown}
-
-    def counts(self) -> dict[str, int]:
-        """Gives the account of it all."""
-        answers = (*self.panels, *self.annotations, *self.alerts)
-        return {
-            "panels": sum(len(panels(board)) for board in self.boards),
-            "expressions of panels": len(self.panels),
-            "rules": len(self.rules),
-            "answered with an error": sum(bool(answer.error) for answer in answers),
-            "panel expressions without data": sum(answer.is_empty for answer in self.panels),
-            "named that do not exist": len(self.mistakes()),
-            "metrics in no panel": len(self.in_no_panel()),
-        }
 
 
 def session(demo: Watched, options: Watched, faulty: str = Plan().faulty) -> Session:
@@ -179,7 +159,6 @@ def fieldless(boards: Sequence[Json], answers: Sequence[Answer]) -> list[str]:
                 how = one["options"]
                 named = {*how.get("indexByName", ()), *how.get("excludeByName", ())}
                 named |= {each["field"] for each in how.get("sort", ())}
-                named |= set(how.values()) if one["id"] == "groupingToMatrix" else set()
                 missing = sorted(named - there)
                 found += [f"{': '.join(place)}: there is no field {name}" for name in missing]
     return found

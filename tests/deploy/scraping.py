@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.components import program
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ SERVICE = FOLDER / "service_alert_rules.yml"
 ALERT_FILES = (RECALIBRATORS, DRIFT, SERVICE)
 # All that a sidecar exports, but for its process.
 EXPOSITION = ROOT / "tests" / "golden" / "metrics.txt"
+RUNBOOK_BASE = "https://wiki.example.com/runbook"
 PATIENCE = 30  # s; far above what anything here takes
 
 
@@ -125,10 +128,15 @@ class Prometheus(Answering):
             for name, port in targets.items()
         ]
         told = [{"static_configs": [{"targets": list(alertmanagers)}]}] if alertmanagers else []
+        example = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
         settings = {
-            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+            "global": {
+                "scrape_interval": "500ms",
+                "evaluation_interval": "500ms",
+                "external_labels": {"runbook_base": RUNBOOK_BASE},
+            },
             "rule_files": [path.name for path in rules],
-            "alerting": {"alertmanagers": told},
+            "alerting": example["alerting"] | {"alertmanagers": told},
             "scrape_configs": [{"job_name": "calibration_monitor", "static_configs": scraped}],
         }
         # JSON is YAML.

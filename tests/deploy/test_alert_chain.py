@@ -17,7 +17,15 @@ from monitor.frames.space import plain_space
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 from tests.components import program
-from tests.deploy.scraping import ALERT_FILES, FOLDER, PATIENCE, Prometheus, Started, until
+from tests.deploy.scraping import (
+    ALERT_FILES,
+    FOLDER,
+    PATIENCE,
+    RUNBOOK_BASE,
+    Prometheus,
+    Started,
+    until,
+)
 from tests.served import Conversation, Sidecar, process_bytes
 
 pytestmark = pytest.mark.components
@@ -116,3 +124,4 @@ def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowled
     assert scale is not None
     assert float(scale[1]) == pytest.approx(5**0.5, rel=0.2)
     assert "calibration-monitor alarms list" in words["runbook"]
+    assert words["runbook_url"] == f"{RUNBOOK_BASE}#calibrationdriftpage"

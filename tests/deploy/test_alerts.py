@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from monitor.drift.alarms import DriftState
-from tests.deploy.scraping import DRIFT, RECALIBRATORS, SERVICE, promtool
+from tests.deploy.scraping import DRIFT, RECALIBRATORS, RUNBOOK_BASE, SERVICE, promtool
 
 pytestmark = pytest.mark.components
 
@@ -72,6 +72,12 @@ def holds(folder: Path, rules: str, tests: Sequence[dict[str, object]]) -> bool:
 
 # ---- recalibrators
 
+COMPENSATED = "CalibrationFaultCompensated warning slice=car"
+
+
+def factor(values: str, **labels: str) -> dict[str, str]:
+    return series("recalibration_factor", values, **{"slice": "car", "dimension": "x", **labels})
+
 
 def of_recalibrators() -> Iterator[Case]:
     waiting = "CalibrationCandidateWaits info slice=car state=proven direction=better"
@@ -95,16 +101,18 @@ def of_recalibrators() -> Iterator[Case]:
         fits = series("recalibrator_fits_total", failed, outcome="failed")
         fitted = series("recalibrator_fits_total", "0+1x200", outcome="candidate")
         yield Case(f"tries that fail, {name}", [fits, fitted], at)
-    for factor in ("0.4", "2.5"):
+    for found in ("0.4", "2.5"):
         samples = [
-            series("recalibration_factor", f"1x9 {factor}x30 1x20", slice="car", dimension="x"),
-            series("recalibration_factor", "0.5x60", slice="car", dimension="y"),
-            series("recalibration_factor", "2x60", slice="bus", dimension="x"),
-            series("recalibration_factor", "1x20 9x8 1x40", slice="bus", dimension="y"),
+            factor(f"1x9 {found}x30 1x20"),
+            factor("0.5x60", dimension="y"),
+            factor("2x60", slice="bus"),
+            factor("1x20 9x8 1x40", slice="bus", dimension="y"),
         ]
-        of_x = ["CalibrationFaultCompensated warning slice=car dimension=x"]
-        at = {"15m": [], "25m": of_x, "50m": []}
-        yield Case(f"a fault that {factor} compensates for ten minutes is told", samples, at)
+        at = {"15m": [], "25m": [COMPENSATED], "50m": []}
+        yield Case(f"a fault that {found} compensates for ten minutes is told", samples, at)
+    several = [factor("1x9 0.4x30 1x20"), factor("1x19 3x40 1x9", dimension="y")]
+    at = {"15m": [], "25m": [COMPENSATED], "45m": [COMPENSATED], "65m": []}
+    yield Case("a slice has one alert, however many of its dimensions are outside", several, at)
 
 
 # ---- drift
@@ -341,9 +349,6 @@ def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unk
     errors = "{}: errors are {} times what was predicted. "
     first = {TICKET: errors.format("recalibrated", "2.20")}
     later = {TICKET: errors.format("raw", "0.50") + first[TICKET]}
-    # The label severity is the only other word that is left.
-    others = r"^ {10}(?!severity:|scale:)\w+: .*\n(?: {12}.*\n)*"
-    rules = re.sub(others, "", DRIFT.read_text("utf-8"), flags=re.MULTILINE)
     tests: list[dict[str, object]] = []
     ticket = state(f"{ALARM}x9", "ticket")
     for found, at in (
@@ -352,12 +357,58 @@ def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unk
         (of_quoted, {"0m": {PAGE.replace("car", 'a"b"\\c'): page[PAGE]}}),
         (unknown, {"0m": {"CalibrationDriftPage page slice=bus": ""}}),
     ):
-        told = []
-        for time, texts in at.items():
-            for alert, text in texts.items():
-                labels = labels_of(alert)
-                name = labels.pop("alertname")
-                one = {"exp_labels": labels, "exp_annotations": {"scale": text}}
-                told.append({"eval_time": time, "alertname": name, "exp_alerts": [one]})
+        told = [
+            words(time, alert, scale=text)
+            for time, texts in at.items()
+            for alert, text in texts.items()
+        ]
         tests.append({"interval": "1m", "input_series": found, "alert_rule_test": told})
-    assert holds(tmp_path, rules, tests)
+    assert holds(tmp_path, saying("scale", DRIFT), tests)
+
+
+def test_a_compensated_slice_names_its_dimensions_and_the_factor_of_each(tmp_path):
+    found = [
+        factor("2.5x30"),
+        factor("1.5x30", dimension="y"),
+        factor("0.25x30", dimension="yaw"),
+        factor("9x30", dimension="z", slice="bus"),
+        factor("8x30", instance="truck"),
+    ]
+    text = "variances of {} are forwarded {} times as large as they come. "
+    expected = words("15m", COMPENSATED, factors=text.format("x", 2.5) + text.format("yaw", 0.25))
+    for alert, said in (
+        (COMPENSATED.replace("car", "bus"), text.format("z", 9)),
+        (f"{COMPENSATED} instance=truck", text.format("x", 8)),
+    ):
+        expected["exp_alerts"] += words("15m", alert, factors=said)["exp_alerts"]
+    test: dict[str, object] = {"interval": "1m", "input_series": found}
+    test["alert_rule_test"] = [expected]
+    assert holds(tmp_path, saying("factors", RECALIBRATORS), [test])
+
+
+@pytest.mark.parametrize("base", ["", RUNBOOK_BASE])
+def test_an_alert_links_to_its_section_once_it_is_known_where_the_runbook_is(tmp_path, base):
+    test: dict[str, object] = {
+        "interval": "1m",
+        "external_labels": {"runbook_base": base} if base else {},
+        "input_series": [state(f"{ALARM}x9")],
+        "alert_rule_test": [
+            words("5m", PAGE, runbook_url=base and f"{base}#calibrationdriftpage"),
+        ],
+    }
+    assert holds(tmp_path, saying("runbook_url", DRIFT), [test])
+
+
+def saying(annotation: str, rules: Path) -> str:
+    """Leaves one annotation, beside the label severity, in the text of a file of rules."""
+    others = rf"^ {{10}}(?!severity:|{annotation}:)\w+: .*\n(?: {{12}}.*\n)*"
+    text = re.sub(others, "", rules.read_text("utf-8"), flags=re.MULTILINE)
+    return re.sub(r"^ {8}annotations:\n(?! {10})", "", text, flags=re.MULTILINE)
+
+
+def words(time: str, alert: str, **annotations: str) -> dict[str, Any]:
+    """Expects one alert at a time, with these annotations."""
+    labels = labels_of(alert)
+    name = labels.pop("alertname")
+    one = {"exp_labels": labels, "exp_annotations": annotations}
+    return {"eval_time": time, "alertname": name, "exp_alerts": [one]}

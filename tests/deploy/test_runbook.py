@@ -54,6 +54,14 @@ def test_every_alert_has_its_paragraph_in_the_runbook_and_every_paragraph_its_al
         assert re.findall(r"^\*\*(.+?)\*\*", text, flags=re.MULTILINE) == said, name
 
 
+def test_every_alert_links_to_its_paragraph_wherever_the_runbook_is():
+    base = r"\{\{ with \$externalLabels\.runbook_base \}\}\{\{ \. \}\}#(\w+)\{\{ end \}\}"
+    anchors = re.findall(rf'^ +runbook_url: "{base}"$', RULES, flags=re.MULTILINE)
+    assert anchors == [name.lower() for name in ALERTS]
+    assert re.findall(r"docs/runbook\.md#(\w+)\n", RULES) == anchors
+    assert set(anchors) == {heading.lower() for heading in PARAGRAPHS}
+
+
 def test_every_metric_of_the_rules_is_exported_with_these_labels(samples):
     exported_names = {name for name, _ in samples}
     named = set(re.findall(r"\b(calibration_[a-z0-9_]+)\b", RULES))

@@ -3,8 +3,6 @@
 
 import type * as grafana from '@grafana/schema';
 import type * as bargauge from '@grafana/schema/dist/esm/raw/composable/bargauge/panelcfg/x/BarGaugePanelCfg_types.gen';
-import type * as barchart from '@grafana/schema/dist/esm/raw/composable/barchart/panelcfg/x/BarChartPanelCfg_types.gen';
-import type * as heatmap from '@grafana/schema/dist/esm/raw/composable/heatmap/panelcfg/x/HeatmapPanelCfg_types.gen';
 import type * as stat from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
 import type * as statetimeline from '@grafana/schema/dist/esm/raw/composable/statetimeline/panelcfg/x/StateTimelinePanelCfg_types.gen';
 import type * as timeseries from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
@@ -31,7 +29,7 @@ interface Query {
   expr: string;
   legendFormat: string;
   editorMode: 'code';
-  format: 'time_series' | 'table' | 'heatmap';
+  format: 'time_series' | 'table';
   instant: boolean;
   range: boolean;
 }
@@ -67,9 +65,7 @@ interface AlertList {
 }
 
 type Shown = Plain<
-  | Kind<'barchart', barchart.Options, barchart.FieldConfig>
   | Kind<'bargauge', bargauge.Options>
-  | Kind<'heatmap', heatmap.Options, heatmap.FieldConfig>
   | Kind<'stat', stat.Options>
   | Kind<'state-timeline', statetimeline.Options, statetimeline.FieldConfig>
   | Kind<'table', grafana.TableOptions, grafana.TableFieldOptions>
