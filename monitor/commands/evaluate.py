@@ -431,6 +431,7 @@ def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict
         variance,
         None if tracks is None else tracks[rows],
         group,
+        None if recording.between is None else recording.between[rows, 0],
     )
 
 

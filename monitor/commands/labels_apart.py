@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import ValidationError
 
-from monitor.commands.options import add_value, allow, checked, names_of, working
+from monitor.commands.options import add_value, allow, checked, names_of, seconds, working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits, Reason
@@ -28,12 +28,27 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
+from monitor.statistics.verdicts import MATTERS
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
+from monitor.store.recordings import (
+    NO_TRACK,
+    OBJECT,
+    Recording,
+    read_columns,
+    seconds_of,
+    stamps_of,
+    tracks_of,
+)
 from monitor.store.tables import Columns, RecordingError, coded
 
-_SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
+_SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
+
+# s; between a label and the frame that it is of, where none is interpolated.
+_SAME_TIME = 1e-3
+
+# Labelled truths of a class below which interpolated ones are not compared with them.
+_FEWEST_TO_COMPARE = 30
 
 # Share of matches near the gate above which the gate is likely to cut off errors.
 _MANY_NEAR = 0.05
@@ -61,6 +76,11 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     text = "how the distance to a label is measured (default centre)"
     kinds = tuple(DistanceKind)
     group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
+    text = (
+        "most seconds between two labels that are interpolated; 0: only labels of a frame's own "
+        "time count (default 1, but for classes where it would change the verdict)"
+    )
+    add_value(group, "--label-gap", "S", text, seconds)
     text = "class names of the labels for those of the detections, such as person=Pedestrian"
     add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
     text = "as --format, for the labels"
@@ -111,7 +131,7 @@ def with_labels(
         tell(f"{path}: not used: {unused}")
     recording = _of_labels(recording, columns, options.dimensions, tell)
     config = _matching(options, recording)
-    labels = _table(recording, columns)
+    labels = _table(recording, columns, options.label_map or {}, tell)
     matcher = _Matcher(recording, labels, config)
     near = matcher.near()
     _check_shared(matcher, columns, near)
@@ -119,13 +139,16 @@ def with_labels(
         tell(f"{path}: {words}")
     truth = np.full_like(recording.mean, np.nan)
     track = np.full(recording.mean.shape[0], NO_TRACK)
+    between = np.full((track.size, 2), -1)
     counts = dict.fromkeys(("labels", *_OUTCOMES, "near_gate"), 0)
     empty = 0
     with working("matching labels", matcher.frames) as done:
-        for rows, record in matcher.records():
+        for rows, found, record in matcher.records():
             done(1)
             matched = rows[record.rows]
             truth[matched] = record.truth
+            if record.samples is not None:
+                between[matched] = found[record.samples]
             if record.objects is not None:
                 known = record.objects.known
                 track[matched[known]] = record.objects.id[known].astype(np.int64)
@@ -149,6 +172,9 @@ def with_labels(
         counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
     )
     counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
+    counts["rows"] = columns.count
+    interpolated = between[:, 0] != between[:, 1]
+    counts["interpolated"] = int(np.count_nonzero(interpolated))
     tell(f"{path}: {_told(counts, empty, config, by_time)}")
     if not counts["matched"]:
         raise RecordingError(
@@ -156,14 +182,57 @@ def with_labels(
             "coordinates of both files agree, or widen --gate."
         )
     tracks = track if bool((track != NO_TRACK).any()) else None
-    return replace(recording, truth=truth, track=tracks, matched=counts)
+    recording = replace(recording, truth=truth, track=tracks, between=between)
+    left_out = np.zeros(track.size, bool)
+    for index, words in _differing(recording, interpolated):
+        if options.label_gap is None:
+            left_out |= interpolated & (recording.class_index == index)
+            words += "; they are left out (--label-gap 1 takes them in)"
+        tell(f"{path}: {words}")
+    counts["interpolated_left_out"] = int(np.count_nonzero(left_out))
+    return replace(recording, truth=np.where(left_out[:, None], np.nan, truth), matched=counts)
+
+
+def _differing(recording: Recording, interpolated: BoolArray) -> Iterator[tuple[int, str]]:
+    """Yields classes whose verdict interpolated truths (N,) would change, by number, and the words.
+
+    Interpolation cuts the curves of an object's path, and what it cuts off looks like an error.
+    """
+    variance = np.diagonal(recording.covariance, axis1=1, axis2=2)
+    error = recording.space.error(recording.truth, recording.mean)
+    squares = np.full(error.shape, np.nan)
+    np.divide(error * error, variance, out=squares, where=variance > 0)
+    usable = np.isfinite(squares).all(axis=1)
+    for i, name in enumerate(recording.classes):
+        rows = usable & (recording.class_index == i)
+        own, between = squares[rows & ~interpolated], squares[rows & interpolated]
+        if min(len(own), len(between)) < _FEWEST_TO_COMPARE:
+            continue
+        factors = zip(
+            recording.space.names,
+            np.sqrt(own.mean(axis=0)).tolist(),
+            np.sqrt(between.mean(axis=0)).tolist(),
+            strict=True,
+        )
+        apart = [
+            f"{dimension}: {at:.2f} times σ at a label, {off:.2f} between two"
+            for dimension, at, off in factors
+            if not at / MATTERS <= off <= at * MATTERS
+        ]
+        if apart:
+            yield (
+                i,
+                f"{name}: errors against the {len(between):,} interpolated truths are not those "
+                f"against the {len(own):,} labelled ones ({', '.join(apart)}), as where objects "
+                "curve between labels",
+            )
 
 
 def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool) -> str:
     """Says how many labels had which outcome, each in one count, and what that may mean.
 
     empty    missed labels in frames without detections
-    by_time  whether labels are found by their time, once for each frame near it
+    by_time  whether labels are found by their time, in each frame near it
     """
     why = {
         "missed": "no detection within the gate"
@@ -176,19 +245,29 @@ def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time
         "of_other_sequences": "the detections do not have them",
         "without_frame": f"none within {config.max_gap_seconds:g} s",
     }
+    labelled = counts["matched"] - counts["interpolated"]
     parts = [f"{counts['matched']:,} of {counts['labels']:,} labels matched"]
+    if by_time:
+        parts = [
+            f"{counts['rows']:,} labels are {counts['labels']:,} objects in frames near their "
+            f"time: {counts['matched']:,} matched ({labelled:,} truths labelled, "
+            f"{counts['interpolated']:,} interpolated between two labels)"
+        ]
     for name, reason in why.items():
         if counts[name]:
             parts.append(f"{counts[name]:,} {name.replace('_', ' ')} ({reason})")
         elif name in ("missed", "ignored", "refused"):
             parts.append(f"0 {name}")
-    if by_time:
-        parts.append("a label counts once for each frame near its time")
     words = (
         f"{', '.join(parts)}; {counts['near_gate']:,} matches near the gate (beyond "
         f"{100 * config.near_gate:g} % of it); {counts['detections_without_label']:,} detections "
         "without a label"
     )
+    if labelled < _FEWEST_TO_COMPARE <= counts["interpolated"]:
+        words += (
+            f". Only {labelled:,} truths are labelled, too few to see whether the interpolated "
+            "ones agree: see whether a smaller --label-gap changes the verdict"
+        )
     if counts["missed"] > counts["matched"]:
         words += (
             ". More labels are missed than matched: do frames, coordinates and units of both files "
@@ -385,6 +464,10 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
             given["box"] = ("left", "top", "right", "bottom")
         if options.distance in (DistanceKind.BEV_IOU, DistanceKind.IMAGE_IOU):
             given["gate"] = 0.5
+    if options.label_gap is not None:
+        given["max_gap_seconds"] = max(options.label_gap, 1e-9)
+        if options.label_gap == 0:
+            given["max_offset_seconds"] = _SAME_TIME
     gates: dict[str, float] = options.gate or {}
     if not gates and options.distance is None and not {"x", "y"} & set(lengths):
         raise ValueError(
@@ -408,7 +491,12 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
     return config
 
 
-def _table(recording: Recording, columns: Columns) -> LabelTable:
+def _table(
+    recording: Recording,
+    columns: Columns,
+    names_here: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> LabelTable:
     """Reads labels for the sequences and dimensions of a recording. Raises RecordingError."""
     m, rows = columns.count, np.arange(columns.count)
     sequence = np.zeros(m, np.int64)
@@ -426,7 +514,9 @@ def _table(recording: Recording, columns: Columns) -> LabelTable:
     by_frame = "frame" in columns.names and recording.frame is not None
     time_ns = None
     if not by_frame:
-        time_ns = _times(recording, columns, rows)
+        time_ns, converted = _times(recording, columns, rows, names_here)
+        if converted:
+            tell(f"{columns.path}: {converted}")
     classes, class_index = coded(columns, "class", OBJECT)
     id = tracks_of(columns, rows)
     names = recording.space.names
@@ -442,12 +532,19 @@ def _table(recording: Recording, columns: Columns) -> LabelTable:
     )
 
 
-def _times(recording: Recording, columns: Columns, rows: IntArray) -> IntArray:
-    """(m,) ns on the clock of the detections. Raises RecordingError without a common clock."""
-    if recording.stamp_ns is not None and "stamp_ns" in columns.names:
-        return columns.integers("stamp_ns", rows)
-    if recording.time_s is not None and recording.stamp_ns is None and "t" in columns.names:
-        return np.rint(columns.floats("t", rows) * 1e9).astype(np.int64)
+def _times(
+    recording: Recording, columns: Columns, rows: IntArray, names_here: Mapping[str, str]
+) -> tuple[IntArray, str]:
+    """(m,) ns on the clock of the detections, and what they were converted from.
+
+    Raises RecordingError without a common clock.
+    """
+    stamps, converted = stamps_of(columns, rows, names_here)
+    if recording.stamp_ns is not None and stamps is not None:
+        return stamps, converted
+    seconds, converted = seconds_of(columns, rows, names_here)
+    if recording.time_s is not None and recording.stamp_ns is None and seconds is not None:
+        return np.rint(seconds * 1e9).astype(np.int64), converted
     wanted = ["frame"] if recording.frame is not None else []
     wanted += ["t"] if recording.time_s is not None and recording.stamp_ns is None else []
     offer = _offer(columns, *wanted) or "--label-map"
@@ -486,7 +583,8 @@ class _Matcher:
         if stamps is None:
             assert recording.time_s is not None
             stamps = np.rint(recording.time_s * 1e9).astype(np.int64)
-        return stamps, labels.time_ns, round(self.config.max_gap_seconds * 1e9)
+        reach = max(self.config.max_gap_seconds, self.config.max_offset_seconds)
+        return stamps, labels.time_ns, round(reach * 1e9)
 
     def near(self) -> BoolArray:
         """(m,) labels of the frame of a detection, or within the gap of its time."""
@@ -499,8 +597,8 @@ class _Matcher:
             near[rows] = np.searchsorted(keys, low) < np.searchsorted(keys, high, "right")
         return near
 
-    def records(self) -> Iterator[tuple[IntArray, LabelRecord]]:
-        """Yields, frame by frame, the rows of its detections and what labels told of them."""
+    def records(self) -> Iterator[tuple[IntArray, IntArray, LabelRecord]]:
+        """Yields, frame by frame, the rows of its detections and labels, and what these told."""
         recording, labels = self.recording, self.labels
         estimates = self._estimates()
         # Where either file names no classes, labels match detections of any.
@@ -529,7 +627,7 @@ class _Matcher:
                     unusable=np.zeros(0, np.uint64),
                 )
                 told = self._message(name, found)
-                yield rows, match(told, frame, np.ones(n, bool), self.config, limits)
+                yield rows, found, match(told, frame, np.ones(n, bool), self.config, limits)
 
     def _estimates(self) -> Estimates:
         """The Gaussians, with a covariance for those that have no usable one: these are matched,

@@ -104,7 +104,7 @@ def _share(text: str) -> float:
 
 _SELECTION = (
     *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
-    *("labels", "gate", "distance", "class_map", "label_format", "label_map"),
+    *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
 )
 
 
@@ -168,7 +168,7 @@ def read_selected(
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions)
     name = IN_MEMORY if isinstance(path, Mapping) else path
-    for words in filter(None, (not_used(recording), _degrees(recording))):
+    for words in filter(None, (recording.converted, not_used(recording), _degrees(recording))):
         tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:

@@ -35,7 +35,10 @@ _OTHERS: Mapping[str, frozenset[str]] = {
         {"sequence", "scene", "drive", "log", "video", "camera", "sensor", "stream", "run", "clip"}
     ),
     "frame": frozenset({"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}),
-    "t": frozenset({"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}),
+    "t": frozenset(
+        {"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}
+        | {"t_ms", "time_ms", "timestamp_ms", "t_us", "time_us", "timestamp_us"}
+    ),
     "stamp_ns": frozenset({"timestamp_ns", "time_ns", "stamp", "nsec"}),
     "gt_id": frozenset(
         {"track_id", "object_id", "object", "instance_id", "instance", "id", "gt_track_id"}
