@@ -85,7 +85,7 @@ from monitor.store.recordings import OBJECT, Recording
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'nees_over_k > 2'
+  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'sigma_factor > 1.41'
   calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
   calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
   calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
@@ -113,16 +113,24 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
+# Measures that say how much there is to judge, and those of all dimensions together that are no
+# measure of one dimension by the same name: these grow with the number of dimensions.
+_AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
+_OF_ONE_DIMENSION = ("nees_mean", "nll")
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A bound on a measure, as `--fail-if` takes it."""
+    """A bound on a measure, as `--fail-if` takes it; without a comparison a finding."""
 
     measure: str
-    comparison: str
-    bound: float
+    comparison: str = ""
+    bound: float = math.nan
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.comparison} {self.bound:g}"
+        return (
+            f"{self.measure} {self.comparison} {self.bound:g}" if self.comparison else self.measure
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +163,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--by", "COLUMN", text)
     add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
     text = (
-        "end with exit code 3 if a measure is so in any group, such as 'nees_over_k > 2'; may be "
-        "repeated"
+        "end with exit code 3 if a measure or finding is so in any group, such as 'sigma_factor > "
+        "1.41' or overconfident; groups with too little data are not judged; may be repeated"
     )
-    parser.add_argument("--fail-if", metavar="M>N", type=_condition, action="append", help=text)
+    parser.add_argument(
+        "--fail-if", metavar="M>N|FINDING", type=_condition, action="append", help=text
+    )
     add_most_refused(parser)
     parser.add_argument(
         "--engine",
@@ -227,9 +237,10 @@ def run(options: argparse.Namespace) -> int:
         of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
-    failures = list(_failures(options, gaussians, classes))
+    failures = list(_failures(options, gaussians, classes, of_classes))
     if options.json:
-        print(json.dumps(document(gaussians, classes, model, of_classes)))
+        failed = {"failed": failures} if options.fail_if or failures else {}
+        print(json.dumps(document(gaussians, classes, model, of_classes) | failed))
     else:
         print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
     for line in failures:
@@ -238,10 +249,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _failures(
-    options: argparse.Namespace, gaussians: Measured | None, classes: ClassEvaluation | None
+    options: argparse.Namespace,
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
 ) -> Iterator[str]:
     """Yields which conditions hold, and whether too many rows were refused.
 
+    What too little data is known of is not judged; where nothing else is there, that is a failure.
     Raises ValueError for a measure that there is not.
     """
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
@@ -250,46 +265,77 @@ def _failures(
             f"than --most-refused {options.most_refused:g}"
         )
     for condition in options.fail_if or ():
-        values = list(_values(condition.measure, gaussians, classes))
+        values = list(_values(condition, gaussians, classes, of_classes))
         if not values:
             raise ValueError(
                 f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
                 "those that --json prints for joint, a dimension, a verdict or classification, "
-                "such as nees_over_k, ence, qce, sigma_factor or ece."
+                "such as sigma_factor, nees_over_k, ence, qce or ece."
             )
-        holds = _COMPARISONS[condition.comparison]
-        for where, value in values:
-            if value is None:
+        judged = [(where, value) for where, value, known in values if known]
+        if not judged:
+            yield f"{values[0][0]}: too little data, so --fail-if '{condition}' judges nothing"
+        for where, value in judged:
+            if not condition.comparison:
+                if value == condition.measure:
+                    yield f"{where}: {value}, and --fail-if says {condition}"
+            elif value is None:
                 yield f"{where}: {condition.measure} is not defined, and --fail-if asks for it"
             elif isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"--fail-if '{condition}': {condition.measure} is no number.")
-            elif holds(value, condition.bound):
+            elif _COMPARISONS[condition.comparison](value, condition.bound):
                 yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
 
 
 def _values(
-    measure: str, gaussians: Measured | None, classes: ClassEvaluation | None
-) -> Iterator[tuple[str, Any]]:
-    """Finds a measure wherever it is: by group jointly and by dimension, and of classes."""
-    if gaussians is not None:
-        for group, evaluation in gaussians.groups.items():
-            found: dict[str, Any] = as_json(evaluation)
-            blocks = {"joint": found["joint"], **found["dimensions"]}
-            for name, block in blocks.items():
-                if measure in block:
-                    yield ", ".join(filter(None, (group, name))), block[measure]
-        for verdict in gaussians.verdicts:
-            told = verdict.as_json()
-            if measure in told:
-                yield ", ".join(filter(None, (verdict.group, verdict.dimension))), told[measure]
+    condition: Condition,
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
+) -> Iterator[tuple[str, Any, bool]]:
+    """Finds a measure, or the findings, wherever they are: by group jointly and by dimension, and
+    of classes. Yields also whether there are data enough to judge it.
+    """
+    measure, of_finding = condition.measure, not condition.comparison
+    sure = measure in (*_AMOUNTS, Finding.UNKNOWN)
+    verdicts = () if gaussians is None else gaussians.verdicts
+    for verdict in verdicts:
+        told = verdict.as_json()
+        if of_finding or (measure in told and measure not in _AMOUNTS):
+            where = ", ".join(filter(None, (verdict.group, verdict.dimension)))
+            known = sure or verdict.finding is not Finding.UNKNOWN
+            yield where, told["finding" if of_finding else measure], known
+    if of_finding:
+        if of_classes is not None:
+            known = sure or of_classes.finding is not Finding.UNKNOWN
+            yield "classes", str(of_classes.finding), known
+        return
+    enough = {verdict.group: verdict.enough for verdict in verdicts}
+    groups = {} if gaussians is None else gaussians.groups
+    for group, evaluation in groups.items():
+        found: dict[str, Any] = as_json(evaluation)
+        blocks = {"": found, "joint": found["joint"], **found["dimensions"]}
+        if measure in _OF_ONE_DIMENSION:
+            del blocks["joint"]
+        for name, block in blocks.items():
+            if measure in block:
+                yield (
+                    ", ".join(filter(None, (group, name))) or "all",
+                    block[measure],
+                    sure or enough[group],
+                )
     if classes is not None and measure in (told := class_as_json(classes)):
-        yield "classification", told[measure]
+        yield "classification", told[measure], True
 
 
 def _condition(text: str) -> Condition:
+    if text.strip().lower() in tuple(Finding):
+        return Condition(text.strip().lower())
     match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{text}': expected MEASURE > NUMBER, or >=, <, <=")
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected MEASURE > NUMBER, or >=, <, <=; or {', '.join(Finding)}"
+        )
     number = checked(match[3], float, "a number, such as 2", math.isfinite)
     return Condition(match[1].lower(), match[2], number)
 
