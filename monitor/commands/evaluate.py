@@ -44,6 +44,7 @@ from monitor.commands.recordings import (
     Usable,
     add_most_refused,
     add_selection,
+    names_in,
     numbered_tracks,
     parts_of,
     ranges_of,
@@ -143,6 +144,8 @@ class Measured:
     usable    which rows could be measured, and why others could not
     unused    columns of the file that nobody has looked at
     matched   how many labels of another file had which outcome; None: truth came along
+    by        what the groups are divided by
+    mixed     classes that groups mix; empty where each group has one
     made      by what they were recalibrated first; None if they were not
     """
 
@@ -152,6 +155,8 @@ class Measured:
     usable: Usable
     unused: tuple[str, ...]
     matched: Mapping[str, int] | None
+    by: tuple[str, ...]
+    mixed: tuple[str, ...]
     made: RecalibratedRecording | None
 
 
@@ -159,8 +164,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument("file", metavar="FILE", help="recorded detections (docs/files.md)")
     add_selection(parser)
-    text = "class, range, stream or a column: what verdicts are given for (default class)"
-    add_value(parser, "--by", "COLUMN", text)
+    text = "some of class, range, stream and columns: what verdicts are given for (default class)"
+    parser.add_argument("--by", metavar="C,C", type=names_in, action="extend", help=text)
     add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
     text = (
         "end with exit code 3 if a measure or finding is so in any group, such as 'sigma_factor > "
@@ -382,8 +387,10 @@ def measured(
     raises  RecordingError, InvalidRecalibrator, EvaluationError
     """
     ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
-    by = options.by = ours_of.get(options.by, options.by)
-    beside = () if by is None or by in tuple(SliceBy) else (by,)
+    asked = [ours_of.get(name, name) for name in options.by or ()]
+    # A sequence is what a stream is called in files.
+    by = tuple(dict.fromkeys(SliceBy.STREAM if name == "seq" else name for name in asked))
+    beside = tuple(name for name in by if name not in tuple(SliceBy))
     recording = read_selected(options.file, options, beside, tell)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
@@ -423,7 +430,8 @@ def measured(
             refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
         )
 
-    groups = dict(_groups(options, recording, usable.rows))
+    groups = dict(_groups(by, recording, usable.rows))
+    there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
     whole = evaluated(np.ones(usable.rows.size, bool))
     return Measured(
         whole=whole,
@@ -436,32 +444,39 @@ def measured(
         usable=usable,
         unused=recording.unused,
         matched=recording.matched,
+        by=by,
+        mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
         made=made,
     )
 
 
 def _groups(
-    options: argparse.Namespace, recording: Recording, usable: BoolArray
+    by: tuple[str, ...], recording: Recording, usable: BoolArray
 ) -> Iterator[tuple[str, BoolArray]]:
     """Divides all rows (N,) as --by asks; groups without usable rows (N,) are left out."""
-    by = options.by or "class"
-    if by in recording.beside:
-        values = recording.beside[by]
-        names, index = np.unique(values, return_inverse=True)
-        if names.size > _MOST_GROUPS:
+    names, group = [""], np.zeros(usable.size, np.int64)
+    for part in by or (SliceBy.CLASS,):
+        if part in recording.beside:
+            found, index = np.unique(recording.beside[part], return_inverse=True)
+            values = tuple(found.tolist())
+        else:
+            ranges = ranges_of(recording.space) if part == SliceBy.RANGE else None
+            divided = parts_of(recording, ranges)
+            values, index = divided.names[SliceBy(part)], divided.index[SliceBy(part)]
+        if not by and values == (OBJECT,):
+            break
+        there, group = np.unique(group * len(values) + index, return_inverse=True)
+        if there.size > _MOST_GROUPS:
             raise ValueError(
-                f"--by {by}: the column has {names.size} different values, and at most "
-                f"{_MOST_GROUPS} groups are told apart. Name a column with fewer."
+                f"--by {','.join(by)}: there are {there.size} groups, and at most {_MOST_GROUPS} "
+                "are told apart. Name columns with fewer values."
             )
-        parts = tuple(names.tolist()), index
-    else:
-        divided = parts_of(recording, ranges_of(recording.space) if by == SliceBy.RANGE else None)
-        parts = divided.names[SliceBy(by)], divided.index[SliceBy(by)]
-    if options.by is None and parts[0] == (OBJECT,):
-        yield "", np.ones(usable.size, bool)
-        return
-    for i, name in enumerate(parts[0]):
-        rows = parts[1] == i
+        names = [
+            ", ".join(filter(None, (names[one // len(values)], values[one % len(values)])))
+            for one in there.tolist()
+        ]
+    for i, name in enumerate(names):
+        rows = group == i
         if (rows & usable).any():
             yield shown(name), rows
 
@@ -638,15 +653,27 @@ def _rows(gaussians: Measured) -> str:
 
 
 def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
-    """Says which command mends what the verdicts found; nothing where nothing is worth it."""
+    """Says which classes are mixed, and which command mends what the verdicts found."""
+    mixed = ""
+    if gaussians.mixed:
+        asked = ",".join(options.by)
+        mixed = (
+            f"\nGroups of --by {asked} mix classes ({', '.join(gaussians.mixed)}), which may "
+            f"differ: --by class,{asked} tells them apart."
+        )
     if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
-        return ""
-    if gaussians.matched is not None and gaussians.matched["missed"] > gaussians.matched["matched"]:
-        return "\nFirst see why most labels match no detection: the verdicts rest on the others."
-    by = options.by or ("class" if len(gaussians.groups) > 1 else None)
-    by = f" --by {by}" if by in tuple(SliceBy) else ""
+        return mixed
+    counts = gaussians.matched
+    if counts is not None and counts["missed"] > counts["matched"]:
+        first = "First see why most labels match no detection: the verdicts rest on the others."
+        return f"{mixed}\n{first}"
+    parts = [SliceBy.CLASS] if gaussians.mixed else []
+    parts += [part for part in SliceBy if part in gaussians.by]
+    if not gaussians.by and len(gaussians.groups) > 1:
+        parts = [SliceBy.CLASS]
+    by = f" --by {','.join(parts)}" if parts else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
     return (
-        f"\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"
+        f"{mixed}\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"
         "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
     )

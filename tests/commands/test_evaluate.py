@@ -280,6 +280,15 @@ def test_a_group_is_measured_as_a_file_of_its_rows(drive):
     assert groups.keys() == {"fit", "deploy"}
     for name, group in groups.items():
         assert group.items() <= evaluate(drive, "--where", f"role={name}").items()
+    both = evaluate(drive, "--by", "class", "--by", "seq,role")["groups"]
+    assert both.keys() >= {"car, north, fit", "car, west, deploy"}
+    only = evaluate(drive, "--class", "car", "--where", "seq=north")["groups"]["car"]
+    assert both["car, north, fit"].items() <= only.items()
+    # A pooled fit would pull healthy classes along.
+    advice = done("evaluate", drive, "--by", "role").partition("\n\n")[0]
+    assert "--by role mix classes (" in advice and "--by class,role tells them apart" in advice
+    assert "Do: " not in advice or " --by class --proven-only" in advice
+    assert "Did you mean 'role'" in refusal(drive, "--by", "class,rola")
     assert "c_v" in done("evaluate", drive, "--full")
     assert "c_v" not in done("evaluate", drive)
 
