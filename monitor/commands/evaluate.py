@@ -29,7 +29,16 @@ from monitor.commands.apply import (
     recalibrate_gaussians,
     remarks_on,
 )
-from monitor.commands.evaluation_tables import all_measures, class_table, summary, verdict_lines
+from monitor.commands.evaluation_tables import (
+    advice,
+    all_measures,
+    class_table,
+    mixture,
+    rows_line,
+    summary,
+    verdict_lines,
+)
+from monitor.commands.held_out import HeldOut, compared, told
 from monitor.commands.options import (
     add_flag,
     add_value,
@@ -147,6 +156,7 @@ class Measured:
     by        what the groups are divided by
     mixed     classes that groups mix; empty where each group has one
     made      by what they were recalibrated first; None if they were not
+    gains     before and after it, of all rows and by group; empty where they are no Gaussians
     """
 
     whole: Evaluation
@@ -158,6 +168,7 @@ class Measured:
     by: tuple[str, ...]
     mixed: tuple[str, ...]
     made: RecalibratedRecording | None
+    gains: tuple[HeldOut, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -392,6 +403,7 @@ def measured(
     by = tuple(dict.fromkeys(SliceBy.STREAM if name == "seq" else name for name in asked))
     beside = tuple(name for name in by if name not in tuple(SliceBy))
     recording = read_selected(options.file, options, beside, tell)
+    before = recording
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -447,6 +459,14 @@ def measured(
         by=by,
         mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
         made=made,
+        gains=()
+        if made is None or shaped is not None
+        else compared(
+            before,
+            recording,
+            np.flatnonzero(usable.rows),
+            {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items() if name},
+        ),
     )
 
 
@@ -607,7 +627,8 @@ def document(
     if isinstance(model, ClassSelection):
         found["model"] = {"version": model.version, "method": model.method}
     elif gaussians and gaussians.made:
-        found["model"] = model_as_json(gaussians.made)
+        gains = [one.as_json() for one in gaussians.gains]
+        found["model"] = model_as_json(gaussians.made) | ({"before_after": gains} if gains else {})
     if classes:
         found["classification"] = class_as_json(classes)
     if of_classes:
@@ -630,50 +651,29 @@ def _tables(
         yield of_classes.sentence + (f"\n{mends}" if wrong and options.model is None else "")
     if gaussians:
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
-        yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
+        lines = [verdict_lines(gaussians.verdicts, full=options.full)]
+        lines += [mixture(options.by, gaussians.mixed)] if gaussians.mixed else []
+        if options.model is None and any(verdict.matters for verdict in gaussians.verdicts):
+            lines.append(advice(_mend(options, gaussians), gaussians.matched))
+        yield "\n".join(lines)
+        if gaussians.gains:
+            judged = told(gaussians.gains, True, "before → after")
+            yield f"{judged}\nOnly tracks that the recalibrator was not fitted on prove a gain."
         if options.full:
             yield all_measures(gaussians.whole)
-        yield "\n".join(filter(None, (_rows(gaussians), said)))
+        yield "\n".join(filter(None, (rows_line(gaussians.whole, gaussians.usable), said)))
         yield summary(gaussians.groups, gaussians.verdicts)
     if classes:
         said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
         yield said + class_table(classes)
 
 
-def _rows(gaussians: Measured) -> str:
-    whole, usable = gaussians.whole, gaussians.usable
-    tracks = "" if whole.tracks is None else f" of {whole.tracks:,} tracks"
-    lines = [
-        f"{whole.rows:,} rows with ground truth{tracks}, {whole.without_truth:,} without, "
-        f"{whole.refused:,} refused"
-    ]
-    if usable.refused:
-        lines.append(usable.told())
-    return "\n".join(lines)
-
-
-def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
-    """Says which classes are mixed, and which command mends what the verdicts found."""
-    mixed = ""
-    if gaussians.mixed:
-        asked = ",".join(options.by)
-        mixed = (
-            f"\nGroups of --by {asked} mix classes ({', '.join(gaussians.mixed)}), which may "
-            f"differ: --by class,{asked} tells them apart."
-        )
-    if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
-        return mixed
-    counts = gaussians.matched
-    if counts is not None and counts["missed"] > counts["matched"]:
-        first = "First see why most labels match no detection: the verdicts rest on the others."
-        return f"{mixed}\n{first}"
+def _mend(options: argparse.Namespace, gaussians: Measured) -> str:
+    """Spells the fit by slices of what the groups are, and by class where these mix classes."""
     parts = [SliceBy.CLASS] if gaussians.mixed else []
     parts += [part for part in SliceBy if part in gaussians.by]
     if not gaussians.by and len(gaussians.groups) > 1:
         parts = [SliceBy.CLASS]
     by = f" --by {','.join(parts)}" if parts else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
-    return (
-        f"{mixed}\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"
-        "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
-    )
+    return f"{words}{by} --proven-only --output model.json"

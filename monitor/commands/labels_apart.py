@@ -24,22 +24,15 @@ from monitor.frames.frame import (
     StoredFrame,
     stored_estimates,
 )
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
+from monitor.frames.space import BoolArray, DimensionKind, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.statistics.verdicts import MATTERS
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
-from monitor.store.recordings import (
-    NO_TRACK,
-    OBJECT,
-    Recording,
-    read_columns,
-    seconds_of,
-    stamps_of,
-    tracks_of,
-)
+from monitor.store.labels import LabelTable, offer_of, read_labels, some_of
+from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns
 from monitor.store.tables import Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
@@ -55,9 +48,6 @@ _MANY_NEAR = 0.05
 
 # Outcomes of the labels of a frame: every label has one.
 _OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
-
-# Names that are listed in a message.
-_FIRST = 5
 
 # Columns of labels, besides dimensions, that need no remark; those of detections among them.
 _KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
@@ -89,29 +79,6 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
 
 
-@dataclass(frozen=True, slots=True)
-class LabelTable:
-    """Labelled objects of a file, m rows.
-
-    sequence  (m,) of which sequence of the detections; −1 for none of them
-    frame     (m,) frame number; None where objects are found by their time
-    time_ns   (m,) None where objects are found by their frame
-    classes   the labeller's names
-    class_index, id  (m,) the id is NO_TRACK where there is none
-    position  (m, K)
-    ignore    (m,) neither right nor wrong
-    """
-
-    sequence: IntArray
-    frame: IntArray | None
-    time_ns: IntArray | None
-    classes: tuple[str, ...]
-    class_index: IntArray
-    id: IntArray
-    position: FloatArray
-    ignore: BoolArray
-
-
 def with_labels(
     recording: Recording, options: argparse.Namespace, tell: Callable[[str], None]
 ) -> Recording:
@@ -129,17 +96,27 @@ def with_labels(
     unused = _not_used(columns, recording.space.names)
     if unused:
         tell(f"{path}: not used: {unused}")
+    if "seq" not in recording.others and (sensor := meant(recording.names).get("seq")):
+        tell(
+            f"{path}: labels match across all values of {sensor}. If frames of several sensors or "
+            f"drives are told apart by it, give --map seq={sensor}"
+            + (f" and {offer}" if (offer := offer_of(columns, "seq")) else "")
+        )
     recording = _of_labels(recording, columns, options.dimensions, tell)
     config = _matching(options, recording)
-    labels = _table(recording, columns, options.label_map or {}, tell)
+    labels = read_labels(recording, columns, options.label_map or {})
+    if labels.converted:
+        tell(f"{path}: {labels.converted}")
     matcher = _Matcher(recording, labels, config)
     near = matcher.near()
     _check_shared(matcher, columns, near)
+    _check_gates(options, matcher)
     for words in filter(None, (_classless(recording, labels, config), _bare(recording, labels))):
         tell(f"{path}: {words}")
     truth = np.full_like(recording.mean, np.nan)
     track = np.full(recording.mean.shape[0], NO_TRACK)
     between = np.full((track.size, 2), -1)
+    near_gate = np.zeros(track.size, bool)
     counts = dict.fromkeys(("labels", *_OUTCOMES, "near_gate"), 0)
     empty = 0
     with working("matching labels", matcher.frames) as done:
@@ -160,7 +137,7 @@ def with_labels(
             counts["untimely"] += untimely
             counts["refused"] -= untimely
             if record.gate is not None:
-                counts["near_gate"] += int(np.count_nonzero(record.gate == GateVerdict.NEAR))
+                near_gate[matched[record.gate == GateVerdict.NEAR]] = True
             if not rows.size:
                 empty += account.missed
     counts["of_other_sequences"] = int(np.count_nonzero(labels.sequence < 0))
@@ -172,10 +149,12 @@ def with_labels(
         counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
     )
     counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
+    counts["near_gate"] = int(np.count_nonzero(near_gate))
     counts["rows"] = columns.count
     interpolated = between[:, 0] != between[:, 1]
     counts["interpolated"] = int(np.count_nonzero(interpolated))
-    tell(f"{path}: {_told(counts, empty, config, by_time)}")
+    narrow = _narrow(matcher, near_gate, np.isfinite(truth[:, 0]))
+    tell(f"{path}: {_told(counts, empty, config, narrow, by_time)}")
     if not counts["matched"]:
         raise RecordingError(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
@@ -228,10 +207,27 @@ def _differing(recording: Recording, interpolated: BoolArray) -> Iterator[tuple[
             )
 
 
-def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool) -> str:
+def _narrow(matcher: _Matcher, near: BoolArray, matched: BoolArray) -> str:
+    """Names the gates near which many matches (N,) lie, with their classes; '' for none."""
+    index = matcher.recording.class_index
+    if len(matcher.classes) == 1:
+        index = np.zeros_like(index)
+    found = []
+    for i, name in enumerate(matcher.classes):
+        rows = matched & (index == i)
+        if np.count_nonzero(near & rows) > _MANY_NEAR * np.count_nonzero(rows):
+            of = f" of {name}" if len(matcher.classes) > 1 else ""
+            found.append(f"{matcher.config.gate_of(name):g}{of}")
+    return some_of(found)
+
+
+def _told(
+    counts: Mapping[str, int], empty: int, config: MatchingConfig, narrow: str, by_time: bool
+) -> str:
     """Says how many labels had which outcome, each in one count, and what that may mean.
 
     empty    missed labels in frames without detections
+    narrow   gates that many matches lie near
     by_time  whether labels are found by their time, in each frame near it
     """
     why = {
@@ -273,18 +269,12 @@ def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time
             ". More labels are missed than matched: do frames, coordinates and units of both files "
             "agree?"
         )
-    elif counts["near_gate"] > _MANY_NEAR * counts["matched"]:
+    elif narrow:
         words += (
-            f". The gate of {config.gate:g} may cut off large errors: see whether a wider --gate "
-            "changes the verdict"
+            f". The gate of {narrow} may cut off large errors: see whether a wider --gate changes "
+            "the verdict"
         )
     return words
-
-
-def _listed(names: Collection[str]) -> str:
-    """Names the first few."""
-    more = len(names) - _FIRST
-    return ", ".join([*names][:_FIRST]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _check_classes(
@@ -319,12 +309,6 @@ def _not_used(columns: Columns, dimensions: Collection[str]) -> str:
     return ", ".join(unused) + (f". Perhaps {guess}" if unused and guess else "")
 
 
-def _offer(columns: Columns, *wanted: str) -> str:
-    """Offers --label-map for the first column that may be one of those wanted; '' without any."""
-    guesses = meant(columns.names).items()
-    return next((f"--label-map {ours}={name}" for ours, name in guesses if ours in wanted), "")
-
-
 def _classless(recording: Recording, labels: LabelTable, config: MatchingConfig) -> str | None:
     """Says that labels name no class though the detections do."""
     if labels.classes != (OBJECT,) or recording.classes == (OBJECT,):
@@ -341,7 +325,7 @@ def _bare(recording: Recording, labels: LabelTable) -> str | None:
     if not bare:
         return None
     named = [f"{recording.sequences[i]} ({detections[i]:,} detections)" for i in bare]
-    return f"no label for sequence{'s' if len(named) > 1 else ''} {_listed(named)}"
+    return f"no label for sequence{'s' if len(named) > 1 else ''} {some_of(named)}"
 
 
 def _check_shared(matcher: _Matcher, columns: Columns, near: BoolArray) -> None:
@@ -359,7 +343,7 @@ def _check_shared(matcher: _Matcher, columns: Columns, near: BoolArray) -> None:
     }.isdisjoint(recording.classes):
         words = (
             "no class of the labels is one of the detections. Labels have "
-            f"{_listed(labels.classes)}; detections have {_listed(recording.classes)}. Give "
+            f"{some_of(labels.classes)}; detections have {some_of(recording.classes)}. Give "
             f"--class-map {_same_class(labels.classes, recording.classes)}."
         )
     else:
@@ -376,8 +360,8 @@ def _no_sequence(recording: Recording, columns: Columns) -> str:
     )
     return (
         "no sequence of the labels is one of the detections. Labels have "
-        f"{_listed(coded(columns, 'seq', '')[0])}; detections have "
-        f"{_listed(recording.sequences)}{remedy}"
+        f"{some_of(coded(columns, 'seq', '')[0])}; detections have "
+        f"{some_of(recording.sequences)}{remedy}"
     )
 
 
@@ -491,67 +475,24 @@ def _matching(options: argparse.Namespace, recording: Recording) -> MatchingConf
     return config
 
 
-def _table(
-    recording: Recording,
-    columns: Columns,
-    names_here: Mapping[str, str],
-    tell: Callable[[str], None],
-) -> LabelTable:
-    """Reads labels for the sequences and dimensions of a recording. Raises RecordingError."""
-    m, rows = columns.count, np.arange(columns.count)
-    sequence = np.zeros(m, np.int64)
-    if "seq" in columns.names:
-        names, index = coded(columns, "seq", "")
-        place = {name: i for i, name in enumerate(recording.sequences)}
-        sequence = np.array([place.get(name, -1) for name in names], np.int64)[index]
-    elif len(recording.sequences) > 1:
-        offer = _offer(columns, "seq")
-        raise RecordingError(
-            f"{columns.path}: there is no column 'seq', but the detections are of "
-            f"{len(recording.sequences)} sequences. {f'Give {offer}, or add' if offer else 'Add'} "
-            f"it, with the names {_listed(recording.sequences)}."
-        )
-    by_frame = "frame" in columns.names and recording.frame is not None
-    time_ns = None
-    if not by_frame:
-        time_ns, converted = _times(recording, columns, rows, names_here)
-        if converted:
-            tell(f"{columns.path}: {converted}")
-    classes, class_index = coded(columns, "class", OBJECT)
-    id = tracks_of(columns, rows)
-    names = recording.space.names
-    return LabelTable(
-        sequence=sequence,
-        frame=columns.integers("frame", rows) if by_frame else None,
-        time_ns=time_ns,
-        classes=classes,
-        class_index=class_index,
-        id=np.full(m, NO_TRACK) if id is None else id,
-        position=np.stack([columns.floats(name, rows, np.nan) for name in names], axis=1),
-        ignore=columns.flags("ignore", rows) if "ignore" in columns.names else np.zeros(m, bool),
-    )
-
-
-def _times(
-    recording: Recording, columns: Columns, rows: IntArray, names_here: Mapping[str, str]
-) -> tuple[IntArray, str]:
-    """(m,) ns on the clock of the detections, and what they were converted from.
-
-    Raises RecordingError without a common clock.
-    """
-    stamps, converted = stamps_of(columns, rows, names_here)
-    if recording.stamp_ns is not None and stamps is not None:
-        return stamps, converted
-    seconds, converted = seconds_of(columns, rows, names_here)
-    if recording.time_s is not None and recording.stamp_ns is None and seconds is not None:
-        return np.rint(seconds * 1e9).astype(np.int64), converted
-    wanted = ["frame"] if recording.frame is not None else []
-    wanted += ["t"] if recording.time_s is not None and recording.stamp_ns is None else []
-    offer = _offer(columns, *wanted) or "--label-map"
-    raise RecordingError(
-        f"{columns.path}: labels and detections share no column of frame, t and stamp_ns, so no "
-        f"label finds its frame. Add one to both files, or name it by --map and {offer}."
-    )
+def _check_gates(options: argparse.Namespace, matcher: _Matcher) -> None:
+    """Raises ValueError where a class has no gate, and the default one is for metres."""
+    gates: Mapping[str, float] = options.gate or {"": 0.0}
+    centres = options.distance in (None, DistanceKind.CENTRE)
+    if "" in gates or not centres or {"x", "y"} & {*matcher.config.dimensions}:
+        return
+    labelled = {matcher.config.class_map.get(name, name) for name in matcher.labels.classes}
+    there = [matcher.recording.classes[i] for i in np.unique(matcher.recording.class_index)]
+    names = [OBJECT] if matcher.classes == (OBJECT,) else [one for one in there if one in labelled]
+    lacking = [name for name in names if name not in gates]
+    if not lacking:
+        return
+    given = ",".join(f"{name}={gate:g}" for name, gate in gates.items())
+    why = f"detections of {some_of(lacking)} have none, and the default of 2 is for x and y"
+    remedy = f"Give --gate {given},{','.join(f'{name}=…' for name in lacking)}"
+    if matcher.classes == (OBJECT,) != matcher.recording.classes:
+        why, remedy = "the labels have no class", "Give one gate for all, such as --gate 20"
+    raise ValueError(f"--gate {given}: {why}. {remedy}.")
 
 
 @dataclass(frozen=True, slots=True)

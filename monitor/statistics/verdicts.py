@@ -119,7 +119,9 @@ class Verdict:
             case Finding.UNDERCONFIDENT:
                 return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
             case Finding.CALIBRATED:
-                return f"calibrated, errors are {times} times what σ says"
+                lower, upper = self.interval
+                within = "" if lower <= 1 <= upper else f" within the tolerance of {MATTERS:.2f}"
+                return f"calibrated{within}, errors are {times} times what σ says"
         if self.factor == 0:
             return "all errors are 0: is the ground truth a copy of the mean?"
         if self.enough:

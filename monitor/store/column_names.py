@@ -34,7 +34,10 @@ _OTHERS: Mapping[str, frozenset[str]] = {
     "seq": frozenset(
         {"sequence", "scene", "drive", "log", "video", "camera", "sensor", "stream", "run", "clip"}
     ),
-    "frame": frozenset({"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}),
+    "frame": frozenset(
+        {"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}
+        | {"image", "image_name", "img", "file_name", "filename"}
+    ),
     "t": frozenset(
         {"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}
         | {"t_ms", "time_ms", "timestamp_ms", "t_us", "time_us", "timestamp_us"}

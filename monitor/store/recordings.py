@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -215,7 +216,7 @@ def read_recording(
         class_index=class_index[chosen],
         sequences=sequences,
         sequence_index=sequence_index,
-        frame=columns.integers("frame", chosen) if "frame" in columns.names else None,
+        frame=frames_of(columns, chosen) if "frame" in columns.names else None,
         time_s=time_s,
         score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
         track=tracks_of(columns, chosen),
@@ -395,10 +396,14 @@ def _select(
         asked = [asked_rows(rows)] if rows else []
         asked += [f"class {', '.join(classes)}"] if classes else []
         asked += [f"{name}={text}" for name, text in where]
+        values = [(name, text, coded(columns, name, "")[0]) for name, text in where]
+        remedy = [
+            f"{name} has {listed(found)}." for name, text, found in values if text not in found
+        ]
         raise RecordingError(
             f"{columns.path}: none of {columns.count} rows is left"
             + (
-                f" by {' and '.join(asked)}. Ask for less."
+                f" by {' and '.join(asked)}. {' '.join(remedy) or 'Ask for less.'}"
                 if asked
                 else ": there is only a header."
             )
@@ -414,7 +419,7 @@ def _sequences(
     used, selected = np.unique(index[chosen], return_inverse=True)
     last_frame: dict[str, int] = {}
     if "frame" in columns.names:
-        frame = columns.integers("frame", np.arange(columns.count))
+        frame = frames_of(columns, np.arange(columns.count))
         last = np.full(len(names), np.iinfo(np.int64).min)
         np.maximum.at(last, index, frame)
         last_frame = dict(zip(names, last.tolist(), strict=True))
@@ -476,6 +481,29 @@ def _converted(named: str, unit: int, wanted: int, largest: float) -> str:
         f"{named} is up to {largest:g} and taken as {_UNITS[unit]}: it is converted to "
         f"{_UNITS[wanted]}."
     )
+
+
+# An image of a sequence: the last number of its name says which.
+_IMAGE = re.compile(r"(?=.*[a-zA-Z]).*?(\d+)\D*")
+
+
+def frames_of(columns: Columns, chosen: IntArray) -> IntArray:
+    """(M,) frame numbers; of names such as frame_0012.png the last number, if it tells them apart.
+
+    Raises RecordingError.
+    """
+    try:
+        return columns.integers("frame", chosen)
+    except RecordingError:
+        names, index = np.unique(columns.values("frame")[chosen], return_inverse=True)
+        found = [_IMAGE.fullmatch(str(name)) for name in names.tolist()]
+        number = [int(one[1]) if one and len(one[1]) < 18 else -1 for one in found]
+        sequence = coded(columns, "seq", "")[1][chosen]
+        frame = np.array(number, np.int64)[index]
+        pairs = [np.unique(np.stack([sequence, of]), axis=1).shape for of in (index, frame)]
+        if -1 in number or pairs[0] != pairs[1]:
+            raise
+        return frame
 
 
 def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:

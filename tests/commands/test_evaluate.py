@@ -244,6 +244,7 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     [
         (("--dimensions", "x,q"), ("'q'", "x, y, z, yaw")),
         (("--where", "colour=red"), ("'colour'", "seq, role")),
+        (("--where", "seq=east"), ("seq=east", "seq has north, south, west.")),
         (("--rows", "900:"), ("rows 900:", "760 rows", "Ask for less")),
         (("--range", "0:10"), ("--range", "--binning equal-width")),
         (("--binning", "frozen"), ("--binning frozen", "--edges-from FILE")),

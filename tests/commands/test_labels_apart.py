@@ -93,6 +93,24 @@ def test_interpolated_truths_that_would_change_the_verdict_are_left_out_unless_a
         assert counted == [110, 0 if words == ("--label-gap", "0") else 900, 0 if words else 900]
 
 
+def test_each_class_needs_a_gate_in_its_unit_and_a_narrow_one_is_told_with_its_class(tmp_path):
+    random, ours, theirs = np.random.default_rng(0), tmp_path / "ours.csv", tmp_path / "theirs.csv"
+    rows = [f"{i},{name},100,{50 + random.normal()}" for i in range(60) for name in ("car", "van")]
+    theirs.write_text("\n".join(["frame,class,cx,cy", *rows]))
+    rows = [f"{i},{name},100,50,1,1" for i in range(60) for name in ("car", "van")]
+    ours.write_text("\n".join(["frame,class,cx,cy,std_cx,std_cy", *rows]))
+    words = ("evaluate", ours, "--labels", theirs, "--gate")
+    code, _, err = spoken(*words, "car=20")
+    assert (code, "--gate car=20: detections of van have none" in err) == (1, True)
+    code, _, err = spoken(*words, "car=20,van=1.5")
+    assert (code, "The gate of 1.5 of van may cut off" in err) == (0, True)
+    for path, name in ((ours, "sensor"), (theirs, "camera")):
+        path.write_text(path.read_text().replace("class", name))
+    err = spoken(*words, "20")[2]
+    assert "match across all values of sensor" in err
+    assert "--map seq=sensor and --label-map seq=camera" in err
+
+
 @pytest.mark.parametrize(
     ("unit", "named", "start"),
     [(1e3, "t", 1.7e9), (1e6, "t", 1.7e9), (1e9, "t", 1.7e9), (1e6, "time_us", 0)],
