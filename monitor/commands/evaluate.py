@@ -29,7 +29,16 @@ from monitor.commands.apply import (
     recalibrate_gaussians,
     remarks_on,
 )
-from monitor.commands.evaluation_tables import all_measures, class_table, summary, verdict_lines
+from monitor.commands.evaluation_tables import (
+    advice,
+    all_measures,
+    class_table,
+    mixture,
+    rows_line,
+    summary,
+    verdict_lines,
+)
+from monitor.commands.held_out import HeldOut, compared, told
 from monitor.commands.options import (
     add_flag,
     add_value,
@@ -44,6 +53,7 @@ from monitor.commands.recordings import (
     Usable,
     add_most_refused,
     add_selection,
+    names_in,
     numbered_tracks,
     parts_of,
     ranges_of,
@@ -92,7 +102,7 @@ from monitor.store.recordings import OBJECT, Recording
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'nees_over_k > 2'
+  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'sigma_factor > 1.41'
   calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
   calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
   calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
@@ -120,16 +130,24 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
+# Measures that say how much there is to judge, and those of all dimensions together that are no
+# measure of one dimension by the same name: these grow with the number of dimensions.
+_AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
+_OF_ONE_DIMENSION = ("nees_mean", "nll")
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A bound on a measure, as `--fail-if` takes it."""
+    """A bound on a measure, as `--fail-if` takes it; without a comparison a finding."""
 
     measure: str
-    comparison: str
-    bound: float
+    comparison: str = ""
+    bound: float = math.nan
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.comparison} {self.bound:g}"
+        return (
+            f"{self.measure} {self.comparison} {self.bound:g}" if self.comparison else self.measure
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +161,10 @@ class Measured:
     unused    columns of the file that were not looked at
     remarks   what looked wrong, as it was told
     matched   how many labels of another file had which outcome; None: truth came along
+    by        what the groups are divided by
+    mixed     classes that groups mix; empty where each group has one
     made      by what they were recalibrated first; None if they were not
+    gains     before and after it, of all rows and by group; empty where they are no Gaussians
     """
 
     whole: Evaluation
@@ -153,21 +174,26 @@ class Measured:
     unused: tuple[str, ...]
     remarks: tuple[str, ...]
     matched: Mapping[str, int] | None
+    by: tuple[str, ...]
+    mixed: tuple[str, ...]
     made: RecalibratedRecording | None
+    gains: tuple[HeldOut, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument("file", metavar="FILE", help="recorded detections (docs/files.md)")
     add_selection(parser)
-    text = "class, range, stream or a column: what verdicts are given for (default class)"
-    add_value(parser, "--by", "COLUMN", text)
+    text = "some of class, range, stream and columns: what verdicts are given for (default class)"
+    parser.add_argument("--by", metavar="C,C", type=names_in, action="extend", help=text)
     add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
     text = (
-        "end with exit code 3 if a measure is so in any group, such as 'nees_over_k > 2'; may be "
-        "repeated"
+        "end with exit code 3 if a measure or finding is so in any group, such as 'sigma_factor > "
+        "1.41' or overconfident; groups with too little data are not judged; may be repeated"
     )
-    parser.add_argument("--fail-if", metavar="M>N", type=_condition, action="append", help=text)
+    parser.add_argument(
+        "--fail-if", metavar="M>N|FINDING", type=_condition, action="append", help=text
+    )
     add_most_refused(parser)
     parser.add_argument(
         "--engine",
@@ -236,9 +262,10 @@ def run(options: argparse.Namespace) -> int:
         of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
-    failures = list(_failures(options, gaussians, classes))
+    failures = list(_failures(options, gaussians, classes, of_classes))
     if options.json:
-        print(json.dumps(document(gaussians, classes, model, of_classes)))
+        failed = {"failed": failures} if options.fail_if or failures else {}
+        print(json.dumps(document(gaussians, classes, model, of_classes) | failed))
     else:
         print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
     for line in failures:
@@ -247,10 +274,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _failures(
-    options: argparse.Namespace, gaussians: Measured | None, classes: ClassEvaluation | None
+    options: argparse.Namespace,
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
 ) -> Iterator[str]:
     """Yields which conditions hold, and whether too many rows were refused.
 
+    What too little data is known of is not judged; where nothing else is there, that is a failure.
     Raises ValueError for a measure that there is not.
     """
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
@@ -259,46 +290,77 @@ def _failures(
             f"than --most-refused {options.most_refused:g}"
         )
     for condition in options.fail_if or ():
-        values = list(_values(condition.measure, gaussians, classes))
+        values = list(_values(condition, gaussians, classes, of_classes))
         if not values:
             raise ValueError(
                 f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
                 "those that --json prints for joint, a dimension, a verdict or classification, "
-                "such as nees_over_k, ence, qce, sigma_factor or ece."
+                "such as sigma_factor, nees_over_k, ence, qce or ece."
             )
-        holds = _COMPARISONS[condition.comparison]
-        for where, value in values:
-            if value is None:
+        judged = [(where, value) for where, value, known in values if known]
+        if not judged:
+            yield f"{values[0][0]}: too little data, so --fail-if '{condition}' judges nothing"
+        for where, value in judged:
+            if not condition.comparison:
+                if value == condition.measure:
+                    yield f"{where}: {value}, and --fail-if says {condition}"
+            elif value is None:
                 yield f"{where}: {condition.measure} is not defined, and --fail-if asks for it"
             elif isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"--fail-if '{condition}': {condition.measure} is no number.")
-            elif holds(value, condition.bound):
+            elif _COMPARISONS[condition.comparison](value, condition.bound):
                 yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
 
 
 def _values(
-    measure: str, gaussians: Measured | None, classes: ClassEvaluation | None
-) -> Iterator[tuple[str, Any]]:
-    """Finds a measure wherever it is: by group jointly and by dimension, and of classes."""
-    if gaussians is not None:
-        for group, evaluation in gaussians.groups.items():
-            found: dict[str, Any] = as_json(evaluation)
-            blocks = {"joint": found["joint"], **found["dimensions"]}
-            for name, block in blocks.items():
-                if measure in block:
-                    yield ", ".join(filter(None, (group, name))), block[measure]
-        for verdict in gaussians.verdicts:
-            told = verdict.as_json()
-            if measure in told:
-                yield ", ".join(filter(None, (verdict.group, verdict.dimension))), told[measure]
+    condition: Condition,
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
+) -> Iterator[tuple[str, Any, bool]]:
+    """Finds a measure, or the findings, wherever they are: by group jointly and by dimension, and
+    of classes. Yields also whether there are data enough to judge it.
+    """
+    measure, of_finding = condition.measure, not condition.comparison
+    sure = measure in (*_AMOUNTS, Finding.UNKNOWN)
+    verdicts = () if gaussians is None else gaussians.verdicts
+    for verdict in verdicts:
+        told = verdict.as_json()
+        if of_finding or (measure in told and measure not in _AMOUNTS):
+            where = ", ".join(filter(None, (verdict.group, verdict.dimension)))
+            known = sure or verdict.finding is not Finding.UNKNOWN
+            yield where, told["finding" if of_finding else measure], known
+    if of_finding:
+        if of_classes is not None:
+            known = sure or of_classes.finding is not Finding.UNKNOWN
+            yield "classes", str(of_classes.finding), known
+        return
+    enough = {verdict.group: verdict.enough for verdict in verdicts}
+    groups = {} if gaussians is None else gaussians.groups
+    for group, evaluation in groups.items():
+        found: dict[str, Any] = as_json(evaluation)
+        blocks = {"": found, "joint": found["joint"], **found["dimensions"]}
+        if measure in _OF_ONE_DIMENSION:
+            del blocks["joint"]
+        for name, block in blocks.items():
+            if measure in block:
+                yield (
+                    ", ".join(filter(None, (group, name))) or "all",
+                    block[measure],
+                    sure or enough[group],
+                )
     if classes is not None and measure in (told := class_as_json(classes)):
-        yield "classification", told[measure]
+        yield "classification", told[measure], True
 
 
 def _condition(text: str) -> Condition:
+    if text.strip().lower() in tuple(Finding):
+        return Condition(text.strip().lower())
     match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{text}': expected MEASURE > NUMBER, or >=, <, <=")
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected MEASURE > NUMBER, or >=, <, <=; or {', '.join(Finding)}"
+        )
     number = checked(match[3], float, "a number, such as 2", math.isfinite)
     return Condition(match[1].lower(), match[2], number)
 
@@ -345,8 +407,10 @@ def measured(
     raises  RecordingError, InvalidRecalibrator, EvaluationError
     """
     ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
-    by = options.by = ours_of.get(options.by, options.by)
-    beside = () if by is None or by in tuple(SliceBy) else (by,)
+    asked = [ours_of.get(name, name) for name in options.by or ()]
+    # A sequence is what a stream is called in files.
+    by = tuple(dict.fromkeys(SliceBy.STREAM if name == "seq" else name for name in asked))
+    beside = tuple(name for name in by if name not in tuple(SliceBy))
     remarks: list[str] = []
 
     def remark(words: str) -> None:
@@ -354,6 +418,7 @@ def measured(
         tell(words)
 
     recording = read_selected(options.file, options, beside, remark)
+    before = recording
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -392,7 +457,8 @@ def measured(
             refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
         )
 
-    groups = dict(_groups(options, recording, usable.rows))
+    groups = dict(_groups(by, recording, usable.rows))
+    there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
     whole = evaluated(np.ones(usable.rows.size, bool))
     return Measured(
         whole=whole,
@@ -406,32 +472,47 @@ def measured(
         unused=recording.unused,
         remarks=tuple(remarks),
         matched=recording.matched,
+        by=by,
+        mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
         made=made,
+        gains=()
+        if made is None or shaped is not None
+        else compared(
+            before,
+            recording,
+            np.flatnonzero(usable.rows),
+            {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items() if name},
+        ),
     )
 
 
 def _groups(
-    options: argparse.Namespace, recording: Recording, usable: BoolArray
+    by: tuple[str, ...], recording: Recording, usable: BoolArray
 ) -> Iterator[tuple[str, BoolArray]]:
     """Divides all rows (N,) as --by asks; groups without usable rows (N,) are left out."""
-    by = options.by or "class"
-    if by in recording.beside:
-        values = recording.beside[by]
-        names, index = np.unique(values, return_inverse=True)
-        if names.size > _MOST_GROUPS:
+    names, group = [""], np.zeros(usable.size, np.int64)
+    for part in by or (SliceBy.CLASS,):
+        if part in recording.beside:
+            found, index = np.unique(recording.beside[part], return_inverse=True)
+            values = tuple(found.tolist())
+        else:
+            ranges = ranges_of(recording.space) if part == SliceBy.RANGE else None
+            divided = parts_of(recording, ranges)
+            values, index = divided.names[SliceBy(part)], divided.index[SliceBy(part)]
+        if not by and values == (OBJECT,):
+            break
+        there, group = np.unique(group * len(values) + index, return_inverse=True)
+        if there.size > _MOST_GROUPS:
             raise ValueError(
-                f"--by {by}: the column has {names.size} different values, and at most "
-                f"{_MOST_GROUPS} groups are told apart. Name a column with fewer."
+                f"--by {','.join(by)}: there are {there.size} groups, and at most {_MOST_GROUPS} "
+                "are told apart. Name columns with fewer values."
             )
-        parts = tuple(names.tolist()), index
-    else:
-        divided = parts_of(recording, ranges_of(recording.space) if by == SliceBy.RANGE else None)
-        parts = divided.names[SliceBy(by)], divided.index[SliceBy(by)]
-    if options.by is None and parts[0] == (OBJECT,):
-        yield "", np.ones(usable.size, bool)
-        return
-    for i, name in enumerate(parts[0]):
-        rows = parts[1] == i
+        names = [
+            ", ".join(filter(None, (names[one // len(values)], values[one % len(values)])))
+            for one in there.tolist()
+        ]
+    for i, name in enumerate(names):
+        rows = group == i
         if (rows & usable).any():
             yield shown(name), rows
 
@@ -447,6 +528,7 @@ def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict
         variance,
         None if tracks is None else tracks[rows],
         group,
+        None if recording.between is None else recording.between[rows, 0],
     )
 
 
@@ -562,7 +644,8 @@ def document(
     if isinstance(model, ClassSelection):
         found["model"] = {"version": model.version, "method": model.method}
     elif gaussians and gaussians.made:
-        found["model"] = model_as_json(gaussians.made)
+        gains = [one.as_json() for one in gaussians.gains]
+        found["model"] = model_as_json(gaussians.made) | ({"before_after": gains} if gains else {})
     if classes:
         found["classification"] = class_as_json(classes)
     if of_classes:
@@ -585,38 +668,29 @@ def _tables(
         yield of_classes.sentence + (f"\n{mends}" if wrong and options.model is None else "")
     if gaussians:
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
-        yield verdict_lines(gaussians.verdicts, full=options.full) + _advice(options, gaussians)
+        lines = [verdict_lines(gaussians.verdicts, full=options.full)]
+        lines += [mixture(options.by, gaussians.mixed)] if gaussians.mixed else []
+        if options.model is None and any(verdict.matters for verdict in gaussians.verdicts):
+            lines.append(advice(_mend(options, gaussians), gaussians.matched))
+        yield "\n".join(lines)
+        if gaussians.gains:
+            judged = told(gaussians.gains, True, "before → after")
+            yield f"{judged}\nOnly tracks that the recalibrator was not fitted on prove a gain."
         if options.full:
             yield all_measures(gaussians.whole)
-        yield "\n".join(filter(None, (_rows(gaussians), said)))
+        yield "\n".join(filter(None, (rows_line(gaussians.whole, gaussians.usable), said)))
         yield summary(gaussians.groups, gaussians.verdicts)
     if classes:
         said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
         yield said + class_table(classes)
 
 
-def _rows(gaussians: Measured) -> str:
-    whole, usable = gaussians.whole, gaussians.usable
-    tracks = "" if whole.tracks is None else f" of {whole.tracks:,} tracks"
-    lines = [
-        f"{whole.rows:,} rows with ground truth{tracks}, {whole.without_truth:,} without, "
-        f"{whole.refused:,} refused"
-    ]
-    if usable.refused:
-        lines.append(usable.told())
-    return "\n".join(lines)
-
-
-def _advice(options: argparse.Namespace, gaussians: Measured) -> str:
-    """Says which command mends what the verdicts found; nothing where nothing is worth it."""
-    if options.model is not None or not any(verdict.matters for verdict in gaussians.verdicts):
-        return ""
-    if gaussians.matched is not None and gaussians.matched["missed"] > gaussians.matched["matched"]:
-        return "\nFirst see why most labels match no detection: the verdicts rest on the others."
-    by = options.by or ("class" if len(gaussians.groups) > 1 else None)
-    by = f" --by {by}" if by in tuple(SliceBy) else ""
+def _mend(options: argparse.Namespace, gaussians: Measured) -> str:
+    """Spells the fit by slices of what the groups are, and by class where these mix classes."""
+    parts = [SliceBy.CLASS] if gaussians.mixed else []
+    parts += [part for part in SliceBy if part in gaussians.by]
+    if not gaussians.by and len(gaussians.groups) > 1:
+        parts = [SliceBy.CLASS]
+    by = f" --by {','.join(parts)}" if parts else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
-    return (
-        f"\nDo: calibration-monitor fit {words}{by} --proven-only --output model.json\n"
-        "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
-    )
+    return f"{words}{by} --proven-only --output model.json"

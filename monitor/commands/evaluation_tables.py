@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from monitor.commands.options import table
+from monitor.commands.recordings import Usable
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict
@@ -58,6 +59,39 @@ def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
     if len(shown) < len(verdicts):
         lines.append(f"… and {len(verdicts) - len(shown)} more: --full says them all.")
     return "\n".join(lines)
+
+
+def mixture(by: Sequence[str], classes: Sequence[str]) -> str:
+    """Says that the groups of --by mix classes."""
+    asked = ",".join(by)
+    return (
+        f"Groups of --by {asked} mix classes ({', '.join(classes)}), which may differ: "
+        f"--by class,{asked} tells them apart."
+    )
+
+
+def advice(fit: str, matched: Mapping[str, int] | None) -> str:
+    """Says which command mends what verdicts found, or what to look at before.
+
+    fit      words of the fit that does
+    matched  as in Recording
+    """
+    if matched is not None and matched["missed"] > matched["matched"]:
+        return "First see why most labels match no detection: the verdicts rest on the others."
+    return (
+        f"Do: calibration-monitor fit {fit}\n"
+        "    It says whether the recalibrator is worth it, on tracks that it was not fitted on."
+    )
+
+
+def rows_line(whole: Evaluation, usable: Usable) -> str:
+    """Says how many rows were measured, and why others were not."""
+    tracks = "" if whole.tracks is None else f" of {whole.tracks:,} tracks"
+    line = (
+        f"{whole.rows:,} rows with ground truth{tracks}, {whole.without_truth:,} without, "
+        f"{whole.refused:,} refused"
+    )
+    return f"{line}\n{usable.told()}" if usable.refused else line
 
 
 def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> str:

@@ -110,11 +110,7 @@ def held_out(
     parts    how many of the PARTS are judged, the others only fitted on
     returns  nothing where the rows have too few tracks, or a part cannot be fitted
     """
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    cluster = kept.copy()
-    if tracks is not None:
-        cluster = np.where(tracks[kept] >= 0, tracks[kept], tracks.max(initial=-1) + 1 + kept)
-    _, cluster = np.unique(cluster, return_inverse=True)
+    cluster = _clusters(recording, kept)
     if cluster.size == 0 or cluster.max() + 1 < PARTS:
         return ()
     mean, covariance = recording.mean.copy(), recording.covariance.copy()
@@ -133,6 +129,25 @@ def held_out(
     number[kept[judged]] = cluster[judged]
     named = {"all": kept, **slices}
     return tuple(_judged(recording, after, number, named))
+
+
+def compared(
+    before: Recording, after: Recording, kept: IntArray, slices: Mapping[str, IntArray]
+) -> tuple[HeldOut, ...]:
+    """Compares two sets of Gaussians of the same rows, for all usable rows (n,) and by slice."""
+    number = np.full(before.mean.shape[0], -1)
+    number[kept] = _clusters(before, kept)
+    return tuple(_judged(before, after, number, {"all": kept, **slices}))
+
+
+def _clusters(recording: Recording, kept: IntArray) -> IntArray:
+    """Numbers the tracks of some rows (n,) from 0 on; a row without a track is one of its own."""
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    cluster = kept
+    if tracks is not None:
+        cluster = np.where(tracks[kept] >= 0, tracks[kept], tracks.max(initial=-1) + 1 + kept)
+    found: IntArray = np.unique(cluster, return_inverse=True)[1].reshape(-1)
+    return found
 
 
 def _judged(
@@ -180,10 +195,11 @@ def _nll(recording: Recording, rows: IntArray) -> FloatArray:
     return found
 
 
-def told(found: tuple[HeldOut, ...], proven_only: bool) -> str:
+def told(found: tuple[HeldOut, ...], proven_only: bool, rows_are: str = "held out") -> str:
     """Writes what a fit does to rows that it has not seen; why nothing is known, where it is so.
 
     proven_only  whether slices that do not gain are left as they are
+    rows_are     head of the names of the slices
     """
     if not found:
         return (
@@ -205,7 +221,7 @@ def told(found: tuple[HeldOut, ...], proven_only: bool) -> str:
         )
         for one in found
     ]
-    heads = ("held out", "rows", "tracks", "NEES/K", "ENCE", "NLL", "factor on σ")
+    heads = (rows_are, "rows", "tracks", "NEES/K", "ENCE", "NLL", "factor on σ")
     verdicts = [f"{one.slice}: {one.verdict}" for one in found]
     if not proven_only and not all(one.worth_it for one in found):
         verdicts.append("--proven-only leaves alone what does not surely gain.")

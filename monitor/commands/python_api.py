@@ -164,7 +164,7 @@ def evaluate(
     detections: Detections,
     *,
     labels: Detections = None,
-    by: str | None = None,
+    by: Names = None,
     dimensions: Names = None,
     angles: Names = None,
     classes: Names = None,
@@ -180,7 +180,7 @@ def evaluate(
 
     detections   path of a file, DataFrame, or arrays by name (docs/files.md)
     labels       the same of labels that are not in the detections; they are matched
-    by           "class", "range", "stream" or a column to give verdicts for; None: class
+    by           some of "class", "range", "stream" and columns to give verdicts for; None: class
     dimensions, angles, classes  which to use; None: all, and as angles those of docs/files.md
     names        names of this project → names in the data; label_names for labels. These and
                  other dictionaries may be texts as on the command line: "var_x=x_variance"
@@ -195,7 +195,7 @@ def evaluate(
     options = _options(evaluate_verb.add_options, ["-"])
     for name, default in options.defaults.items():
         setattr(options, name, default)
-    options.by, options.bins = by, bins
+    options.by, options.bins = _several(by), bins
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, class_map, label_names)
     options.file = _data(detections)

@@ -66,13 +66,13 @@ class Fault:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options of verbs that read a file; None where they are not given."""
-    add_value(parser, "--dimensions", "D,D", "dimensions to use; default: all", _names)
+    add_value(parser, "--dimensions", "D,D", "dimensions to use; default: all", names_in)
     text = (
         f"dimensions in radians that wrap; left out of joint measures (default {','.join(ANGLES)})"
     )
-    add_value(parser, "--angles", "D,D", text, _names)
+    add_value(parser, "--angles", "D,D", text, names_in)
     parser.add_argument(
-        "--class", dest="classes", metavar="C,C", type=_names, help="classes to keep"
+        "--class", dest="classes", metavar="C,C", type=names_in, help="classes to keep"
     )
     add_condition(parser, "--where", "keep rows whose column has this value; may be repeated")
     add_value(parser, "--rows", "A:B", "row numbers of the file, before other filters", _rows)
@@ -109,7 +109,7 @@ def _share(text: str) -> float:
 
 _SELECTION = (
     *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
-    *("labels", "gate", "distance", "class_map", "label_format", "label_map"),
+    *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
 )
 
 
@@ -173,8 +173,8 @@ def read_selected(
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions)
     name = IN_MEMORY if isinstance(path, Mapping) else path
-    remarks = (not_used(recording), _degrees(recording), _taken(recording, options))
-    for words in filter(None, (*remarks, _turned(recording))):
+    remarks = (recording.converted, not_used(recording), _degrees(recording))
+    for words in filter(None, (*remarks, _taken(recording, options), _turned(recording))):
         tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
@@ -270,7 +270,8 @@ def refuse_options_of_gaussians(
     allow(options, False, why, *_OF_GAUSSIANS, *more)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_in(text: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

@@ -88,6 +88,9 @@ class LabelRecord:
     live              whether the labels came in time for counters that never fall
     objects_told      whether objects of this revision have come: more of them change nothing
     gate              (m,) of GateVerdict; None where no gate decided
+    samples           (m, 2) of the message: the nearer one that ground truth lies between, and the
+                      other, which is the same where ground truth is a sample's own; never kept.
+                      None without objects; −1 for labels by id
     notices           faults of the labels, for their answer; never kept
     """
 
@@ -109,6 +112,7 @@ class LabelRecord:
     account: TruthAccount = field(default_factory=TruthAccount)
     objects_told: bool = False
     gate: npt.NDArray[np.uint8] | None = None
+    samples: IntArray | None = None
     notices: tuple[Notice, ...] = ()
 
 
@@ -361,6 +365,7 @@ def with_objects(
     fates = np.array([Outcome.MATCHED, Outcome.IGNORED], np.uint8)
     outcome = np.repeat(fates, [matched, ignored.size])
     by_id = np.full(record.rows.size, GateVerdict.NONE, np.uint8)
+    samples = np.stack([at.sample[fresh.object], at.other[fresh.object]], axis=1)
     gate_verdict = np.where(near, GateVerdict.NEAR, GateVerdict.WITHIN).astype(np.uint8)
     faults = fault, untimely_notice(objects, at, frame.stamp_ns, config), region_fault
     return replace(
@@ -373,6 +378,7 @@ def with_objects(
         objects=_object_ids(record, objects, at.sample[fresh.object]),
         # Classes stay: objects are matched within a class, so that a right class says nothing.
         gate=np.append(by_id, gate_verdict),
+        samples=np.concatenate([np.full((record.rows.size, 2), -1), samples]),
         # If no object could be used, they may be sent again.
         objects_told=whole or matched + ignored.size > 0,
         notices=record.notices + tuple(one for one in faults if one is not None),

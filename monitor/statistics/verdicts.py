@@ -119,7 +119,9 @@ class Verdict:
             case Finding.UNDERCONFIDENT:
                 return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
             case Finding.CALIBRATED:
-                return f"calibrated, errors are {times} times what σ says"
+                lower, upper = self.interval
+                within = "" if lower <= 1 <= upper else f" within the tolerance of {MATTERS:.2f}"
+                return f"calibrated{within}, errors are {times} times what σ says"
         if self.factor == 0:
             return "all errors are 0: is the ground truth a copy of the mean?"
         if self.enough:
@@ -287,13 +289,17 @@ def verdicts(
     variance: FloatArray,
     track: IntArray | None,
     group: str = "",
+    label: IntArray | None = None,
 ) -> tuple[Verdict, ...]:
     """Judges a group of rows, dimension by dimension.
 
     names, units     (K,) of the dimensions
     error, variance  (n, K) truth − mean, wrapped where it is an angle, and σ²; n at least 1
     track            (n,) number of the track, −1 where unknown; None where none is known
+    label            (n,) number of the label that the truth is from: all rows of a label are worth
+                     one at most; None: each has its own
     """
+    most = error.shape[0] if label is None else np.unique(label).size
     squares = error * error / variance
     cluster, tracks = _clusters(error.shape[0], track)
     effect = np.ones(len(names))
@@ -310,7 +316,7 @@ def verdicts(
                 unit=units[i],
                 rows=error.shape[0],
                 tracks=tracks,
-                worth=error.shape[0] / float(effect[i]),
+                worth=min(error.shape[0] / float(effect[i]), most),
                 factor=math.sqrt(squares[:, i].mean()),
                 interval=(math.sqrt(lower), math.sqrt(upper)),
                 typical=math.sqrt(np.median(squares[:, i]) / median),

@@ -38,8 +38,12 @@ _OTHERS: Mapping[str, frozenset[str]] = {
     "frame": frozenset(
         {"frame_id", "frame_number", "frame_index", "frame_idx", "image_id"}
         | {"frame_no", "frame_nr", "frame_num", "frame_count", "frameid", "frame_nb"}
+        | {"image", "image_name", "img", "file_name", "filename"}
     ),
-    "t": frozenset({"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}),
+    "t": frozenset(
+        {"time", "timestamp", "time_s", "seconds", "sec", "timestamp_s"}
+        | {"t_ms", "time_ms", "timestamp_ms", "t_us", "time_us", "timestamp_us"}
+    ),
     "stamp_ns": frozenset({"timestamp_ns", "time_ns", "stamp", "nsec"}),
     "gt_id": frozenset(
         {"track_id", "object_id", "object", "instance_id", "instance", "id", "gt_track_id"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,9 @@ class Recording:
     names           of all that the file holds
     beside          further columns that were asked for, (N,) each, as text
     matched         how many labels of another file had which outcome; None: truth came along
+    converted       what times were converted from, for people; '' where they are as the file's
+    between         (N, 2) rows of that file that the truth lies between, the nearer first, twice
+                    the same where it is a label's own; −1 without truth. None: truth came along
     row             (N,) number of each row in the file, from 0
     box             names of a box seen from above: centre, length, width, heading
     """
@@ -106,6 +110,8 @@ class Recording:
     names: tuple[str, ...] = ()
     beside: Mapping[str, AnyArray] = field(default_factory=dict)
     matched: Mapping[str, int] | None = None
+    converted: str = ""
+    between: IntArray | None = None
     row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     box: tuple[str, ...] = BOX
 
@@ -191,6 +197,13 @@ def read_recording(
     found = source.read(names, chosen)
     found.truth[~np.isfinite(found.truth).all(axis=1)] = np.nan
     sequences, sequence_index, last_frame = _sequences(columns, chosen)
+    named = names_here or {}
+    stamp_ns, of_stamp = stamps_of(columns, chosen, named)
+    time_s, of_time = seconds_of(columns, chosen, named)
+    if time_s is None and stamp_ns is not None:
+        # Counted from the start: a float64 holds no nanoseconds since 1970.
+        start = stamps_of(columns, np.arange(columns.count), named)[0]
+        time_s = (stamp_ns - (stamp_ns if start is None else start).min()) * 1e-9
     return Recording(
         space=Space(
             tuple(
@@ -206,13 +219,14 @@ def read_recording(
         class_index=class_index[chosen],
         sequences=sequences,
         sequence_index=sequence_index,
-        frame=columns.integers("frame", chosen) if "frame" in columns.names else None,
-        time_s=_time(columns, chosen),
+        frame=frames_of(columns, chosen) if "frame" in columns.names else None,
+        time_s=time_s,
         score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
         track=tracks_of(columns, chosen),
         ignore=columns.flags("ignore", chosen) if "ignore" in columns.names else None,
         last_frame=last_frame,
-        stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in columns.names else None,
+        stamp_ns=stamp_ns,
+        converted=" ".join(filter(None, (of_time, of_stamp))),
         others=others,
         names=tuple(there),
         unused=tuple(name for name in others if name not in {*_KNOWN, *dict(where), *beside}),
@@ -389,10 +403,14 @@ def _select(
         asked = [asked_rows(rows)] if rows else []
         asked += [f"class {', '.join(classes)}"] if classes else []
         asked += [f"{name}={text}" for name, text in where]
+        values = [(name, text, coded(columns, name, "")[0]) for name, text in where]
+        remedy = [
+            f"{name} has {listed(found)}." for name, text, found in values if text not in found
+        ]
         raise RecordingError(
             f"{columns.path}: none of {columns.count} rows is left"
             + (
-                f" by {' and '.join(asked)}. Ask for less."
+                f" by {' and '.join(asked)}. {' '.join(remedy) or 'Ask for less.'}"
                 if asked
                 else ": there is only a header."
             )
@@ -408,28 +426,91 @@ def _sequences(
     used, selected = np.unique(index[chosen], return_inverse=True)
     last_frame: dict[str, int] = {}
     if "frame" in columns.names:
-        frame = columns.integers("frame", np.arange(columns.count))
+        frame = frames_of(columns, np.arange(columns.count))
         last = np.full(len(names), np.iinfo(np.int64).min)
         np.maximum.at(last, index, frame)
         last_frame = dict(zip(names, last.tolist(), strict=True))
     return tuple(names[i] for i in used), selected.astype(np.int64), last_frame
 
 
-def _time(columns: Columns, chosen: IntArray) -> FloatArray | None:
-    if "t" in columns.names:
-        seconds = columns.floats("t", chosen)
-        if (np.abs(seconds[np.isfinite(seconds)]) > _MOST_SECONDS).any():
-            raise RecordingError(
-                f"{columns.path}: t is {np.nanmax(np.abs(seconds)):g}, and t is in seconds. Are "
-                "these nanoseconds? Then name the column stamp_ns: --map stamp_ns=…"
-            )
-        return seconds
-    if "stamp_ns" in columns.names:
-        # Counted from the start: a float64 holds no nanoseconds since 1970.
-        stamp = columns.integers("stamp_ns", np.arange(columns.count))
-        since_start: FloatArray = (stamp[chosen] - stamp.min()) * 1e-9
-        return since_start
-    return None
+# Of a second, by the ending of the name of a column.
+_PARTS = {"_ms": 10**3, "_us": 10**6, "_µs": 10**6, "_ns": 10**9}
+_UNITS = {1: "s", 10**3: "ms", 10**6: "µs", 10**9: "ns"}
+
+
+def seconds_of(
+    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
+) -> tuple[FloatArray | None, str]:
+    """Reads (M,) column t in seconds, and says which unit it was converted from; None without.
+
+    The unit is that of the ending of the column's name in the file. Without such an ending, times
+    that would be later than the year 2255 are of the smaller unit that makes them earlier.
+
+    Raises RecordingError.
+    """
+    if "t" not in columns.names:
+        return None, ""
+    times, named = columns.floats("t", chosen), names_here.get("t", "t")
+    largest = float(np.abs(times[np.isfinite(times)]).max(initial=0.0))
+    of_name = _PARTS.get(named.lower()[-3:])
+    units = (of_name,) if of_name else tuple(_UNITS)
+    unit = next((one for one in units if largest <= _MOST_SECONDS * one), None)
+    if unit is None:
+        raise RecordingError(
+            f"{columns.path}: {named} is {largest:g}, which is no time in "
+            f"{' or '.join(_UNITS[one] for one in units)}. Correct the column, or map another one "
+            "to t."
+        )
+    return times / unit, _converted(named, unit, 1, largest)
+
+
+def stamps_of(
+    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
+) -> tuple[IntArray | None, str]:
+    """Reads (M,) column stamp_ns in ns, as seconds_of does; but only a name tells another unit."""
+    if "stamp_ns" not in columns.names:
+        return None, ""
+    stamps, named = columns.integers("stamp_ns", chosen), names_here.get("stamp_ns", "stamp_ns")
+    unit = _PARTS.get(named.lower()[-3:], 10**9)
+    largest = float(np.abs(stamps.astype(np.float64)).max(initial=0.0))
+    if unit != 10**9 and largest > _MOST_SECONDS * unit:
+        raise RecordingError(
+            f"{columns.path}: {named} is {largest:g}, which is no time in {_UNITS[unit]}. Correct "
+            "the column, or map another one to stamp_ns."
+        )
+    return stamps * (10**9 // unit), _converted(named, unit, 10**9, largest)
+
+
+def _converted(named: str, unit: int, wanted: int, largest: float) -> str:
+    if unit == wanted:
+        return ""
+    return (
+        f"{named} is up to {largest:g} and taken as {_UNITS[unit]}: it is converted to "
+        f"{_UNITS[wanted]}."
+    )
+
+
+# An image of a sequence: the last number of its name says which.
+_IMAGE = re.compile(r"(?=.*[a-zA-Z]).*?(\d+)\D*")
+
+
+def frames_of(columns: Columns, chosen: IntArray) -> IntArray:
+    """(M,) frame numbers; of names such as frame_0012.png the last number, if it tells them apart.
+
+    Raises RecordingError.
+    """
+    try:
+        return columns.integers("frame", chosen)
+    except RecordingError:
+        names, index = np.unique(columns.values("frame")[chosen], return_inverse=True)
+        found = [_IMAGE.fullmatch(str(name)) for name in names.tolist()]
+        number = [int(one[1]) if one and len(one[1]) < 18 else -1 for one in found]
+        sequence = coded(columns, "seq", "")[1][chosen]
+        frame = np.array(number, np.int64)[index]
+        pairs = [np.unique(np.stack([sequence, of]), axis=1).shape for of in (index, frame)]
+        if -1 in number or pairs[0] != pairs[1]:
+            raise
+        return frame
 
 
 def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:

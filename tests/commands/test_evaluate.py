@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from tests.commands.recordings import (
     DIMENSIONS,
     csv_file,
@@ -246,6 +247,7 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
     [
         (("--dimensions", "x,q"), ("'q'", "x, y, z, yaw")),
         (("--where", "colour=red"), ("'colour'", "seq, role")),
+        (("--where", "seq=east"), ("seq=east", "seq has north, south, west.")),
         (("--rows", "900:"), ("rows 900:", "760 rows", "Ask for less")),
         (("--range", "0:10"), ("--range", "--binning equal-width")),
         (("--binning", "frozen"), ("--binning frozen", "--edges-from FILE")),
@@ -282,13 +284,24 @@ def test_a_group_is_measured_as_a_file_of_its_rows(drive):
     assert groups.keys() == {"fit", "deploy"}
     for name, group in groups.items():
         assert group.items() <= evaluate(drive, "--where", f"role={name}").items()
+    both = evaluate(drive, "--by", "class", "--by", "seq,role")["groups"]
+    assert both.keys() >= {"car, north, fit", "car, west, deploy"}
+    only = evaluate(drive, "--class", "car", "--where", "seq=north")["groups"]["car"]
+    assert both["car, north, fit"].items() <= only.items()
+    # A pooled fit would pull healthy classes along.
+    advice = done("evaluate", drive, "--by", "role").partition("\n\n")[0]
+    assert "--by role mix classes (" in advice and "--by class,role tells them apart" in advice
+    assert "Do: " not in advice or " --by class --proven-only" in advice
+    assert "Did you mean 'role'" in refusal(drive, "--by", "class,rola")
     assert "c_v" in done("evaluate", drive, "--full")
     assert "c_v" not in done("evaluate", drive)
 
 
 def test_a_condition_ends_with_code_3_if_it_holds_in_any_group(drive):
     got = evaluate(drive)
-    worst = max(one["joint"]["nees_over_k"] for one in got["groups"].values())
+    judged = [one for one in got["groups"].values() if one["tracks"] >= FEWEST_TO_JUDGE]
+    assert 0 < len(judged) < len(got["groups"])
+    worst = max(one["joint"]["nees_over_k"] for one in judged)
     for conditions, code in (
         ([f"nees_over_k > {worst - 1e-3}"], 3),
         ([f"nees_over_k>{worst + 1e-3}"], 0),
@@ -296,9 +309,29 @@ def test_a_condition_ends_with_code_3_if_it_holds_in_any_group(drive):
     ):
         got_code, _, err = spoken("evaluate", drive, *(f"--fail-if={one}" for one in conditions))
         assert (got_code, "--fail-if" in err) == (code, code == 3), conditions
+    # Jointly, the mean NEES is near K: it is a measure of each dimension.
+    largest = max(one["nees_mean"] for group in judged for one in group["dimensions"].values())
+    assert largest < max(one["joint"]["nees_mean"] for one in judged)
+    assert spoken("evaluate", drive, f"--fail-if=nees_mean > {largest + 1e-3}")[0] == 0
     code, _, err = spoken("evaluate", drive, "--fail-if", "colour > 1")
     assert (code, "'colour'" in err) == (1, True)
     wrong_usage("--fail-if", "ence = 1", "evaluate", drive)
+
+
+def test_a_finding_is_a_condition_and_too_little_data_fulfils_none(tmp_path):
+    random, path = np.random.default_rng(0), tmp_path / "rows.csv"
+    lines = [f"a,{i // 20},0,1,{random.normal(0, 2)}" for i in range(400)]
+    few = [f"b,{i // 20},0,1,{random.normal(0, 2)}" for i in range(40)]
+    path.write_text("\n".join(["class,gt_id,x,var_x,gt_x", *lines, *few]))
+    for condition in ("overconfident", "sigma_factor > 1.41", "nees_over_k > 2"):
+        code, out, err = spoken("evaluate", path, "--fail-if", condition, "--json")
+        (line,) = json.loads(out)["failed"]
+        assert (code, line in err, line.startswith("a")) == (3, True, True)
+    for words, code in (("underconfident", 0), ("too little data", 3), ("rows < 100", 3)):
+        assert spoken("evaluate", path, "--fail-if", words)[0] == code, words
+    # Where nothing can be judged, nothing has passed.
+    code, _, err = spoken("evaluate", path, "--class", "b", "--fail-if", "overconfident")
+    assert (code, "too little data" in err) == (3, True)
 
 
 FAULTS = {"not finite": "inf,1,0,0", "mean is beyond": "1e9,1,0,0", "truth": "1,1,0,2e8"}

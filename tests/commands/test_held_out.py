@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from monitor.commands.held_out import PARTS, held_out
-from monitor.commands.python_api import fit
+from monitor.commands.python_api import evaluate, fit
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.recordings import read_recording
 
@@ -34,6 +36,16 @@ def test_a_fit_that_helps_is_worth_it_by_the_gain_of_the_formula():
     assert judged.factors["x"] == pytest.approx(np.sqrt(nees), rel=0.02)
     assert judged.gain == pytest.approx(0.5 * (nees - 1 - np.log(nees)), rel=0.05)
     assert 0 < judged.interval[0] < judged.gain < judged.interval[1]
+
+
+def test_evaluate_with_a_model_says_what_it_gains_on_the_rows_of_the_file():
+    data, model = simulated(too_small=2.0, seed=1), fit(simulated(too_small=2.0), held_out=False)
+    found = evaluate(data, model=model)
+    made: Any = found.to_dict()["model"]
+    (gain,) = made["before_after"]
+    before, after = (one.whole.joint.nll for one in (evaluate(data), found))
+    assert gain["nll_gain"] == pytest.approx(before - after)
+    assert gain["verdict"].startswith("worth it: gains ")
 
 
 def test_a_fit_to_calibrated_data_is_no_proven_gain():

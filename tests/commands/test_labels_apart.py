@@ -67,6 +67,69 @@ def test_labels_at_another_rate_are_interpolated():
     assert np.isfinite(read(detections, apart).truth[:, 0]).nonzero()[0].tolist() == [0]
 
 
+def curving() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Ten objects on circles, seen at 10 Hz with a true σ of 1, labelled at 1 Hz."""
+    step, object = np.tile(np.arange(101), 10), np.repeat(np.arange(10), 101)
+    angle = step / 10 + object
+    place = {"x": 30 * np.cos(angle) + 100 * object, "y": 30 * np.sin(angle)}
+    random = np.random.default_rng(0)
+    ours = {name: at + random.standard_normal(at.size) for name, at in place.items()}
+    ours |= {"t": step / 10, "std_x": np.ones(step.size), "std_y": np.ones(step.size)}
+    kept = step % 10 == 0
+    return ours, {
+        name: at[kept] for name, at in (place | {"t": step / 10, "gt_id": object}).items()
+    }
+
+
+def test_interpolated_truths_that_would_change_the_verdict_are_left_out_unless_asked_for():
+    ours, theirs = curving()
+    for words, rows in (((), 110), (("--label-gap", "1"), 1010), (("--label-gap", "0"), 110)):
+        got = read(ours, theirs, "--gate", "8", *words)
+        assert got.matched is not None and got.between is not None
+        known = np.isfinite(got.truth[:, 0])
+        assert known.sum() == rows
+        assert np.unique(got.between[known, 0]).size == 110
+        counted = [got.matched[name] for name in ("rows", "interpolated", "interpolated_left_out")]
+        assert counted == [110, 0 if words == ("--label-gap", "0") else 900, 0 if words else 900]
+
+
+def test_each_class_needs_a_gate_in_its_unit_and_a_narrow_one_is_told_with_its_class(tmp_path):
+    random, ours, theirs = np.random.default_rng(0), tmp_path / "ours.csv", tmp_path / "theirs.csv"
+    rows = [f"{i},{name},100,{50 + random.normal()}" for i in range(60) for name in ("car", "van")]
+    theirs.write_text("\n".join(["frame,class,cx,cy", *rows]))
+    rows = [f"{i},{name},100,50,1,1" for i in range(60) for name in ("car", "van")]
+    ours.write_text("\n".join(["frame,class,cx,cy,std_cx,std_cy", *rows]))
+    words = ("evaluate", ours, "--labels", theirs, "--gate")
+    code, _, err = spoken(*words, "car=20")
+    assert (code, "--gate car=20: detections of van have none" in err) == (1, True)
+    code, _, err = spoken(*words, "car=20,van=1.5")
+    assert (code, "The gate of 1.5 of van may cut off" in err) == (0, True)
+    for path, name in ((ours, "sensor"), (theirs, "camera")):
+        path.write_text(path.read_text().replace("class", name))
+    err = spoken(*words, "20")[2]
+    assert "match across all values of sensor" in err
+    assert "--map seq=sensor and --label-map seq=camera" in err
+
+
+@pytest.mark.parametrize(
+    ("unit", "named", "start"),
+    [(1e3, "t", 1.7e9), (1e6, "t", 1.7e9), (1e9, "t", 1.7e9), (1e6, "time_us", 0)],
+)
+def test_times_in_other_units_find_the_same_labels(unit, named, start):
+    ours, theirs = curving()
+    for meant in ("t",) if named == "t" else ("t", "stamp_ns"):
+        told = [{**one, named: np.rint((one["t"] + start) * unit)} for one in (ours, theirs)]
+        if named != "t":
+            for one in told:
+                one.pop("t")
+        words = (
+            () if named == "t" else tuple(f"--{of}={meant}={named}" for of in ("map", "label-map"))
+        )
+        got = read(told[0], told[1], "--gate", "8", *words)
+        assert np.isfinite(got.truth[:, 0]).sum() == 110
+        assert "it is converted to" in got.converted
+
+
 PLACES = st.sampled_from([0.0, 0.5, 1.5, 1.9, 4.0, 9.0])
 ROW = st.tuples(st.integers(0, 3), PLACES, st.sampled_from(["Car", "Person", "Tram"]))
 LABEL = st.tuples(ROW, st.integers(0, 5), st.booleans(), st.booleans())

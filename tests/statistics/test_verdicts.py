@@ -54,6 +54,21 @@ def test_the_interval_covers_what_it_says_from_the_fewest_tracks_on(tracks):
     assert 0.92 <= coverage(tracks, "t5") <= 0.98
 
 
+def test_calibrated_with_an_interval_beside_1_is_said_to_be_within_the_tolerance():
+    error = 1.2 * np.random.default_rng(0).standard_normal((4000, 1))
+    (found,) = verdicts(["x"], [""], error, np.ones((4000, 1)), None)
+    assert "slightly overconfident" in found.sentence
+    (found,) = verdicts(["x"], [""], error / 1.1, np.ones((4000, 1)), None)
+    assert "x: calibrated within the tolerance of 1.41, errors are 1.0" in found.sentence
+
+
+def test_rows_of_one_label_are_worth_one_row():
+    error = np.random.default_rng(0).standard_normal((400, 1))
+    track, label = np.repeat(np.arange(20), 20), np.repeat(np.arange(40), 10)
+    (found,) = verdicts(["x"], [""], error, np.ones((400, 1)), track, label=label)
+    assert found.worth == 40
+
+
 @pytest.mark.parametrize("kind", ["t3", "scale"])
 def test_heavier_tails_and_shared_scales_cost_little_of_it(kind):
     # Reported, not promised: errors of t3 have no fourth moment.

@@ -162,6 +162,15 @@ def test_an_archive_is_read_with_what_it_has_of_each_row(tmp_path):
     assert some.mean[:, 0].tolist() == [0.0, 4.0]
 
 
+def test_names_of_images_number_frames_if_their_last_number_tells_them_apart(tmp_path):
+    rows = "frame_0002.png,a,1,1\nframe_0010.png,a,1,1\nframe_0002.png,b,1,1\n"
+    found = read_recording(written(tmp_path, f"frame,seq,x,var_x\n{rows}"))
+    assert_holds(found, frame=[2, 10, 2])
+    for other in ("left_0002.png,a,1,1", "one.png,a,1,1", "2.5,a,1,1"):
+        with pytest.raises(RecordingError, match="whole number"):
+            read_recording(written(tmp_path, f"frame,seq,x,var_x\n{rows}{other}\n"))
+
+
 def test_a_deviation_stands_for_its_square_and_a_negative_one_for_no_variance(tmp_path):
     path = written(tmp_path, "x,y,std_x,var_y,cov_xy\n1,2,3,4,0.5\n1,2,-3,4,0\n")
     found = read_recording(path)
@@ -261,7 +270,7 @@ def test_what_cannot_be_asked_of_a_table_is_refused(table):
     for names, said in (((), "no dimension is asked for"), (("x", "x"), "asked for twice in x, x")):
         with pytest.raises(RecordingError, match=said):
             read_recording(table, dimensions=names)
-    with pytest.raises(RecordingError, match=r"none of 4 rows is left by role=test\. Ask"):
+    with pytest.raises(RecordingError, match=r"none of 4 rows is left by role=test\. role has "):
         read_recording(table, where=(("role", "test"),))
 
 

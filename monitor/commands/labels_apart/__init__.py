@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import ValidationError
 
-from monitor.commands.options import add_value, allow, checked, names_of, working
+from monitor.commands.labels_apart.remarks import (
+    MANY_NEAR,
+    OF_POINTS,
+    bare,
+    classless,
+    differing,
+    flat,
+    other_objects,
+    told,
+)
+from monitor.commands.options import add_value, allow, checked, names_of, seconds, working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits, Reason
@@ -24,31 +34,23 @@ from monitor.frames.frame import (
     StoredFrame,
     stored_estimates,
 )
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
+from monitor.frames.space import BoolArray, DimensionKind, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
+from monitor.store.labels import LabelTable, offer_of, read_labels, some_of
+from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns
 from monitor.store.tables import BOX, Columns, RecordingError, coded
 
-_SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
+_SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
 
-# Share of matches near the gate above which the gate is likely to cut off errors.
-_MANY_NEAR = 0.05
-
-# Deviations beyond which an error hardly is one of the same object.
-_FAR = 5.0
-
-# Distances that are taken in some dimensions, not over boxes.
-_OF_POINTS = (DistanceKind.CENTRE, DistanceKind.MAHALANOBIS)
+# s; between a label and the frame that it is of, where none is interpolated.
+_SAME_TIME = 1e-3
 
 # Outcomes of the labels of a frame: every label has one.
 _OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
-
-# Names that are listed in a message.
-_FIRST = 5
 
 # Columns of labels, besides dimensions, that need no remark; those of detections among them.
 _KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
@@ -68,35 +70,17 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     text = "how the distance to a label is measured (default centre)"
     kinds = tuple(DistanceKind)
     group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
+    text = (
+        "most seconds between two labels that are interpolated; 0: only labels of a frame's own "
+        "time count (default 1, but for classes where it would change the verdict)"
+    )
+    add_value(group, "--label-gap", "S", text, seconds)
     text = "class names of the labels for those of the detections, such as person=Pedestrian"
     add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
     text = "as --format, for the labels"
     group.add_argument("--label-format", choices=tuple(Format), type=Format, help=text)
     text = "as --map, for the labels"
     add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
-
-
-@dataclass(frozen=True, slots=True)
-class LabelTable:
-    """Labelled objects of a file, m rows.
-
-    sequence  (m,) of which sequence of the detections; −1 for none of them
-    frame     (m,) frame number; None where objects are found by their time
-    time_ns   (m,) None where objects are found by their frame
-    classes   the labeller's names
-    class_index, id  (m,) the id is NO_TRACK where there is none
-    position  (m, K)
-    ignore    (m,) neither right nor wrong
-    """
-
-    sequence: IntArray
-    frame: IntArray | None
-    time_ns: IntArray | None
-    classes: tuple[str, ...]
-    class_index: IntArray
-    id: IntArray
-    position: FloatArray
-    ignore: BoolArray
 
 
 def with_labels(
@@ -116,25 +100,38 @@ def with_labels(
     unused = _not_used(columns, recording.space.names)
     if unused:
         tell(f"{path}: not used: {unused}")
+    if "seq" not in recording.others and (sensor := meant(recording.names).get("seq")):
+        tell(
+            f"{path}: labels match across all values of {sensor}. If frames of several sensors or "
+            f"drives are told apart by it, give --map seq={sensor}"
+            + (f" and {offer}" if (offer := offer_of(columns, "seq")) else "")
+        )
     recording = _of_labels(recording, columns, options.dimensions, tell)
     box = columns.box if recording.box == BOX else recording.box
     config = _matching(options, recording, box)
-    labels = _table(recording, columns)
+    labels = read_labels(recording, columns, options.label_map or {})
+    if labels.converted:
+        tell(f"{path}: {labels.converted}")
     matcher = _Matcher(recording, labels, config)
     near = matcher.near()
     _check_shared(matcher, columns, near)
-    remarks = (_classless(recording, labels, config), _bare(recording, labels))
-    for words in filter(None, (*remarks, _flat(recording, config, box))):
+    _check_gates(options, matcher)
+    remarks = (classless(recording, labels, config), bare(recording, labels))
+    for words in filter(None, (*remarks, flat(recording, config, box))):
         tell(f"{path}: {words}")
     truth = np.full_like(recording.mean, np.nan)
     track = np.full(recording.mean.shape[0], NO_TRACK)
+    between = np.full((track.size, 2), -1)
+    near_gate = np.zeros(track.size, bool)
     counts = dict.fromkeys(("labels", *_OUTCOMES, "near_gate"), 0)
     empty = 0
     with working("matching labels", matcher.frames) as done:
-        for rows, record in matcher.records():
+        for rows, found, record in matcher.records():
             done(1)
             matched = rows[record.rows]
             truth[matched] = record.truth
+            if record.samples is not None:
+                between[matched] = found[record.samples]
             if record.objects is not None:
                 known = record.objects.known
                 track[matched[known]] = record.objects.id[known].astype(np.int64)
@@ -146,7 +143,7 @@ def with_labels(
             counts["untimely"] += untimely
             counts["refused"] -= untimely
             if record.gate is not None:
-                counts["near_gate"] += int(np.count_nonzero(record.gate == GateVerdict.NEAR))
+                near_gate[matched[record.gate == GateVerdict.NEAR]] = True
             if not rows.size:
                 empty += account.missed
     counts["of_other_sequences"] = int(np.count_nonzero(labels.sequence < 0))
@@ -158,112 +155,45 @@ def with_labels(
         counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
     )
     counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
-    space = recording.space.names
-    place = config.dimensions if config.distance in _OF_POINTS else config.box
-    measured = ", ".join(name for name in space if name in place)
-    tell(f"{path}: {_told(counts, empty, config, by_time, measured)}")
+    counts["near_gate"] = int(np.count_nonzero(near_gate))
+    counts["rows"] = columns.count
+    interpolated = between[:, 0] != between[:, 1]
+    counts["interpolated"] = int(np.count_nonzero(interpolated))
+    narrow = _narrow(matcher, near_gate, np.isfinite(truth[:, 0]))
+    place = config.dimensions if config.distance in OF_POINTS else config.box
+    measured = ", ".join(name for name in recording.space.names if name in place)
+    tell(f"{path}: {told(counts, empty, config, narrow, by_time, measured)}")
     if not counts["matched"]:
         raise RecordingError(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
             "coordinates of both files agree, or widen --gate."
         )
     tracks = track if bool((track != NO_TRACK).any()) else None
-    matched_rows = replace(recording, truth=truth, track=tracks, matched=counts)
-    others = _other_objects(matched_rows, config)
-    if others:
+    recording = replace(recording, truth=truth, track=tracks, between=between)
+    left_out = np.zeros(track.size, bool)
+    for index, words in differing(recording, interpolated):
+        if options.label_gap is None:
+            left_out |= interpolated & (recording.class_index == index)
+            words += "; they are left out (--label-gap 1 takes them in)"
+        tell(f"{path}: {words}")
+    counts["interpolated_left_out"] = int(np.count_nonzero(left_out))
+    if others := other_objects(recording, config):
         tell(f"{path}: {others}")
-    return matched_rows
+    return replace(recording, truth=np.where(left_out[:, None], np.nan, truth), matched=counts)
 
 
-def _flat(recording: Recording, config: MatchingConfig, box: tuple[str, ...]) -> str | None:
-    """Says which axis of the ground takes no part in the matching though the file has it."""
-    names = set(recording.names) - {*config.dimensions}
-    missing = [name for name in box[:2] if name in names]
-    if config.distance not in _OF_POINTS or not missing:
-        return None
-    return (
-        f"matched without {', '.join(missing)}, which has no variance or no label: other objects "
-        f"may match. Give --assume-std {missing[0]}=…, or labels with it"
-    )
-
-
-def _other_objects(recording: Recording, config: MatchingConfig) -> str | None:
-    """Says in which dimension many matches are so far off that they are of other objects, since it
-    takes no part in the matching; None: in none of them.
-    """
-    if config.distance not in _OF_POINTS:
-        return None
-    error = np.abs(recording.space.error(recording.truth, recording.mean))
-    sigma = np.sqrt(np.abs(np.diagonal(recording.covariance, axis1=1, axis2=2)))
-    gate = max((config.gate, *config.gates.values()))
-    unit = sigma if config.distance is DistanceKind.MAHALANOBIS else 1.0
-    far = np.mean((error > gate * unit) & (error > _FAR * sigma), axis=0, where=error == error)
-    found = [
-        f"{one.name} ({share:.0%} of matches)"
-        for one, share in zip(recording.space.dimensions, far.tolist(), strict=True)
-        if one.kind is DimensionKind.LENGTH and one.name not in config.dimensions
-        if share > _MANY_NEAR
-    ]
-    if not found:
-        return None
-    return (
-        f"errors are beyond the gate and {_FAR:g} σ in {', '.join(found)}, but labels are matched "
-        f"in {', '.join(config.dimensions)} only: are these other objects? If that is not the "
-        "plane of the ground, name its axes x and y in both files, such as by --map "
-        "y=z,z=y,var_y=var_z,var_z=var_y and --label-map y=z,z=y"
-    )
-
-
-def _told(
-    counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool, place: str
-) -> str:
-    """Says how many labels had which outcome, each in one count, and what that may mean.
-
-    empty    missed labels in frames without detections
-    by_time  whether labels are found by their time, once for each frame near it
-    place    dimensions that distances are measured in
-    """
-    why = {
-        "missed": "no detection within the gate"
-        + (f", {empty:,} of them in frames without detections" if empty else ""),
-        "ignored": "of classes that the detections do not have, or marked ignore",
-        "refused": "without a usable number in each dimension",
-        "duplicate": "an object's id again in the same frame",
-        "untimely": f"an object without two samples around the frame, at most "
-        f"{config.max_gap_seconds:g} s apart, or one within {config.max_offset_seconds:g} s",
-        "of_other_sequences": "the detections do not have them",
-        "without_frame": f"none within {config.max_gap_seconds:g} s",
-    }
-    parts = [f"{counts['matched']:,} of {counts['labels']:,} labels matched (in {place})"]
-    for name, reason in why.items():
-        if counts[name]:
-            parts.append(f"{counts[name]:,} {name.replace('_', ' ')} ({reason})")
-        elif name in ("missed", "ignored", "refused"):
-            parts.append(f"0 {name}")
-    if by_time:
-        parts.append("a label counts once for each frame near its time")
-    words = (
-        f"{', '.join(parts)}; {counts['near_gate']:,} matches near the gate (beyond "
-        f"{100 * config.near_gate:g} % of it); {counts['detections_without_label']:,} detections "
-        "without a label"
-    )
-    if counts["missed"] > counts["matched"]:
-        words += (
-            ". More labels are missed than matched: do frames, coordinates and units of both files "
-            "agree?"
-        )
-    elif counts["near_gate"] > _MANY_NEAR * counts["matched"]:
-        words += (
-            f". The gate of {config.gate:g} may cut off large errors: see whether a wider --gate "
-            "changes the verdict"
-        )
-    return words
-
-
-def _listed(names: Collection[str]) -> str:
-    """Names the first few."""
-    more = len(names) - _FIRST
-    return ", ".join([*names][:_FIRST]) + (f" and {more:,} more" if more > 0 else "")
+def _narrow(matcher: _Matcher, near: BoolArray, matched: BoolArray) -> str:
+    """Names the gates near which many matches (N,) lie, with their classes; '' for none."""
+    index = matcher.recording.class_index
+    if len(matcher.classes) == 1:
+        index = np.zeros_like(index)
+    found = []
+    for i, name in enumerate(matcher.classes):
+        rows = matched & (index == i)
+        if np.count_nonzero(near & rows) > MANY_NEAR * np.count_nonzero(rows):
+            of = f" of {name}" if len(matcher.classes) > 1 else ""
+            found.append(f"{matcher.config.gate_of(name):g}{of}")
+    return some_of(found)
 
 
 def _check_classes(
@@ -298,31 +228,6 @@ def _not_used(columns: Columns, dimensions: Collection[str]) -> str:
     return ", ".join(unused) + (f". Perhaps {guess}" if unused and guess else "")
 
 
-def _offer(columns: Columns, *wanted: str) -> str:
-    """Offers --label-map for the first column that may be one of those wanted; '' without any."""
-    guesses = meant(columns.names).items()
-    return next((f"--label-map {ours}={name}" for ours, name in guesses if ours in wanted), "")
-
-
-def _classless(recording: Recording, labels: LabelTable, config: MatchingConfig) -> str | None:
-    """Says that labels name no class though the detections do."""
-    if labels.classes != (OBJECT,) or recording.classes == (OBJECT,):
-        return None
-    words = "labels have no class, so they match detections of any class"
-    return words + (f" within the gate of {config.gate:g}" if config.gates else "")
-
-
-def _bare(recording: Recording, labels: LabelTable) -> str | None:
-    """Names the sequences of detections that have no label at all."""
-    detections = np.bincount(recording.sequence_index, minlength=len(recording.sequences))
-    known = np.unique(labels.sequence[labels.sequence >= 0])
-    bare = np.setdiff1d(np.arange(len(recording.sequences)), known).tolist()
-    if not bare:
-        return None
-    named = [f"{recording.sequences[i]} ({detections[i]:,} detections)" for i in bare]
-    return f"no label for sequence{'s' if len(named) > 1 else ''} {_listed(named)}"
-
-
 def _check_shared(matcher: _Matcher, columns: Columns, near: BoolArray) -> None:
     """Raises RecordingError where labels and detections share no sequence, frame or class.
 
@@ -338,7 +243,7 @@ def _check_shared(matcher: _Matcher, columns: Columns, near: BoolArray) -> None:
     }.isdisjoint(recording.classes):
         words = (
             "no class of the labels is one of the detections. Labels have "
-            f"{_listed(labels.classes)}; detections have {_listed(recording.classes)}. Give "
+            f"{some_of(labels.classes)}; detections have {some_of(recording.classes)}. Give "
             f"--class-map {_same_class(labels.classes, recording.classes)}."
         )
     else:
@@ -355,8 +260,8 @@ def _no_sequence(recording: Recording, columns: Columns) -> str:
     )
     return (
         "no sequence of the labels is one of the detections. Labels have "
-        f"{_listed(coded(columns, 'seq', '')[0])}; detections have "
-        f"{_listed(recording.sequences)}{remedy}"
+        f"{some_of(coded(columns, 'seq', '')[0])}; detections have "
+        f"{some_of(recording.sequences)}{remedy}"
     )
 
 
@@ -448,6 +353,10 @@ def _matching(
             given["box"] = ("left", "top", "right", "bottom")
         if options.distance in (DistanceKind.BEV_IOU, DistanceKind.IMAGE_IOU):
             given["gate"] = 0.5
+    if options.label_gap is not None:
+        given["max_gap_seconds"] = max(options.label_gap, 1e-9)
+        if options.label_gap == 0:
+            given["max_offset_seconds"] = _SAME_TIME
     gates: dict[str, float] = options.gate or {}
     if not gates and options.distance is None and not {"x", "y"} & set(lengths):
         raise ValueError(
@@ -471,53 +380,24 @@ def _matching(
     return config
 
 
-def _table(recording: Recording, columns: Columns) -> LabelTable:
-    """Reads labels for the sequences and dimensions of a recording. Raises RecordingError."""
-    m, rows = columns.count, np.arange(columns.count)
-    sequence = np.zeros(m, np.int64)
-    if "seq" in columns.names:
-        names, index = coded(columns, "seq", "")
-        place = {name: i for i, name in enumerate(recording.sequences)}
-        sequence = np.array([place.get(name, -1) for name in names], np.int64)[index]
-    elif len(recording.sequences) > 1:
-        offer = _offer(columns, "seq")
-        raise RecordingError(
-            f"{columns.path}: there is no column 'seq', but the detections are of "
-            f"{len(recording.sequences)} sequences. {f'Give {offer}, or add' if offer else 'Add'} "
-            f"it, with the names {_listed(recording.sequences)}."
-        )
-    by_frame = "frame" in columns.names and recording.frame is not None
-    time_ns = None
-    if not by_frame:
-        time_ns = _times(recording, columns, rows)
-    classes, class_index = coded(columns, "class", OBJECT)
-    id = tracks_of(columns, rows)
-    names = recording.space.names
-    return LabelTable(
-        sequence=sequence,
-        frame=columns.integers("frame", rows) if by_frame else None,
-        time_ns=time_ns,
-        classes=classes,
-        class_index=class_index,
-        id=np.full(m, NO_TRACK) if id is None else id,
-        position=np.stack([columns.floats(name, rows, np.nan) for name in names], axis=1),
-        ignore=columns.flags("ignore", rows) if "ignore" in columns.names else np.zeros(m, bool),
-    )
-
-
-def _times(recording: Recording, columns: Columns, rows: IntArray) -> IntArray:
-    """(m,) ns on the clock of the detections. Raises RecordingError without a common clock."""
-    if recording.stamp_ns is not None and "stamp_ns" in columns.names:
-        return columns.integers("stamp_ns", rows)
-    if recording.time_s is not None and recording.stamp_ns is None and "t" in columns.names:
-        return np.rint(columns.floats("t", rows) * 1e9).astype(np.int64)
-    wanted = ["frame"] if recording.frame is not None else []
-    wanted += ["t"] if recording.time_s is not None and recording.stamp_ns is None else []
-    offer = _offer(columns, *wanted) or "--label-map"
-    raise RecordingError(
-        f"{columns.path}: labels and detections share no column of frame, t and stamp_ns, so no "
-        f"label finds its frame. Add one to both files, or name it by --map and {offer}."
-    )
+def _check_gates(options: argparse.Namespace, matcher: _Matcher) -> None:
+    """Raises ValueError where a class has no gate, and the default one is for metres."""
+    gates: Mapping[str, float] = options.gate or {"": 0.0}
+    centres = options.distance in (None, DistanceKind.CENTRE)
+    if "" in gates or not centres or {"x", "y"} & {*matcher.config.dimensions}:
+        return
+    labelled = {matcher.config.class_map.get(name, name) for name in matcher.labels.classes}
+    there = [matcher.recording.classes[i] for i in np.unique(matcher.recording.class_index)]
+    names = [OBJECT] if matcher.classes == (OBJECT,) else [one for one in there if one in labelled]
+    lacking = [name for name in names if name not in gates]
+    if not lacking:
+        return
+    given = ",".join(f"{name}={gate:g}" for name, gate in gates.items())
+    why = f"detections of {some_of(lacking)} have none, and the default of 2 is for x and y"
+    remedy = f"Give --gate {given},{','.join(f'{name}=…' for name in lacking)}"
+    if matcher.classes == (OBJECT,) != matcher.recording.classes:
+        why, remedy = "the labels have no class", "Give one gate for all, such as --gate 20"
+    raise ValueError(f"--gate {given}: {why}. {remedy}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,7 +429,8 @@ class _Matcher:
         if stamps is None:
             assert recording.time_s is not None
             stamps = np.rint(recording.time_s * 1e9).astype(np.int64)
-        return stamps, labels.time_ns, round(self.config.max_gap_seconds * 1e9)
+        reach = max(self.config.max_gap_seconds, self.config.max_offset_seconds)
+        return stamps, labels.time_ns, round(reach * 1e9)
 
     def near(self) -> BoolArray:
         """(m,) labels of the frame of a detection, or within the gap of its time."""
@@ -562,8 +443,8 @@ class _Matcher:
             near[rows] = np.searchsorted(keys, low) < np.searchsorted(keys, high, "right")
         return near
 
-    def records(self) -> Iterator[tuple[IntArray, LabelRecord]]:
-        """Yields, frame by frame, the rows of its detections and what labels told of them."""
+    def records(self) -> Iterator[tuple[IntArray, IntArray, LabelRecord]]:
+        """Yields, frame by frame, the rows of its detections and labels, and what these told."""
         recording, labels = self.recording, self.labels
         estimates = self._estimates()
         # Where either file names no classes, labels match detections of any.
@@ -592,7 +473,7 @@ class _Matcher:
                     unusable=np.zeros(0, np.uint64),
                 )
                 told = self._message(name, found)
-                yield rows, match(told, frame, np.ones(n, bool), self.config, limits)
+                yield rows, found, match(told, frame, np.ones(n, bool), self.config, limits)
 
     def _estimates(self) -> Estimates:
         """The Gaussians, with a covariance for those that have no usable one: these are matched,
