@@ -30,6 +30,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.recalibrator import (
+    Identity,
     InvalidRecalibrator,
     Output,
     Recalibrator,
@@ -133,12 +134,21 @@ def check_dimensions(selection: Selection, space: Space) -> None:
     )
 
 
+def refuse_twice(recording: Recording, *, again: bool) -> None:
+    """Raises ValueError where `apply` has made the recording, unless it is asked for again."""
+    if RECALIBRATED in recording.others and not again:
+        raise ValueError(
+            f"the file was recalibrated before (it has the column '{RECALIBRATED}'), and a second "
+            "time would correct it twice: nothing is written. Give the file as the detector "
+            "reported it, or --again if twice is meant."
+        )
+
+
 def remarks_on(made: RecalibratedRecording) -> list[str]:
     """Remarks on a recalibration that may not be what was meant."""
     selection, recording, found = made.selection, made.recording, []
-    before = recording.others
-    if RECALIBRATED in before:
-        found.append("the file was recalibrated before: a second time corrects it twice")
+    if RECALIBRATED in recording.others:
+        found.append("the file was recalibrated before, and is corrected twice now")
     if selection.by_slice:
         served = np.array([not set(chain) & selection.by_slice.keys() for chain in made.chains])
         rows = int(np.count_nonzero(served[made.slices] & made.usable))
@@ -186,6 +196,12 @@ class RecalibratedRecording:
         rows = np.flatnonzero(self.usable)
         shares = self.selection.shares(self.slices[rows], self.chains).shares if rows.size else ()
         return [recalibrator for recalibrator, _ in shares]
+
+    @property
+    def untouched(self) -> BoolArray:
+        """(N,) rows that are served by the identity."""
+        left = [self.selection.of(chain).method == Identity.method for chain in self.chains]
+        return np.array(left, bool)[self.slices]
 
     @property
     def output(self) -> Output:
@@ -397,6 +413,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
     )
+    parser.add_argument(
+        "--again", action="store_true", help="correct a file that was recalibrated before once more"
+    )
     text = "write quantiles at these levels (default 0.05,0.1,…,0.95)"
     add_value(parser, "--tau", "T,T", text, confidence_levels)
 
@@ -431,7 +450,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
     """Writes the recalibrated Gaussians; returns the lines to print."""
-    made = recalibrate_gaussians(selection, read_selected(options.file, options))
+    recording = read_selected(options.file, options)
+    refuse_twice(recording, again=options.again)
+    made = recalibrate_gaussians(selection, recording)
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
     asked = options.quantiles or options.tau is not None

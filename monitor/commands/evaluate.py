@@ -674,7 +674,7 @@ def _tables(
             lines.append(advice(_mend(options, gaussians), gaussians.matched))
         yield "\n".join(lines)
         if gaussians.gains:
-            judged = told(gaussians.gains, True, "before → after")
+            judged = told(gaussians.gains, "before → after")
             yield f"{judged}\nOnly tracks that the recalibrator was not fitted on prove a gain."
         if options.full:
             yield all_measures(gaussians.whole)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
-from monitor.commands.held_out import PARTS, HeldOut, held_out, told
+from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
     above_zero,
     add_flag,
@@ -64,6 +64,7 @@ from monitor.recalibration.fitting import (
     SliceFit,
     fit_slices,
     prior_strength,
+    worth,
 )
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
@@ -87,9 +88,11 @@ from monitor.recalibration.scaling import (
     FullInput,
     Objective,
     Prior,
+    Scaled,
     VarianceScaling,
 )
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, Recording, Source
 
@@ -102,8 +105,11 @@ PRIOR_STRENGTH = 30.0
 # Fits class probabilities unless another method is named.
 _OF_CLASSES = "temperature"
 
-# Tracks, and independent rows, below which a slice does not stand on its own.
+# Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
+
+# A slice that was drawn by less is not said to be.
+_SHOWS = 0.02
 
 
 # A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
@@ -131,6 +137,7 @@ def fit_gaussians(
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     selection, found = _fitted(options, wanted, recording, previous, rows, kept)
     judged: tuple[HeldOut, ...] = ()
+    left: list[str] = []
     if options.method != Identity.method and not options.no_held_out:
         slow = options.method.startswith("gp-")
 
@@ -141,12 +148,15 @@ def fit_gaussians(
             return _fitted(options, wanted, recording, previous, taken, some, share)[0]
 
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
-        judged = held_out(recording, kept, fit_some, slices, parts=1 if slow else PARTS)
-    left: list[str] = []
-    if options.proven_only:
-        worth = {one.slice for one in judged if one.worth_it}
-        left = [name for name in ("all", *selection.by_slice) if name not in worth]
-        selection = _proven(selection, worth)
+        unseen = dealt(recording, kept, fit_some, parts=1 if slow else PARTS)
+        judged = () if unseen is None else unseen.judged(slices)
+        if options.proven_only:
+            worth_it = {one.slice for one in judged if one.worth_it}
+            left = [name for name in ("all", *selection.by_slice) if name not in worth_it]
+            selection = _proven(selection, worth_it)
+            if unseen is not None:
+                served = recalibrate_gaussians(selection, recording)
+                judged = unseen.without(served.untouched).judged(slices, judged)
     if options.reject_above_error is not None:
         served = recalibrate_gaussians(selection, recording)
         error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
@@ -173,7 +183,7 @@ def fit_gaussians(
 
 
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
-    """Leaves rows as they are, by slice and of all, unless the fit is worth it there."""
+    """Leaves rows as they are, by slice and those of no slice, unless the fit is worth it there."""
     return replace(
         selection,
         fallback=selection.fallback if "all" in worth else Identity(),
@@ -200,19 +210,20 @@ def _fitted(
     fitting = FITTINGS[options.method]
     strength = options.prior_strength or PRIOR_STRENGTH
 
-    def fit(part: FitRows, towards: Recalibrator | None) -> Recalibrator:
-        prior: Prior[Any] | None = None
-        if towards is not None:
-            prior = Prior(towards, prior_strength(part, strength))
+    def fit(part: FitRows, prior: Prior[Any] | None) -> Recalibrator:
         return fitting.fit(part, wanted, prior)
 
-    whole = fit(rows, None if previous is None else previous.fallback)
+    earlier: Prior[Any] | None = None
+    if previous is not None:
+        earlier = Prior(previous.fallback, prior_strength(rows, strength))
+    whole = fit(rows, earlier)
     slices = _slices(options, recording, kept)
     found = fit_slices(
         [(entry, rows.take(entry.rows)) for entry in slices],
         fit,
-        whole,
-        borrows=fitting.borrows,
+        SliceFit(rows, whole, None),
+        strength=strength if fitting.borrows else None,
+        least=fitting.least,
         fewest=share
         * (FEWEST_TO_STAND_ALONE if options.fewest_tracks is None else options.fewest_tracks),
         previous=previous,
@@ -357,7 +368,7 @@ def remarks(
         elif fit.reason:
             yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
         else:
-            yield f"slice {name}: {selection.bases[name]}"
+            yield f"slice {name}: {selection.bases[name]}{_drawn(fit, selection.dimensions)}"
     # A factor that was stopped is more often a mistake in the file than of the detector.
     clamp = wanted.clamp or WIDE
     where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
@@ -371,6 +382,23 @@ def remarks(
     for name in sorted(() if previous is None else previous.by_slice):
         if name not in selection.by_slice:
             yield f"slice {name} of --previous has no rows here, and is in the new model no more"
+
+
+def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
+    """Says how far a slice was drawn towards the wider one; nothing where that hardly shows."""
+    own, made = fit.alone, fit.recalibrator
+    if not (isinstance(own, Scaled) and isinstance(made, Scaled)):
+        return ""
+    pairs = tuple(zip(dimensions, own.scale, made.scale, strict=True))
+    moved = [f"{name} {a:.2f} to {b:.2f}" for name, a, b in pairs if abs(b / a - 1) > _SHOWS]
+    if not moved:
+        return ""
+    said = f", which draws its factors on σ: {', '.join(moved)}"
+    if fit.rows.tracks < FEWEST_TO_JUDGE:
+        return said
+    # A slice worth twice as many stands alone.
+    enough = max(int(worth(fit.rows) / 2), 1)
+    return f"{said} (--fewest-tracks {enough} if {fit.rows.tracks} tracks are enough)"
 
 
 def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
@@ -487,14 +515,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--range-edges", "E,E", text, _edges)
     text = (
         "tracks, and independent rows, below which a slice leans on the wider one it lies "
-        "in: a scaling is drawn towards it, the rest is left to it (default "
-        f"{FEWEST_TO_STAND_ALONE:g})"
+        "in: a scaling is drawn towards it, ever less up to twice as many, and less where the two "
+        f"plainly differ; other methods are left to it (default {FEWEST_TO_STAND_ALONE:g})"
     )
     add_value(parser, "--fewest-tracks", "N", text, above_zero)
     text = "earlier model of the method, towards which the factors of a scaling are drawn"
     add_value(parser, "--previous", "MODEL", text)
     text = (
-        "independent rows that --previous, or the wider slice of a thin one, counts for "
+        "independent rows that --previous counts for, or the wider slice of a thin one at most "
         f"(default {PRIOR_STRENGTH:g})"
     )
     add_value(parser, "--prior-strength", "N", text, above_zero)
@@ -545,7 +573,7 @@ def run(options: argparse.Namespace) -> int:
         classes = read_class_recording(options.file, options.rows, options.map)
         alone = classes is not None and not classes.gaussians
         options.method = _OF_CLASSES if alone else CovarianceScaling.method
-    _check(options)
+    check(options)
     fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
     model, basis, lines, judged = fit(options)
     write_output(options.output, document_of(model))
@@ -566,7 +594,7 @@ def run(options: argparse.Namespace) -> int:
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
     judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
     if judgeable and not options.no_held_out:
-        lines.append(told(judged, options.proven_only) + "\n")
+        lines.append(told(judged) + "\n")
     print("\n".join([*lines, written]))
     return 0
 
@@ -596,8 +624,8 @@ def _said_of(rejection: Rejection) -> str:
     )
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuses what was given and would change nothing."""
+def check(options: argparse.Namespace) -> None:
+    """Refuses what was given and would change nothing. Raises ValueError."""
     if options.proven_only and options.no_held_out:
         raise ValueError(
             "--proven-only needs the judgement that --no-held-out leaves out. Give one of them."

@@ -6,7 +6,7 @@ is judged by a fit that has not seen its track.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from monitor.commands.apply import recalibrate_gaussians
 from monitor.commands.options import table
 from monitor.commands.recordings import numbered_tracks
 from monitor.frames.cholesky import factorise, log_determinant, whiten
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
 from monitor.recalibration.selection import Selection
 from monitor.statistics.exact_engine import evaluate_rows
@@ -47,6 +47,7 @@ class HeldOut:
     slice     name; "all" for all rows
     factors   by dimension, the median factor on σ
     gain      nats a detection that the fit gains, and its 95 % interval by tracks (NaN: unknown)
+    unused    verdict of the fit that was made and is not used; '' where it is used
     """
 
     slice: str
@@ -57,6 +58,7 @@ class HeldOut:
     factors: Mapping[str, float]
     gain: float
     interval: tuple[float, float]
+    unused: str = ""
 
     @property
     def worth_it(self) -> bool:
@@ -66,6 +68,8 @@ class HeldOut:
     @property
     def verdict(self) -> str:
         """Says whether the fit is worth it."""
+        if self.unused:
+            return f"left as the detector reports it (the fit: {self.unused})"
         lower, upper = self.interval
         if self.tracks < FEWEST_TO_JUDGE or not np.isfinite([lower, upper]).all():
             return f"too little data to say ({self.tracks} tracks, {FEWEST_TO_JUDGE} are needed)"
@@ -90,45 +94,81 @@ class HeldOut:
             "sigma_factors": dict(self.factors),
             "nll_gain": self.gain,
             "nll_gain_interval": list(self.interval) if known else None,
+            "used": not self.unused,
             "verdict": self.verdict,
         }
 
 
-def held_out(
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Gaussians before and after fits that have not seen their tracks.
+
+    kept     (n,) numbers of the usable rows
+    cluster  (N,) number of the track of each row, −1 where nothing is judged
+    left     (N,) rows that stay as they are although a fit was made
+    """
+
+    before: Recording
+    after: Recording
+    kept: IntArray
+    cluster: IntArray
+    left: BoolArray
+
+    def without(self, left: BoolArray) -> Unseen:
+        """Leaves rows as the detector reports them, (N,)."""
+        mean = np.where(left[:, None], self.before.mean, self.after.mean)
+        covariance = np.where(left[:, None, None], self.before.covariance, self.after.covariance)
+        after = replace(self.after, mean=mean, covariance=covariance)
+        return replace(self, after=after, left=self.left | left)
+
+    def judged(
+        self, slices: Mapping[str, IntArray], fits: Collection[HeldOut] = ()
+    ) -> tuple[HeldOut, ...]:
+        """Compares both for all rows together, and by slice.
+
+        slices  name → numbers of usable rows
+        fits    the same where no row is left
+        """
+        verdicts = {one.slice: one.verdict for one in fits}
+        found = []
+        for name, rows in {"all": self.kept, **slices}.items():
+            rows = rows[self.cluster[rows] >= 0]
+            if rows.size:
+                unused = verdicts[name] if self.left[rows].all() else ""
+                found.append(_judged(name, self.before, self.after, rows, self.cluster, unused))
+        return tuple(found)
+
+
+def dealt(
     recording: Recording,
     kept: IntArray,
     fit: Callable[[IntArray], Selection],
-    slices: Mapping[str, IntArray],
     *,
     parts: int = PARTS,
-) -> tuple[HeldOut, ...]:
-    """Judges a way to fit, for all rows together and by slice.
+) -> Unseen | None:
+    """Recalibrates each part of the tracks by a fit on the others.
 
     kept     (n,) numbers of the usable rows
     fit      fits to some rows, by number
-    slices   name → numbers of usable rows
     parts    how many of the PARTS are judged, the others only fitted on
     returns  nothing where the rows have too few tracks, or a part cannot be fitted
     """
     cluster = _clusters(recording, kept)
     if cluster.size == 0 or cluster.max() + 1 < PARTS:
-        return ()
+        return None
     mean, covariance = recording.mean.copy(), recording.covariance.copy()
-    judged = np.zeros(kept.size, bool)
+    number = np.full(recording.mean.shape[0], -1)
     for part in range(parts):
         out = cluster % PARTS == part
         try:
             made = recalibrate_gaussians(fit(kept[~out]), recording).recording
         except (UnfitData, InvalidRecalibrator):
-            return ()
+            return None
         rows = kept[out]
         mean[rows], covariance[rows] = made.mean[rows], made.covariance[rows]
-        judged |= out
+        number[rows] = cluster[out]
     after = replace(recording, mean=mean, covariance=covariance)
-    number = np.full(recording.mean.shape[0], -1)
-    number[kept[judged]] = cluster[judged]
-    named = {"all": kept, **slices}
-    return tuple(_judged(recording, after, number, named))
+    return Unseen(recording, after, kept, number, np.zeros(number.size, bool))
 
 
 def compared(
@@ -137,7 +177,7 @@ def compared(
     """Compares two sets of Gaussians of the same rows, for all usable rows (n,) and by slice."""
     number = np.full(before.mean.shape[0], -1)
     number[kept] = _clusters(before, kept)
-    return tuple(_judged(before, after, number, {"all": kept, **slices}))
+    return Unseen(before, after, kept, number, np.zeros(number.size, bool)).judged(slices)
 
 
 def _clusters(recording: Recording, kept: IntArray) -> IntArray:
@@ -151,30 +191,30 @@ def _clusters(recording: Recording, kept: IntArray) -> IntArray:
 
 
 def _judged(
-    before: Recording, after: Recording, cluster: IntArray, named: Mapping[str, IntArray]
-) -> Iterator[HeldOut]:
-    """Compares two sets of Gaussians by slice; cluster (N,) is −1 where nothing is judged."""
-    for name, rows in named.items():
-        rows = rows[cluster[rows] >= 0]
-        if rows.size == 0:
-            continue
-        _, clusters = np.unique(cluster[rows], return_inverse=True)
-        nll_before, nll_after = (_nll(one, rows) for one in (before, after))
-        gain = nll_before - nll_after
-        step = np.arange(before.space.k)
-        ratio = np.sqrt(
-            after.covariance[rows][:, step, step] / before.covariance[rows][:, step, step]
-        )
-        yield HeldOut(
-            slice=name,
-            rows=rows.size,
-            tracks=int(clusters.max()) + 1,
-            before=_score(before, rows, nll_before),
-            after=_score(after, rows, nll_after),
-            factors=dict(zip(before.space.names, np.median(ratio, axis=0).tolist(), strict=True)),
-            gain=float(gain.mean()),
-            interval=mean_interval(gain, clusters),
-        )
+    name: str,
+    before: Recording,
+    after: Recording,
+    rows: IntArray,
+    cluster: IntArray,
+    unused: str,
+) -> HeldOut:
+    """Compares two sets of Gaussians on some rows; cluster (N,) numbers the tracks."""
+    _, clusters = np.unique(cluster[rows], return_inverse=True)
+    nll_before, nll_after = (_nll(one, rows) for one in (before, after))
+    gain = nll_before - nll_after
+    step = np.arange(before.space.k)
+    ratio = np.sqrt(after.covariance[rows][:, step, step] / before.covariance[rows][:, step, step])
+    return HeldOut(
+        slice=name,
+        rows=rows.size,
+        tracks=int(clusters.max()) + 1,
+        before=_score(before, rows, nll_before),
+        after=_score(after, rows, nll_after),
+        factors=dict(zip(before.space.names, np.median(ratio, axis=0).tolist(), strict=True)),
+        gain=float(gain.mean()),
+        interval=mean_interval(gain, clusters),
+        unused=unused,
+    )
 
 
 def _score(recording: Recording, rows: IntArray, nll: FloatArray) -> Score:
@@ -195,17 +235,17 @@ def _nll(recording: Recording, rows: IntArray) -> FloatArray:
     return found
 
 
-def told(found: tuple[HeldOut, ...], proven_only: bool, rows_are: str = "held out") -> str:
-    """Writes what a fit does to rows that it has not seen; why nothing is known, where it is so.
+def told(found: tuple[HeldOut, ...], of: str = "held out") -> str:
+    """Writes what a fit does to rows, by default to those that it has not seen.
 
-    proven_only  whether slices that do not gain are left as they are
-    rows_are     head of the names of the slices
+    returns  why nothing is known, where it is so
     """
     if not found:
         return (
             f"not judged on held-out tracks: there are fewer than {PARTS} tracks, or a fit without "
             "some of them fails"
         )
+    whole, *slices = found
     rows = [
         (
             one.slice,
@@ -216,13 +256,21 @@ def told(found: tuple[HeldOut, ...], proven_only: bool, rows_are: str = "held ou
             f"{one.before.nll:.3f} → {one.after.nll:.3f}",
             # Of several slices together no factor is typical.
             " ".join(f"{name} {factor:.3g}" for name, factor in one.factors.items())
-            if len(found) == 1 or one.slice != "all"
+            if not slices or one is not whole
             else "",
         )
         for one in found
     ]
-    heads = (rows_are, "rows", "tracks", "NEES/K", "ENCE", "NLL", "factor on σ")
+    heads = (of, "rows", "tracks", "NEES/K", "ENCE", "NLL", "factor on σ")
     verdicts = [f"{one.slice}: {one.verdict}" for one in found]
-    if not proven_only and not all(one.worth_it for one in found):
+    if len(slices) > 1:
+        # Their mean may be 1 where none of them is.
+        low, high = (pick(slices, key=lambda one: one.after.nees_over_k) for pick in (min, max))
+        verdicts[0] += (
+            f"; NEES/K by slice: {low.after.nees_over_k:.3f} ({low.slice}) to "
+            f"{high.after.nees_over_k:.3f} ({high.slice})"
+        )
+    left = any(one.unused for one in found)
+    if of == "held out" and not left and not all(one.worth_it for one in found):
         verdicts.append("--proven-only leaves alone what does not surely gain.")
     return "\n".join([table(heads, rows), "", *verdicts])

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import html
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,13 @@ import numpy as np
 
 from monitor.commands import evaluate as evaluate_verb
 from monitor.commands import fit as fit_verb
-from monitor.commands.apply import document_of, read_model, recalibrate_gaussians, remarks_on
+from monitor.commands.apply import (
+    document_of,
+    read_model,
+    recalibrate_gaussians,
+    refuse_twice,
+    remarks_on,
+)
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
 from monitor.commands.options import names_of, write_output
@@ -125,7 +132,7 @@ class Recalibrator:
         }
 
     def __str__(self) -> str:
-        judged = [told(self.held_out, False)] if self.held_out else []
+        judged = [_as_arguments(told(self.held_out))] if self.held_out else []
         return "\n".join([*self.remarks, *judged, self.version])
 
     def _repr_html_(self) -> str:
@@ -222,6 +229,8 @@ def fit(
     assume_std: Mapping[str, float] | str | None = None,
     gate: float | Mapping[str, float] | None = None,
     class_map: Pairs = None,
+    fewest_tracks: float | None = None,
+    proven_only: bool = False,
     held_out: bool = True,
 ) -> Recalibrator:
     """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
@@ -229,6 +238,9 @@ def fit(
     method    of docs/recalibration.md, one of those for Gaussians
     by        some of "class", "stream", "range", or the data's own names of the first two: a
               recalibrator for each slice
+    fewest_tracks  tracks below which a slice of `by` leans on the wider one; None: 30
+    proven_only    leave slices as the detector reports them unless the fit is worth it on tracks
+                   that it has not seen
     held_out  whether it is judged; the rest as in evaluate
     raises    RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
@@ -251,18 +263,25 @@ def fit(
     options.by = tuple(map(SliceBy, parts)) or None
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, class_map, label_names)
+    if fewest_tracks is not None and not 0 < fewest_tracks < math.inf:
+        raise ValueError(f"fewest_tracks {fewest_tracks}: give a number above 0.")
+    options.fewest_tracks, options.proven_only = fewest_tracks, proven_only
     options.file, options.no_held_out = _data(detections), not held_out
     with _in_terms_of_arguments() as notes:
+        fit_verb.check(options)
         selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
     assert isinstance(selection, Selection)
-    return Recalibrator(selection, judged, (*notes, *remarks))
+    return Recalibrator(selection, judged, (*notes, *map(_as_arguments, remarks)))
 
 
-def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) -> Recalibrated:
+def apply(
+    recalibrator: Recalibrator, detections: Detections, *, again: bool = False, **selection: Any
+) -> Recalibrated:
     """Recalibrates detections, with ground truth or without.
 
+    again      correct detections that were recalibrated before once more
     selection  dimensions, angles, classes, names and assume_std as in evaluate
-    raises     RecordingError, InvalidRecalibrator
+    raises     RecordingError, InvalidRecalibrator, ValueError
     """
     options = _options(evaluate_verb.add_options, ["-"])
     keys = ("dimensions", "angles", "classes", "names", "assume_std")
@@ -272,6 +291,7 @@ def apply(recalibrator: Recalibrator, detections: Detections, **selection: Any) 
     _select(options, *(selection.get(name) for name in keys))
     with _in_terms_of_arguments() as notes:
         recording = read_selected(_data(detections), options, tell=notes.append)
+        refuse_twice(recording, again=again)
         made = recalibrate_gaussians(recalibrator.selection, recording)
         notes += remarks_on(made)
     return Recalibrated(
@@ -336,6 +356,10 @@ _ARGUMENTS = {
     "--angles": "angles",
     "--class": "classes",
     "--by": "by",
+    "--fewest-tracks": "fewest_tracks",
+    "--proven-only": "proven_only",
+    "--no-held-out": "held_out=False",
+    "--again": "again=True",
 }
 
 

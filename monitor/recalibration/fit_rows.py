@@ -17,6 +17,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import LARGEST, design_effect_of_rows
+from monitor.statistics.verdicts import ratio_interval
 
 # The median of a chi-square of one degree of freedom: of z² where z is a standard Gaussian.
 _CHI_SQUARE_MEDIAN = 0.4549364231195724
@@ -67,7 +68,7 @@ class FitRows(Columns):
         """
         if self.n == 0 or self.tracks == self.n:
             return np.ones(self.space.k)
-        return 1 / effect_on_mean_square(np.square(self._normalised), self.track)
+        return 1 / effect_on_mean_square(self.square, self.track)
 
     @cached_property
     def location_weight(self) -> FloatArray:
@@ -84,6 +85,11 @@ class FitRows(Columns):
     def weight(self) -> float:
         """Weight of a row for the sizes of errors in every dimension: the least, in (0, 1]."""
         return float(self.size_weight.min())
+
+    @property
+    def square(self) -> FloatArray:
+        """(n, K) z², finite."""
+        return np.square(self._normalised)
 
     @property
     def _normalised(self) -> FloatArray:
@@ -133,6 +139,24 @@ def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
     alone = track.size - number.size
     found[~tracked] = distinct.size + np.arange(alone)
     return found, distinct.size + alone
+
+
+def unlike(rows: FitRows, wider: FitRows) -> float:
+    """Measures how much more two groups differ in the size of errors than chance explains.
+
+    The mean over dimensions of d²/v. d is the difference in ln mean z², v the variance of that of
+    the rows, by tracks: half of a 95 % interval is taken for 1.96 deviations, so that few tracks
+    have a large v. About 1 where they do not differ; 0 where the rows have no interval.
+    """
+    number, _ = numbered_objects(rows.track)
+    found = []
+    for own, others in zip(rows.square.T, wider.square.T, strict=True):
+        lower, upper = ratio_interval(own, number)
+        if not 0 < lower < upper:
+            return 0.0
+        deviation = np.log(upper / lower) / (2 * 1.96)
+        found.append(np.square(np.log(own.mean() / others.mean()) / deviation))
+    return float(np.mean(found))
 
 
 def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:

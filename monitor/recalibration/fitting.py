@@ -17,7 +17,7 @@ from monitor.frames.slices import LEVELS, SliceBy, chain_of
 from monitor.frames.space import IntArray
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
-from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fit_rows import FitRows, unlike
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
 from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
@@ -31,10 +31,13 @@ WHOLE = "fallback"
 
 # In the order of chain_of.
 _PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
-Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
 
 # The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.
 Towards = Prior[Any]
+Fit = Callable[[FitRows, Towards | None], Recalibrator]
+
+# A prior that counts for less moves a slice of one track by a thousandth of the difference.
+_NO_PRIOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +117,14 @@ class SliceFit:
     leans_on      name of the wider slice, or version of the earlier selection, whose fit it was
                   drawn towards or is left to; None where it stands on its own rows
     reason        why it is left, or stays as it was in the earlier selection
+    alone         what its own rows say, where it was drawn towards a wider slice and they suffice
     """
 
     rows: FitRows
     recalibrator: Recalibrator | None
     leans_on: str | None
     reason: str = ""
+    alone: Recalibrator | None = None
 
 
 def worth(rows: FitRows) -> float:
@@ -139,50 +144,84 @@ def prior_strength(rows: FitRows, strength: float) -> float:
     return strength * rows.n * rows.weight / worth(rows) if rows.n else strength
 
 
+def borrowed(rows: FitRows, wider: FitRows, strength: float, fewest: float) -> float:
+    """Counts for how many independent rows the fit of a wider slice stands in that of a slice.
+
+    All of `strength` where the slice is worth `fewest` rows or less, nothing where it is worth
+    twice as many, and in between in proportion: no track more or less changes much.
+
+    Less where the two plainly differ. Let v be the variance of an error size of the slice, d its
+    difference from that of the wider one, on the scale of the logarithm, and τ² = d² − v the part
+    of it that chance does not explain: then n v/τ² rows are the best weight beside n of its own.
+
+    source  Morris 1983, section 1: empirical Bayes, with one τ²/v for all dimensions of a slice
+    """
+    independent = worth(rows)
+    most = strength * min(max(2.0 - independent / fewest, 0.0), 1.0)
+    beyond_chance = unlike(rows, wider) - 1.0
+    return min(most, independent / beyond_chance) if beyond_chance > 0 else most
+
+
 def fit_slices(
     slices: Sequence[tuple[FitSlice, FitRows]],
     fit: Fit,
-    whole: Recalibrator,
+    whole: SliceFit,
     *,
-    borrows: bool,
+    strength: float | None,
     fewest: float,
+    least: float = 0.0,
     previous: Selection | None = None,
 ) -> dict[str, SliceFit]:
     """Fits each slice; returns the outcomes by name.
 
-    A slice worth fewer rows than `fewest` is thin: what can be drawn towards another fit is
-    drawn towards that of the finest wider slice that has one, the rest is left to it.
+    What can be drawn towards another fit is drawn towards that of the finest wider slice that has
+    one, as `borrowed` says. With another method, a slice worth fewer rows than `fewest` is left to
+    the wider one.
 
     slices    with their rows, widest first
-    fit       of rows, drawn towards a recalibrator if one is given
+    fit       of rows, drawn towards a prior if one is given
     whole     the fit of all rows
-    borrows   whether the method can be drawn towards another fit
+    strength  independent rows that a prior counts for; None: the method cannot be drawn
+    least     of the strength of a wider slice, where it is drawn towards that at all
     previous  an earlier selection: where it has the slice, that is what is drawn towards
     """
     found: dict[str, SliceFit] = {}
     for entry, rows in slices:
         fitted = (n for n in entry.wider if n in found and found[n].recalibrator is not None)
         wider = next(fitted, WHOLE)
-        parent = found[wider].recalibrator if wider in found else whole
-        thin = worth(rows) < fewest
-        if thin and not borrows:
+        parent = found.get(wider, whole)
+        if strength is None and worth(rows) < fewest:
             reason = (
                 f"{rows.n} rows of {rows.tracks} tracks count for {worth(rows):.0f} independent "
                 f"ones, and {fewest:g} are needed"
             )
             found[entry.name] = SliceFit(rows, None, wider, reason)
             continue
-        leans_on, towards = (wider, parent) if thin else (None, None)
-        left_to, earlier = wider, None
-        if previous is not None and entry.name in previous.by_slice:
-            # The limit of a fit that is drawn towards it, on fewer and fewer rows.
-            left_to, earlier = previous.version, previous.by_slice[entry.name]
-            leans_on, towards = left_to, earlier
+        left_to, earlier, leans_on, alone = wider, None, None, None
+        prior: Towards | None = None
         try:
-            found[entry.name] = SliceFit(rows, fit(rows, towards), leans_on)
+            if strength is not None and previous is not None and entry.name in previous.by_slice:
+                # The limit of a fit that is drawn towards it, on fewer and fewer rows.
+                left_to = leans_on = previous.version
+                earlier = previous.by_slice[entry.name]
+                prior = Prior(earlier, prior_strength(rows, strength))
+            elif strength is not None and rows.n:
+                drawn = borrowed(rows, parent.rows, strength, fewest)
+                if drawn > _NO_PRIOR:
+                    leans_on = wider
+                    prior = Prior(parent.recalibrator, prior_strength(rows, max(drawn, least)))
+                    alone = _unless_unfit(fit, rows)
+            found[entry.name] = SliceFit(rows, fit(rows, prior), leans_on, alone=alone)
         except UnfitData as error:
             found[entry.name] = SliceFit(rows, earlier, left_to, str(error).rstrip("."))
     return found
+
+
+def _unless_unfit(fit: Fit, rows: FitRows) -> Recalibrator | None:
+    try:
+        return fit(rows, None)
+    except UnfitData:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +249,19 @@ class Fitting:
 
     uses     names of the options that mean something to it
     borrows  whether it can be drawn towards another fit of the method; else no prior is given
+    least    strength of the fit of a wider slice, at least, where a slice is drawn towards it
     """
 
-    def __init__(self, fit: Callable[..., Recalibrator], *uses: str, borrows: bool = False) -> None:
+    def __init__(
+        self,
+        fit: Callable[..., Recalibrator],
+        *uses: str,
+        borrows: bool = False,
+        least: float = 0.0,
+    ) -> None:
         """Takes a fit of rows, with a prior if it borrows, and the options it uses by their
         names; an option that is not asked for is left to its default."""
-        self._fit, self.uses, self.borrows = fit, frozenset(uses), borrows
+        self._fit, self.uses, self.borrows, self.least = fit, frozenset(uses), borrows, least
 
     def fit(self, rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
         """Fits rows. Raises UnfitData."""
@@ -247,7 +293,10 @@ FITTINGS: Mapping[str, Fitting] = {
     scaling.CovarianceScaling.method: Fitting(
         _of_sums(scaling.fit_covariance_scaling), "objective", "full_input", "clamp", borrows=True
     ),
-    scaling.AdaptiveScaling.method: Fitting(_adaptive_scaling, "time_constant", borrows=True),
+    # When its tracks have faded the prior alone is left: never less than where there is no other.
+    scaling.AdaptiveScaling.method: Fitting(
+        _adaptive_scaling, "time_constant", borrows=True, least=scaling.PRIOR_TRACKS
+    ),
     binned.HistogramBinning.method: Fitting(binned.fit_histogram_binning),
     binned.IsotonicStd.method: Fitting(binned.fit_isotonic_std),
     quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),

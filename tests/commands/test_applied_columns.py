@@ -9,9 +9,10 @@ import gzip
 import numpy as np
 import pytest
 
+from monitor import apply, load_recalibrator
 from monitor.store.recordings import read_recording
 from tests.commands.recordings import table_file
-from tests.commands.spoken import done
+from tests.commands.spoken import done, spoken
 
 
 def cells(path):
@@ -62,3 +63,21 @@ def test_a_format_that_was_named_is_read_by_its_name(drive, fitted, tmp_path):
     words = ("--format", "kitti", "--map", "var_x=extra_1", "--output", output)
     done("apply", fitted(drive, "--dimensions", "x"), file, *words)
     assert float(cells(output)["extra_1"][0]) != 4
+
+
+def test_a_second_time_is_refused_unless_it_is_meant(drive, fitted, refused, tmp_path):
+    model, once, twice = fitted(drive), tmp_path / "once.csv", tmp_path / "twice.csv"
+    done("apply", model, drive, "--output", once)
+    line = refused("apply", model, once, "--output", twice)
+    assert "recalibrated before" in line
+    assert "or --again if twice is meant" in line
+    assert not twice.exists()
+    with pytest.raises(ValueError, match="or again=True if twice is meant"):
+        apply(load_recalibrator(model), once)
+    code, _, said = spoken("apply", model, once, "--again", "--output", twice)
+    assert (code, said.count("corrected twice")) == (0, 1)
+    before, after, last = (float(cells(one)["var_x"][0]) for one in (drive, once, twice))
+    assert last / after == pytest.approx(after / before)
+    with pytest.warns(UserWarning, match="corrected twice"):
+        made = apply(load_recalibrator(model), once, again=True)
+    assert made.covariance[0, 0, 0] == pytest.approx(last)

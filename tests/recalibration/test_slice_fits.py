@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,10 +12,20 @@ from scipy.stats import chi2
 
 from monitor.frames.slices import SliceBy
 from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
-from monitor.recalibration.fitting import WHOLE, FitSlice, Parts, fit_slices, prior_strength, worth
+from monitor.recalibration.fitting import (
+    WHOLE,
+    FitSlice,
+    Parts,
+    SliceFit,
+    borrowed,
+    fit_slices,
+    prior_strength,
+    worth,
+)
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
-from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.scaling import Prior, VarianceScaling
 from monitor.recalibration.selection import Selection
+from monitor.statistics.verdicts import ratio_interval
 from tests.recalibration.rows import rows_of
 
 seeds = st.integers(0, 2**32 - 1)
@@ -79,17 +91,18 @@ def rows(n: int, tracks: int | None = None) -> FitRows:
 
 
 class Fits:
-    """Notes what each fit was drawn towards; the n-th fit has the scale n."""
+    """Notes what each fit was drawn towards, if at all; the fit of n rows has the scale n."""
 
     def __init__(self, refuses: int = -1) -> None:
         self.seen: dict[int, Recalibrator | None] = {}
         self.refuses = refuses
 
-    def __call__(self, part: FitRows, towards: Recalibrator | None) -> VarianceScaling:
+    def __call__(self, part: FitRows, towards: Prior[Any] | None) -> VarianceScaling:
         if part.n == self.refuses:
             raise UnfitData("nothing to fit.")
-        self.seen[part.n] = towards
-        return VarianceScaling((float(len(self.seen)),))
+        if towards is not None or part.n not in self.seen:
+            self.seen[part.n] = None if towards is None else towards.previous
+        return VarianceScaling((float(part.n),))
 
 
 ALL = VarianceScaling((100.0,))
@@ -102,29 +115,35 @@ def entry(name: str, n: int, *wider: str) -> tuple[FitSlice, FitRows]:
     return FitSlice(name, np.arange(n), wider), rows(n)
 
 
+def fit_each(slices, fits, *, strength: float | None = 30.0, previous=None):
+    whole = SliceFit(rows(500), ALL, None)
+    return fit_slices(slices, fits, whole, strength=strength, fewest=30, previous=previous)
+
+
 def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
     fits = Fits()
     slices = [
-        entry("Car", 40),
+        entry("Car", 60),
         entry("Bus", 29),
         entry("front/Car", 9, "Car", "front"),
         entry("front/Bus/<20", 8, "Bus/<20", "front/Bus", "Bus", "<20", "front"),
-        entry("Van", 7),
+        entry("Van", 59),
     ]
-    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    made = fit_each(slices, fits)
     car, bus = made["Car"].recalibrator, made["Bus"].recalibrator
-    assert fits.seen == {40: None, 29: ALL, 9: car, 8: bus, 7: ALL}
+    assert fits.seen == {60: None, 29: ALL, 9: car, 8: bus, 59: ALL}
     leans = {name: fit.leans_on for name, fit in made.items()}
     assert leans == {
         **{"Car": None, "Bus": WHOLE, "Van": WHOLE},
         **{"front/Car": "Car", "front/Bus/<20": "Bus"},
     }
+    assert (made["Car"].alone, made["Van"].alone) == (None, VarianceScaling((59.0,)))
 
 
 def test_what_cannot_be_drawn_leaves_a_thin_slice_to_the_wider_one():
     fits = Fits()
     slices = [entry("Car", 40), entry("Car/<20", 12, "Car"), entry("Van", 3)]
-    made = fit_slices(slices, fits, ALL, borrows=False, fewest=30)
+    made = fit_each(slices, fits, strength=None)
     assert fits.seen == {40: None}
     assert made["Car/<20"].recalibrator is None
     assert made["Car/<20"].leans_on == "Car"
@@ -136,10 +155,10 @@ def test_what_cannot_be_drawn_leaves_a_thin_slice_to_the_wider_one():
 
 def test_a_slice_that_was_left_is_no_parent():
     slices = [entry("Car", 12), entry("Car/<20", 40, "Car"), entry("Car/x", 5, "Car")]
-    made = fit_slices(slices, Fits(), ALL, borrows=False, fewest=30)
+    made = fit_each(slices, Fits(), strength=None)
     assert made["Car/x"].leans_on == WHOLE
     fits = Fits(refuses=12)
-    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    made = fit_each(slices, fits)
     assert (made["Car"].recalibrator, made["Car"].reason) == (None, "nothing to fit")
     assert fits.seen[5] is ALL
 
@@ -147,15 +166,50 @@ def test_a_slice_that_was_left_is_no_parent():
 def test_an_earlier_fit_of_the_slice_goes_before_the_wider_one_and_stays_where_none_can_be():
     previous = Selection(("x",), ALL, {"Car": EARLIER, "Van": EARLIER, "Tram": EARLIER})
     fits = Fits(refuses=12)
-    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Taxi", 50)]
+    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Taxi", 60)]
     slices += [entry("Tram", 12), entry("Truck", 12)]
-    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30, previous=previous)
-    assert fits.seen == {40: EARLIER, 4: EARLIER, 5: ALL, 50: None}
+    made = fit_each(slices, fits, previous=previous)
+    assert fits.seen == {40: EARLIER, 4: EARLIER, 5: ALL, 60: None}
     for name in ("Car", "Van", "Tram"):
         assert made[name].leans_on == previous.version
     assert made["Bus"].leans_on == WHOLE
     assert made["Tram"].recalibrator is EARLIER
     assert made["Truck"].recalibrator is None
+
+
+def part_of(z: np.ndarray, size: float, tracks: int) -> FitRows:
+    """The first tracks of ten rows each, with errors `size` times as large as σ says."""
+    n = 10 * tracks
+    return rows_of(np.ones(n), size * z[:n], np.arange(n) // 10)
+
+
+@pytest.mark.parametrize("size", [1.0, 1.3, 2.0])
+def test_one_track_more_changes_little_of_what_is_borrowed(size):
+    z = np.random.default_rng(5).normal(size=700)
+    wider = part_of(np.random.default_rng(6).normal(size=4000), 1.0, 400)
+    parts = [part_of(z, size, tracks) for tracks in range(10, 71)]
+    share = [worth(part) / (worth(part) + borrowed(part, wider, 30.0, 30.0)) for part in parts]
+    differs = [np.log(part.square.mean() / wider.square.mean()) / 2 for part in parts]
+    # By how much ln of the factor is drawn: half of `differs` with 30 tracks that are alike.
+    drawn = (1 - np.array(share)) * np.array(differs)
+    assert np.abs(np.diff(drawn)).max() < 0.03
+    assert drawn[-1] == 0
+    if size == 2.0:
+        assert share[15] > 0.95
+
+
+def test_a_slice_borrows_by_what_chance_explains_of_its_difference():
+    wider = part_of(np.random.default_rng(6).normal(size=4000), 1.0, 400)
+    part = part_of(np.random.default_rng(5).normal(size=200), 2.0, 20)
+    lower, upper = ratio_interval(part.square[:, 0], part.track)
+    deviation = np.log(upper / lower) / 2 / 1.96
+    d = np.log(part.square.mean() / wider.square.mean())
+    tau = d**2 - deviation**2
+    drawn = borrowed(part, wider, 30.0, 30.0)
+    # The share of its own rows is τ²/(τ² + v).
+    assert worth(part) / (worth(part) + drawn) == pytest.approx(tau / (tau + deviation**2))
+    # No interval, nothing known: all is borrowed.
+    assert borrowed(part_of(np.ones(10), 2.0, 1), wider, 30.0, 30.0) == 30.0
 
 
 def test_rows_are_worth_no_more_than_their_tracks():
