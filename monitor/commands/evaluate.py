@@ -8,7 +8,6 @@ for people in evaluation_tables.py.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import operator
 import re
@@ -32,6 +31,7 @@ from monitor.commands.apply import (
 from monitor.commands.evaluation_tables import all_measures, class_table, summary, verdict_lines
 from monitor.commands.options import (
     add_flag,
+    add_json,
     add_value,
     allow,
     checked,
@@ -39,6 +39,8 @@ from monitor.commands.options import (
     number_of,
     pair,
     shown,
+    tell,
+    working,
 )
 from monitor.commands.recordings import (
     Usable,
@@ -193,7 +195,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
     add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     # None until the file has been seen: only so can it be said that an option was given in vain.
     defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
@@ -223,15 +225,14 @@ def run(options: argparse.Namespace) -> int:
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
-        classes = _classes_measured(recording, options)
-        of_classes = _class_verdict(recording)
+        with working("measuring class probabilities"):
+            classes = _classes_measured(recording, options)
+            of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     failures = list(_failures(options, gaussians, classes))
-    if options.json:
-        print(json.dumps(document(gaussians, classes, model, of_classes)))
-    else:
-        print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
+    found = gaussians, classes, model, of_classes
+    tell(options, document(*found), "\n\n".join(_tables(options, *found)))
     for line in failures:
         to_standard_error(f"calibration-monitor evaluate: {line}")
     return FAILED if failures else 0
@@ -356,7 +357,7 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
-    def evaluated(rows: BoolArray) -> Evaluation:
+    def evaluated(rows: BoolArray, done: Callable[[float], None]) -> Evaluation:
         kept = rows & usable.rows
         if options.engine == "exact":
             found = evaluate_rows(
@@ -368,9 +369,10 @@ def measured(
                 cut=cut,
                 cluster=numbered_tracks(recording.sequence_index, recording.track),
                 shaped=shaped,
+                done=done,
             )
         else:
-            found = _streamed(recording, options, cut, np.flatnonzero(kept))
+            found = _streamed(recording, options, cut, np.flatnonzero(kept), done)
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -378,15 +380,22 @@ def measured(
         )
 
     groups = dict(_groups(options, recording, usable.rows))
-    whole = evaluated(np.ones(usable.rows.size, bool))
+    sizes = {name: int(np.count_nonzero(rows & usable.rows)) for name, rows in groups.items()}
+    apart = [name for name, rows in groups.items() if not rows.all()]
+    total = int(np.count_nonzero(usable.rows)) + sum(sizes[name] for name in apart)
+    judged: list[Verdict] = []
+    with working("measuring", total + sum(sizes.values())) as done:
+        whole = evaluated(np.ones(usable.rows.size, bool), done)
+        of_groups = {
+            name: evaluated(rows, done) if name in apart else whole for name, rows in groups.items()
+        }
+        for name, rows in groups.items():
+            judged += _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
+            done(sizes[name])
     return Measured(
         whole=whole,
-        groups={name: whole if rows.all() else evaluated(rows) for name, rows in groups.items()},
-        verdicts=tuple(
-            verdict
-            for name, rows in groups.items()
-            for verdict in _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
-        ),
+        groups=of_groups,
+        verdicts=tuple(judged),
         usable=usable,
         unused=recording.unused,
         matched=recording.matched,
@@ -454,9 +463,13 @@ def _frozen(
 
 
 def _streamed(
-    recording: Recording, options: argparse.Namespace, cut: BinCut, kept: IntArray
+    recording: Recording,
+    options: argparse.Namespace,
+    cut: BinCut,
+    kept: IntArray,
+    done: Callable[[float], None],
 ) -> Evaluation:
-    """Measures some rows from micro-bins."""
+    """Measures some rows from micro-bins; `done` is told of how many further ones."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
     binning = Binning(bins, tau=tuple(options.tau.tolist()))
     tracks = numbered_tracks(recording.sequence_index, recording.track)
@@ -472,6 +485,7 @@ def _streamed(
         recording.space.error(recording.truth[kept], recording.mean[kept]),
         recording.covariance[kept],
         clusters,
+        done,
     )
     return replace(read(statistics, cut), tracks=count)
 

@@ -101,6 +101,7 @@ def held_out(
     slices: Mapping[str, IntArray],
     *,
     parts: int = PARTS,
+    done: Callable[[float], object] = lambda rows: None,
 ) -> tuple[HeldOut, ...]:
     """Judges a way to fit, for all rows together and by slice.
 
@@ -108,6 +109,7 @@ def held_out(
     fit      fits to some rows, by number
     slices   name → numbers of usable rows
     parts    how many of the PARTS are judged, the others only fitted on
+    done     is told, as the work goes on, of how many further rows are judged
     returns  nothing where the rows have too few tracks, or a part cannot be fitted
     """
     tracks = numbered_tracks(recording.sequence_index, recording.track)
@@ -132,11 +134,15 @@ def held_out(
     number = np.full(recording.mean.shape[0], -1)
     number[kept[judged]] = cluster[judged]
     named = {"all": kept, **slices}
-    return tuple(_judged(recording, after, number, named))
+    return tuple(_judged(recording, after, number, named, done))
 
 
 def _judged(
-    before: Recording, after: Recording, cluster: IntArray, named: Mapping[str, IntArray]
+    before: Recording,
+    after: Recording,
+    cluster: IntArray,
+    named: Mapping[str, IntArray],
+    done: Callable[[float], object],
 ) -> Iterator[HeldOut]:
     """Compares two sets of Gaussians by slice; cluster (N,) is −1 where nothing is judged."""
     for name, rows in named.items():
@@ -154,17 +160,23 @@ def _judged(
             slice=name,
             rows=rows.size,
             tracks=int(clusters.max()) + 1,
-            before=_score(before, rows, nll_before),
-            after=_score(after, rows, nll_after),
+            before=_score(before, rows, nll_before, done),
+            after=_score(after, rows, nll_after, done),
             factors=dict(zip(before.space.names, np.median(ratio, axis=0).tolist(), strict=True)),
             gain=float(gain.mean()),
             interval=mean_interval(gain, clusters),
         )
 
 
-def _score(recording: Recording, rows: IntArray, nll: FloatArray) -> Score:
+def _score(
+    recording: Recording, rows: IntArray, nll: FloatArray, done: Callable[[float], object]
+) -> Score:
     found = evaluate_rows(
-        recording.space, recording.mean[rows], recording.covariance[rows], recording.truth[rows]
+        recording.space,
+        recording.mean[rows],
+        recording.covariance[rows],
+        recording.truth[rows],
+        done=done,
     )
     ence = float(np.mean([one.ence for one in found.dimensions.values()]))
     return Score(found.joint.nees_over_k, ence, float(nll.mean()))

@@ -7,8 +7,11 @@ on the same pairs. Which detection a label belongs to is decided in `matching`.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
@@ -30,7 +33,14 @@ from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns, tracks_of
+from monitor.store.recordings import (
+    NO_TRACK,
+    OBJECT,
+    Recording,
+    Source,
+    read_columns,
+    tracks_of,
+)
 from monitor.store.tables import Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "class_map", "label_map", "label_format")
@@ -40,6 +50,9 @@ _MANY_NEAR = 0.05
 
 # Outcomes of the labels of a frame: every label has one.
 _OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
+
+# Stands for the path of labels where there is none.
+IN_MEMORY = Path("labels")
 
 # Names that are listed in a message.
 _FIRST = 5
@@ -99,19 +112,24 @@ def with_labels(
 
     Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
     """
-    columns = read_columns(options.labels, options.label_map or {}, options.label_format)
+    with _of_the_labels():
+        columns = read_columns(
+            options.labels, options.label_map or {}, options.label_format, in_memory=IN_MEMORY
+        )
     path = columns.path
     if not columns.count:
         raise RecordingError(
             f"{path}: there is only a header. Add a row for each labelled object and frame."
         )
     _check_classes(options, recording, tell)
-    unused = _not_used(columns, recording.space.names)
+    names = recording.space.names if options.dimensions is None else recording.names
+    unused = _not_used(columns, names)
     if unused:
         tell(f"{path}: not used: {unused}")
     recording = _of_labels(recording, columns, options.dimensions, tell)
     config = _matching(options, recording)
-    labels = _table(recording, columns)
+    with _of_the_labels():
+        labels = _table(recording, columns)
     matcher = _Matcher(recording, labels, config)
     near = matcher.near()
     _check_shared(matcher, columns, near)
@@ -155,8 +173,19 @@ def with_labels(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
             "coordinates of both files agree, or widen --gate."
         )
+    if recording.ignore is not None:
+        truth[recording.ignore] = np.nan
     tracks = track if bool((track != NO_TRACK).any()) else None
     return replace(recording, truth=truth, track=tracks, matched=counts)
+
+
+@contextlib.contextmanager
+def _of_the_labels() -> Iterator[None]:
+    """Names the options for labels in errors of reading them, in place of those for detections."""
+    try:
+        yield
+    except RecordingError as error:
+        raise RecordingError(re.sub(r"--(?=map |format )", "--label-", str(error))) from None
 
 
 def _told(counts: Mapping[str, int], empty: int, config: MatchingConfig, by_time: bool) -> str:
@@ -350,17 +379,18 @@ def _of_labels(
     missing = [name for name in names if name not in columns.names]
     if wanted is None or set(missing) & set(wanted):
         tell(f"{columns.path}: labels have no {', '.join(missing)}, which is left out")
-    return with_dimensions(recording, tuple(names[i] for i in kept))
+    return with_dimensions(recording, tuple(names[i] for i in kept), columns.path)
 
 
-def with_dimensions(recording: Recording, names: tuple[str, ...]) -> Recording:
+def with_dimensions(recording: Recording, names: tuple[str, ...], labels: Source) -> Recording:
     """Keeps some dimensions, in this order. Raises RecordingError where one is not there."""
     there = recording.space.names
     unknown = [name for name in names if name not in there]
     if unknown:
         raise RecordingError(
-            f"there is no dimension {unknown[0]!r} with a variance and a label. Dimensions there "
-            f"are: {', '.join(there)}."
+            f"{IN_MEMORY if isinstance(labels, Mapping) else labels}: there is no dimension "
+            f"{unknown[0]!r} with a variance and a label. Dimensions there are: "
+            f"{', '.join(there)}."
         )
     step = np.array([there.index(name) for name in names])
     dimensions = tuple(recording.space.dimensions[i] for i in step.tolist())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import html
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -298,8 +299,20 @@ _ARGUMENTS = {
 }
 
 
+# Options whose value is a mapping, with one.
+_PAIRS = re.compile(r"(--(?:label-map|class-map|map|gate|assume-std)) ([^\s,:=]+=\S*[^\s.,:;?])")
+
+
+def _as_mapping(found: re.Match[str]) -> str:
+    pairs = dict(pair.split("=", 1) for pair in found[2].split(",") if "=" in pair)
+    numbers = found[1] in ("--gate", "--assume-std")
+    written = (f"{ours!r}: {theirs if numbers else repr(theirs)}" for ours, theirs in pairs.items())
+    return f"{_ARGUMENTS[found[1]]}={{{', '.join(written)}}}"
+
+
 def _as_arguments(words: str) -> str:
-    """Writes the names of arguments in place of those of options."""
+    """Writes arguments in place of options: names={'t': 'time'} in place of --map t=time."""
+    words = _PAIRS.sub(_as_mapping, words)
     for option, argument in _ARGUMENTS.items():
         words = words.replace(option, argument)
     return words

@@ -36,7 +36,8 @@ def labels(*rows, period=0.1):
     frame, id, x, y = (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 4
     position = np.column_stack([np.full(len(x), 9.0), x, y, np.ones(len(x))]).reshape(-1, K)
     frames = np.array(frame, np.int64)
-    return Labels(frames, np.array(id, np.int64), frames * period, position)
+    ignore = np.zeros(frames.size, bool)
+    return Labels(frames, np.array(id, np.int64), frames * period, position, ignore)
 
 
 def tracks(*rows, ignore=()):
