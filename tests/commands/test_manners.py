@@ -81,10 +81,10 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("patience_s", "shown"), [(0.01, True), (60, False)])
 def test_a_long_work_shows_on_a_terminal_how_far_it_is(monkeypatch, patience_s, shown):
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    said = Terminal()
+    monkeypatch.setattr(sys, "stderr", said)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(options, "_PATIENCE_S", patience_s)
-    said = sys.stderr
     with options.working("measuring", 1000, "rows") as advance:
         for _ in range(5):
             time.sleep(0.1)
@@ -169,7 +169,7 @@ def test_messages_on_labels_speak_of_labels(samples):
     assert "labels.csv: --label-map t=when: there is no column 'when'" in line
     _, _, err = spoken(*words, "--dimensions", "x,q")
     assert "labels.csv: there is no dimension 'q' with a variance and a label" in err
-    detections = {name: np.array(cells) for name, cells in table(Kind.DETECTIONS).items()}
+    detections = {name: np.ones(2) for name in ("frame", "x", "y", "var_x", "var_y")}
     with pytest.raises(ValueError, match=r"^labels: label_names=\{'t': 'when'\}: there is no col"):
         monitor.evaluate(detections, labels={"x": np.ones(2)}, label_names={"t": "when"})
 

@@ -121,7 +121,9 @@ def test_a_drive_is_played_with_a_recalibrator_and_without(words, model, plain, 
 
 def test_what_needs_motmetrics_is_null_without(words, model, plain, started, monkeypatch):
     monkeypatch.setitem(sys.modules, "motmetrics", None)
-    code, out, err = spoken(*words, "--recalibrator", model, "--mode", "observe", "--json")
+    code, out, err = spoken(
+        "replay", *words, "--recalibrator", model, "--mode", "observe", "--json"
+    )
     got = json.loads(out)["tracking"]
     assert (code, len(started)) == (0, 1)
     # Said before anything is played, too.
