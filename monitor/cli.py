@@ -1,4 +1,7 @@
-"""Runs the verbs of the command line, turning what they raise into a line and an exit code."""
+"""Runs the verbs of the command line, turning what they raise into a line and an exit code.
+
+What a shell completes is written here, too, from the same tree of parsers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from monitor import __version__
@@ -27,6 +30,7 @@ VERBS = {
     "merge": "add up the statistics of several sidecars",
     "recalibrators": "see and change the recalibrators of a running sidecar",
     "alarms": "see, end and watch the alarms of drift of a running sidecar",
+    "completion": "write a script that lets a shell complete verbs, options and their values",
 }
 
 
@@ -46,11 +50,15 @@ def _verb(name: str) -> ModuleType:
     """
     # Before gRPC is imported: its line for every handshake that fails would know no limit.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    return importlib.import_module(f"monitor.commands.{name}")
+    return (
+        sys.modules[__name__]
+        if name == "completion"
+        else importlib.import_module(f"monitor.commands.{name}")
+    )
 
 
-def build_parser(chosen: str | None) -> argparse.ArgumentParser:
-    """Builds the command line, with the options of the chosen verb."""
+def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
+    """Builds the command line, with the options of the chosen verbs."""
     parser = argparse.ArgumentParser(
         prog="calibration-monitor",
         description="Watches and corrects the covariances that a detector reports.",
@@ -59,7 +67,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, text in VERBS.items():
-        if name != chosen:
+        if name not in chosen:
             verbs.add_parser(name, help=text)
             continue
         verb = _verb(name)
@@ -72,6 +80,110 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
         )
         verb.add_options(described)
     return parser
+
+
+EXAMPLE = """examples:
+  source <(calibration-monitor completion bash)     # in ~/.bashrc
+  source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit
+  calibration-monitor completion fish | source      # in ~/.config/fish/config.fish"""
+
+_BASH = """\
+_calibration_monitor() {
+  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+  local at= words= options= word
+  for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
+    case "$at $word" in
+%(places)s
+    esac
+  done
+  case "$at" in
+%(words)s
+  esac
+  [[ $current == -* ]] && words=$options
+  case "$at $before" in
+%(values)s
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _calibration_monitor calibration-monitor
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb `completion`."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the script of a shell was written, for the verb `completion`."""
+    tree = dict(_tree(build_parser(*VERBS), ""))
+    print(_fish(tree) if options.shell == "fish" else _bash(tree, options.shell), end="")
+    return 0
+
+
+def _tree(
+    parser: argparse.ArgumentParser, place: str
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yields the parser of each place, such as " alarms list"; that of the program is at ""."""
+    yield place, parser
+    for name, below in _below(parser).items():
+        yield from _tree(below, f"{place} {name}")
+
+
+def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Finds verbs, or actions of a verb, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _values(action: argparse.Action) -> str:
+    """Lists the values of an option, or of an argument, that takes one of a few."""
+    return "" if action.choices is None else " ".join(map(str, action.choices))
+
+
+def _bash(tree: dict[str, argparse.ArgumentParser], shell: str) -> str:
+    places, words, values = [], [], []
+    for place, parser in tree.items():
+        if place:
+            places.append(f"      '{place}') at='{place}' ;;")
+        options, offered = list[str](), [*_below(parser)]
+        for action in parser._actions:
+            options += action.option_strings
+            if not action.option_strings and not offered:
+                offered = _values(action).split()
+            elif action.option_strings and action.nargs != 0:
+                named = "|".join(f"'{place} {option}'" for option in action.option_strings)
+                # Without a few values: files, by `-o default`.
+                values.append(f"    {named}) words='{_values(action)}' ;;")
+        words.append(f"    '{place}') words='{' '.join(offered)}' options='{' '.join(options)}' ;;")
+    parts = {"places": places, "words": words, "values": values}
+    script = _BASH % {name: "\n".join(lines) for name, lines in parts.items()}
+    return ("autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "") + script
+
+
+def _fish(tree: dict[str, argparse.ArgumentParser]) -> str:
+    lines = []
+    for place, parser in tree.items():
+        below = _below(parser)
+        seen = [f"__fish_seen_subcommand_from {word}" for word in place.split()]
+        if below:
+            seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
+        command = f"complete -c calibration-monitor -n '{'; and '.join(seen)}'"
+        lines += [f"{command} -f -a {name}" for name in below]
+        for action in parser._actions:
+            values = f" -f -a '{_values(action)}'" if _values(action) else ""
+            if action.option_strings:
+                ways = (
+                    f"-{'l' if o[:2] == '--' else 's'} {o.lstrip('-')}"
+                    for o in action.option_strings
+                )
+                takes = " -r" if action.nargs != 0 else ""
+                lines.append(f"{command} {' '.join(ways)}{takes}{values}")
+            elif values and not below:
+                lines.append(command + values)
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

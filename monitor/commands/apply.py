@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_value, confidence_levels, output_file
+from monitor.commands.options import add_json, add_value, confidence_levels, output_file, tell
 from monitor.commands.recordings import (
     add_selection,
     estimates_of,
@@ -418,6 +418,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "write quantiles at these levels (default 0.05,0.1,…,0.95)"
     add_value(parser, "--tau", "T,T", text, confidence_levels)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -440,16 +441,18 @@ def run(options: argparse.Namespace) -> int:
     recording = read_class_recording(options.file, options.rows, options.map)
     check_kind(model, options.model, options.file, recording)
     if isinstance(model, Selection):
-        said = _apply_to_gaussians(model, options)
+        rows, remarks = _apply_to_gaussians(model, options)
     else:
         assert recording is not None
-        said = _apply_to_classes(model, recording, options)
-    print("\n".join(said))
+        rows, remarks = _apply_to_classes(model, recording, options)
+    content = {"version": model.version, "rows": rows, "output": options.output, "remarks": remarks}
+    written = f"{rows} rows by {model.version}, written to {options.output}"
+    tell(options, content, "\n".join([written, *remarks]))
     return 0
 
 
-def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
-    """Writes the recalibrated Gaussians; returns the lines to print."""
+def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tuple[int, list[str]]:
+    """Writes the recalibrated Gaussians; returns how many there are, and remarks."""
     recording = read_selected(options.file, options)
     refuse_twice(recording, again=options.again)
     made = recalibrate_gaussians(selection, recording)
@@ -462,15 +465,15 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
                 f"--output {options.output}: quantiles are written as arrays. Give a name in .npz, "
                 "or leave --quantiles and --tau out."
             )
-        return _as_columns(made, options)
+        _write_columns(made, options)
+        return made.usable.size, [*_output(made), *_rejected(made.rejected)]
     tau = TAU if options.tau is None else options.tau
     asked = asked or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
     rejected = made.rejected
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
-    return [
-        f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
+    return made.usable.size, [
         *_output(made),
         *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
         *_rejected(rejected),
@@ -478,25 +481,20 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> li
     ]
 
 
-def _as_columns(made: RecalibratedRecording, options: argparse.Namespace) -> list[str]:
-    """Writes the recalibrated Gaussians as columns; returns the lines to print."""
+def _write_columns(made: RecalibratedRecording, options: argparse.Namespace) -> None:
+    """Writes the recalibrated Gaussians as columns."""
     with output_file(Path(options.output)) as path:
         version = made.selection.version
         source, names = Path(options.file), options.map or {}
         write_columns(
             path, source, names, made.recording, made.rejected, version, kind=options.format
         )
-    return [
-        f"{made.recording.mean.shape[0]} rows by {made.selection.version}, written to "
-        f"{options.output}",
-        *_output(made),
-        *_rejected(made.rejected),
-    ]
 
 
 def _apply_to_classes(
     selection: ClassSelection, recording: ClassRecording, options: argparse.Namespace
-) -> list[str]:
+) -> tuple[int, list[str]]:
+    """Writes the recalibrated probabilities; returns how many rows there are, and remarks."""
     refuse_options_of_gaussians(
         options, _OF_GAUSSIANS, f"{options.model} recalibrates class probabilities"
     )
@@ -504,8 +502,7 @@ def _apply_to_classes(
     rejected = rejected_rows(selection, made)
     with output_file(Path(options.output)) as path:
         written = write_classes(path, made, rejected)
-    return [
-        f"{made.label.size} rows by {selection.version}, written to {options.output}",
+    return made.label.size, [
         "prob: recalibrated probabilities, each opinion by itself",
         *_rejected(rejected),
         *_left_out(made.names, written),

@@ -8,14 +8,9 @@ for people in evaluation_tables.py.
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import operator
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +24,7 @@ from monitor.commands.apply import (
     recalibrate_gaussians,
     remarks_on,
 )
+from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluation_tables import (
     advice,
     all_measures,
@@ -41,6 +37,7 @@ from monitor.commands.evaluation_tables import (
 from monitor.commands.held_out import HeldOut, compared, told
 from monitor.commands.options import (
     add_flag,
+    add_json,
     add_value,
     allow,
     checked,
@@ -48,6 +45,8 @@ from monitor.commands.options import (
     number_of,
     pair,
     shown,
+    tell,
+    working,
 )
 from monitor.commands.recordings import (
     Usable,
@@ -122,33 +121,6 @@ _MOST_GROUPS = 100
 # Exit code where a condition of --fail-if holds, or more rows are refused than may be.
 FAILED = 3
 
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-
-
-# Measures that say how much there is to judge, and those of all dimensions together that are no
-# measure of one dimension by the same name: these grow with the number of dimensions.
-_AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
-_OF_ONE_DIMENSION = ("nees_mean", "nll")
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A bound on a measure, as `--fail-if` takes it; without a comparison a finding."""
-
-    measure: str
-    comparison: str = ""
-    bound: float = math.nan
-
-    def __str__(self) -> str:
-        return (
-            f"{self.measure} {self.comparison} {self.bound:g}" if self.comparison else self.measure
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -192,7 +164,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "1.41' or overconfident; groups with too little data are not judged; may be repeated"
     )
     parser.add_argument(
-        "--fail-if", metavar="M>N|FINDING", type=_condition, action="append", help=text
+        "--fail-if", metavar="M>N|FINDING", type=read_condition, action="append", help=text
     )
     add_most_refused(parser)
     parser.add_argument(
@@ -228,7 +200,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
     add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     # None until the file has been seen: only so can it be said that an option was given in vain.
     defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
@@ -258,111 +230,26 @@ def run(options: argparse.Namespace) -> int:
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
-        classes = _classes_measured(recording, options)
-        of_classes = _class_verdict(recording)
+        with working("measuring class probabilities"):
+            classes = _classes_measured(recording, options)
+            of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
-    failures = list(_failures(options, gaussians, classes, of_classes))
-    if options.json:
-        failed = {"failed": failures} if options.fail_if or failures else {}
-        print(json.dumps(document(gaussians, classes, model, of_classes) | failed))
-    else:
-        print("\n\n".join(_tables(options, gaussians, classes, model, of_classes)))
-    for line in failures:
-        to_standard_error(f"calibration-monitor evaluate: {line}")
-    return FAILED if failures else 0
-
-
-def _failures(
-    options: argparse.Namespace,
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    of_classes: ClassVerdict | None,
-) -> Iterator[str]:
-    """Yields which conditions hold, and whether too many rows were refused.
-
-    What too little data is known of is not judged; where nothing else is there, that is a failure.
-    Raises ValueError for a measure that there is not.
-    """
+    groups = {} if gaussians is None else gaussians.groups
+    judged = () if gaussians is None else gaussians.verdicts
+    conditions = options.fail_if or ()
+    failures = list(holding(conditions, groups, judged, classes, of_classes))
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
-        yield (
+        failures.append(
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
             f"than --most-refused {options.most_refused:g}"
         )
-    for condition in options.fail_if or ():
-        values = list(_values(condition, gaussians, classes, of_classes))
-        if not values:
-            raise ValueError(
-                f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
-                "those that --json prints for joint, a dimension, a verdict or classification, "
-                "such as sigma_factor, nees_over_k, ence, qce or ece."
-            )
-        judged = [(where, value) for where, value, known in values if known]
-        if not judged:
-            yield f"{values[0][0]}: too little data, so --fail-if '{condition}' judges nothing"
-        for where, value in judged:
-            if not condition.comparison:
-                if value == condition.measure:
-                    yield f"{where}: {value}, and --fail-if says {condition}"
-            elif value is None:
-                yield f"{where}: {condition.measure} is not defined, and --fail-if asks for it"
-            elif isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"--fail-if '{condition}': {condition.measure} is no number.")
-            elif _COMPARISONS[condition.comparison](value, condition.bound):
-                yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
-
-
-def _values(
-    condition: Condition,
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    of_classes: ClassVerdict | None,
-) -> Iterator[tuple[str, Any, bool]]:
-    """Finds a measure, or the findings, wherever they are: by group jointly and by dimension, and
-    of classes. Yields also whether there are data enough to judge it.
-    """
-    measure, of_finding = condition.measure, not condition.comparison
-    sure = measure in (*_AMOUNTS, Finding.UNKNOWN)
-    verdicts = () if gaussians is None else gaussians.verdicts
-    for verdict in verdicts:
-        told = verdict.as_json()
-        if of_finding or (measure in told and measure not in _AMOUNTS):
-            where = ", ".join(filter(None, (verdict.group, verdict.dimension)))
-            known = sure or verdict.finding is not Finding.UNKNOWN
-            yield where, told["finding" if of_finding else measure], known
-    if of_finding:
-        if of_classes is not None:
-            known = sure or of_classes.finding is not Finding.UNKNOWN
-            yield "classes", str(of_classes.finding), known
-        return
-    enough = {verdict.group: verdict.enough for verdict in verdicts}
-    groups = {} if gaussians is None else gaussians.groups
-    for group, evaluation in groups.items():
-        found: dict[str, Any] = as_json(evaluation)
-        blocks = {"": found, "joint": found["joint"], **found["dimensions"]}
-        if measure in _OF_ONE_DIMENSION:
-            del blocks["joint"]
-        for name, block in blocks.items():
-            if measure in block:
-                yield (
-                    ", ".join(filter(None, (group, name))) or "all",
-                    block[measure],
-                    sure or enough[group],
-                )
-    if classes is not None and measure in (told := class_as_json(classes)):
-        yield "classification", told[measure], True
-
-
-def _condition(text: str) -> Condition:
-    if text.strip().lower() in tuple(Finding):
-        return Condition(text.strip().lower())
-    match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected MEASURE > NUMBER, or >=, <, <=; or {', '.join(Finding)}"
-        )
-    number = checked(match[3], float, "a number, such as 2", math.isfinite)
-    return Condition(match[1].lower(), match[2], number)
+    failed = {"failed": failures} if options.fail_if or failures else {}
+    found = gaussians, classes, model, of_classes
+    tell(options, document(*found) | failed, "\n\n".join(_tables(options, *found)))
+    for line in failures:
+        to_standard_error(f"calibration-monitor evaluate: {line}")
+    return FAILED if failures else 0
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -436,7 +323,7 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
-    def evaluated(rows: BoolArray) -> Evaluation:
+    def evaluated(rows: BoolArray, done: Callable[[float], None]) -> Evaluation:
         kept = rows & usable.rows
         if options.engine == "exact":
             found = evaluate_rows(
@@ -448,9 +335,10 @@ def measured(
                 cut=cut,
                 cluster=numbered_tracks(recording.sequence_index, recording.track),
                 shaped=shaped,
+                done=done,
             )
         else:
-            found = _streamed(recording, options, cut, np.flatnonzero(kept))
+            found = _streamed(recording, options, cut, np.flatnonzero(kept), done)
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -459,15 +347,22 @@ def measured(
 
     groups = dict(_groups(by, recording, usable.rows))
     there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
-    whole = evaluated(np.ones(usable.rows.size, bool))
+    sizes = {name: int(np.count_nonzero(rows & usable.rows)) for name, rows in groups.items()}
+    apart = [name for name, rows in groups.items() if not rows.all()]
+    total = int(np.count_nonzero(usable.rows)) + sum(sizes[name] for name in apart)
+    judged: list[Verdict] = []
+    with working("measuring", total + sum(sizes.values())) as done:
+        whole = evaluated(np.ones(usable.rows.size, bool), done)
+        of_groups = {
+            name: evaluated(rows, done) if name in apart else whole for name, rows in groups.items()
+        }
+        for name, rows in groups.items():
+            judged += _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
+            done(sizes[name])
     return Measured(
         whole=whole,
-        groups={name: whole if rows.all() else evaluated(rows) for name, rows in groups.items()},
-        verdicts=gravest_first(
-            verdict
-            for name, rows in groups.items()
-            for verdict in _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
-        ),
+        groups=of_groups,
+        verdicts=gravest_first(judged),
         usable=usable,
         unused=recording.unused,
         remarks=tuple(remarks),
@@ -552,9 +447,13 @@ def _frozen(
 
 
 def _streamed(
-    recording: Recording, options: argparse.Namespace, cut: BinCut, kept: IntArray
+    recording: Recording,
+    options: argparse.Namespace,
+    cut: BinCut,
+    kept: IntArray,
+    done: Callable[[float], None],
 ) -> Evaluation:
-    """Measures some rows from micro-bins."""
+    """Measures some rows from micro-bins; `done` is told of how many further ones."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
     binning = Binning(bins, tau=tuple(options.tau.tolist()))
     tracks = numbered_tracks(recording.sequence_index, recording.track)
@@ -570,6 +469,7 @@ def _streamed(
         recording.space.error(recording.truth[kept], recording.mean[kept]),
         recording.covariance[kept],
         clusters,
+        done,
     )
     return replace(read(statistics, cut), tracks=count)
 

@@ -52,6 +52,16 @@ QCE      mean of |share of errors within the central τ interval − τ| over τ
 in 95 %  share of errors within the 95 % interval of their σ"""
 
 
+_CLASS_LEGEND = """\
+ECE      mean of |share of right classes − confidence| over bins; ECE_2 its root mean square, MCE
+         the largest, ACE without weights, cECE the mean over classes, each against the others: 0
+CCQS     1 − 4 times the area between confidence and the share of right classes: 1 is calibrated
+UCE      as ECE, of entropy and the share of wrong classes, and not 0 of calibrated rows: watch its
+         change; cUCE the mean over predicted classes, UCQS as CCQS
+AUSE     area between the error left when the rows said to be most uncertain are taken out, and that
+         when the worst are: 0 is the best order"""
+
+
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
     """Writes a sentence for each verdict; unless `full`, only so many."""
     shown = verdicts if full else verdicts[:_MOST_VERDICTS]
@@ -223,4 +233,4 @@ def class_table(evaluation: ClassEvaluation) -> str:
     curve = zip(fractions.tolist(), errors.tolist(), strict=True)
     points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
     lines.append(f"error rate, highest entropy rejected: {points}")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _CLASS_LEGEND])

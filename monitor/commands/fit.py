@@ -7,7 +7,6 @@ probabilities a single one. The methods themselves live in `recalibration`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -36,6 +35,8 @@ from monitor.commands.options import (
     pair,
     seconds,
     seconds_above_zero,
+    tell,
+    working,
     write_output,
 )
 from monitor.commands.recordings import (
@@ -135,21 +136,31 @@ def fit_gaussians(
             f"{usable.remedy(recording)}"
         )
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
-    selection, found = _fitted(options, wanted, recording, previous, rows, kept)
+    slices: dict[str, IntArray] = {}
+    parts, total = 0, kept.size
+    if options.method != Identity.method and not options.no_held_out:
+        # A slow fit is judged on one part.
+        parts = 1 if options.method.startswith("gp-") else PARTS
+        slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
+        judging = kept.size + sum(each.size for each in slices.values())
+        # Each part is left out of a fit, and judged before and after.
+        total += parts * (kept.size * (PARTS - 1) + 2 * judging) // PARTS
     judged: tuple[HeldOut, ...] = ()
     left: list[str] = []
-    if options.method != Identity.method and not options.no_held_out:
-        slow = options.method.startswith("gp-")
+    with working("fitting", total) as done:
 
         def fit_some(some: IntArray) -> Selection:
             taken = rows.take(np.searchsorted(kept, some))
             # With fewer tracks a slice must not lean on others that stands alone in the whole.
             share = some.size / kept.size
-            return _fitted(options, wanted, recording, previous, taken, some, share)[0]
+            made, _ = _fitted(options, wanted, recording, previous, taken, some, share)
+            done(some.size)
+            return made
 
-        slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
-        unseen = dealt(recording, kept, fit_some, parts=1 if slow else PARTS)
-        judged = () if unseen is None else unseen.judged(slices)
+        selection, found = _fitted(options, wanted, recording, previous, rows, kept)
+        done(kept.size)
+        unseen = dealt(recording, kept, fit_some, parts=parts) if parts else None
+        judged = () if unseen is None else unseen.judged(slices, done=done)
         if options.proven_only:
             worth_it = {one.slice for one in judged if one.worth_it}
             left = [name for name in ("all", *selection.by_slice) if name not in worth_it]
@@ -438,7 +449,8 @@ def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
             f"{np.count_nonzero(recording.label < 0)} have none, and the others no usable "
             "probabilities. Widen the selection of rows."
         )
-    fitted = CLASS_FITS[options.method](rows)
+    with working("fitting"):
+        fitted = CLASS_FITS[options.method](rows)
     basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, *period_of(recording, kept))
     rejection = None
     if options.reject_above_error is not None:
@@ -580,22 +592,19 @@ def run(options: argparse.Namespace) -> int:
     rows = "no rows" if basis is None else str(basis)
     if model.rejection is not None:
         lines.append(_said_of(model.rejection))
-    if options.json:
-        found = {
-            "version": model.version,
-            "method": options.method,
-            "output": options.output,
-            "fitted_on": None if basis is None else basis.parameters(),
-            "remarks": lines,
-            "held_out": [one.as_json() for one in judged],
-        }
-        print(json.dumps(found))
-        return 0
+    document = {
+        "version": model.version,
+        "method": options.method,
+        "output": options.output,
+        "fitted_on": None if basis is None else basis.parameters(),
+        "remarks": lines.copy(),
+        "held_out": [one.as_json() for one in judged],
+    }
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
     judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
     if judgeable and not options.no_held_out:
         lines.append(told(judged) + "\n")
-    print("\n".join([*lines, written]))
+    tell(options, document, "\n".join([*lines, written]))
     return 0
 
 

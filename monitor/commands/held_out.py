@@ -122,12 +122,16 @@ class Unseen:
         return replace(self, after=after, left=self.left | left)
 
     def judged(
-        self, slices: Mapping[str, IntArray], fits: Collection[HeldOut] = ()
+        self,
+        slices: Mapping[str, IntArray],
+        fits: Collection[HeldOut] = (),
+        done: Callable[[float], object] = lambda rows: None,
     ) -> tuple[HeldOut, ...]:
         """Compares both for all rows together, and by slice.
 
         slices  name → numbers of usable rows
         fits    the same where no row is left
+        done    is told, as the work goes on, of how many further rows are judged
         """
         verdicts = {one.slice: one.verdict for one in fits}
         found = []
@@ -135,7 +139,8 @@ class Unseen:
             rows = rows[self.cluster[rows] >= 0]
             if rows.size:
                 unused = verdicts[name] if self.left[rows].all() else ""
-                found.append(_judged(name, self.before, self.after, rows, self.cluster, unused))
+                of = self.before, self.after, rows, self.cluster
+                found.append(_judged(name, *of, unused, done))
         return tuple(found)
 
 
@@ -197,6 +202,7 @@ def _judged(
     rows: IntArray,
     cluster: IntArray,
     unused: str,
+    done: Callable[[float], object],
 ) -> HeldOut:
     """Compares two sets of Gaussians on some rows; cluster (N,) numbers the tracks."""
     _, clusters = np.unique(cluster[rows], return_inverse=True)
@@ -208,8 +214,8 @@ def _judged(
         slice=name,
         rows=rows.size,
         tracks=int(clusters.max()) + 1,
-        before=_score(before, rows, nll_before),
-        after=_score(after, rows, nll_after),
+        before=_score(before, rows, nll_before, done),
+        after=_score(after, rows, nll_after, done),
         factors=dict(zip(before.space.names, np.median(ratio, axis=0).tolist(), strict=True)),
         gain=float(gain.mean()),
         interval=mean_interval(gain, clusters),
@@ -217,9 +223,15 @@ def _judged(
     )
 
 
-def _score(recording: Recording, rows: IntArray, nll: FloatArray) -> Score:
+def _score(
+    recording: Recording, rows: IntArray, nll: FloatArray, done: Callable[[float], object]
+) -> Score:
     found = evaluate_rows(
-        recording.space, recording.mean[rows], recording.covariance[rows], recording.truth[rows]
+        recording.space,
+        recording.mean[rows],
+        recording.covariance[rows],
+        recording.truth[rows],
+        done=done,
     )
     ence = float(np.mean([one.ence for one in found.dimensions.values()]))
     return Score(found.joint.nees_over_k, ence, float(nll.mean()))

@@ -6,10 +6,9 @@ How a file of statistics is written, and shown to people, is here for `export` a
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from monitor.commands.options import add_json, output_file
+from monitor.commands.options import add_json, output_file, tell, working
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.files import read_body, write_body
 from monitor.store.state_definitions import InvalidState
@@ -42,13 +41,15 @@ def run(options: argparse.Namespace) -> int:
     for i, path in enumerate(paths):
         if path.resolve() in {other.resolve() for other in paths[:i]}:
             raise ValueError(f"{path} is named twice: it would be counted twice. Name it once.")
-    stored = read_state(paths[0])
-    for path in paths[1:]:
-        more = read_state(path)
-        try:
-            stored = stored.merge(more)
-        except (IncompatibleStatistics, InvalidState) as error:
-            raise type(error)(f"{path} does not fit {paths[0]}: {error}") from None
+    with working("merging", len(paths), "files") as done:
+        stored = read_state(paths[0])
+        for path in paths[1:]:
+            done(1)
+            more = read_state(path)
+            try:
+                stored = stored.merge(more)
+            except (IncompatibleStatistics, InvalidState) as error:
+                raise type(error)(f"{path} does not fit {paths[0]}: {error}") from None
     write_and_show(stored, options)
     return 0
 
@@ -76,34 +77,33 @@ def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
     write_state(Path(options.output), stored)
     state = stored.state
     detections = sum(entry.n for entry in state.slices)
-    if options.json:
-        found = {
-            "bins": state.binning.describe(),
-            "clock_ns": state.clock_ns,
-            "detections": detections,
-            "slices": [
-                {
-                    "name": entry.name,
-                    "dimensions": list(entry.space.names),
-                    "overflow": entry.overflow,
-                    "n": entry.n,
-                }
-                for entry in state.slices
-            ],
-            "class_slices": [
-                {"name": entry.name, "classes": len(entry.class_names), "n": entry.n}
-                for entry in state.class_slices
-            ],
-            "output": options.output,
-        }
-        print(json.dumps(found))
-        return
+    found = {
+        "bins": state.binning.describe(),
+        "clock_ns": state.clock_ns,
+        "detections": detections,
+        "slices": [
+            {
+                "name": entry.name,
+                "dimensions": list(entry.space.names),
+                "overflow": entry.overflow,
+                "n": entry.n,
+            }
+            for entry in state.slices
+        ],
+        "class_slices": [
+            {"name": entry.name, "classes": len(entry.class_names), "n": entry.n}
+            for entry in state.class_slices
+        ],
+        "output": options.output,
+    }
     rows = [(entry.name, ",".join(entry.space.names), entry.n) for entry in state.slices]
     rows += [
         (entry.name, f"{len(entry.class_names)} classes", entry.n) for entry in state.class_slices
     ]
     width = max((len(name) for name, _, _ in rows), default=0)
     space = max((len(dimensions) for _, dimensions, _ in rows), default=0)
-    for name, dimensions, n in rows:
-        print(f"{name:<{width}}  {dimensions:<{space}}  {n:>12,}")
-    print(f"{len(state.slices)} slices, {detections:,} detections, written to {options.output}")
+    lines = [f"{name:<{width}}  {of:<{space}}  {n:>12,}" for name, of, n in rows]
+    lines.append(
+        f"{len(state.slices)} slices, {detections:,} detections, written to {options.output}"
+    )
+    tell(options, found, "\n".join(lines))

@@ -10,8 +10,10 @@ import math
 import os
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -22,7 +24,7 @@ from monitor.frames.space import FloatArray
 from monitor.store.tables import open_bytes
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
 
 T = TypeVar("T")
 
@@ -176,7 +178,7 @@ def plain(value: object) -> object:
         return {key: plain(each) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, IntEnum):
         return value.name.lower()
@@ -209,56 +211,88 @@ def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 @contextlib.contextmanager
-def working(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def working(
+    what: str, total: float | None = None, unit: str = "rows"
+) -> Iterator[Callable[[float], None]]:
     """Shows on a terminal how far a long work has come; elsewhere it says nothing.
 
     total   steps of the work; None: how many is not known
+    unit    of a step, in the plural
     yields  what is called with the number of further steps that are done
     """
-    if not sys.stderr.isatty():
-        yield lambda steps: None
-        return
     with _progress() as shown:
-        task = shown.add_task(what, total=total)
+        if shown is None:
+            yield lambda steps: None
+            return
+        task = shown.add_task(what, total=total, unit=unit)
         yield lambda steps: shown.advance(task, steps)
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[Callable[[Path], IO[bytes]]]:
     """Yields how to open a file, so that a terminal shows how much of it has been read."""
-    if not sys.stderr.isatty():
-        yield open_bytes
-        return
     with _progress() as shown:
+        if shown is None:
+            yield open_bytes
+            return
 
         def opened(path: Path) -> IO[bytes]:
-            return shown.wrap_file(
-                path.open("rb"), total=path.stat().st_size, description=f"{what} {path.name}"
-            )
+            task = shown.add_task(f"{what} {path.name}", total=path.stat().st_size, unit="B")
+            return shown.wrap_file(path.open("rb"), task_id=task)
 
         yield opened
 
 
-def _progress() -> Progress:
+# A bar appears after so long: shorter work needs none.
+_PATIENCE_S = 2.0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """Yields what shows bars on the terminal of standard error; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     # rich takes a tenth of a second, which only people at a terminal wait for.
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.table import Column
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    class Standing(ProgressColumn):
+        """Writes how a work stands."""
+
+        def render(self, task: Task) -> Text:
+            return Text(_standing(task))
+
+    columns = (TextColumn("{task.description}"), BarColumn(20), Standing(Column(no_wrap=True)))
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    late = threading.Timer(_PATIENCE_S, shown.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield shown
+    finally:
+        late.cancel()
+        late.join()
+        if shown.live.is_started:
+            shown.stop()
+
+
+def _standing(task: Task) -> str:
+    """Writes the share that is done, steps in a second, time so far and time left."""
+    words = [str(timedelta(seconds=round(task.elapsed or 0)))]
+    of_bytes = task.fields["unit"] == "B"
+    if task.finished:
+        return f"{words[0]}, {'turning text into numbers' if of_bytes else 'nearly done'}"
+    if task.speed:
+        scale, unit = (1e6, "MB") if of_bytes else (1, task.fields["unit"])
+        speed = task.speed / scale
+        words.append(f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.2g} {unit}/s")
+    if task.total is None:
+        return ", ".join(words)
+    left = "?" if task.time_remaining is None else timedelta(seconds=task.time_remaining)
+    return ", ".join([f"{task.percentage:.0f} %", *words, f"{left} left"])
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_sidecar(where)
     told = argparse.ArgumentParser(add_help=False, parents=[where])
     add_json(told)
-    asked = argparse.ArgumentParser(add_help=False, parents=[where])
+    asked = argparse.ArgumentParser(add_help=False, parents=[told])
     add_actor(asked, "who asks, for the audit log")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     action = functools.partial(add_action, actions)
@@ -135,7 +135,8 @@ async def _show(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _fit(client: Client, options: argparse.Namespace) -> None:
-    print(fits(await client.fit(options.slice, options.method, options.actor)))
+    found = tuple(await client.fit(options.slice, options.method, options.actor))
+    tell(options, {"fits": found}, fits(found))
 
 
 async def _promote(client: Client, options: argparse.Namespace) -> None:
@@ -144,18 +145,23 @@ async def _promote(client: Client, options: argparse.Namespace) -> None:
     else:
         document = document_of(read_any_model(options.file))
         change = await client.promote(options.actor, document=document)
-    print(swap_line(*change))
+    _tell_swap(options, *change)
 
 
 async def _rollback(client: Client, options: argparse.Namespace) -> None:
     change = await client.rollback(options.slice, options.actor, classes=options.classes)
-    print(swap_line(*change))
+    _tell_swap(options, *change)
+
+
+def _tell_swap(options: argparse.Namespace, before: str, after: str) -> None:
+    tell(options, {"before": before, "after": after}, swap_line(before, after))
 
 
 async def _pin(client: Client, options: argparse.Namespace) -> None:
     pinned = options.action == "pin"
-    already = "already " if await client.pin(options.actor, pinned=pinned) == pinned else ""
-    print(f"{already}pinned" if pinned else f"{already}not pinned")
+    before = await client.pin(options.actor, pinned=pinned)
+    words = ("already " if before == pinned else "") + ("pinned" if pinned else "not pinned")
+    tell(options, {"pinned": pinned, "before": before}, words)
 
 
 async def _history(client: Client, options: argparse.Namespace) -> None:

@@ -30,6 +30,7 @@ from monitor.store.recordings import (
     NO_TRACK,
     Recording,
     Source,
+    check_readable,
     not_used,
     read_recording,
 )
@@ -153,6 +154,8 @@ def read_selected(
     raises  RecordingError
     """
     check_labels(options)
+    for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
+        check_readable(other)
     with reading("reading") as opened:
         recording = read_recording(
             path,
@@ -171,7 +174,7 @@ def read_selected(
     if options.labels is not None:
         recording = with_labels(recording, options, tell)
         if options.dimensions is not None:
-            recording = with_dimensions(recording, options.dimensions)
+            recording = with_dimensions(recording, options.dimensions, options.labels)
     name = IN_MEMORY if isinstance(path, Mapping) else path
     remarks = (recording.converted, not_used(recording), _degrees(recording))
     for words in filter(None, (*remarks, _taken(recording, options), _turned(recording))):
@@ -449,8 +452,8 @@ def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> 
     """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
     if track is None or sequence_index is None:
         return None
-    pairs = np.stack([sequence_index, track], axis=1)
-    _, number = np.unique(pairs, axis=0, return_inverse=True)
-    found: IntArray = number.reshape(-1).astype(np.int64)
+    names, number = np.unique(track, return_inverse=True)
+    _, number = np.unique(sequence_index * names.size + number, return_inverse=True)
+    found: IntArray = number.astype(np.int64)
     found[track == NO_TRACK] = -1
     return found

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.commands.apply import read_model, recalibrate_gaussians
-from monitor.commands.options import add_value, allow, table, write_output
+from monitor.commands.options import add_json, add_value, allow, table, tell, working, write_output
 from monitor.commands.recordings import (
     add_condition,
     add_selection,
@@ -72,6 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_value(parser, "--config", "F", text)
     parser.add_argument("--output", metavar="F", required=True, help="file to write")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,23 +85,38 @@ def run(options: argparse.Namespace) -> int:
     recordings = [read_selected(path, options) for path in options.files]
     references = learn_references("reference", recordings, selection, settings)
     write_output(options.output, reference_text(references))
-    print(reference_table(references))
+    found = {
+        name: {stage.label: _summary(known) for stage, known in sorted(stages.items())}
+        for name, stages in references.items()
+    }
+    content = {"output": options.output, "references": found}
+    tell(options, content, reference_table(found))
     return 0
 
 
-def reference_table(references: References) -> str:
+def _summary(known: Reference) -> dict[str, float | None]:
+    """Names what is told of a reference; None for levels of tracks where there are none."""
+    levels = known.levels
+    return {
+        "detections": known.detections,
+        "nees_over_k": known.nees_ratio,
+        "worth": known.tempering,
+        "tracks": 0 if levels is None else levels.tracks,
+        "level": None if levels is None else levels.mean,
+        "between": None if levels is None else levels.between,
+        "within": None if levels is None else levels.within,
+    }
+
+
+def reference_table(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> str:
     """Writes a line for each class and stage."""
     heads = ("slice", "stage", "detections", "NEES/K", "worth", "tracks", "level", "τ", "ω")
+    formats = ("", ".3f", ".2f", "", ".2f", ".2f", ".2f")
     rows = []
-    for name, stages in references.items():
-        for stage, known in sorted(stages.items()):
-            levels = known.levels
-            of_tracks: tuple[str, ...] = ("0", "-", "-", "-")
-            if levels is not None:
-                deviations = (levels.mean, levels.between, levels.within)
-                of_tracks = (str(levels.tracks), *(f"{value:.2f}" for value in deviations))
-            counts = (str(known.detections), f"{known.nees_ratio:.3f}", f"{known.tempering:.2f}")
-            rows.append((name, stage.label, *counts, *of_tracks))
+    for name, stages in found.items():
+        for stage, one in stages.items():
+            cells = zip(one.values(), formats, strict=True)
+            rows.append((name, stage, *("-" if v is None else f"{v:{form}}" for v, form in cells)))
     return table(heads, rows)
 
 
@@ -192,18 +208,21 @@ def learn_references(
         lambda: [ReferenceLearner(k) for _ in Stage]
     )
     frames = 0
-    for number, recording in enumerate(recordings):
-        for rows in _watched(number, recording, selection):
-            seconds = TrackSeconds(settings).take(rows)
-            for i, name in enumerate(recording.classes):
-                of_class, over = rows.slices == i, seconds[seconds["slice"] == i]
-                if not of_class.any():
-                    continue
-                frame = rows.frame[of_class] + frames
-                for stage, learner in zip(Stage, learners[name], strict=True):
-                    learner.add(rows.nees[stage, of_class], rows.track[of_class], frame)
-                    learner.add_seconds(stage, over)
-            frames += rows.stamp_ns.size
+    total = sum(recording.mean.shape[0] for recording in recordings)
+    with working("learning", total) as done:
+        for number, recording in enumerate(recordings):
+            for rows in _watched(number, recording, selection):
+                done(rows.nees.shape[1])
+                seconds = TrackSeconds(settings).take(rows)
+                for i, name in enumerate(recording.classes):
+                    of_class, over = rows.slices == i, seconds[seconds["slice"] == i]
+                    if not of_class.any():
+                        continue
+                    frame = rows.frame[of_class] + frames
+                    for stage, learner in zip(Stage, learners[name], strict=True):
+                        learner.add(rows.nees[stage, of_class], rows.track[of_class], frame)
+                        learner.add_seconds(stage, over)
+                frames += rows.stamp_ns.size
     references = {
         name: {
             stage: learner.learned(Origin.FILE, settings.shortest_reference)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import json
 import math
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,6 +15,7 @@ from monitor.client import PLAIN
 from monitor.commands.alarms import DriftFound, drift_json, drift_table, listening_for_alarms
 from monitor.commands.apply import check_dimensions, read_model
 from monitor.commands.options import (
+    add_json,
     add_value,
     allow,
     checked,
@@ -24,7 +23,9 @@ from monitor.commands.options import (
     number_of,
     plain,
     seconds,
+    tell,
     toml,
+    working,
 )
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
@@ -117,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "slices of the started sidecar (default class)"
     add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
     add_value(parser, "--config", "F", text)
     add_drift(parser)
@@ -156,7 +157,11 @@ def run(options: argparse.Namespace) -> int:
     playback = Playback(
         played, options.speed, options.ground_truth_delay, tracking=yardstick is not None
     )
-    with reference_file(options, selection) as reference:
+    frames = sum(sequence.frames for sequence in played)
+    with (
+        reference_file(options, selection) as reference,
+        working("playing", frames, "frames") as playback.done,
+    ):
         config = _config(options, played, reference)
         found = _ask(
             options, config, lambda client: _replay(client, playback, selection, options.bins)
@@ -169,11 +174,12 @@ def run(options: argparse.Namespace) -> int:
         if raw is not None and corrected and not observed:
             # The same drive without the recalibrator, for its tracks.
             plainly = Playback(played, delay=math.inf, tracking=True)
-            _ask(options, _config(options, played), plainly.play)
+            with working("playing without the recalibrator", frames, "frames") as plainly.done:
+                _ask(options, _config(options, played), plainly.play)
             raw = plainly.tracks
         tracking = compare(playback.tracks, raw, yardstick, options.address)
     _complain(playback)
-    print(_report(playback, found, tracking, options.json))
+    tell(options, *_report(playback, found, tracking))
     return 0
 
 
@@ -228,20 +234,10 @@ async def _replay(
     if selection is not None:
         await client.promote("replay", document=selection.to_json())
     async with listening_for_alarms(client) as heard:
-        progress = asyncio.create_task(_show_progress(playback))
         await playback.play(client)
-        progress.cancel()
         found = await client.calibration(include_bins=True, bins=bins)
         drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
     return found, drift
-
-
-async def _show_progress(playback: Playback) -> None:
-    """Prints a line on a terminal, nothing in a pipe."""
-    frames = sum(sequence.frames for sequence in playback.played)
-    while sys.stderr.isatty():
-        print(f"\r{playback.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
-        await asyncio.sleep(0.2)
 
 
 def _complain(playback: Playback) -> None:
@@ -264,19 +260,15 @@ def _complain(playback: Playback) -> None:
 
 
 def _report(
-    playback: Playback,
-    found: _Found,
-    tracking: dict[str, Any] | None,
-    as_object: bool,
-) -> str:
+    playback: Playback, found: _Found, tracking: dict[str, Any] | None
+) -> tuple[dict[str, Any], str]:
+    """Builds the JSON object and the text that are printed."""
     (calibration, drift), matched = found, playback.account.matched
-    if as_object:
-        counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
-        if playback.shed:
-            counts["frames_not_counted"] = playback.shed
-        of_drift = drift_json(drift, playback.played)
-        of_tracks = {} if tracking is None else {"tracking": tracking}
-        return json.dumps(counts | as_json(calibration) | of_drift | of_tracks)
+    counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
+    if playback.shed:
+        counts["frames_not_counted"] = playback.shed
+    of_drift = drift_json(drift, playback.played)
+    of_tracks = {} if tracking is None else {"tracking": tracking}
     blocks = [
         f"{playback.frames} frames, {playback.detections} detections, {matched} with ground truth; "
         f"recalibrator {calibration.recalibrator_version}",
@@ -284,7 +276,8 @@ def _report(
         drift_table(drift, playback.played),
         "" if tracking is None else tracking_table(tracking),
     ]
-    return "\n".join(filter(None, blocks))
+    content = counts | as_json(calibration) | of_drift | of_tracks
+    return content, "\n".join(filter(None, blocks))
 
 
 def _speed(text: str) -> float:

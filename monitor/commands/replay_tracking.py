@@ -21,6 +21,7 @@ from monitor.commands.options import (
     checked,
     finite,
 )
+from monitor.commands.recordings import to_standard_error
 from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.store.labels import (
@@ -29,6 +30,7 @@ from monitor.store.labels import (
     NoMotmetrics,
     labels_of,
     match,
+    motmetrics,
     read_label_table,
     scores,
 )
@@ -110,7 +112,10 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
 
 
 def check_tracking(options: argparse.Namespace) -> None:
-    """Raises ValueError where options of the tracker have nothing to act on."""
+    """Raises ValueError where options of the tracker have nothing to act on.
+
+    Says before the work if the package that scores tracks is missing.
+    """
     why = (
         f"it would be a setting of the tracker of the sidecar at {options.address}. Leave it out, "
         "or leave --address out."
@@ -118,6 +123,12 @@ def check_tracking(options: argparse.Namespace) -> None:
     allow(options, not options.address, why, *OF_TRACKER)
     why = "there is nothing to hold tracks against. Give --ground-truth LABELS as well."
     allow(options, options.ground_truth is not None, why, *OF_TRACKER, "match_distance")
+    if options.ground_truth is not None:
+        try:
+            motmetrics()
+        except NoMotmetrics as error:
+            words = "Without it tracks are played, and neither matched nor scored."
+            to_standard_error(f"calibration-monitor replay: {error} {words}")
 
 
 def read_track_labels(

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -342,6 +342,7 @@ class Playback:
     delay     s of event time by which labels come late; infinity: they never come
     tracking  whether tracks are asked for; they are kept in `tracks`, by sequence
     shed      frames that were answered and not counted, for overload
+    done      is told of each frame that was answered
     """
 
     played: list[RecordedSequence]
@@ -355,6 +356,7 @@ class Playback:
     account: TruthAccount = field(default_factory=TruthAccount)
     complaint: str = ""
     shed: int = 0
+    done: Callable[[float], object] = lambda frames: None
     # Frames on their way; None: no more.
     _asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
     # Those that were answered, and whose labels are not due yet.
@@ -414,6 +416,7 @@ class Playback:
                 raise ValueError(f"frame {played.frame.frame_id} of {name}: {complaint}")
             stream.tracks.add(played, answer)
             self.frames += 1
+            self.done(1)
             self.shed += was_shed(answer)
             self.detections += played.frame.id.size
             self._waiting.append(one)

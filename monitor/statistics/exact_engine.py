@@ -258,6 +258,7 @@ def evaluate_rows(
     cut: BinCut = EQUAL_COUNT,
     cluster: IntArray | None = None,
     shaped: OwnDistributions | None = None,
+    done: Callable[[float], object] = lambda rows: None,
 ) -> Evaluation:
     """Measures the rows that have truth.
 
@@ -271,6 +272,7 @@ def evaluate_rows(
                  its N, and all other measures take every row, as netcal does
     cluster      (N,) number of the track, along which errors may be correlated; −1 = no track
     shaped       distributions of which the Gaussians are forwarded only; None: these themselves
+    done         is told, as the work goes on, of how many further rows are measured
     raises       EvaluationError when no row is left
     """
     labelled = np.isfinite(truth).all(axis=1)
@@ -297,6 +299,8 @@ def evaluate_rows(
     if track is not None:
         effect = design_effect_of_rows(nees, axis_degrees(space), track)
     joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
+    share = kept.size / (space.k + 1)
+    done(share)
     within = nees[:, :-1, None] <= measures.chi_square_quantiles(tau, 1)
     own: list[dict[str, Any]] = [{} for _ in space.names]
     if shaped is not None:
@@ -311,6 +315,7 @@ def evaluate_rows(
     for i, name in enumerate(space.names):
         column = variance[:, i], error[:, i], nees[:, i], within[:, i]
         dimensions[name] = replace(_dimension(cut, i, *column, tau, effect[i]), **own[i])
+        done(share)
     return Evaluation(
         rows=kept.size,
         without_truth=int(np.count_nonzero(~labelled)),

@@ -13,7 +13,7 @@ sidecar sends must not get round that: checks say what an import may add at most
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
@@ -174,12 +174,14 @@ def observe(
     error: FloatArray,
     covariance: FloatArray,
     cluster: ClusterArray | None = None,
+    done: Callable[[float], object] = lambda rows: None,
 ) -> StageStatistics:
     """Adds up a batch of matched detections.
 
     error       (N, K) truth − mean, angles wrapped: Space.error
     covariance  (N, K, K) positive definite; a row that is not, by a rounding, is left out
     cluster     (N,) of each row, cluster_id() or ALONE; in the order of time within each
+    done        is told, as the work goes on, of how many further rows are added
     """
     sums = []
     memory = ClusterMemory(no_clusters(space.k + 1))
@@ -195,6 +197,7 @@ def observe(
             before = memory.before(cluster[part][sound], x)
         slot = np.zeros(rows.n, np.int64)
         sums.append(finished(sum_by_slot(space, binning, rows, slot, 1, before)))
+        done(sound.size)
     if not sums:
         return no_stage_statistics(space, binning)
     return next(by_slot(space, binning, together(sums)))

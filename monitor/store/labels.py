@@ -58,8 +58,8 @@ def labels_of(
 
     One row a labelled object and frame. Columns frame, t in seconds, gt_id, and one for each
     dimension in the units of the detections; seq, unless there is a single sequence; class,
-    unless the detections have none; any others. Rows of other sequences and classes may hold
-    anything.
+    unless the detections have none; ignore; any others. Rows of other sequences and classes may
+    hold anything.
 
     raises  RecordingError, naming file, line, column and value
     """
@@ -119,7 +119,10 @@ def _labels(columns: TextColumns, rows: IntArray, dimensions: tuple[str, ...]) -
         )
     time_s = _finite(columns, "t", rows)
     position = np.array([_finite(columns, name, rows) for name in dimensions], np.float64)
-    return Labels(frame, id, time_s, position.reshape(len(dimensions), rows.size).T)
+    ignore = np.zeros(rows.size, bool)
+    if "ignore" in columns.names:
+        ignore = columns.flags("ignore", rows)
+    return Labels(frame, id, time_s, position.reshape(len(dimensions), rows.size).T, ignore)
 
 
 def _finite(columns: TextColumns, name: str, rows: IntArray) -> FloatArray:
@@ -298,15 +301,15 @@ def match(scenes: Sequence[Scene]) -> Matched:
     scenes  of frames 0, 1, 2 and so on
     raises  NoMotmetrics
     """
-    motmetrics = _motmetrics()
-    accumulator = motmetrics.MOTAccumulator(auto_id=False)
+    package = motmetrics()
+    accumulator = package.MOTAccumulator(auto_id=False)
     # It keeps ids as floating-point numbers, which do not hold 64 bits: it gets small ones.
     objects, object_id = _numbered([scene.objects for scene in scenes])
     tracks, track_id = _numbered([scene.tracks for scene in scenes])
-    with motmetrics.lap.set_default_solver("scipy"):  # whichever others are installed
+    with package.lap.set_default_solver("scipy"):  # whichever others are installed
         for frame, scene in enumerate(scenes):
             accumulator.update(objects[frame], tracks[frame], scene.distance, frameid=frame)
-        partials = motmetrics.metrics.create().compute(
+        partials = package.metrics.create().compute(
             accumulator, metrics=_METRICS, return_dataframe=False, return_cached=True
         )
     events = accumulator.mot_events  # filtered anew each time it is read
@@ -323,7 +326,7 @@ def scores(matched: Sequence[Matched]) -> MotScores:
     """Scores of sequences together: counts are added up before anything is divided."""
     # What compute_many(…, generate_overall=True) puts into its last row.
     found = (
-        _motmetrics()
+        motmetrics()
         .metrics.create()
         .compute_overall(
             [one.partials for one in matched], metrics=_METRICS, return_dataframe=False
@@ -345,7 +348,8 @@ def _numbered(
     return np.split(position.astype(np.int64), ends), different
 
 
-def _motmetrics() -> ModuleType:
+def motmetrics() -> ModuleType:
+    """Imports the package. Raises NoMotmetrics."""
     try:
         return import_module("motmetrics")
     except ImportError as error:

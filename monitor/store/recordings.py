@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -74,7 +75,7 @@ class Recording:
     score           (N,) NaN where the cell is empty
     track           (N,) id of the true object, from gt_id or track; NO_TRACK where unknown.
                     Names are numbered: they say no more than which rows are of one object
-    ignore          (N,) whether the detection counts as neither true nor false
+    ignore          (N,) whether the detection counts as neither true nor false; it has no truth
     last_frame      highest frame number of each sequence in the whole file; empty without frames
     stamp_ns        (N,) time of the frame as the file has it, in ns
     others          names of what the file holds besides means, covariances and truth
@@ -195,7 +196,10 @@ def read_recording(
     names = source.dimensions if dimensions is None else dimensions
     _check_dimensions(path, names, source.dimensions)
     found = source.read(names, chosen)
-    found.truth[~np.isfinite(found.truth).all(axis=1)] = np.nan
+    ignore = columns.flags("ignore", chosen) if "ignore" in columns.names else None
+    # What is neither right nor wrong is not measured, and nothing is fitted on it.
+    without = ~np.isfinite(found.truth).all(axis=1) | (False if ignore is None else ignore)
+    found.truth[without] = np.nan
     sequences, sequence_index, last_frame = _sequences(columns, chosen)
     named = names_here or {}
     stamp_ns, of_stamp = stamps_of(columns, chosen, named)
@@ -223,7 +227,7 @@ def read_recording(
         time_s=time_s,
         score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
         track=tracks_of(columns, chosen),
-        ignore=columns.flags("ignore", chosen) if "ignore" in columns.names else None,
+        ignore=ignore,
         last_frame=last_frame,
         stamp_ns=stamp_ns,
         converted=" ".join(filter(None, (of_time, of_stamp))),
@@ -241,11 +245,13 @@ def read_columns(
     names_here: Mapping[str, str],
     kind: Format | None = None,
     opened: Callable[[Path], IO[bytes]] = open_bytes,
+    in_memory: Path = IN_MEMORY,
 ) -> Columns:
     """Reads named columns: of a file of rows, or arrays by name.
 
-    kind    format of the file; None: by its look
-    raises  RecordingError
+    kind       format of the file; None: by its look
+    in_memory  stands for the path of arrays
+    raises     RecordingError
     """
     if isinstance(path, Mapping):
         columns = {name: column_values(np.asarray(values)) for name, values in path.items()}
@@ -253,9 +259,9 @@ def read_columns(
         if len({shape[:1] for shape in sizes.values()}) > 1 or any(
             len(shape) != 1 for shape in sizes.values()
         ):
-            raise RecordingError(f"{IN_MEMORY}: columns must be of one length, but are {sizes}.")
+            raise RecordingError(f"{in_memory}: columns must be of one length, but are {sizes}.")
         count = next(iter(sizes.values()))[0] if sizes else 0
-        return ArrayColumns(IN_MEMORY, count, renamed(IN_MEMORY, columns, names_here))
+        return ArrayColumns(in_memory, count, renamed(in_memory, columns, names_here))
     path = Path(path)
     if path.is_dir():
         return _read_folder(path, names_here, kind)
@@ -292,14 +298,22 @@ def _read_folder(path: Path, names_here: Mapping[str, str], kind: Format | None)
     return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here), box)
 
 
+def check_readable(path: Source | None) -> None:
+    """Raises RecordingError where a file needs a package that is not installed."""
+    if isinstance(path, str | Path) and str(path).endswith(".parquet"):
+        try:
+            import_module("pyarrow.parquet")
+        except ImportError:
+            raise RecordingError(
+                f"{path}: pyarrow is not installed, which reads Parquet. Install it with "
+                "pip install 'calibration-monitor[parquet]'."
+            ) from None
+
+
 def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise RecordingError(
-            f"{path}: pyarrow is not installed, which reads Parquet. Install it with "
-            "pip install 'calibration-monitor[parquet]'."
-        ) from None
+    check_readable(path)
+    from pyarrow import parquet
+
     with reading(path, "Give a readable Parquet file."):
         found = parquet.read_table(path)
     columns = {

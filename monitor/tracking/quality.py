@@ -29,12 +29,14 @@ class Labels(Columns):
     id        (M,) the same object throughout the sequence; once in a frame
     time_s    (M,) s, of the frame
     position  (M, K) in the dimensions of the detections, in the sensor's axes at that time
+    ignore    (M,) a track of the object is neither true nor false
     """
 
     frame: IntArray
     id: IntArray
     time_s: FloatArray
     position: FloatArray
+    ignore: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,8 @@ def scenes(
 ) -> list[Scene]:
     """Measures distances to be matched by, in each frame from frame 0 on; all of one class.
 
-    A track whose detection is to be ignored is never a false one: it is left out, unless the
-    assignment within its frame gives it an object.
+    A track whose detection is to be ignored, or that an ignored object may be matched with, is
+    never a false one: it is left out, unless the assignment within its frame gives it an object.
 
     match_distance  in the unit of the stream; a track farther away is never a match
     """
@@ -134,9 +136,11 @@ def scenes(
         at = labels.position[begin:end, plane]
         distance = np.linalg.norm(at[:, None] - there.state[:, plane], axis=2)
         distance[~(distance <= match_distance)] = np.nan
-        kept = ~there.ignore
+        counts = ~labels.ignore[begin:end]
+        kept = ~(there.ignore | np.isfinite(distance[~counts]).any(axis=0))
+        distance = distance[counts]
         kept[_shared_out(distance)] = True
-        found.append(Scene(labels.id[begin:end], there.id[kept], distance[:, kept]))
+        found.append(Scene(labels.id[begin:end][counts], there.id[kept], distance[:, kept]))
     return found
 
 

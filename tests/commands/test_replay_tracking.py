@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
 from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.recordings import FRAMES, SEQUENCES, Recorded, labels_file, npz_file
-from tests.commands.spoken import done, found, refused, wrong_usage
+from tests.commands.spoken import done, found, refused, spoken, wrong_usage
 
 CLASSES = ("car", "pedestrian")
 NAMES = ("x", "y", "z")
@@ -120,8 +121,13 @@ def test_a_drive_is_played_with_a_recalibrator_and_without(words, model, plain, 
 
 def test_what_needs_motmetrics_is_null_without(words, model, plain, started, monkeypatch):
     monkeypatch.setitem(sys.modules, "motmetrics", None)
-    got = tracking(*words, "--recalibrator", model, "--mode", "observe")
-    assert len(started) == 1
+    code, out, err = spoken(
+        "replay", *words, "--recalibrator", model, "--mode", "observe", "--json"
+    )
+    got = json.loads(out)["tracking"]
+    assert (code, len(started)) == (0, 1)
+    # Said before anything is played, too.
+    assert err.startswith(f"calibration-monitor replay: {HOW_TO_INSTALL}")
     assert got["reason"] == HOW_TO_INSTALL
     known = {"frames", "labels", "nis_over_k"}
     for key in MEASURES:

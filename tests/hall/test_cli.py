@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import monitor
+from monitor import cli
 from monitor.cli import VERBS, build_parser, main
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import SidecarFailed
@@ -35,7 +35,7 @@ def ended(capsys, *words):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself_with_examples_that_parse(capsys, verb):
-    module = importlib.import_module(f"monitor.commands.{verb}")
+    module = cli._verb(verb)
     assert module.run.__doc__.startswith("0 ")  # says what the exit code means
     code, said = ended(capsys, verb, "--help")
     assert (code, said.err) == (0, "")

@@ -85,13 +85,13 @@ def test_a_csv_file_is_read_whole(table):
     assert found.last_frame == {"a": 1, "b": 9}
     assert found.mean.tolist()[0] == [1.0, 2.0, 0.1]
     assert found.covariance[0].tolist() == [[0.5, 0.125, 0], [0.125, 0.25, 0], [0, 0, 0.01]]
-    # A row has truth only if all chosen dimensions have.
-    assert has_truth(found) == [True, False, False, True]
+    # A row has truth only if all chosen dimensions have, and it is not to be ignored.
+    assert has_truth(found) == [True, False, False, False]
 
 
 def test_what_is_asked_for_is_read_in_the_order_asked_for(table):
     plane = read_recording(table, dimensions=("y", "x"))
-    assert has_truth(plane) == [True, False, True, True]
+    assert has_truth(plane) == [True, False, True, False]
     assert plane.truth[2].tolist() == [6.5, 5.5]
     assert plane.covariance[2].tolist() == [[2.0, -0.5], [-0.5, 2.0]]
     # Rows count the file as it stands, and the last frame is that of the whole file.

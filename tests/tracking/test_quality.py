@@ -36,7 +36,8 @@ def labels(*rows, period=0.1):
     frame, id, x, y = (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 4
     position = np.column_stack([np.full(len(x), 9.0), x, y, np.ones(len(x))]).reshape(-1, K)
     frames = np.array(frame, np.int64)
-    return Labels(frames, np.array(id, np.int64), frames * period, position)
+    ignore = np.zeros(frames.size, bool)
+    return Labels(frames, np.array(id, np.int64), frames * period, position, ignore)
 
 
 def tracks(*rows, ignore=()):
@@ -172,3 +173,10 @@ def test_where_motmetrics_is_missing_it_says_how_to_install_it(monkeypatch):
         match([])
     assert str(caught.value) == HOW_TO_INSTALL
     assert "calibration-monitor[tracking]" in HOW_TO_INSTALL
+
+
+def test_an_object_to_be_ignored_is_neither_missed_nor_falsely_tracked():
+    there = replace(labels((0, 1, 0, 0), (0, 2, 5, 0)), ignore=np.array([False, True]))
+    seen = [tracks((11, 0.1, 0), (12, 5.1, 0), (13, 9, 0))]
+    (scene,) = scenes(there, seen, AXES, 1.0)
+    assert (scene.objects.tolist(), scene.tracks.tolist()) == ([1], [11, 13])

@@ -16,7 +16,6 @@ import functools
 import gc
 import html
 import io
-import json
 import math
 import os
 import sys
@@ -35,7 +34,15 @@ from monitor.client import PLAIN
 from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Phase, Plan
 from monitor.commands.demo.summary import Summary, as_json, as_text, headline, summarise
-from monitor.commands.options import add_flag, add_json, add_value, checked, seconds, write_output
+from monitor.commands.options import (
+    add_flag,
+    add_json,
+    add_value,
+    checked,
+    seconds,
+    tell,
+    write_output,
+)
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import access_of, add_access
 from monitor.config import split_address
@@ -279,13 +286,10 @@ def _played(options: argparse.Namespace, console: Console) -> Player:
 def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:
     """Prints tables and headline, or JSON; writes the page."""
     path = options.output
-    if options.json:
-        print(json.dumps(as_json(summary)))
-    else:
-        print(as_text(summary))
-        if not path:
-            handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
-            os.close(handle)
+    tell(options, as_json(summary), as_text(summary))
+    if not (path or options.json):
+        handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
+        os.close(handle)
     if path:
         write_output(path, page(summary))
     if options.json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ from monitor import __version__
 from monitor.commands.doctor import calibration_rules, sidecar_rules, stream_rules
 from monitor.commands.doctor.look import MOST_SECONDS, Observation, watch
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity, be, count, duration
-from monitor.commands.options import add_json, add_value, plain, seconds_above_zero, shown
+from monitor.commands.options import add_json, add_value, plain, seconds_above_zero, shown, tell
 from monitor.commands.sidecar_client import access_of, add_sidecar
 from monitor.config import split_address
 
@@ -81,11 +80,8 @@ def run(options: argparse.Namespace) -> int:
     seen.truth_within_s = options.truth_within
     asyncio.run(watch(seen, access, wall_clock_ns, options.seconds))
     found = diagnose(seen)
-    if options.json:
-        print(json.dumps(as_object(seen, found)))
-    else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print("\n".join(lines(seen, found, colour=colour)))
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    tell(options, as_object(seen, found), "\n".join(lines(seen, found, colour=colour)))
     return int(_number(found, Severity.WRONG) > 0)
 
 

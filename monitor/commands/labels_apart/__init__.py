@@ -7,8 +7,11 @@ on the same pairs. Which detection a label belongs to is decided in `matching`.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
@@ -41,7 +44,7 @@ from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered
 from monitor.store.formats import Format
 from monitor.store.labels import LabelTable, offer_of, read_labels, some_of
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, read_columns
+from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_columns
 from monitor.store.tables import BOX, Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
@@ -51,6 +54,9 @@ _SAME_TIME = 1e-3
 
 # Outcomes of the labels of a frame: every label has one.
 _OUTCOMES = ("matched", "missed", "ignored", "refused", "duplicate", "untimely")
+
+# Stands for the path of labels where there is none.
+IN_MEMORY = Path("labels")
 
 # Columns of labels, besides dimensions, that need no remark; those of detections among them.
 _KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
@@ -90,14 +96,18 @@ def with_labels(
 
     Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
     """
-    columns = read_columns(options.labels, options.label_map or {}, options.label_format)
+    with _of_the_labels():
+        columns = read_columns(
+            options.labels, options.label_map or {}, options.label_format, in_memory=IN_MEMORY
+        )
     path = columns.path
     if not columns.count:
         raise RecordingError(
             f"{path}: there is only a header. Add a row for each labelled object and frame."
         )
     _check_classes(options, recording, tell)
-    unused = _not_used(columns, recording.space.names)
+    names = recording.space.names if options.dimensions is None else recording.names
+    unused = _not_used(columns, names)
     if unused:
         tell(f"{path}: not used: {unused}")
     if "seq" not in recording.others and (sensor := meant(recording.names).get("seq")):
@@ -109,7 +119,8 @@ def with_labels(
     recording = _of_labels(recording, columns, options.dimensions, tell)
     box = columns.box if recording.box == BOX else recording.box
     config = _matching(options, recording, box)
-    labels = read_labels(recording, columns, options.label_map or {})
+    with _of_the_labels():
+        labels = read_labels(recording, columns, options.label_map or {})
     if labels.converted:
         tell(f"{path}: {labels.converted}")
     matcher = _Matcher(recording, labels, config)
@@ -168,6 +179,8 @@ def with_labels(
             f"{path}: no label matches a detection. Check that frames, sequences, class names and "
             "coordinates of both files agree, or widen --gate."
         )
+    if recording.ignore is not None:
+        truth[recording.ignore] = np.nan
     tracks = track if bool((track != NO_TRACK).any()) else None
     recording = replace(recording, truth=truth, track=tracks, between=between)
     left_out = np.zeros(track.size, bool)
@@ -194,6 +207,15 @@ def _narrow(matcher: _Matcher, near: BoolArray, matched: BoolArray) -> str:
             of = f" of {name}" if len(matcher.classes) > 1 else ""
             found.append(f"{matcher.config.gate_of(name):g}{of}")
     return some_of(found)
+
+
+@contextlib.contextmanager
+def _of_the_labels() -> Iterator[None]:
+    """Names the options for labels in errors of reading them, in place of those for detections."""
+    try:
+        yield
+    except RecordingError as error:
+        raise RecordingError(re.sub(r"--(?=map |format )", "--label-", str(error))) from None
 
 
 def _check_classes(
@@ -313,17 +335,18 @@ def _of_labels(
     missing = [name for name in names if name not in columns.names]
     if wanted is None or set(missing) & set(wanted):
         tell(f"{columns.path}: labels have no {', '.join(missing)}, which is left out")
-    return with_dimensions(recording, tuple(names[i] for i in kept))
+    return with_dimensions(recording, tuple(names[i] for i in kept), columns.path)
 
 
-def with_dimensions(recording: Recording, names: tuple[str, ...]) -> Recording:
+def with_dimensions(recording: Recording, names: tuple[str, ...], labels: Source) -> Recording:
     """Keeps some dimensions, in this order. Raises RecordingError where one is not there."""
     there = recording.space.names
     unknown = [name for name in names if name not in there]
     if unknown:
         raise RecordingError(
-            f"there is no dimension {unknown[0]!r} with a variance and a label. Dimensions there "
-            f"are: {', '.join(there)}."
+            f"{IN_MEMORY if isinstance(labels, Mapping) else labels}: there is no dimension "
+            f"{unknown[0]!r} with a variance and a label. Dimensions there are: "
+            f"{', '.join(there)}."
         )
     step = np.array([there.index(name) for name in names])
     dimensions = tuple(recording.space.dimensions[i] for i in step.tolist())
