@@ -247,7 +247,8 @@ def _failures(
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
         yield (
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
-            f"than --most-refused {options.most_refused:g}"
+            f"than --most-refused {options.most_refused:g}: {gaussians.usable.reasons()}. Correct "
+            "these rows, or allow more by --most-refused."
         )
     for condition in options.fail_if or ():
         values = list(_values(condition.measure, gaussians, classes))
