@@ -6,13 +6,16 @@ What a shell completes is written here, too, from the same tree of parsers.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
+from typing import Any, NoReturn
 
 from monitor import __version__
 
@@ -42,24 +45,77 @@ class _VerbsHelp(argparse.HelpFormatter):
         self._action_max_length = 2 * self._indent_increment + max(map(len, VERBS))
 
 
+def _meant(word: str, words: Iterable[str]) -> str:
+    """Asks for the word that was meant; nothing where none is near."""
+    near = difflib.get_close_matches(word, list(words), 1, cutoff=0.75)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, in place of a usage of twenty lines."""
+
+    def parse_known_args(  # type: ignore[override]  # of the overloads, the one that is called
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            word = left[0].partition("=")[0]
+            if not word.startswith("-"):
+                self.error(f"{word!r} is one argument too many")
+            self.error(f"there is no option {word}.{_meant(word, self._option_string_actions)}")
+        return found, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            words = tuple(map(str, action.choices))
+            text = f"'{value}' is none of {', '.join(words)}.{_meant(str(value), words)}"
+            raise argparse.ArgumentError(action, text)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # Before an enumeration is made of it, which would name itself and none of its words.
+        if action.type is not None and action.choices is not None:
+            self._check_value(action, arg_string)
+        return super()._get_value(action, arg_string)
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help` lists the options.\n")
+
+
+@contextlib.contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Lets Ctrl-C end the process silently: an import that it breaks off may raise anything."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _verb(name: str) -> ModuleType:
     """Imports a verb when it is asked for: the sidecar starts without the simulation.
 
     returns  a module with EXAMPLE, `add_options(parser)` and `run(options)`, which returns the exit
              code; what it raises is shown as a line, with code 1
     """
-    # Before gRPC is imported: its line for every handshake that fails would know no limit.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    return (
-        sys.modules[__name__]
-        if name == "completion"
-        else importlib.import_module(f"monitor.commands.{name}")
-    )
+    # Before gRPC is imported: its line for every handshake that fails would know no limit, and we
+    # say in our words where we cannot listen.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if name == "completion":
+        return sys.modules[__name__]
+    with _ended_by_interrupts():
+        return importlib.import_module(f"monitor.commands.{name}")
 
 
 def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
     """Builds the command line, with the options of the chosen verbs."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="calibration-monitor",
         description="Watches and corrects the covariances that a detector reports.",
         formatter_class=_VerbsHelp,
@@ -85,7 +141,7 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
 EXAMPLE = """examples:
   source <(calibration-monitor completion bash)     # in ~/.bashrc
   source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit
-  calibration-monitor completion fish | source      # in ~/.config/fish/config.fish"""
+  calibration-monitor completion fish > calibration-monitor.fish"""
 
 _BASH = """\
 _calibration_monitor() {
@@ -194,10 +250,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Until the sidecar listens to it, a reload is asked for too early, and no reason to end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if chosen is not None and chosen not in VERBS:
-        near = difflib.get_close_matches(chosen, VERBS, n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
         print(
-            f"calibration-monitor: there is no verb {chosen!r}.{meant} Verbs: {', '.join(VERBS)}.",
+            f"calibration-monitor: there is no verb {chosen!r}.{_meant(chosen, VERBS)} Verbs: "
+            f"{', '.join(VERBS)}.",
             file=sys.stderr,
         )
         return 2
@@ -217,8 +272,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for cause in _causes(error):
             if not isinstance(cause, ValueError | OSError):
                 raise
-            print(f"calibration-monitor {chosen}: {cause}", file=sys.stderr)
+            print(f"calibration-monitor {chosen}: {_said(cause)}", file=sys.stderr)
         return 1
+
+
+def _said(error: Exception) -> str:
+    """Says an error without its number in the system."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}." if error.filename else error.strerror
 
 
 def _causes(error: Exception) -> list[Exception]:

@@ -901,8 +901,10 @@ def load(path: str | Path) -> Config:
     """
     try:
         settings = tomllib.loads(read_file(path, f"the configuration {path}").decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise InvalidConfiguration(f"{path} is not UTF-8 text: {error}.") from None
+    except UnicodeDecodeError:
+        raise InvalidConfiguration(
+            f"{path} is not UTF-8 text, but binary or of another encoding."
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
     return checked(settings, str(path))
@@ -932,15 +934,24 @@ def checked(settings: dict[str, Any], source: str) -> Config:
     except ValidationError as error:
         findings = "; ".join(
             f"{_where(item['loc'], item['input'], item['type'])}"
-            f"{_fault(item['loc'], item['type'], item['msg'])}"
+            f"{_fault(item['loc'], item['type'], item['msg']).rstrip('.')}"
             for item in error.errors()
         )
     except ValueError as error:
         findings = str(error)
+    end = "" if findings.endswith("?") else "."
     raise InvalidConfiguration(
-        f"{source}: {findings.rstrip('.')}. `calibration-monitor serve --print-config` lists every "
-        "key with its unit."
+        f"{source}: {findings.rstrip('.')}{end} `calibration-monitor serve --print-config` lists "
+        "every key with its unit."
     )
+
+
+# What pydantic says of a type, and what says it to who writes TOML.
+_OF_A_TYPE = {
+    "tuple_type": 'must be a list in brackets, such as ["a", "b"]',
+    "string_type": "must be a text in quotes",
+    "model_type": "must be a section: a line with its name in brackets, and keys below it",
+}
 
 
 def _fault(location: tuple[int | str, ...], fault: str, message: str) -> str:
@@ -949,13 +960,17 @@ def _fault(location: tuple[int | str, ...], fault: str, message: str) -> str:
     fault  pydantic's name of it
     """
     if fault != "extra_forbidden":
-        return message.removeprefix("Value error, ")
+        said = message.removeprefix("Value error, ").replace("Input should be", "must be")
+        return _OF_A_TYPE.get(fault, said)
     *sections, name = map(str, location)
     section = Config.model_fields.get(sections[0]) if sections else None
     known = Config if section is None else section.annotation
     keys = list(getattr(known, "model_fields", ()))
     near = difflib.get_close_matches(name, keys, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
+    if not sections:
+        of = [name_of for name_of, keys_of in Config() if name in type(keys_of).model_fields]
+        meant = f" Is it a key of [{'] or ['.join(of)}]?" if of else meant
     return f"there is no such {'key' if sections else 'section'}.{meant}"
 
 

@@ -242,7 +242,8 @@ def run(options: argparse.Namespace) -> int:
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
         failures.append(
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
-            f"than --most-refused {options.most_refused:g}"
+            f"than --most-refused {options.most_refused:g}: {gaussians.usable.reasons()}. Correct "
+            "these rows, or allow more by --most-refused."
         )
     failed = {"failed": failures} if options.fail_if or failures else {}
     found = gaussians, classes, model, of_classes

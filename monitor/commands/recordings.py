@@ -7,6 +7,7 @@ of the file formats lives in `store`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 import shlex
@@ -279,12 +280,15 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def _deviations(text: str) -> dict[str, float]:
-    expected = "D=S,… with numbers above 0, such as x=0.3,y=0.3"
+    expected = "D=S,… with numbers above 0, each D once, such as x=0.3,y=0.3"
+
+    def read(text: str) -> dict[str, float]:
+        with contextlib.suppress(argparse.ArgumentTypeError):
+            return {name: float(value) for name, value in names_of(text).items()}
+        raise ValueError  # in the words of this option, which has no names of the file
+
     return checked(
-        text,
-        lambda text: {name: float(value) for name, value in names_of(text).items()},
-        expected,
-        lambda found: all(0 < value < math.inf for value in found.values()),
+        text, read, expected, lambda found: all(0 < value < math.inf for value in found.values())
     )
 
 
@@ -374,11 +378,15 @@ class Usable:
         text = f"of {self.labelled.size} rows, {np.count_nonzero(~self.labelled)} have no truth"
         if not self.refused:
             return text
+        return f"{text} and {self.n_refused} are refused: {self.reasons()}"
+
+    def reasons(self) -> str:
+        """Says how many rows are refused for which reason, and which are the first of them."""
         reasons = (
-            f"{rows.size} because {reason} (row {_listed(rows)})"
+            f"{rows.size} because {reason}: row {_listed(rows)}"
             for reason, rows in self.refused.items()
         )
-        return f"{text} and {self.n_refused} are refused: {'; '.join(reasons)}"
+        return f"{'; '.join(reasons)} (rows count from 0)"
 
     def remedy(self, recording: Recording) -> str:
         """Says what to do where no row is usable."""
@@ -427,22 +435,27 @@ def usable_truth(recording: Recording) -> Usable:
     variance = np.diagonal(recording.covariance, axis1=1, axis2=2)
     with np.errstate(invalid="ignore"):
         faults = {
-            "a mean is not finite": ~np.isfinite(recording.mean).all(axis=1),
-            f"a mean is beyond ±{_LARGEST:g}": (np.abs(recording.mean) > _LARGEST).any(axis=1),
-            f"a truth is beyond ±{_LARGEST:g}": (np.abs(recording.truth) > _LARGEST).any(axis=1),
+            "a mean is not finite": ~np.isfinite(recording.mean),
+            f"a mean is beyond ±{_LARGEST:g}": np.abs(recording.mean) > _LARGEST,
+            f"a truth is beyond ±{_LARGEST:g}": np.abs(recording.truth) > _LARGEST,
             f"a deviation is below {_SMALLEST_DEVIATION:g} or above {_LARGEST_DEVIATION:g}": (
-                (variance > 0) & (variance < _SMALLEST_DEVIATION**2)
-            ).any(axis=1)
-            | ((variance > _LARGEST_DEVIATION**2) & np.isfinite(variance)).any(axis=1),
-            "the covariance is not finite": ~np.isfinite(recording.covariance).all(axis=(1, 2)),
-            "a variance is zero": (variance == 0).any(axis=1),
-            "a variance is negative": (variance < 0).any(axis=1),
-            "the covariance is not positive definite": ~sound_rows(recording),
+                ((variance > 0) & (variance < _SMALLEST_DEVIATION**2))
+                | ((variance > _LARGEST_DEVIATION**2) & np.isfinite(variance))
+            ),
+            "a variance or covariance is not finite": ~np.isfinite(recording.covariance).all(
+                axis=2
+            ),
+            "a variance is zero": variance == 0,
+            "a variance is negative": variance < 0,
+            "the covariance is not positive definite": ~sound_rows(recording)[:, None],
         }
     usable, refused = labelled.copy(), dict[str, IntArray]()
     for reason, fault in faults.items():
-        found = np.flatnonzero(usable & fault)
+        found = np.flatnonzero(usable & fault.any(axis=1))
         if found.size:
+            if fault.shape[1] > 1:
+                at = np.flatnonzero(fault[found].any(axis=0))
+                reason += f" ({', '.join(recording.space.names[i] for i in at)})"
             refused[reason] = recording.row[found]
             usable[found] = False
     return Usable(labelled, usable, refused)

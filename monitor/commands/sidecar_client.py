@@ -170,7 +170,8 @@ class Client:
             tls = ", and that its certificate and ours are of the authorities that are named"
             raise SidecarUnavailable(
                 f"no sidecar answers at {self.address}: start one with "
-                "`calibration-monitor serve`, or check the address"
+                "`calibration-monitor serve`, or check the address, which is its gRPC address, "
+                "not that of HTTP"
                 f"{tls if self.access.certificate_authority else ''}."
             ) from None
         return self

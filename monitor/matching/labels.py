@@ -206,7 +206,10 @@ def _by_id(
             ignored=fresh.size - counted.size,
             refused=int(np.count_nonzero(~usable)),
         ),
-        notices=_notices(labels, ~usable & ~beyond, beyond, frame.header, limits),
+        notices=(
+            *_notices(labels, ~usable & ~beyond, beyond, frame.header, limits),
+            *_strange(labels, strange & ~np.isin(labels.id, frame.unusable)),
+        ),
     )
     return record, rest
 
@@ -249,6 +252,18 @@ def _notices(
         reason = Reason.CLASS_PROBABILITIES_INVALID
         found.append(Notice(reason, "class_index", message, invalid.size, first))
     return tuple(found)
+
+
+def _strange(labels: ReceivedTruth, orphan: BoolArray) -> tuple[Notice, ...]:
+    """Says which detection was not found; the account has how many, and no reason counts them."""
+    if not orphan.any():
+        return ()
+    first = int(np.argmax(orphan))
+    message = (
+        f"{labels.id[first]}: frame {labels.frame_id} has no such detection. Send the id that the "
+        "detection had in its frame."
+    )
+    return (Notice(Reason.GROUND_TRUTH_INVALID, "detection_id", message, first_index=first),)
 
 
 def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:

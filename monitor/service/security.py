@@ -217,8 +217,10 @@ def _no_password() -> str:
 
 
 def _short(error: Exception) -> str:
-    reason = error.reason if isinstance(error, ssl.SSLError) else None
-    return reason.replace("_", " ").lower() if reason else str(error)
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    # OpenSSL gives no reason where it finds nothing in PEM.
+    return error.reason.replace("_", " ").lower() if error.reason else "no PEM, or damaged"
 
 
 class ServerCertificates:

@@ -135,7 +135,8 @@ class Server:
         if self.port == 0:
             raise CannotListen(
                 f"[server] grpc_address = '{settings.grpc_address}': cannot listen there. "
-                "Is another sidecar running? Choose a free port, or 0 for any."
+                "Is another sidecar running, or the host not of this machine? Choose a free port, "
+                "or 0 for any."
             )
         await server.start()
         for name in ("", MONITOR, ADMIN):

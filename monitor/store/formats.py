@@ -89,7 +89,10 @@ def read_format(path: Path, kind: Format) -> NamedArrays:
     """Reads a file of a benchmark's format. Raises RecordingError."""
     with reading(path, f"Give a readable file of format {kind}."):
         text = path.read_text(encoding="utf-8")
-        return _READERS[kind](path, text)
+        try:
+            return _READERS[kind](path, text)
+        except RecordingError as error:
+            raise RecordingError(f"{error} It was read as --format {kind}.") from None
 
 
 def _kitti(path: Path, text: str) -> NamedArrays:

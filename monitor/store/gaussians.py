@@ -197,10 +197,12 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
     """
     there = ", ".join(arrays) or "none"
     if "mean" not in arrays:
+        classes = not arrays.keys().isdisjoint(("prob", "logits"))
+        instead = " To class probabilities, fit a --method such as temperature." if classes else ""
         raise RecordingError(
             f"{path}: there is no array 'mean'. Save means as mean [N, K], covariances as cov "
             f"[N, K, K] or variances as var [N, K], and ground truth as gt [N, K] "
-            f"(docs/files.md). Arrays there are: {there}."
+            f"(docs/files.md). Arrays there are: {there}.{instead}"
         )
     mean = arrays["mean"]
     if mean.ndim != 2 or mean.shape[1] == 0:

@@ -366,7 +366,8 @@ def _open(
                 arrays[name] = archive[name]
             except ValueError as error:
                 raise RecordingError(
-                    f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
+                    f"{path}: array {name!r} cannot be read: it holds Python objects, or is "
+                    "damaged. Save numbers or text."
                 ) from error
             if not isinstance(arrays[name], np.ndarray):
                 raise RecordingError(f"{path}: {name!r} is no array. Save numbers or text.")
@@ -426,7 +427,7 @@ def _select(
             + (
                 f" by {' and '.join(asked)}. {' '.join(remedy) or 'Ask for less.'}"
                 if asked
-                else ": there is only a header."
+                else ": there is only a header. Add a row for each detection."
             )
         )
     return chosen, classes or there, index

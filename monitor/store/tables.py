@@ -300,6 +300,16 @@ SUFFIXES = (".csv", ".csv.gz")
 _PIECE = 512
 
 
+# What libraries raise for a file that is not what its name says, in words that say what to do.
+_DAMAGE: Mapping[type[Exception], str] = {
+    UnicodeDecodeError: "it is no text in UTF-8, but binary or of another encoding",
+    BadZipFile: "it is no archive of NumPy, or is damaged",
+    gzip.BadGzipFile: "its name ends in .gz, but it is not packed by gzip, or is damaged",
+    EOFError: "it is cut off: copy or write it again",
+    zlib.error: "it is damaged: copy or write it again",
+}
+
+
 @contextlib.contextmanager
 def reading(path: Path, remedy: str) -> Iterator[None]:
     """Raises RecordingError where a file cannot be read."""
@@ -311,9 +321,12 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         *(OSError, EOFError, ValueError, csv.Error, zlib.error, BadZipFile),
         *(RecursionError, MemoryError, OverflowError),  # of a file that is broken, or hostile
     ) as error:
-        why = (isinstance(error, OSError) and error.strerror) or error
-        if isinstance(error, UnicodeDecodeError):
-            why = "it is no text in UTF-8, but binary or of another encoding"
+        why: object = error
+        if isinstance(error, OSError) and error.strerror:
+            why, remedy = error.strerror, "Check the path, and who may read it."
+        for kinds, words in _DAMAGE.items():
+            if isinstance(error, kinds):
+                why = words
         raise RecordingError(f"{path}: cannot be read ({why}). {remedy}") from error
 
 

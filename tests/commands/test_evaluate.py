@@ -335,7 +335,8 @@ def test_a_finding_is_a_condition_and_too_little_data_fulfils_none(tmp_path):
 
 
 FAULTS = {"not finite": "inf,1,0,0", "mean is beyond": "1e9,1,0,0", "truth": "1,1,0,2e8"}
-FAULTS |= {"covariance is not finite": "1,nan,0,0", "zero": "1,0,0,0", "negative": "1,-1,0,0"}
+FAULTS |= {"covariance is not finite (x)": "1,nan,0,0", "zero (x)": "1,0,0,0"}
+FAULTS |= {"negative (x)": "1,-1,0,0"}
 FAULTS |= {"not positive definite": "1,1,1.5,0"}
 
 
@@ -345,7 +346,10 @@ def test_a_refused_row_is_told_with_its_number_and_the_first_of_its_reasons(tmp_
     lines[20:27] = [f"{fault},0,1,0" for fault in FAULTS.values()]
     path.write_text("x,var_x,cov_xy,gt_x,y,var_y,gt_y\n" + "\n".join([*lines, "0,-1,0,,0,0,"]))
     code, out, err = spoken("evaluate", path, "--rows", "1:", "--json")
-    assert (code, "--most-refused 0.01" in err) == (3, True)
+    assert (code, "--most-refused 0.01: 1 because a mean is not finite (x): row 20" in err) == (
+        3,
+        1,
+    )
     got = json.loads(out)
     assert (got["rows"], got["rows_refused"], got["rows_without_truth"]) == (42, 7, 1)
     for i, (reason, words) in enumerate(zip(FAULTS, got["rows_refused_by"], strict=True)):

@@ -81,7 +81,7 @@ def test_a_file_that_is_none_or_named_twice_is_named(files, tmp_path):
     assert refusal(first, link).startswith(f"{link} is named twice: it would be counted")
     table.write_text("x,y\n1,2\n", encoding="utf-8")
     assert refusal(first, table).startswith(f"{table}: 8 bytes, and no file of statistics.")
-    assert str(gone) in refusal(first, gone)
+    assert refusal(first, gone) == f"{gone}: No such file or directory."
     second.write_bytes(second.read_bytes()[:-1])
     line = refusal(first, second)
     assert line.startswith(f"{second}: ") and line.endswith("Use an older one.")

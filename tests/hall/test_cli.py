@@ -62,7 +62,47 @@ def test_the_help_lists_every_verb_and_the_version_is_that_of_the_package(capsys
 
 def test_a_misspelt_verb_is_wrong_usage_with_the_verb_that_is_meant(capsys):
     assert main(["evalute", "drive.csv"]) == 2
-    assert "mean 'evaluate'" in capsys.readouterr().err
+    assert "mean evaluate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate"], "evaluate: the following arguments are required: FILE."),
+        (["evaluate", "d.csv", "--rows", "5-10"], "--rows: '5-10': expected A:B, such as 0:2000."),
+        (
+            ["evaluate", "d.csv", "--dimesions=x"],
+            "no option --dimesions. Did you mean --dimensions?",
+        ),
+        (["evaluate", "d.csv", "more.csv"], "'more.csv' is one argument too many."),
+        (["evaluate", "d.csv", "--format=cocoa"], "'cocoa' is none of table, kitti, mot, coco"),
+        (["evaluate", "d.csv", "--assume-std=x"], "'x': expected D=S,… with numbers above 0"),
+        (["fit", "d.csv", "--method=temprature"], "Did you mean temperature?"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_value_and_remedy(capsys, words, said):
+    code, (out, err) = ended(capsys, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"calibration-monitor {words[0]}: ")
+    assert said in err
+    assert err.endswith(f" `calibration-monitor {words[0]} --help` lists the options.\n")
+
+
+def test_an_interrupt_that_breaks_off_an_import_ends_the_process_without_a_word():
+    # As NumPy does: what an import was broken off by becomes another error.
+    broken = """
+import importlib, os, signal, sys
+import monitor.cli
+def imported(name):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        raise ImportError(name)
+importlib.import_module = imported
+sys.exit(monitor.cli.main(["sample"]))
+"""
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("unbuffered", ["1", ""])  # it fails in the verb, or when all is done
@@ -140,6 +180,7 @@ def test_a_process_that_cannot_start_or_listen_ends_with_a_line_and_1(tmp_path):
             assert done.returncode == 1
             assert f"[server] {key} = '{address}'" in done.stderr
             assert "Choose a free port" in done.stderr
+            assert "add_port.cc" not in done.stderr  # gRPC has nothing to say beside us
             assert "Traceback" not in done.stderr
             assert "listening" not in done.stdout
 

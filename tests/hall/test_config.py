@@ -143,6 +143,12 @@ def test_a_value_out_of_range_is_refused_with_key_and_value(tmp_path, setting, s
         ("[promotion]\nobjective = 'quantile'\nmethod = 'gp-normal'", ["objective quantile"]),
         ("[promotion]\ntime_constant_seconds = 60.0", ["time_constant_seconds 60.0", "adaptive-"]),
         ("[promotion]\nfit_tracks = 20\nkept_tracks = 10", ["lower the one or raise the other"]),
+        ("[server]\ngrpc_adress = 'a'", ["no such key. Did you mean 'grpc_address'? `calib"]),
+        ("grpc_address = 'a'", ["[grpc_address]: ", "Is it a key of [server]?"]),
+        ("server = 3", ["[server] = 3: must be a section"]),
+        ("[statistics]\nslice_by = 'class'", ["must be a list in brackets"]),
+        ("[server]\ngrpc_address = 5", ["must be a text in quotes"]),
+        ("[promotion]\nmode = 'auto'", ["must be 'manual', 'advise' or 'automatic'."]),
         ("[server]\nmax_streams = 0\nport = 1\n[metrics]\nrefresh = 2", ["port]", "[metrics.ref"]),
     ],
 )

@@ -177,6 +177,16 @@ def test_a_label_that_cannot_be_used_is_named_and_its_neighbours_count(
         assert told(pipeline, [Label(1, GOOD_XY, class_index=2)]) == {"matched": 1}
 
 
+def test_a_label_of_a_detection_that_is_not_there_is_named_and_no_refusal():
+    pipeline = with_frame([sent(1)])
+    found = piped.reported(pipeline, labels([Label(1, GOOD_TRUTH), Label(7, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"matched": 1, "orphan": 1}
+    (notice,) = found.notices
+    assert (notice.field, notice.count, notice.first_index) == ("detection_id", 0, 1)
+    assert notice.message.startswith("7: frame ")
+    assert not pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID]
+
+
 def test_labels_of_another_stamp_are_not_of_this_frame():
     pipeline = with_frame([sent(1)])
     found = piped.reported(pipeline, replace(labels([Label(1, GOOD_TRUTH)]), stamp_ns=5))

@@ -59,7 +59,7 @@ def test_a_page_is_told_by_every_way_until_somebody_knows_and_a_promotion_ends_i
         assert eventually(lambda: series(sidecar, "drift_state")[OF_CAR] == 2)
         assert eventually(lambda: [one.alarm for one in drift_events(watcher)] == [alarm])
         assert sum(series(sidecar, "drift_alarms_total").values()) == 1
-        assert "alarm, recalibrated" in verb("list")
+        assert "alarm, as forwarded" in verb("list")
 
         # It is fitted once tracks of the fault have ended; a fit has the lowest priority.
         drive.send(15)

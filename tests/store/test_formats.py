@@ -106,7 +106,7 @@ def test_a_file_is_read_as_columns_by_its_look_or_by_name(
         ([COCO[0], {"image_id": 1, "bbox": [1]}], "object 1: there is no 'category_id'"),
         ([COCO[0] | {"bbox": [[1], 2, 3, 4]}], "object 0: bbox is [[1], 2, 3, 4], not 4 numbers"),
         ([COCO[0], COCO[1] | {"bbox_std": 2}], "object 1: bbox_std is [2], not 4 numbers"),
-        ({"results": "none"}, "there is no list of objects"),
+        ({"results": "none"}, "format right? It was read as --format nuscenes."),
         (KITTI_LABELS[4:], "line 1: begins with 'Car', as KITTI object does"),
     ],
 )

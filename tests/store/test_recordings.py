@@ -239,7 +239,7 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"prob": np.ones((3, 2))}, "no array 'mean'. Save means as mean [N, K]"),
+        ({"prob": np.ones((3, 2))}, "Arrays there are: prob. To class probabilities, fit a"),
         (
             {"mean": np.ones((3, 2))},
             "no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. Save one of them.",
@@ -252,7 +252,7 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
         (gaussians(dimensions=["x", "x"]), "dimensions is ['x', 'x'], but mean has 2"),
         (gaussians(ignore=np.array([0, 1, 2])), "ignore[2] is 2, not 0 or 1."),
         (gaussians(gt_id=np.array([1, 2.5, 3])), "gt_id[1] is 2.5, not a whole number"),
-        (gaussians(extra=OBJECTS), "array 'extra' cannot be read (Object arrays cannot be"),
+        (gaussians(extra=OBJECTS), "array 'extra' cannot be read: it holds Python objects"),
         (
             gaussians(cov=np.array([np.eye(2), [[1.0, 0.1], [0.2, 1.0]], np.eye(2)])),
             "cov[1] is not symmetric (1 of 3 rows). Save (cov + cov transposed) / 2.",
@@ -275,17 +275,25 @@ def test_what_cannot_be_asked_of_a_table_is_refused(table):
 
 
 def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(RecordingError, match=r"gone\.csv: cannot be read \(.*No such file"):
+    with pytest.raises(
+        RecordingError, match=r"gone\.csv: cannot be read \(No such file .*\)\. Check the path"
+    ):
         read_recording(tmp_path / "gone.csv")
     with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz, \.parquet"):
         read_recording(tmp_path / "table.xls")
     with pytest.raises(RecordingError, match=r"must end in \.csv or \.csv\.gz\."):
         read_label_table(tmp_path / "labels.npz")
-    with pytest.raises(
-        RecordingError, match=r"bytes\.csv: cannot be read \(it is no text in UTF-8"
+    packed = gzip.compress(b"x,var_x\n1,1\n" * 99)
+    for name, data, said in (
+        ("bytes.csv", b"x,\xff\n", "it is no text in UTF-8"),
+        ("bytes.npz", b"x", "it is no archive of NumPy"),
+        ("plain.csv.gz", b"x,var_x\n1,1\n", "its name ends in .gz"),
+        ("cut.csv.gz", packed[:30], "it is cut off"),
+        ("bad.csv.gz", packed[:10] + b"\xff" + packed[11:], "it is damaged"),
     ):
-        (tmp_path / "bytes.csv").write_bytes(b"x,\xff\n")
-        read_recording(tmp_path / "bytes.csv")
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(RecordingError, match=re.escape(f"{name}: cannot be read ({said}")):
+            read_recording(tmp_path / name)
 
 
 def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
