@@ -11,6 +11,7 @@ import hashlib
 from html import escape
 
 from monitor.figures.svg import STYLE as FIGURE_STYLE
+from monitor.figures.svg import number
 
 STYLE = (
     FIGURE_STYLE
@@ -52,6 +53,11 @@ def document(title: str, body: str, script: str = "") -> str:
         f"<style>{STYLE}</style></head>"
         f"<body>{body}" + f"<script>{script}</script>" * bool(script) + "</body></html>\n"
     )
+
+
+def measure_cell(of: str, value: float) -> str:
+    """Writes a number into a cell that names what it is, such as `Car/raw/x/ence`."""
+    return f'<td data-of="{escape(of)}">{number(value)}</td>'
 
 
 def content_policy(script: str = "", *, in_page: bool = False) -> str:

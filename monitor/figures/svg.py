@@ -7,6 +7,7 @@ neighbour in dash and marker too, never in colour alone.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,14 @@ class Figure:
         head, rest = self.svg.split(">", 1)
         back = '<rect width="100%" height="100%" fill="var(--bg)"/>'
         return f"{head}><style>{STYLE}</style>{back}{rest}"
+
+    def picture(self) -> str:
+        """Writes the drawing as an image within HTML, which the page around it cannot style."""
+        data = base64.b64encode(self.standalone().encode()).decode()
+        return (
+            f'<img alt="{escape(self.says)}" title="{escape(self.title)}" width="360"'
+            f' src="data:image/svg+xml;base64,{data}">'
+        )
 
 
 def number(value: float) -> str:
