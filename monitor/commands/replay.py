@@ -25,6 +25,7 @@ from monitor.commands.options import (
     plain,
     seconds,
     toml,
+    write_output,
 )
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
@@ -36,6 +37,8 @@ from monitor.commands.replay_tracking import (
     read_track_labels,
     tracking_table,
 )
+from monitor.commands.report.content import file_hash, written
+from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import (
     Playback,
     RecordedSequence,
@@ -89,7 +92,7 @@ T = TypeVar("T")
 
 # The sidecar cuts no more.
 MOST_BINS = 512
-_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound, Seen | None]
 _JOINT = ("nees_over_k", "nees_median_ratio", "nll")
 _BY_DIMENSION = ("ence", "ence_noise_floor", "uce")
 _BIN = ("lower", "upper", "n", "variance", "squared_error", "nees")
@@ -118,6 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_value(parser, "--report", "F", "HTML file to write: verdict, figures, drift, measures")
     text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
     add_value(parser, "--config", "F", text)
     add_drift(parser)
@@ -158,9 +162,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with reference_file(options, selection) as reference:
         config = _config(options, played, reference)
-        found = _ask(
-            options, config, lambda client: _replay(client, playback, selection, options.bins)
-        )
+        found = _ask(options, config, lambda client: _replay(client, playback, selection, options))
     tracking = None
     if yardstick is not None:
         raw = None if options.address is not None else playback.tracks
@@ -173,6 +175,9 @@ def run(options: argparse.Namespace) -> int:
             raw = plainly.tracks
         tracking = compare(playback.tracks, raw, yardstick, options.address)
     _complain(playback)
+    if options.report is not None and (seen := found[2]) is not None:
+        made = {path: f"SHA-256 {file_hash(path)}" for path in options.files}
+        write_output(options.report, written(report_of(seen, {**made})))
     print(_report(playback, found, tracking, options.json))
     return 0
 
@@ -223,7 +228,7 @@ def _config(
 
 
 async def _replay(
-    client: Client, playback: Playback, selection: Selection | None, bins: int
+    client: Client, playback: Playback, selection: Selection | None, options: argparse.Namespace
 ) -> _Found:
     if selection is not None:
         await client.promote("replay", document=selection.to_json())
@@ -231,9 +236,10 @@ async def _replay(
         progress = asyncio.create_task(_show_progress(playback))
         await playback.play(client)
         progress.cancel()
-        found = await client.calibration(include_bins=True, bins=bins)
+        found = await client.calibration(include_bins=True, bins=options.bins)
         drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
-    return found, drift
+        seen = None if options.report is None else await look(client)
+    return found, drift, seen
 
 
 async def _show_progress(playback: Playback) -> None:
@@ -269,7 +275,7 @@ def _report(
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
-    (calibration, drift), matched = found, playback.account.matched
+    (calibration, drift, _), matched = found, playback.account.matched
     if as_object:
         counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
         if playback.shed:

@@ -28,6 +28,7 @@ figure,.card{margin:0;padding:.7rem;background:var(--card);border-radius:.5rem}
 figcaption{font-size:.85rem;margin:.3rem 0}details{font-size:.85rem;margin:.3rem 0}
 summary{cursor:pointer;color:var(--dim)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+table{overflow-wrap:normal}tbody td{white-space:nowrap}td.text,td.words{white-space:normal}
 th,td{padding:.25rem .7rem .25rem 0;text-align:right;vertical-align:top}
 th:first-child,td:first-child,td.text,th.text{text-align:left}
 thead th{color:var(--dim);font-weight:600}

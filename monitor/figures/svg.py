@@ -254,6 +254,12 @@ class Plot:
     def band(self, x: FloatArray, low: FloatArray, high: FloatArray, kind: str = "band") -> None:
         """Fills what lies between two lines, where all three are finite."""
         known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+        if known.sum() == 1:
+            at, top, end = (
+                float(s(v[known])[0])
+                for s, v in zip((self.x, self.y, self.y), (x, high, low), strict=True)
+            )
+            self.rectangle(at - 4, top, 8, end - top, kind)
         if known.sum() < 2:
             return
         along, under, above = self.x(x[known]), self.y(low[known]), self.y(high[known])
