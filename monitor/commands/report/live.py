@@ -38,7 +38,7 @@ _LINES, _FACTOR = 6, math.sqrt(2.0)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was found out about a sidecar.
+    """Holds what was found out about a sidecar.
 
     statistics  everything that it has counted
     status, listing, standings, counts  as it answered; None or empty of a file of statistics
