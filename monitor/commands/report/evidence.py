@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from scipy.special import gammaincinv
-
 from monitor import __version__
 from monitor.commands.options import output_file, write_output
 from monitor.commands.report.content import Slice, file_hash
@@ -28,6 +26,7 @@ from monitor.drift.bets import Severity
 from monitor.figures.evaluations import factors
 from monitor.frames.slices import TOTAL
 from monitor.promotion.records import Record
+from monitor.statistics.measures import mean_square_band
 from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState, serialised
 
@@ -148,15 +147,9 @@ def _concluded(interval: Interval, n_eff: float, threshold: float, at_least: boo
 
 
 def _of_mean_square(value: float, n: float, kurtosis: float) -> Interval:
-    """Estimates the 95 % interval of a mean of n squares: value · f / χ²_f, f = 2 n / (κ − 1).
-
-    The freedom f gives a mean of squares of this kurtosis the variance that it has.
-    """
-    freedom = 2.0 * n / (max(kurtosis, 3.0) - 1.0)
-    if not (math.isfinite(freedom) and freedom > 0 and math.isfinite(value)):
-        return None
-    low, high = (2.0 * float(gammaincinv(freedom / 2, q)) for q in (0.025, 0.975))
-    return (value * freedom / high, value * freedom / low) if low > 0 else None
+    """Estimates the 95 % interval of a mean of n squares: the values that it would be usual for."""
+    low, high = (float(end) for end in mean_square_band(n, kurtosis))
+    return (value / high, value / low) if low > 0 and math.isfinite(value) else None
 
 
 def _of_share(share: float, n: float) -> Interval:
