@@ -92,7 +92,7 @@ class InvalidConfiguration(ValueError):
 def read_file(path: str | Path, name: str) -> bytes:
     """Reads a small file. Raises InvalidConfiguration, which begins with the name."""
     try:
-        # First: to open a pipe that nobody writes to would block for ever.
+        # First: to open a pipe without a writer would block for ever.
         if not S_ISREG(Path(path).stat().st_mode):
             raise InvalidConfiguration(f"{name} is no regular file: name one.")
         with Path(path).open("rb") as file:
@@ -224,7 +224,7 @@ class TrackerKind(StrEnum):
 
     EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
     GRPC = "grpc"  # a tracker elsewhere, fed what is forwarded
-    NONE = "none"  # nobody here
+    NONE = "none"
 
 
 class Fallback(StrEnum):
@@ -380,7 +380,7 @@ class PromotionConfig(Section):
     # Between two rollbacks of what is no worse, on average, at least.
     rollback_tracks: Annotated[float, Field(ge=100)] = 1e5
     track_idle_seconds: Annotated[float, Field(ge=0.05)] = 1.0  # s without truth that end a track
-    # s of a track that count; where nobody tracks: of a block
+    # s of a track that count; without track ids: of a block
     track_seconds: Annotated[float, Field(ge=0.05)] = 10.0
     rows_per_track: Annotated[int, Field(ge=2, le=1024)] = 32  # kept, evenly spread
     kept_tracks: Annotated[int, Field(ge=10, le=100_000)] = 500  # of each slice, the newest

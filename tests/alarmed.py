@@ -56,7 +56,7 @@ def alarm(slice="car", **changes: Any) -> Alarm:
 
 RAISED = AlarmChange(AlarmReason.RAISED, alarm(), ("truck",))
 STANDINGS = (
-    SliceStanding("car", Severity.PAGE, DriftState.ALARM, 1030.0, 2e9, 1000.0, alarm()),
+    SliceStanding("car", Severity.PAGE, DriftState.ALARM, 0.121, 2e9, 1000.0, alarm()),
     SliceStanding("car", Severity.TICKET, DriftState.OK, 0.0, 0.25, 500.0, None),
     SliceStanding("truck", Severity.PAGE, DriftState.WARNING, 250.0, 250.0, 1000.0, None),
     SliceStanding("truck", Severity.TICKET, DriftState.TOO_FEW, 1e-7, 1e-7, 500.0, None),

@@ -208,7 +208,7 @@ MEASURES = {
         Values(steps=ABOVE_FLOOR, decimals=1, least=0, marks="dashed"),
     ),
     """Strongest factor of the recalibrator
-    By how much the recalibrator in force changes a variance of the slice, up or down, in the
+    By how much the active recalibrator changes a variance of the slice, up or down, in the
     dimension where that is most. 1 leaves it alone. Healthy: below 2. Above it a fault of the
     detector is being compensated: look for it.
     docs/runbook.md#calibrationfaultcompensated""": graph(

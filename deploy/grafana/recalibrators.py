@@ -1,4 +1,4 @@
-"""Recalibrators: which are in force and what they do, what is on trial, and what came of fits."""
+"""Recalibrators: which are active and what they do, what is on trial, and what came of fits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FACTOR = of("recalibration_factor", slice=SLICES, dimension="~$dimension")
 NOW = {
     """Waiting for approval
     Recalibrators that are proven better, where `[promotion] mode` leaves it to you whether they
-    come in force. Healthy: 0, or a proof that you know of. What to do: `calibration-monitor
+    become active. Healthy: 0, or a proof that you know of. What to do: `calibration-monitor
     recalibrators list`, then promote. docs/runbook.md#calibrationcandidatewaits""": stat(
         {
             "proven": or_none(
@@ -53,7 +53,7 @@ NOW = {
         {"slices": or_none(compensated(_FACTOR))}, Values(steps=above(1))
     ),
     """Promoted
-    How often a candidate came in force since the start. See the marks in the graphs for
+    How often a candidate became active since the start. See the marks in the graphs for
     when.""": stat({"promoted": f"sum({of('recalibrator_swaps_total', outcome='promoted')})"}),
     """Rolled back
     How often what served before was brought back since the start: by itself where it is proven
@@ -61,7 +61,7 @@ NOW = {
         {"rolled back": f"sum({of('recalibrator_swaps_total', outcome='rolled_back')})"}
     ),
     """Pinned
-    Sidecars where nothing comes in force by itself (`recalibrators pin`). Healthy: 0, unless
+    Sidecars where nothing becomes active by itself (`recalibrators pin`). Healthy: 0, unless
     somebody meant it.""": stat(
         {"sidecars": f"sum({of('recalibrator_pinned')})"}, Values(steps=NONE_IS_CALM)
     ),
@@ -79,14 +79,14 @@ NOW = {
     ),
 }
 _BUILD = ["instance", "version", "method", "mode", "output"]
-IN_FORCE = {
-    """In force
+ACTIVE = {
+    """Active
     What recalibrates now. mode observe: the raw estimate goes on. output: what is sent is a
     Gaussian, the moments of another distribution, or a Gaussian surrogate. `calibration-monitor
     recalibrators list` has the factors of each version.""": table(
         _BUILD,
         {
-            "in force": (
+            "active": (
                 f"max by ({', '.join(_BUILD)}) ({of('recalibrator_info')})",
                 Values(words={1: ("yes", "green")}),
                 "auto",
@@ -162,7 +162,7 @@ TRIALS = {
     """What became of trials
     Candidates since the start: one that began and was proven is in both. Healthy: most that began
     were promoted. discarded_worse: proven worse; discarded_over: no proof in time; superseded:
-    another came in force.""": bars(
+    another became active.""": bars(
         {"{{outcome}}": f"sum by (outcome) ({of('recalibrator_trials_total')})"},
         Values("locale", least=0),
     ),
@@ -176,7 +176,7 @@ TRIALS = {
 }
 OVER_TIME = {
     """Swaps
-    When another recalibrator came in force, and why. Healthy: seldom. To and fro: the detector
+    When another recalibrator became active, and why. Healthy: seldom. To and fro: the detector
     changes faster than tracks can prove, or the band is narrow.""": graph(
         {"{{outcome}}": increase("recalibrator_swaps_total", "outcome")},
         Values("none", least=0, decimals=0, stacked=True),
@@ -215,10 +215,10 @@ OVER_TIME = {
 
 RECALIBRATORS = dashboard(
     "calibration-recalibrators",
-    """Which recalibrators are in force and what they do to each variance, what is on trial and how
+    """Which recalibrators are active and what they do to each variance, what is on trial and how
     near to a proof, and what came of fits and trials.""",
     row("", NOW, span=3),
-    row("In force", IN_FORCE, span=12),
+    row("Active", ACTIVE, span=12),
     row("Trials: later truth decides", TRIALS),
     row("Over time", OVER_TIME),
     variables=("slices", "dimensions"),

@@ -88,8 +88,8 @@ NOW = {
     max_bytes`), and what slices and fits keep. A level that climbs for days is a fault: report
     it.""": stat({"resident": f"max({of('process_resident_memory_bytes')})"}, Values("bytes")),
     """Running for
-    Since the process started. Healthy: since you last started it. A small number that nobody meant:
-    it was restarted, see its log. docs/runbook.md#calibrationsidecardown""": stat(
+    Since the process started. Healthy: since you last started it. An unexpected small number: it
+    was restarted, see its log. docs/runbook.md#calibrationsidecardown""": stat(
         {"up": f"time() - min({of('process_start_time_seconds')})"}, Values("s", decimals=0)
     ),
 }
@@ -113,7 +113,7 @@ FRAMES = {
     Answered a second. Healthy: steady, at the rate of the sensors. A dip: the detector, or the way
     to the sidecar.""": graph({PER_SIDECAR: rate("frames_total", "instance")}, _A_SECOND),
     """Detections by outcome
-    A second. Healthy: recalibrated (with the identity in force too); passed_through and refused say
+    A second. Healthy: recalibrated (with the identity active too); passed_through and refused say
     why below. docs/runbook.md#calibrationpassthroughhigh""": graph(
         {"{{outcome}}": rate("detections_total", "outcome")}, _STACKED
     ),
@@ -144,9 +144,9 @@ REFUSED = {
         {"{{why}}": rate("calls_refused_total", "why")}
     ),
     """Class probabilities by outcome
-    Detections with class probabilities, a second, by what the recalibrator in force made of them.
+    Detections with class probabilities, a second, by what the active recalibrator made of them.
     mismatch: it was fitted on other classes. Healthy: recalibrated alone. All 0: none are sent, or
-    none is in force (docs/recalibration.md).""": _refusals(
+    none is active (docs/recalibration.md).""": _refusals(
         {"{{outcome}}": rate("class_recalibrations_total", "outcome")}
     ),
 }
@@ -207,7 +207,7 @@ LEFT_OUT = {
     """Left out of the watch over drift
     Detections with truth, a second, that were not watched, or not by all bets. Healthy: 0.
     overload, tracks: docs/runbook.md#calibrationoverload; undated: send `stamp_ns`; late: labels
-    come too late; superseded: for a while after another recalibrator came in force; failed: see the
+    come too late; superseded: for a while after another recalibrator became active; failed: see the
     log.""": graph({"{{reason}}": rate("drift_left_out_total", "reason", "5m")}, _RARE),
     """Driving that was watched
     Seconds of driving in a second, over which evidence was gathered. Healthy: 1 while the vehicle
@@ -316,14 +316,14 @@ CLOCKS = {
     ),
     """Configurations read again
     By outcome, since the start. Healthy: none refused. refused: the file could not be used, the old
-    one stays in force; the log says which key and why.""": number(
+    one stays active; the log says which key and why.""": number(
         {"{{outcome}}": f"sum by (outcome) ({of('configuration_reloads_total')})"},
         Values("locale"),
         span=12,
         height=4,
     ),
     """Keys that wait for a restart
-    Of the configuration as last read again: a restart brings them in force. Healthy: 0.
+    Of the configuration as last read again: a restart makes them active. Healthy: 0.
     `calibration-monitor doctor` names them.""": number(
         {PER_SIDECAR: _most("configuration_waiting_keys")},
         Values("locale", NONE_IS_CALM),

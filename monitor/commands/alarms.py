@@ -52,6 +52,7 @@ from monitor.drift.alarms import (
     power_of_ten,
     size_of_error,
 )
+from monitor.drift.bets import Stage
 from monitor.drift.evidence import Scale
 
 EXAMPLE = """examples:
@@ -66,6 +67,12 @@ NOTHING_WATCHED = (
 )
 
 NO_ALARMS = "there were no alarms"
+
+HOURS = (
+    "evidence is as of now: healthy driving gives as much once in so many hours at most; "
+    "an alarm is raised at the threshold, and evidence begins anew"
+)
+ONLY_IF_CHANGED = "as sent: watched where a recalibrator changes it; else it is what is forwarded"
 
 STATES = {
     DriftState.OK: "ok",
@@ -139,17 +146,19 @@ def listing(found: DriftStandings) -> str:
     """Writes how all slices stand, what is known of them at each stage, and how to end alarms."""
     if not (found.standings or found.stages):
         return NOTHING_WATCHED
-    blocks = [standings(found.standings)]
+    blocks = [standings(found.standings), HOURS]
     if found.stages:
         blocks.append(stages(found.stages))
+    if any(entry.stage is Stage.RAW and size(entry.scale) == "-" for entry in found.stages):
+        blocks.append(ONLY_IF_CHANGED)
     if any(entry.alarm is not None for entry in found.standings):
         blocks.append("to end alarms: alarms acknowledge [SLICE ...]")
     return "\n\n".join(blocks)
 
 
 def standings(standings: Iterable[SliceStanding]) -> str:
-    """Writes a line for each slice and severity; stage, size, since, tracks are of its alarm."""
-    of_alarm = ("size", "since", "tracks")
+    """Writes a line for each slice and severity; stage and the last columns are of its alarm."""
+    of_alarm = ("raised at", "size", "since", "tracks")
     heads = ("slice", "severity", "state", "evidence", "threshold", "log10", *of_alarm)
     return table(heads, list(map(_standing, standings)))
 
@@ -159,10 +168,11 @@ def _standing(entry: SliceStanding) -> tuple[str, ...]:
     return (
         shown(entry.slice),
         str(entry.severity),
-        state if alarm is None else f"{state}, {alarm.stage.label}",
+        state if alarm is None else f"{state}, {alarm.stage.words}",
         hours(entry.evidence),
         hours(entry.threshold),
         f"{power_of_ten(entry.evidence)} of {power_of_ten(entry.threshold)}",
+        "-" if alarm is None else hours(alarm.evidence),
         "-" if alarm is None else size(alarm.scale),
         "-" if alarm is None else moment(alarm.since_ns),
         "-" if alarm is None or not alarm.tracks else f"{alarm.tracks:,}",
@@ -174,7 +184,7 @@ def stages(stages: Iterable[StageStanding]) -> str:
     rows = [
         (
             shown(entry.slice),
-            entry.stage.label,
+            entry.stage.words,
             size(entry.scale),
             f"{entry.effective_ratio:.2g}",
             shown(entry.unit),
@@ -339,7 +349,7 @@ def _log10(hours: float) -> float | None:
 
 
 def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
-    """Writes a line for each slice and severity, one for each alarm; empty if nobody watched."""
+    """Writes a line for each slice and severity, one for each alarm; empty if none was watched."""
     lines = []
     if found.standings:
         heads = ("drift", "severity", "state", "evidence", "peak", "threshold")

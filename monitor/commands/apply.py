@@ -75,7 +75,7 @@ def read_any_model(path: str) -> AnySelection:
 def document_of(model: AnySelection) -> str:
     """Writes the text that a file of the model holds.
 
-    Raises UnfitData where nobody could read it: names or values that came of the data.
+    Raises UnfitData where it would be unreadable: names or values that came of the data.
     """
     text = model.to_json()
     try:

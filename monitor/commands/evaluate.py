@@ -133,7 +133,7 @@ class Measured:
     groups    the same by group; one without a name where rows are not divided
     verdicts  of each group and dimension
     usable    which rows could be measured, and why others could not
-    unused    columns of the file that nobody has looked at
+    unused    columns of the file that were not looked at
     matched   how many labels of another file had which outcome; None: truth came along
     made      by what they were recalibrated first; None if they were not
     """
@@ -209,7 +209,7 @@ def run(options: argparse.Namespace) -> int:
     recording = read_class_recording(options.file, options.rows, options.map)
     only_classes = recording is not None and not recording.gaussians
     if not only_classes and (options.classes or options.where):
-        # Columns choose detections, and nobody says which probabilities are theirs.
+        # Columns choose detections, and which probabilities are theirs is unknown.
         recording = None
     _check_meaning(options, recording)
     if model is not None:

@@ -234,7 +234,7 @@ def _check_classes(
 
 
 def _not_used(columns: Columns, dimensions: Collection[str]) -> str:
-    """Lists the columns that nobody uses, with what they may be meant for; '' without any."""
+    """Lists the columns that are not used, with what they may be meant for; '' without any."""
     unused = [name for name in columns.names if name not in (*_KNOWN, *dimensions)]
     guess = offered(columns.names, "--label-map")
     return ", ".join(unused) + (f". Perhaps {guess}" if unused and guess else "")

@@ -87,11 +87,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a slice to fit; may be given several times (default: all)",
     )
     add_value(fit, "--method", "M", "as in `fit --method` (default: as configured)", default="")
-    promote = action("promote", "put one in force, from the next frame on", _promote, asked)
+    promote = action("promote", "make one active from the next frame on", _promote, asked)
     which = promote.add_mutually_exclusive_group(required=True)
     which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
     which.add_argument("--file", metavar="F", help="a recalibrator that `fit --output` wrote")
-    text = "put in force again what was before the last change"
+    text = "make active again what was before the last change"
     rollback = action("rollback", text, _rollback, asked)
     scope = rollback.add_mutually_exclusive_group()
     scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
@@ -185,7 +185,7 @@ def recalibrators(summaries: Iterable[Summary]) -> str:
         )
         for entry in summaries
     ]
-    return table(("* in force", "method", "of", "fitted on", "slices of its own"), rows)
+    return table(("* active", "method", "of", "fitted on", "slices of its own"), rows)
 
 
 def trials(standings: Iterable[TrialStanding]) -> str:
@@ -199,7 +199,7 @@ def trials(standings: Iterable[TrialStanding]) -> str:
         lines.append(f"  {_evidence(standing.evidence)}")
         lines += [f"  variance {text}" for text in _factors(standing.factors)]
     waiting = [entry for entry in standings if entry.state is TrialState.PROVEN]
-    lines += [f"to put it in force: recalibrators promote {entry.version}" for entry in waiting]
+    lines += [f"to make it active: recalibrators promote {entry.version}" for entry in waiting]
     return "\n".join(lines)
 
 
@@ -217,8 +217,8 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
 def swap_line(before: str, after: str) -> str:
     """Writes which recalibrator is active, and which was."""
     if before == after:
-        return f"{shown(after)} is in force, as before"
-    return f"{shown(after)} is in force, in place of {shown(before)}"
+        return f"{shown(after)} is active, as before"
+    return f"{shown(after)} is active, in place of {shown(before)}"
 
 
 def history_lines(records: Iterable[Record]) -> str:

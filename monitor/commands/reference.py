@@ -47,7 +47,7 @@ EXAMPLE = """examples:
 
 Learns from the rows that have truth, by class, each sequence a stream of its own. The file is for
 replay --reference, and for [drift] reference of a sidecar whose slices are by class.
-With --recalibrator it also says what is usual once that one is in force: give rows that it was not
+With --recalibrator it also says what is usual once that one is active: give rows that it was not
 fitted on, since those look better than what will come."""
 
 # Of recorded drives; fewer tell nothing.
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
-    parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
+    parser.add_argument("--recalibrator", metavar="FILE", help="that will be active")
     text = (
         "TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
         "reference_detections) and when tracks end (track_idle_seconds)"
@@ -176,7 +176,7 @@ def learn_references(
     """Learns from the rows of recordings that have ground truth and can be used.
 
     verb       that tells people of the classes of which too little is known
-    selection  the recalibrator that is to be in force; None: both stages are the same
+    selection  the recalibrator that is to be active; None: both stages are the same
     raises     TooLittleToLearn, InvalidRecalibrator, and ValueError where the recordings have
                different dimensions or frames that cannot be played
     """

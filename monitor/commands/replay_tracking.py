@@ -74,7 +74,7 @@ class _Part:
 
     labels   in the frames that were played
     nis      (u,) of all updates of confirmed tracks, matched or not
-    matched  with the errors of the matches; None where nobody can match
+    matched  with the errors of the matches; None where nothing can match
     """
 
     axes: Moving
@@ -229,7 +229,7 @@ def compare(
 
     recalibrated  tracks of what the sidecar forwarded
     raw           tracks of the same without its recalibrator: `recalibrated` itself where that
-                  changes nothing, None where nobody has played it
+                  changes nothing, None where it was not played
     address       of a sidecar that was not started here, and was played to only once
     """
     if not any(record.dimensions for record in recalibrated):

@@ -269,17 +269,19 @@ def change_sentence(change: AlarmChange) -> str:
 def alarm_sentence(alarm: Alarm) -> str:
     """Says in a sentence what is wrong, since when, and how sure that is.
 
-    page: Car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6)
-    since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track
+    page: Car, overconfident as forwarded: standard deviations 2.2 times too small (1.9 to 2.6)
+    since 12.3 s, 7 tracks, 214 detections; raised on evidence that healthy driving gives once in
+    1,030 h at most (threshold 1,000 h, drift detector track)
     """
     slice = "all slices together" if alarm.slice == TOTAL else alarm.slice
     seen = [_count(alarm.tracks, "track")] if alarm.tracks else []
     seen.append(_count(alarm.detections, "detection"))
     return (
-        f"{alarm.severity}: {slice}, {alarm.stage.label} {WRONG[alarm.direction]}: "
+        f"{alarm.severity}: {slice}, {WRONG[alarm.direction]} {alarm.stage.words}: "
         f"standard deviations {size_of_error(alarm.scale)} since {moment(alarm.since_ns)}, "
-        f"{', '.join(seen)}; evidence {hours(alarm.evidence)} of {hours(alarm.threshold)}, "
-        f"by {alarm.detector}"
+        f"{', '.join(seen)}; raised on evidence that healthy driving gives once in "
+        f"{hours(alarm.evidence)} at most (threshold {hours(alarm.threshold)}, "
+        f"drift detector {alarm.detector})"
     )
 
 

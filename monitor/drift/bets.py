@@ -64,6 +64,11 @@ class Stage(IntEnum):
         """As in metrics."""
         return self.name.lower()
 
+    @property
+    def words(self) -> str:
+        """As people read it. What is forwarded may be what was sent, or the identity's."""
+        return "as sent" if self is Stage.RAW else "as forwarded"
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Schema:
         """Writes a stage as its label."""

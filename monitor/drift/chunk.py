@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from monitor.drift.family import Family
 
 
-# Tracks that spoke for a chart of a slice and are remembered; nobody asks for more.
+# Tracks that spoke for a chart of a slice and are remembered; more are never asked for.
 MOST = 256
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.

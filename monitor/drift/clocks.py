@@ -122,7 +122,7 @@ _LONGEST_STEP = 5.0
 _SET_BACK = 10.0
 
 # Frames of all sources, for each active source, after which a source without ground truth is active
-# no more: by frames, since nobody's clock tells when another source is over. At least so many.
+# no more: by frames, since no clock tells when another source is over. At least so many.
 _SILENT, _LEAST_SILENT = 20, 50
 
 # Frames after which a source is forgotten.

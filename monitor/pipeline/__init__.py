@@ -1,1 +1,1 @@
-"""The live state of a sidecar: frames, ground truth, recalibrators in force, restart."""
+"""The live state of a sidecar: frames, ground truth, active recalibrators, restart."""

@@ -230,7 +230,7 @@ class DriftWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it lasts, nobody else takes in: evidence and what is learned are of one moment."""
+        """While it lasts, nothing else takes in: evidence and what is learned are of one moment."""
         assert not self.at_work, "held while it is at work"
         self.at_work = True
         try:

@@ -235,7 +235,7 @@ class Pipeline:
 
         If any part of the sidecar fails, the detector's own estimates are answered, with a reason.
 
-        arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
+        arrival_ns  of a clock that never moves back; None: how long it waited is not measured
         """
         self.remember_answered()
         name, limit_seconds = stream.header.stream, self.config.server.stale_seconds

@@ -38,7 +38,7 @@ REMEMBERED = 1000
 # Versions that a rollback can go back through.
 _MOST_BEFORE = 100
 
-# Who fits, where nobody has asked for it.
+# The actor of automatic fits.
 SCHEDULE = "schedule"
 SWAP_OUTCOMES = ("promoted", "rolled_back", "adapted")
 FIT_OUTCOMES = ("candidate", "nothing", "refused", "failed", "superseded")
@@ -120,7 +120,7 @@ class Promotions:
             before.pop()
         if not before:
             raise NothingToRollBack(
-                f"nothing was in force before '{self._active(kind).version}': "
+                f"nothing was active before '{self._active(kind).version}': "
                 "there is nothing to roll back to. Promote a version that is known."
             )
         return known[before[-1]]
@@ -181,7 +181,7 @@ class Promotions:
         champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
         if self.learning.chains().get(slice) != chain or champion != entry.champion:
             counts.fits["superseded"] += 1
-            return _fitted(entry, "", "another recalibrator has come in force while it was fitted")
+            return _fitted(entry, "", "another recalibrator became active while it was fitted")
         if actor == SCHEDULE and not register.wants_fit(chain):
             counts.fits["superseded"] += 1
             return _fitted(entry, "", "somebody has put another candidate on trial, or has pinned")
@@ -223,7 +223,7 @@ class Promotions:
             decision.what, actor, decision.reason, selection.version, about=decision
         )
 
-    # ---- in force
+    # ---- active
 
     def _active(self, kind: Kind) -> AnySelection:
         found = self.recalibrators
@@ -244,7 +244,7 @@ class Promotions:
         kind = type(selection)
         earlier = self._active(kind)
         if selection.version == earlier.version:
-            return self._record(Happened.HELD, actor, "in force already", version=earlier.version)
+            return self._record(Happened.HELD, actor, "active already", version=earlier.version)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             chain = self.learning.chains().get(_slice_of(about))
@@ -261,7 +261,7 @@ class Promotions:
     def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
         before = self.recalibrators.before[kind]
         if what is Happened.ADAPTED:
-            # The same recalibrator has gone on: what it was a minute ago is nobody's to go back to.
+            # The same recalibrator has gone on: what it was before is nothing to roll back to.
             if earlier not in before and earlier not in self.recalibrators.sent:
                 self.recalibrators.known.pop(earlier, None)
         elif what is Happened.ROLLED_BACK:

@@ -58,7 +58,7 @@ MOST_KNOWN = 1000
 
 @dataclass(frozen=True, slots=True)
 class ActiveRecalibrator:
-    """A recalibrator in force, in a few words.
+    """An active recalibrator, in a few words.
 
     output  what it makes of a detection: the least Output that is true whatever the slice, or
             "class_probabilities"
@@ -74,7 +74,7 @@ class UnknownVersion(LookupError):
 
 
 class NothingToRollBack(LookupError):
-    """Nothing of that kind, or in that slice, was in force before."""
+    """Nothing of that kind, or in that slice, was active before."""
 
 
 class KnownRecalibrators(dict[str, AnySelection]):

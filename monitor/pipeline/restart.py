@@ -344,7 +344,7 @@ def restore_register(
     """
     recalibrators = promotions.recalibrators
     keep = recalibrators.needed.union(named.values(), state.named if state else ())
-    # Without a register nobody knows which documents people have sent: all count as sent.
+    # Without a register it is unknown which documents people have sent: all count as sent.
     sent = documents if state is None else state.sent
     for version, selection in documents.items():
         if version in keep or version in sent:

@@ -339,7 +339,7 @@ class Stream:
 
     header   whether tracks are returned is each connection's own; the rest they share
     number   tells its tracks from those of others
-    tracker  None where nobody tracks
+    tracker  None without a tracker
     """
 
     header: Header

@@ -84,6 +84,12 @@ class Judgement:
     shrinks: bool = False
 
 
+TOO_FEW = (
+    "cannot fit for want of tracks: {} of the {} of [promotion] fit_tracks. Send upstream_track_id "
+    "(upstream_track in Python): where tracks are not known, track_seconds of a stream are one"
+)
+
+
 def judge(
     fitted: Recalibrator,
     champion: Recalibrator,
@@ -119,7 +125,7 @@ def judge(
     change = ratios(made, forwarded(champion, estimates, limits))
     smaller = shrinks(change, policy.hysteresis)
     if not smaller and not (change[2] > policy.hysteresis).any():
-        same = f"none changes by more than {policy.hysteresis:g} against what is in force"
+        same = f"none changes by more than {policy.hysteresis:g} against what is active"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
     reason = f"{reason}; back to what is sent" if home else reason
@@ -262,6 +268,10 @@ class Register:
         judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
+            fewest = self.settings.fits.tracks
+            if found and len(tracks) < fewest:
+                # Drawn towards 1, few tracks never say that nothing is wrong.
+                judgement = replace(judgement, reason=TOO_FEW.format(len(tracks), fewest))
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         waiting = self.on_trial.get(slice)
@@ -436,13 +446,13 @@ class Register:
         """Says why a proven candidate waits for approval; '' where it does not."""
         policy = self.settings.policy
         if policy.mode is not PromotionMode.AUTOMATIC:
-            return f"[promotion] mode is {policy.mode}, `promote` puts it in force"
+            return f"[promotion] mode is {policy.mode}, `promote` makes it active"
         if self.pinned:
-            return "the recalibrator is pinned, `promote` puts it in force"
+            return "the recalibrator is pinned, `promote` makes it active"
         if entry.shrinks and not policy.allow_shrinking:
-            return "it makes covariances smaller, `promote` puts it in force"
+            return "it makes covariances smaller, `promote` makes it active"
         if not entry.trial.clip.insured(len(tracks[0].space.joint)):
-            return f"{_UNINSURED}, `promote` puts it in force"
+            return f"{_UNINSURED}, `promote` makes it active"
         return ""
 
     def _followed(

@@ -124,7 +124,7 @@ class LabelledRows(Columns):
     truth     (n, K) finite
     stamp_ns  event time of the frame
     delay_ns  delay of the labels after the frame, in the time of its stream; ≥ 0
-    tracks    track of each detection in its source; None where nobody tracks
+    tracks    track of each detection in its source; None without track ids
     source    the numbers of tracks are unique within a source
     """
 
@@ -448,8 +448,8 @@ def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
 
 def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
     """Numbers the unit of each row of frames of one space."""
-    nobody = TrackIds(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, bool))
-    tracks = TrackIds.joined([frame.tracks or nobody.take(slice(frame.n)) for frame in frames])
+    none = TrackIds(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, bool))
+    tracks = TrackIds.joined([frame.tracks or none.take(slice(frame.n)) for frame in frames])
     times = [(frame.stamp_ns // longest_ns, frame.source) for frame in frames]
     block, source = np.repeat(np.array(times, np.int64).T, [frame.n for frame in frames], axis=1)
     # A row of no known track has its block; blocks before time 0 are large numbers.

@@ -555,7 +555,7 @@ class Candidate:
     shrinks  it makes a variance smaller than the champion does
     late     for an adaptive candidate: see Follower
     doubt    for a candidate that waits: the guard that the champion would be. A proof does not
-             last: a fault may end while nobody looks, and the evidence of a long one would outweigh
+             last: a fault may end meanwhile, and the evidence of a long one would outweigh
              all after it
     """
 

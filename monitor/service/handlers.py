@@ -200,7 +200,7 @@ async def _put(
     answered: _Answered | None,
     writing: asyncio.Task[None],
 ) -> None:
-    """Adds an answer, unless nobody writes any more: then raises what ended the writing."""
+    """Adds an answer, unless the writing has ended: then raises what ended the writing."""
     putting = asyncio.create_task(answers.put(answered))
     try:
         await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)

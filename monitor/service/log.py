@@ -5,7 +5,7 @@ move the cursor of a terminal or make a line long, and anything that looks like 
 Lines that are alike pass at a limited rate.
 
 The thread that logs puts its line into a bounded queue and another thread writes it, so that
-neither a pipe that nobody reads nor a full disk holds up a frame. A line that finds no room is
+neither a pipe without a reader nor a full disk holds up a frame. A line that finds no room is
 counted and told later. A crash of the process loses the lines of its last milliseconds.
 """
 
@@ -357,7 +357,7 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
     logs = Logs(config, sink)
     root.addHandler(logs)
     logging.captureWarnings(True)
-    threading.excepthook, sys.unraisablehook = _thread_ended, _nobody_to_raise_to
+    threading.excepthook, sys.unraisablehook = _thread_ended, _no_caller_to_raise_to
     try:
         yield logs
     finally:
@@ -374,6 +374,6 @@ def _thread_ended(args: threading.ExceptHookArgs) -> None:
         log.error("the thread %s ended by a fault", name, exc_info=args.exc_value)
 
 
-def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
+def _no_caller_to_raise_to(args: sys.UnraisableHookArgs) -> None:
     if args.exc_value is not None:
-        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=args.exc_value)
+        log.error("a fault without a caller: %s", args.err_msg, exc_info=args.exc_value)

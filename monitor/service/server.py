@@ -148,7 +148,7 @@ class Server:
         gc.freeze()
 
     async def _keep_credentials(self) -> None:
-        """Files that change are in force soon after, and end no stream."""
+        """Makes changed files active soon after; no stream ends."""
         security = self.service.pipeline.config.security
         while security.tls or security.token_files:
             # The pause may be another one since a reload; which files there are may not.

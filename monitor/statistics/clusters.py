@@ -10,7 +10,7 @@ x · Σx over the earlier rows of a cluster is a multiple of 2^-32, the grid of 
 for the first 512 rows of a cluster or so (below 2^53 units), rounded once a row beyond.
 
 Pairs are those that one memory has seen. If the rows of a track are split over replicas, or
-counted before and after a restart or a jump of time, the pairs across are in nobody's sums, and
+counted before and after a restart or a jump of time, the pairs across are in no sum, and
 n_eff is then too high as a rule. All other sums are the same whoever counts a row.
 """
 
@@ -55,7 +55,7 @@ class EarlierRows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClusterState:
-    """Contents of a ClusterMemory as a value; nobody changes its arrays.
+    """Contents of a ClusterMemory as a value; its arrays are never changed.
 
     axes     A
     counted  rows that were in any cluster, so far

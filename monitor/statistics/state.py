@@ -269,7 +269,7 @@ _MOST_LIMB = 2**56
 class Slicing:
     """Rule that tells slices apart: one key must mean the same detections in two states.
 
-    by                one or more of `class`, `range`, `stream`, sorted; () where nobody knows
+    by                one or more of `class`, `range`, `stream`, sorted; () where unknown
     range_edges       inner edges of the range buckets, unit of the stream; () without range
     range_dimensions  names that make up the position; () without range
     """

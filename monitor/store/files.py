@@ -133,8 +133,8 @@ def failures(path: Path) -> Iterator[None]:
 def connected(path: Path, mode: str, patience: float = 1.0) -> sqlite3.Connection:
     """Opens a file that is there; what a killed writer has begun is rolled back.
 
-    mode  "rw" to write; "ro" to read; "alone" to read on a disk that takes nothing, while nobody
-          else has the file open: the index of the WAL is then in memory
+    mode  "rw" to write; "ro" to read; "alone" to read on a disk that takes nothing, while no
+          other process has the file open: the index of the WAL is then in memory
     patience  s that a lock of another process is waited for
     """
     connection = sqlite3.connect(

@@ -49,11 +49,11 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_GATHER = 0.05  # s that frames gather before they are written together, where nobody waits for it
-_RETRY = 1.0  # s after a write that failed, where nobody waits for it
+_GATHER = 0.05  # s that frames gather before they are written together, while no caller waits
+_RETRY = 1.0  # s after a write that failed, while no caller waits
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
 _AT_ONCE = 256  # entries written at once where somebody waits
-_AT_EASE = 16  # likewise where nobody does: one write is short
+_AT_EASE = 16  # likewise while none does: one write is short
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
 # After a write the thread rests so many times the processor time that it took, unless somebody
@@ -77,7 +77,7 @@ _REPLAYED = (
 class LedgerReader:
     """Finds what was committed; nothing is changed, and no transaction outlives a call.
 
-    alone    whether nobody else has the file open, as on a disk that takes nothing at start
+    alone    whether no other process has the file open, as on a disk that takes nothing at start
     damaged  entries that are not as they were written, in words by sequence
     """
 

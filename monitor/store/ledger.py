@@ -398,7 +398,7 @@ class LedgerWriter:
             except LedgerFailed as error:
                 # What a failed write leaves in SQLite's memory is not to be trusted.
                 self.disconnect()
-                # Where others fill the disk, dropping more helps nobody.
+                # Where others fill the disk, dropping more does not help.
                 self._in_vain |= again and error.full
                 if not error.full or self._in_vain or not self._make_room(bodies):
                     raise
@@ -448,7 +448,7 @@ class LedgerWriter:
         return lost
 
     def _without_frame(self, run: Run, keys: list[Key]) -> set[int]:
-        """Finds labels of frames that are not there: nobody could say what they are of.
+        """Finds labels of frames that are not there: what they are of is unknown.
 
         keys  in the order in which they are written: a frame before its labels
         """

@@ -72,7 +72,7 @@ def _mark(paths: PreviousPaths) -> Path:
 
 
 def mark_taken_over(paths: PreviousPaths, folder: Path) -> None:
-    """Says beside the files that they were taken over, so that nobody does so again."""
+    """Says beside the files that they were taken over, so that it does not happen again."""
     try:
         _mark(paths).write_text(f"Taken over into {folder}.\n", encoding="utf-8")
     except OSError as error:

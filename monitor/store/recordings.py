@@ -76,7 +76,7 @@ class Recording:
     last_frame      highest frame number of each sequence in the whole file; empty without frames
     stamp_ns        (N,) time of the frame as the file has it, in ns
     others          names of what the file holds besides means, covariances and truth
-    unused          those among them that nobody has looked at
+    unused          those among them that were not looked at
     names           of all that the file holds
     beside          further columns that were asked for, (N,) each, as text
     matched         how many labels of another file had which outcome; None: truth came along

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
-from tests.alarmed import RAISED, FixedWatch, alarm, served
+from tests.alarmed import RAISED, STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
 LISTED = """\
-slice  severity  state                evidence   threshold  log10        size                          since   tracks
-car    page      alarm, recalibrated  1,030 h    1,000 h    3.0 of 3.0   σ too small by 2.2 (1.9–2.6)  12.3 s  7
-car    ticket    ok                   0 h        500 h      -∞ of 2.7    -                             -       -
-truck  page      warning              250 h      1,000 h    2.4 of 3.0   -                             -       -
-truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -                             -       -
-total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -                             -       -
+slice  severity  state                evidence   threshold  log10        raised at  size                          since   tracks
+car    page      alarm, as forwarded  0.121 h    1,000 h    -0.9 of 3.0  1,030 h    σ too small by 2.2 (1.9–2.6)  12.3 s  7
+car    ticket    ok                   0 h        500 h      -∞ of 2.7    -          -                             -       -
+truck  page      warning              250 h      1,000 h    2.4 of 3.0   -          -                             -       -
+truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -          -                             -       -
+total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -          -                             -       -
+
+evidence is as of now: healthy driving gives as much once in so many hours at most; an alarm is raised at the threshold, and evidence begins anew
 
 slice  stage         size                        one is worth  counted by    reference
-car    raw           σ too large by 2 (1.6–2.5)  0.12          track-second  learned: 31 tracks, 2,040 detections
-truck  recalibrated  -                           1             detection     shipped
+car    as sent       σ too large by 2 (1.6–2.5)  0.12          track-second  learned: 31 tracks, 2,040 detections
+truck  as forwarded  -                           1             detection     shipped
 
 to end alarms: alarms acknowledge [SLICE ...]
 """  # noqa: E501 -- the table as it is printed
@@ -67,8 +70,11 @@ def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms
     assert said("list").splitlines() == LISTED.splitlines()
     some = said("list", "truck", "total")
     heads = [line.split()[0] for line in some.splitlines() if line]
-    assert heads == ["slice", "truck", "truck", "total", "slice", "truck"]
+    assert heads == ["slice", "truck", "truck", "total", "evidence", "slice", "truck"]
     assert "alarms acknowledge" not in some
+    assert "where a recalibrator changes it" not in some
+    sidecar.watch.answer = DriftReading(STANDINGS, (replace(STAGES[0], scale=UNKNOWN),))
+    assert "as sent: watched where a recalibrator changes it" in said("list")
     sidecar.watch.answer = DriftReading()
     assert "no slice is watched: no truth has come yet, or" in said("list")
 

@@ -59,7 +59,7 @@ def test_list_shows_what_is_known_in_force_and_on_trial(pipeline, asked):
     assert any(re.search(rf"{BY_SLICE.version}.* truck$", line) for line in lines)
     assert f"car: {TRIALS[0].version} is proven better, and waits for approval" in lines
     assert "  variance x ×4, y ×0.75 (0.5 to 1)" in lines
-    assert f"to put it in force: recalibrators promote {TRIALS[0].version}" in lines
+    assert f"to make it active: recalibrators promote {TRIALS[0].version}" in lines
     assert lines[-1] == "promotion: advise, not pinned"
     assert all(len(line) <= 120 for line in lines)
 
@@ -80,15 +80,15 @@ def test_show_prints_the_document_and_what_happened_to_it(pipeline, asked, told)
 def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("promote", DOUBLE.version)
-    assert said == f"{DOUBLE.version} is in force, in place of {IDENTITY.version}\n"
+    assert said == f"{DOUBLE.version} is active, in place of {IDENTITY.version}\n"
     assert told.asked == [("promote", DOUBLE.version, this_person())]
-    assert asked("promote", DOUBLE.version) == f"{DOUBLE.version} is in force, as before\n"
+    assert asked("promote", DOUBLE.version) == f"{DOUBLE.version} is active, as before\n"
 
 
 def test_rollback_is_of_all_slices_of_one_or_of_class_probabilities(asked, told):
     for words in ((), ("--slice", "car"), ("--classes",)):
         said = asked("rollback", *words, "--actor", "anna")
-        assert said == "a-0 is in force, in place of b-1\n"
+        assert said == "a-0 is active, in place of b-1\n"
     assert told.asked == [
         ("rollback", Selection, "", "anna"),
         ("rollback", Selection, "car", "anna"),
@@ -129,8 +129,8 @@ def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "no recalibrator 'gp-0'" in denied("promote", "gp-0")
     assert "no recalibrator 'gp-0'" in denied("show", "gp-0")
     assert "gone.json" in denied("promote", "--file", "gone.json")
-    told.failure = NothingToRollBack("nothing was in force before. Promote a version.")
-    assert "nothing was in force before. Promote a version." in denied("rollback")
+    told.failure = NothingToRollBack("nothing was active before. Promote a version.")
+    assert "nothing was active before. Promote a version." in denied("rollback")
     told.failure = FitFailed("the fit was ended after 120 s.")
     assert "the fit was ended after 120 s." in denied("fit")
 

@@ -163,7 +163,7 @@ def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
     table = drift_table(DriftFound((alarm,), standings), played).splitlines()
     assert table[1].split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
-    assert table[3].startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
+    assert table[3].startswith("12.3 s, frame 123 of north: page: car, overconfident as forwarded")
     assert drift_table(DriftFound(), played) == ""
 
 

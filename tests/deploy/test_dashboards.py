@@ -18,7 +18,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 BOARDS: dict[str, Json] = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
 EACH = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 # Counts that are neither good nor bad.
-NEITHER = {"On trial", "Promoted", "Rolled back", "Streams", "In force"}
+NEITHER = {"On trial", "Promoted", "Rolled back", "Streams", "Active"}
 CHOSEN = re.escape('{job=~"$job",instance=~"$instance"')
 
 

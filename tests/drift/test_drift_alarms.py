@@ -191,8 +191,9 @@ def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
 
 
 SENTENCE = (
-    "page: car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6) "
-    "since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track"
+    "page: car, overconfident as forwarded: standard deviations 2.2 times too small (1.9 to 2.6) "
+    "since 12.3 s, 7 tracks, 214 detections; raised on evidence that healthy driving gives once in "
+    "1,030 h at most (threshold 1,000 h, drift detector track)"
 )
 MEANT = "slices that may be meant as well"
 
@@ -208,9 +209,10 @@ def test_a_ticket_for_covariances_that_are_too_large_says_by_which_factor():
         evidence=2.5e9,
     )
     assert alarm_sentence(ticket) == (
-        "ticket: all slices together, raw underconfident: standard deviations 2 times too large "
-        "(1.6 to 2.5) since 12.3 s, 7 tracks, 214 detections; evidence 10^9.4 h of 1,000 h, "
-        "by absolute"
+        "ticket: all slices together, underconfident as sent: standard deviations 2 times too "
+        "large (1.6 to 2.5) since 12.3 s, 7 tracks, 214 detections; raised on evidence that "
+        "healthy driving gives once in 10^9.4 h at most (threshold 1,000 h, drift detector "
+        "absolute)"
     )
 
 

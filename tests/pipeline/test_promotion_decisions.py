@@ -4,6 +4,8 @@ version a candidate is known, and the way back.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -116,12 +118,15 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     assert (bus.version, tram.version, tram.reason) == ("", "", "too few")
     assert "nothing to correct" in bus.reason
     assert bus.factors[0].typical == pytest.approx(1.1)
+    few = replace(some[1], tracks=some[1].tracks[:2])
+    (told,) = finished(promotions.begin([few], outcome, "anna"))
+    assert told.reason.startswith("cannot fit for want of tracks: 2 of the 10 of [promotion]")
     fits = promotions.counters.fits
-    assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 1, 1, 0)
+    assert (fits["candidate"], fits["nothing"], fits["refused"], fits["failed"]) == (1, 2, 1, 0)
     assert learnt.happened(promotions) == [Happened.BEGAN]
     promotions.promote(known(promotions, document(2.0))[0], "anna")
     (late,) = finished(promotions.begin(some[:1], outcome, "anna"))
-    assert (late.version, "has come in force" in late.reason) == ("", True)
+    assert (late.version, "became active" in late.reason) == ("", True)
     assert (promotions.counters.trials["superseded"], fits["superseded"]) == (1, 1)
 
 

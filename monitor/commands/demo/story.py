@@ -332,7 +332,7 @@ class Cycle:
             if paged and self.elapsed_s >= self.fault_began_s:
                 self.paged_s = self.elapsed_s
                 self.page = alarm_sentence(alarm).partition(" since ")[0]
-        what = f"{alarm.slice} {WRONG[alarm.direction]} ({alarm.stage.label})"
+        what = f"{alarm.slice} {WRONG[alarm.direction]} {alarm.stage.words}"
         self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {what}")
 
     def add_answer(self, at_s: float, answered: AnsweredFrame) -> Phase:

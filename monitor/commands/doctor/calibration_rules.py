@@ -21,8 +21,9 @@ from monitor.commands.doctor.rules import (
     share,
     shares,
 )
-from monitor.drift.alarms import Counted, DriftState, alarm_sentence
+from monitor.drift.alarms import Counted, DriftState, alarm_sentence, hours, size_of_error
 from monitor.drift.bets import Severity as Urgency
+from monitor.drift.evidence import Scale
 from monitor.frames.slices import TOTAL
 from monitor.promotion.records import TrialState
 
@@ -46,8 +47,9 @@ _NEARLY_FULL = 0.9
 _LATE, _UNTRACKED = 0.05, 0.05
 _UNTRACKABLE = ("too_late", "repeated", "unstamped", "unmoved")
 
-# NEES/K beyond these factors, over so many detections since the start, is worth a word.
-_FACTOR, _FEWEST = 2.0, 1000.0
+# NEES/K beyond these factors, over so many detections since the start, is worth a word; or over so
+# many independent ones, as drift counts them.
+_FACTOR, _FEWEST, _FEWEST_INDEPENDENT = 2.0, 1000.0, 25.0
 
 # ---- labels
 
@@ -265,7 +267,7 @@ def alarms(urgency: Urgency) -> Check:
 
 
 def unwatched(seen: Observation) -> Found:
-    """Finds that nobody watches."""
+    """Finds that drift is not watched."""
     _, matched = _labelled(seen)
     if matched > 0 and not seen.now.rows("drift_driving_seconds_total"):
         yield REMARK, "truth comes, but nothing watches for drift"
@@ -273,20 +275,33 @@ def unwatched(seen: Observation) -> Found:
 
 def far_from_one(seen: Observation) -> Found:
     """Finds NEES/K far from 1 without an alarm: over longer times than drift is found in, or on
-    few labels.
+    labels that prove nothing yet.
     """
     if any(each.alarm for each in seen.standings) or not seen.drift.given:
         return
     labelled = seen.now.by("matched_detections", "slice")
+    worth = seen.now.by("drift_effective_sample_ratio", "slice")
     ratios = seen.now.by("nees_ratio", "slice", stage="recalibrated", dimension="joint")
-    off = [
-        f"{slice} {number(ratio)}"
-        for slice, ratio in sorted(ratios.items())
-        if slice != TOTAL and labelled.get(slice, 0.0) >= _FEWEST
-        if 0 < ratio < 1 / _FACTOR or ratio > _FACTOR
-    ]
+    off = []
+    for slice, ratio in sorted(ratios.items()):
+        came = labelled.get(slice, 0.0)
+        enough = came >= _FEWEST or came * worth.get(slice, 0.0) >= _FEWEST_INDEPENDENT
+        far = 0 < ratio < 1 / _FACTOR or _FACTOR < ratio < math.inf
+        if slice != TOTAL and enough and far:
+            size = size_of_error(Scale(math.sqrt(ratio), math.nan, math.nan))
+            how = f"{number(ratio)} over {count(came, 'detection')}: σ is {size}"
+            off.append(f"{slice} {how}{_unproven(seen, slice, ratio)}")
     if off:
         yield REMARK, f"NEES/K of what is forwarded is far from 1 since the start: {names(off)}"
+
+
+def _unproven(seen: Observation, slice: str, ratio: float) -> str:
+    """Says how far the evidence of a slice is from an alarm; '' where nobody watches it."""
+    urgency = Urgency.PAGE if ratio > 1 else Urgency.TICKET
+    for each in seen.standings:
+        if (each.slice, each.severity) == (slice, urgency):
+            return f", not proven yet (evidence {hours(each.evidence)} of {hours(each.threshold)})"
+    return ""
 
 
 def overflow(seen: Observation) -> Found:

@@ -448,7 +448,7 @@ def config_of(path: str) -> Config:
 async def page(address: str, path: str) -> tuple[int, str]:
     """Reads status and text of http://address/path; head and body may take PATIENCE seconds each.
 
-    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
+    Raises OSError and TimeoutError where nothing answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
     """
     return await asyncio.to_thread(_page, address, path)

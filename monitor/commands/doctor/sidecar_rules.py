@@ -46,7 +46,7 @@ HEADERS = ("invalid_header", "no_header")
 _GONE = (Answer.CLOSED, Answer.NOWHERE, Answer.SILENT)
 
 
-def nobody_answers(seen: Observation) -> Found:
+def nothing_answers(seen: Observation) -> Found:
     """Finds that neither gRPC nor HTTP answers."""
     if seen.grpc.answer in _GONE and seen.http.answer in _GONE:
         grpc, http = f"{seen.address}: {seen.grpc.words}", f"{seen.http_address}: {seen.http.words}"
@@ -67,7 +67,7 @@ def no_answer(protocol: str, anchor: str, *answers: Answer) -> Rule:
         asked, address = seen.grpc, seen.address
         if protocol == "HTTP":
             asked, address = seen.http, seen.http_address
-        if asked.answer in answers and not any([*nobody_answers(seen), *swapped(seen)]):
+        if asked.answer in answers and not any([*nothing_answers(seen), *swapped(seen)]):
             yield WRONG, f"{protocol} at {address} does not answer: {asked.words or asked.answer}"
 
     return Rule(anchor, check, "")
@@ -296,9 +296,9 @@ def waiting_keys(seen: Observation) -> Found:
     """Finds settings that wait for a restart, by the metric where the status was refused."""
     status, waiting = seen.last.status, seen.now.value("configuration_waiting_keys")
     if status is not None and (keys := status.waiting_keys):
-        yield REMARK, f"{names(keys)} of {status.configuration} {be(len(keys))} not in force"
+        yield REMARK, f"{names(keys)} of {status.configuration} {be(len(keys))} not active"
     elif status is None and waiting > 0:
-        yield REMARK, f"{count(waiting, 'setting')} of the file {be(waiting)} not in force"
+        yield REMARK, f"{count(waiting, 'setting')} of the file {be(waiting)} not active"
 
 
 def version_of(seen: Observation) -> str:
@@ -348,7 +348,7 @@ def file_active(seen: Observation) -> str:
     if seen.last.status is None:
         return ""
     path = seen.last.status.configuration
-    return f"{path} is in force" if path else "no file: the defaults"
+    return f"{path} is active" if path else "no file: the defaults"
 
 
 def same_version(seen: Observation) -> str:
@@ -371,7 +371,7 @@ _NO_WAY = (*_GONE, Answer.FAILED, Answer.UNKNOWN, Answer.NO_RIGHT)
 
 RULES = {
     Area.REACH: (
-        Rule("no-sidecar-in-reach", nobody_answers, ""),
+        Rule("no-sidecar-in-reach", nothing_answers, ""),
         Rule("the-addresses-are-swapped", swapped, ""),
         no_answer("gRPC", "the-addresses-are-swapped", Answer.OTHER_PORT),
         no_answer("gRPC", "no-answer-by-grpc", *_NO_WAY),

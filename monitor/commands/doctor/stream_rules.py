@@ -81,7 +81,7 @@ def _refused_whole(seen: Observation) -> dict[str, float]:
 
 
 def no_frames(seen: Observation) -> Found:
-    """Finds that nobody sends; without the status, that no frame was counted."""
+    """Finds that no client sends; without the status, that no frame was counted."""
     if seen.fresh or _refused_whole(seen):
         return
     if seen.last.status is None:

@@ -201,11 +201,11 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert code == 1
     assert f"the tracker at {NOBODY} is away" in said
     assert "frames did not reach it" in said
-    assert "go on to the detector recalibrated, but without tracks" in said
+    assert "gets its detections recalibrated, but without tracks" in said
     assert "much is refused" in said
     assert "covariance_not_positive_definite 100 %" in said
     assert "of the detections go out as they came" in said
-    assert "`missing_covariance`: the detector sends none for them: let it send one" in said
+    assert "`missing_covariance`: the detector sends no covariance. Let it send one" in said
     assert "of the frames have detections of one layout" in said
     assert "checkpoints could not be written to disk" in said
     assert "files of the last run could not be used: state 1" in said
@@ -215,7 +215,7 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert "are in the overflow slice" in said
     assert "3 of at most 3 names of streams are taken" in said
     assert "statistics.max_slices of" in said
-    assert "is not in force" in said
+    assert "is not active" in said
 
     assert set(found) == {
         "address", "http_address", "verdict", "wrong", "remarks", "findings",
@@ -239,7 +239,7 @@ def test_an_alarm_of_drift_that_stands_is_told_with_its_size_and_beginning(docto
         code, said = doctor(*at(sidecar))
         drive.close()
     assert code == 1
-    assert "WRONG drift: drift alarm, page: car, recalibrated overconfident" in said
+    assert "WRONG drift: drift alarm, page: car, overconfident as forwarded" in said
     assert "times too small" in said
     assert "docs/runbook.md#calibrationdriftpage" in said
 
@@ -324,7 +324,7 @@ def test_where_nobody_is_the_addresses_and_another_namespace_are_told_at_once(do
     assert code == 1
     assert time.monotonic() - began < 30  # nothing is watched where there is nothing
     assert f"no sidecar can be reached: gRPC at {NOBODY}: nothing listens there" in said
-    assert "loopback is another one in every container and pod" in said
+    assert "every container and pod has its own loopback" in said
     assert "docker exec" in said
 
 

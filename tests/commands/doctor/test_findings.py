@@ -154,6 +154,12 @@ FORWARDED = metric("tracker_forwarded_total", 80, outcome="answered") | metric(
     "tracker_forwarded_total", 20, outcome="late"
 )
 FAILED = metric("tracker_up", 0) | metric("tracker_forwarded_total", 50, outcome="failed")
+UNPROVEN = (
+    metric("matched_detections", 200, slice="car")
+    | metric("drift_effective_sample_ratio", 0.15, slice="car")
+    | metric("nees_ratio", 4, slice="car", stage="recalibrated", dimension="joint")
+)
+FEW = UNPROVEN | metric("matched_detections", 100, slice="car")
 GATE = metric("near_gate_ratio", 0.165) | metric("gated_matches", 5000)
 TOO_LATE = truth(too_late=100) | metric("dropped_detections_total", 900)
 NEVER_WRITTEN = metric("checkpoint_failures_total", 3) | metric("checkpoint_age_seconds", NAN)
@@ -288,19 +294,22 @@ CASES = [
     # ---- drift
     (
         *(WRONG, DRIFT, seen(standings=(standing(alarm()),))),
-        "drift alarm, page: car, recalibrated overconfident: standard deviations 2.2 times too "
-        "small (1.9 to 2.6) since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h",
+        "drift alarm, page: car, overconfident as forwarded: standard deviations 2.2 times too "
+        "small (1.9 to 2.6) since 12.3 s, 7 tracks, 214 detections; raised on evidence",
         *("True detections fall out", "alarms acknowledge"),
     ),
     (
         *(WRONG, DRIFT, seen(standings=(standing(UNDER, "truck"),))),
-        "drift alarm, ticket: truck, recalibrated underconfident: standard deviations 2 times too "
-        "large (1.7 to 2.5) since 2026-09-21 14:13:20.0, 214 detections; evidence",
+        "drift alarm, ticket: truck, underconfident as forwarded: standard deviations 2 times too "
+        "large (1.7 to 2.5) since 2026-09-21 14:13:20.0, 214 detections; raised on evidence",
         "gates are wide and take in clutter",
     ),
     (
         *(WRONG, DRIFT, seen(standings=(standing(RAW, "total"),))),
-        *("drift alarm, ticket: all slices together, raw overconfident", "a recalibrator hides it"),
+        *(
+            "drift alarm, ticket: all slices together, overconfident as sent",
+            "a recalibrator hides it",
+        ),
     ),
     (
         *(WRONG, DRIFT),
@@ -316,13 +325,19 @@ CASES = [
         )
         for value in (2.5, 0.4)
     ),
+    (
+        *(REMARK, DRIFT, seen(UNPROVEN, standings=(standing(),))),
+        "far from 1 since the start: car 4 over 200 detections: σ is 2 times too small, not proven "
+        "yet (evidence 0 h of 1,000 h)",
+        *("faster with tracks", "upstream_track in Python"),
+    ),
     (REMARK, DRIFT, stands("overflow_detections_total", 12), "12 detections with truth are in the"),
     # ---- the tracker elsewhere
     (WRONG, TRACKER, stands("tracker_up", 0), "the tracker elsewhere is away"),
     (
         *(WRONG, TRACKER, tracker(False, "is away: nobody takes the connection", FAILED)),
         *("10.0.0.9:50052 is away: nobody takes the", "50 frames did not reach it while doctor"),
-        "go on to the detector recalibrated, but without tracks",
+        "gets its detections recalibrated, but without tracks",
     ),
     (WRONG, TRACKER, tracker(False, "", FAILED), "the tracker at 10.0.0.9:50052 is away;"),
     (
@@ -535,7 +550,7 @@ CASES = [
     ),
     (
         *(REMARK, CONFIGURATION, told(**WAITING)),
-        "statistics.bins and limits.x of /etc/sidecar.toml are not in force",
+        "statistics.bins and limits.x of /etc/sidecar.toml are not active",
     ),
     (
         *(WRONG, CONFIGURATION, told(**UNREADABLE)),
@@ -545,7 +560,7 @@ CASES = [
     (
         *(REMARK, CONFIGURATION),
         without(seen(metric("configuration_waiting_keys", 2)), told=TOKEN),
-        "2 settings of the file are not in force",
+        "2 settings of the file are not active",
     ),
     (REMARK, VERSIONS, told(version="0.2.0"), "the sidecar is 0.2.0, and this doctor 0.1.0"),
     (
@@ -607,6 +622,7 @@ def test_what_is_wrong_is_told_in_these_words_with_why_and_what_to_do(
             "",
         ),
         (LABELS, seen(GATE | metric("gated_matches", 20)), ""),
+        (DRIFT, seen(FEW, standings=(standing(),)), ""),
         (LABELS, rises("dropped_detections_total", 900), ""),  # nobody asked for them
         (LABELS, stands("pending_bytes", 250e6), ""),  # the disk has them as well
         (REFUSALS, rises("passed_through_total", 9e5, reason="observe_mode"), ""),
