@@ -29,6 +29,7 @@ VERBS = {
     "evaluate": "judge and measure the calibration of a recorded file",
     "fit": "fit a recalibrator to a recorded file",
     "apply": "recalibrate a recorded file",
+    "report": "write what a running sidecar has found, to read and to hand on",
     "export": "write the statistics of a running sidecar to a file",
     "merge": "add up the statistics of several sidecars",
     "recalibrators": "see and change the recalibrators of a running sidecar",

@@ -47,6 +47,7 @@ from monitor.commands.options import (
     shown,
     tell,
     working,
+    write_output,
 )
 from monitor.commands.recordings import (
     Usable,
@@ -61,6 +62,15 @@ from monitor.commands.recordings import (
     selection_words,
     to_standard_error,
     usable_truth,
+)
+from monitor.commands.report.content import file_hash, written
+from monitor.commands.report.offline import (
+    file_report,
+    in_pieces,
+    labels_section,
+    recalibrator_section,
+    said,
+    stages_by_group,
 )
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -137,6 +147,8 @@ class Measured:
     mixed     classes that groups mix; empty where each group has one
     made      by what they were recalibrated first; None if they were not
     gains     before and after it, of all rows and by group; empty where they are no Gaussians
+    recording the rows, recalibrated where there is a recalibrator
+    evaluated measures some of the rows (N,)
     """
 
     whole: Evaluation
@@ -150,6 +162,8 @@ class Measured:
     mixed: tuple[str, ...]
     made: RecalibratedRecording | None
     gains: tuple[HeldOut, ...]
+    recording: Recording
+    evaluated: Callable[[BoolArray], Evaluation]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -201,6 +215,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     add_json(parser)
+    add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
     # None until the file has been seen: only so can it be said that an option was given in vain.
     defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
@@ -245,6 +260,8 @@ def run(options: argparse.Namespace) -> int:
             f"than --most-refused {options.most_refused:g}: {gaussians.usable.reasons()}. Correct "
             "these rows, or allow more by --most-refused."
         )
+    if options.report is not None:
+        write_output(options.report, _report(options, gaussians, classes, of_classes, model))
     failed = {"failed": failures} if options.fail_if or failures else {}
     found = gaussians, classes, model, of_classes
     tell(options, document(*found) | failed, "\n\n".join(_tables(options, *found)))
@@ -253,7 +270,42 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if failures else 0
 
 
+def _report(
+    options: argparse.Namespace,
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
+    model: AnySelection | None,
+) -> str:
+    """Writes the report; where a model was applied, the file is measured without it as well."""
+    before: Mapping[str, Evaluation] = {}
+    if gaussians is not None and gaussians.made is not None:
+        before = measured(options, None, lambda words: None).groups
+    found = [] if of_classes is None else [said(of_classes, matters=True)]
+    slices, sections = [], []
+    if gaussians is not None:
+        found += [said(one, matters=one.matters) for one in gaussians.verdicts]
+        slices = stages_by_group(gaussians.groups, before, gaussians.recording)
+        reasons = gaussians.usable.as_json()
+        sections = [
+            in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated),
+            recalibrator_section(gaussians.gains, model.version if model else ""),
+            labels_section(gaussians.whole, reasons, gaussians.matched),
+        ]
+    made = {"file": f"{options.file}, SHA-256 {file_hash(options.file)}"}
+    if options.labels is not None:
+        made["labels"] = f"{options.labels}, SHA-256 {file_hash(options.labels)}"
+    if model is not None:
+        made["recalibrator"] = f"{options.model}, SHA-256 {file_hash(options.model)}"
+    words = " ".join(selection_words(options))
+    made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
+    title = f"Calibration of {options.file}"
+    return written(file_report(title, found, slices, sections, classes, made))
+
+
 def _check(options: argparse.Namespace) -> None:
+    if options.report is not None and options.file == "-":
+        raise ValueError("--report: it names the file by its hash, and - has none. Give a file.")
     if options.range is not None and options.binning != "equal-width":
         raise ValueError("--range is for --binning equal-width; leave it out.")
     if options.edges_from is not None and options.binning != "frozen":
@@ -324,17 +376,23 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
-    def evaluated(rows: BoolArray, done: Callable[[float], None]) -> Evaluation:
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+
+    def evaluated(
+        rows: BoolArray, done: Callable[[float], object] = lambda rows: None
+    ) -> Evaluation:
         kept = rows & usable.rows
         if options.engine == "exact":
+            # Distributions of the model's own are those of all rows.
+            some = slice(None) if shaped is not None else np.flatnonzero(kept)
             found = evaluate_rows(
                 recording.space,
-                recording.mean,
-                recording.covariance,
-                np.where(kept[:, None], recording.truth, np.nan),
+                recording.mean[some],
+                recording.covariance[some],
+                np.where(kept[some, None], recording.truth[some], np.nan),
                 tau=options.tau,
                 cut=cut,
-                cluster=numbered_tracks(recording.sequence_index, recording.track),
+                cluster=None if tracks is None else tracks[some],
                 shaped=shaped,
                 done=done,
             )
@@ -379,6 +437,8 @@ def measured(
             np.flatnonzero(usable.rows),
             {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items() if name},
         ),
+        recording=recording,
+        evaluated=evaluated,
     )
 
 

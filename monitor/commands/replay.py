@@ -26,6 +26,7 @@ from monitor.commands.options import (
     tell,
     toml,
     working,
+    write_output,
 )
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
@@ -37,6 +38,8 @@ from monitor.commands.replay_tracking import (
     read_track_labels,
     tracking_table,
 )
+from monitor.commands.report.content import file_hash, written
+from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import (
     Playback,
     RecordedSequence,
@@ -90,7 +93,7 @@ T = TypeVar("T")
 
 # The sidecar cuts no more.
 MOST_BINS = 512
-_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound, Seen | None]
 _JOINT = ("nees_over_k", "nees_median_ratio", "nll")
 _BY_DIMENSION = ("ence", "ence_noise_floor", "uce")
 _BIN = ("lower", "upper", "n", "variance", "squared_error", "nees")
@@ -119,6 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     add_json(parser)
+    add_value(parser, "--report", "F", "HTML file to write: verdict, figures, drift, measures")
     text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
     add_value(parser, "--config", "F", text)
     add_drift(parser)
@@ -163,9 +167,7 @@ def run(options: argparse.Namespace) -> int:
         working("playing", frames, "frames") as playback.done,
     ):
         config = _config(options, played, reference)
-        found = _ask(
-            options, config, lambda client: _replay(client, playback, selection, options.bins)
-        )
+        found = _ask(options, config, lambda client: _replay(client, playback, selection, options))
     tracking = None
     if yardstick is not None:
         raw = None if options.address is not None else playback.tracks
@@ -179,6 +181,9 @@ def run(options: argparse.Namespace) -> int:
             raw = plainly.tracks
         tracking = compare(playback.tracks, raw, yardstick, options.address)
     _complain(playback)
+    if options.report is not None and (seen := found[2]) is not None:
+        made = {path: f"SHA-256 {file_hash(path)}" for path in options.files}
+        write_output(options.report, written(report_of(seen, made)))
     tell(options, *_report(playback, found, tracking))
     return 0
 
@@ -229,15 +234,16 @@ def _config(
 
 
 async def _replay(
-    client: Client, playback: Playback, selection: Selection | None, bins: int
+    client: Client, playback: Playback, selection: Selection | None, options: argparse.Namespace
 ) -> _Found:
     if selection is not None:
         await client.promote("replay", document=selection.to_json())
     async with listening_for_alarms(client) as heard:
         await playback.play(client)
-        found = await client.calibration(include_bins=True, bins=bins)
+        found = await client.calibration(include_bins=True, bins=options.bins)
         drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
-    return found, drift
+        seen = None if options.report is None else await look(client)
+    return found, drift, seen
 
 
 def _complain(playback: Playback) -> None:
@@ -263,7 +269,7 @@ def _report(
     playback: Playback, found: _Found, tracking: dict[str, Any] | None
 ) -> tuple[dict[str, Any], str]:
     """Builds the JSON object and the text that are printed."""
-    (calibration, drift), matched = found, playback.account.matched
+    (calibration, drift, _), matched = found, playback.account.matched
     counts = {"frames": playback.frames, "detections": playback.detections, "matched": matched}
     if playback.shed:
         counts["frames_not_counted"] = playback.shed

@@ -5,17 +5,22 @@ Every number that is drawn is one of the evaluation's own, or follows from its s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from monitor.figures.comparison import before_after, heat_map
 from monitor.figures.reliability import Points, class_reliability, coverage, reliability
 from monitor.figures.svg import Figure, number
 from monitor.frames.space import FloatArray
 from monitor.statistics.class_evaluation import ClassEvaluation
-from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.measures import (
+    DimensionMeasures,
+    Evaluation,
+    JointMeasures,
+    mean_square_band,
+)
 
 Stages = Mapping[str, Evaluation]
 JOINT = "joint"
@@ -86,24 +91,9 @@ def points(name: str, one: DimensionMeasures | JointMeasures) -> Points:
         observed, kurtosis = stated * np.sqrt(bins.nees / (n * one.k)), 3.0
     else:
         observed, kurtosis = np.sqrt(bins.squared_error / n), one.kurtosis
-    share = one.n_eff / one.n if one.n else np.nan
-    low, high = noise_band(n.astype(np.float64) * share, one.k, kurtosis)
-    return Points(name, stated, observed, n, stated * low, stated * high)
-
-
-def noise_band(n: FloatArray, k: int, kurtosis: float) -> tuple[FloatArray, FloatArray]:
-    """Computes where 95 % of the ratios of root means lie for calibrated errors.
-
-    The mean of n squares scatters as χ²_f / f with f = 2 n k / (κ − 1), which are n k degrees of
-    freedom for Gaussian errors (κ = 3); heavier tails scatter more, lighter ones are taken as 3.
-
-    n        (B,) independent rows
-    returns  (B,) and (B,), factors on σ; NaN where n or κ is unknown
-    """
-    freedom = 2.0 * n * k / (np.maximum(kurtosis, 3.0) - 1.0)
-    with np.errstate(invalid="ignore"):
-        low, high = (np.sqrt(2.0 * gammaincinv(freedom / 2, q) / freedom) for q in (0.025, 0.975))
-    return low, high
+    share = one.n_eff / one.n if one.n else math.nan
+    low, high = mean_square_band(n.astype(np.float64) * (share * one.k), kurtosis)
+    return Points(name, stated, observed, n, stated * np.sqrt(low), stated * np.sqrt(high))
 
 
 def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:

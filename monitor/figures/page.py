@@ -11,6 +11,7 @@ import hashlib
 from html import escape
 
 from monitor.figures.svg import STYLE as FIGURE_STYLE
+from monitor.figures.svg import number
 
 STYLE = (
     FIGURE_STYLE
@@ -27,6 +28,7 @@ figure,.card{margin:0;padding:.7rem;background:var(--card);border-radius:.5rem}
 figcaption{font-size:.85rem;margin:.3rem 0}details{font-size:.85rem;margin:.3rem 0}
 summary{cursor:pointer;color:var(--dim)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+table{overflow-wrap:normal}tbody td{white-space:nowrap}td.text,td.words{white-space:normal}
 th,td{padding:.25rem .7rem .25rem 0;text-align:right;vertical-align:top}
 th:first-child,td:first-child,td.text,th.text{text-align:left}
 thead th{color:var(--dim);font-weight:600}
@@ -52,6 +54,11 @@ def document(title: str, body: str, script: str = "") -> str:
         f"<style>{STYLE}</style></head>"
         f"<body>{body}" + f"<script>{script}</script>" * bool(script) + "</body></html>\n"
     )
+
+
+def measure_cell(of: str, value: float) -> str:
+    """Writes a number into a cell that names what it is, such as `Car/raw/x/ence`."""
+    return f'<td data-of="{escape(of)}">{number(value)}</td>'
 
 
 def content_policy(script: str = "", *, in_page: bool = False) -> str:

@@ -7,6 +7,7 @@ neighbour in dash and marker too, never in colour alone.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,14 @@ class Figure:
         head, rest = self.svg.split(">", 1)
         back = '<rect width="100%" height="100%" fill="var(--bg)"/>'
         return f"{head}><style>{STYLE}</style>{back}{rest}"
+
+    def picture(self) -> str:
+        """Writes the drawing as an image within HTML, which the page around it cannot style."""
+        data = base64.b64encode(self.standalone().encode()).decode()
+        return (
+            f'<img alt="{escape(self.says)}" title="{escape(self.title)}" width="360"'
+            f' src="data:image/svg+xml;base64,{data}">'
+        )
 
 
 def number(value: float) -> str:
@@ -245,6 +254,12 @@ class Plot:
     def band(self, x: FloatArray, low: FloatArray, high: FloatArray, kind: str = "band") -> None:
         """Fills what lies between two lines, where all three are finite."""
         known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+        if known.sum() == 1:
+            at, top, end = (
+                float(s(v[known])[0])
+                for s, v in zip((self.x, self.y, self.y), (x, high, low), strict=True)
+            )
+            self.rectangle(at - 4, top, 8, end - top, kind)
         if known.sum() < 2:
             return
         along, under, above = self.x(x[known]), self.y(low[known]), self.y(high[known])

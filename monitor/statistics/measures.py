@@ -162,6 +162,21 @@ def nees_interval(n: float, k: int, level: float = 0.95) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def mean_square_band(n: FloatArray | float, kurtosis: float) -> tuple[FloatArray, FloatArray]:
+    """Where the mean of n calibrated squares lies in 95 of 100 sets, over its expectation.
+
+    It is taken as χ²_f / f. The freedom f = 2 n / (κ − 1) gives it the variance (κ − 1) / n of a
+    mean of squares of this kurtosis; Gaussian squares, κ = 3, have f = n. Less than 3 counts as 3.
+
+    n        independent squares
+    returns  lower and upper end, of the shape of n; NaN where n or κ is unknown
+    """
+    freedom = 2.0 * np.asarray(n, np.float64) / (np.maximum(kurtosis, 3.0) - 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low, high = (2.0 * gammaincinv(freedom / 2, q) / freedom for q in (0.025, 0.975))
+    return low, high
+
+
 def calibration_area(coverage: FloatArray, tau: FloatArray) -> float:
     """Area between the reliability curve and the diagonal; 0 is calibrated, 1/2 the most.
 

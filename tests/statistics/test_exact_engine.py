@@ -292,3 +292,12 @@ def test_without_a_variance_what_asks_for_one_is_undefined_and_jointly_dimension
     # The angle is not in the joint block; its coverage is undefined.
     assert own.joint.nll == pytest.approx(sum(own.dimensions[name].nll for name in ("x", "y")))
     assert np.isnan([own.joint.qce, own.joint.qce_marginal, own.joint.calibration_area]).all()
+
+
+@pytest.mark.parametrize(("draw", "kurtosis"), [("normal", 3.0), ("laplace", 6.0)])
+def test_the_mean_of_calibrated_squares_lies_in_its_band_in_95_of_100_sets(draw, kurtosis):
+    generator = np.random.default_rng(5)
+    values = getattr(generator, draw)(size=(4000, 300))
+    mean = np.square(values).mean(axis=1) / (1.0 if draw == "normal" else 2.0)
+    low, high = measures.mean_square_band(300, kurtosis)
+    assert 0.94 <= np.mean((low < mean) & (mean < high)) <= 0.96

@@ -1,0 +1,62 @@
+"""calibration-monitor report: one HTML file on a running sidecar, or on a file of statistics.
+
+`evaluate --report` and `replay --report` write theirs with the same parts; content.py has the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from monitor.commands.merge import read_state
+from monitor.commands.options import add_value, write_output
+from monitor.commands.report.content import file_hash, written
+from monitor.commands.report.evidence import verify, write_evidence
+from monitor.commands.report.live import Seen, look, report_of
+from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
+
+EXAMPLE = """examples:
+  calibration-monitor report --output today.html
+  calibration-monitor report --address 127.0.0.1:50051 --output today.html
+  calibration-monitor report --state fleet.state --output fleet.html
+  calibration-monitor report --evidence today.intoto.jsonl
+  calibration-monitor report --verify today.intoto.jsonl"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    add_sidecar(parser)
+    add_value(parser, "--state", "FILE", "statistics from export or merge, in place of a sidecar")
+    add_value(parser, "--output", "F", "HTML file to write")
+    text = "write an in-toto statement of type test-result, and the files that it is about"
+    add_value(parser, "--evidence", "F", text)
+    text = "check that no file that this statement is about has changed, and do nothing else"
+    add_value(parser, "--verify", "F", text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when all was written, or nothing has changed.
+
+    Raises SidecarUnavailable, SidecarRefused, InvalidState, CannotWrite, NotAsStated, ValueError.
+    """
+    if options.verify is not None:
+        if options.output or options.evidence or options.state:
+            raise ValueError("--verify: it only checks. Leave --output, --evidence, --state out.")
+        names = verify(Path(options.verify))
+        print(f"unchanged: {', '.join(names)}")
+        return 0
+    if not (options.output or options.evidence):
+        raise ValueError("nothing to write: give --output FILE.html, or --evidence FILE.")
+    if options.state is not None:
+        seen = Seen(read_state(Path(options.state)).state)
+        made = {"statistics": f"{options.state}, SHA-256 {file_hash(options.state)}"}
+    else:
+        seen = ask(Client(options.address, access_of(options)), look)
+        made = {"asked": options.address}
+    if options.output:
+        write_output(options.output, written(report_of(seen, made)))
+        print(f"written: {options.output}")
+    if options.evidence:
+        for path in write_evidence(Path(options.evidence), seen):
+            print(f"written: {path}")
+    return 0

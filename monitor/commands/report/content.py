@@ -1,0 +1,232 @@
+"""Writes a report: one HTML file with the verdict first, then figures, measures, and how it came.
+
+It is built from values alone. However many slices and rows there were, the file stays below 1 MB:
+figures are drawn for the slices that are furthest off, until the room for them is used up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import scipy
+
+from monitor import __version__
+from monitor.figures.evaluations import (
+    JOINT,
+    change_figure,
+    class_figure,
+    coverage_figure,
+    evaluation_figures,
+    factors,
+    slices_figure,
+)
+from monitor.figures.page import document, measure_cell
+from monitor.figures.svg import Figure, Table
+from monitor.frames.space import Space
+from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.measures import Evaluation
+
+# Bytes of figures of slices, and of the table of measures, of the megabyte of a report.
+_MOST_FIGURES, _MOST_MEASURES = 600_000, 200_000
+
+_OF_DIMENSION = ("nees_mean", "ence", "ence_noise_floor", "uce", "qce", "rmse", "rmv", "bias")
+_OF_JOINT = ("nees_over_k", "nees_median_ratio", "qce", "nll", "n_eff")
+_HEADS = {
+    "nees_mean": "NEES", "ence": "ENCE", "ence_noise_floor": "floor of ENCE", "uce": "UCE",
+    "qce": "QCE", "rmse": "RMSE", "rmv": "root mean variance", "bias": "bias",
+    "nees_over_k": "NEES/K", "nees_median_ratio": "median NEES ratio", "nll": "NLL",
+    "n_eff": "n_eff",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Measures of one slice or group, by the name of the stage, the raw one first."""
+
+    name: str
+    space: Space
+    stages: Mapping[str, Evaluation]
+
+    @property
+    def last(self) -> Evaluation:
+        """The measures of what is forwarded."""
+        return list(self.stages.values())[-1]
+
+    @property
+    def off(self) -> float:
+        """How far the worst dimension of any stage is from calibrated, |ln factor|; 0: unknown."""
+        found = [abs(math.log(one)) for stage in self.stages.values() for one in _known(stage)]
+        return max(found, default=0.0)
+
+
+def _known(evaluation: Evaluation) -> Iterator[float]:
+    yield from (one for one in factors(evaluation).values() if math.isfinite(one) and one > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence of the verdict; `kind` is page (surely wrong), ticket, or well."""
+
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report: a title over figures, tables and plain paragraphs, in this order."""
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+
+    def html(self) -> str:
+        """Writes the section."""
+        drawn = "".join(figure.html() for figure in self.figures)
+        return (
+            f"<section><h2>{escape(self.title)}</h2>"
+            + "".join(f"<p>{escape(words)}</p>" for words in self.paragraphs)
+            + f'<div class="grid">{drawn}</div>' * bool(drawn)
+            + "".join(table.html() for table in self.tables)
+            + "</section>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report says.
+
+    title     what was measured
+    verdict   sentences, the gravest first
+    slices    measures
+    classes   of class probabilities, by slice
+    sections  what else is known: drift, recalibrators, labels
+    made      how it was measured: words for what they name
+    """
+
+    title: str
+    verdict: Sequence[Said]
+    slices: Sequence[Slice]
+    classes: Sequence[tuple[str, ClassEvaluation]] = ()
+    sections: Sequence[Section] = ()
+    made: Mapping[str, str] | None = None
+
+
+def written(report: Report) -> str:
+    """Writes the report as one HTML document that asks for no other address."""
+    said = "".join(
+        f'<div class="card {one.kind}">{escape(one.sentence)}</div>' for one in report.verdict
+    )
+    made = Table(("", ""), tuple({**(report.made or {}), **_versions()}.items()))
+    parts = [
+        f"<header><h1>{escape(report.title)}</h1></header><main>",
+        f'<section aria-label="verdict">{said}</section>',
+        *(part.html() for part in _of_slices(report.slices)),
+        *(
+            [
+                Section(
+                    "Class probabilities", (), [class_figure(*one) for one in report.classes[:12]]
+                ).html()
+            ]
+            if report.classes
+            else []
+        ),
+        *(section.html() for section in report.sections),
+        _measures(report.slices),
+        f"<section><h2>How it was measured</h2>{made.html()}</section></main>",
+    ]
+    return document(report.title, "".join(parts))
+
+
+def _of_slices(slices: Sequence[Slice]) -> Iterator[Section]:
+    """Yields the overview and then the slices, the worst first, while there is room."""
+    if not slices:
+        return
+    overview = [slices_figure([(one.name, one.last) for one in slices])]
+    staged = [one for one in slices if len(one.stages) > 1]
+    if staged:
+        names, before, after = [], [], []
+        for one in staged:
+            first, last = (list(one.stages.values())[i].joint.nees_over_k for i in (0, -1))
+            if first > 0 and last > 0:
+                names.append(one.name)
+                before.append(first)
+                after.append(last)
+        if names:
+            title = "NEES/K before and after the recalibrator"
+            overview.append(change_figure(title, names, np.array(before), np.array(after)))
+    yield Section("Slices", (), overview)
+    room, left = _MOST_FIGURES, []
+    for one in sorted(slices, key=lambda one: -one.off):
+        units = {dimension.name: dimension.unit for dimension in one.space.dimensions}
+        found = evaluation_figures(one.name, one.stages, units)
+        size = sum(len(figure.html()) for figure in found)
+        if size > room:
+            left.append(one.name)
+            continue
+        room -= size
+        yield Section(one.name, (), found)
+    if left:
+        shown = ", ".join(left[:20]) + (f" and {len(left) - 20} more" if len(left) > 20 else "")
+        words = f"Without figures of their own, to keep this file small: {shown}."
+        yield Section("Further slices", (words,))
+
+
+def _measures(slices: Sequence[Slice]) -> str:
+    """Writes a row for each slice, stage and dimension; each cell names what it holds."""
+    if not slices:
+        return ""
+    heads = list(dict.fromkeys((*_OF_DIMENSION, *_OF_JOINT)))
+    rows: list[str] = []
+    room, told = _MOST_MEASURES, 0
+    for one in slices:
+        if room < 0:
+            break
+        told += 1
+        for stage, evaluation in one.stages.items():
+            blocks = {**evaluation.dimensions, JOINT: evaluation.joint}
+            for name, block in blocks.items():
+                wanted = _OF_JOINT if name == JOINT else _OF_DIMENSION
+                of = f"{one.name}/{stage}/{name}"
+                cells = "".join(
+                    measure_cell(f"{of}/{head}", getattr(block, head)) if head in wanted else "<td>"
+                    for head in heads
+                )
+                label = escape(", ".join((one.name, stage, name)))
+                row = f'<tr><th scope="row">{label}</th>{measure_cell(f"{of}/n", block.n)}{cells}'
+                rows.append(row)
+                room -= len(row)
+    titles = "".join(f'<th scope="col">{escape(_HEADS[head])}</th>' for head in heads)
+    more = len(slices) - told
+    return (
+        "<section><h2>Measures</h2>"
+        + f"<p>{more} more slices are left out, to keep this file small.</p>" * (more > 0)
+        + '<div class="wide" tabindex="0" role="region" aria-label="measures"><table><thead><tr>'
+        f'<th scope="col">slice, stage, dimension</th><th scope="col">rows</th>{titles}</thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _versions() -> dict[str, str]:
+    libraries = f"{platform.python_version()}, {np.__version__}, {scipy.__version__}"
+    return {"calibration-monitor": __version__, "Python, numpy, scipy": libraries}
+
+
+def file_hash(path: str | Path) -> str:
+    """Computes the SHA-256 of a file, in hexadecimal. Raises OSError."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def notebook(slices: Sequence[Slice]) -> str:
+    """Writes figures for a notebook: pictures, whose style cannot touch the page around them."""
+    figures = [slices_figure([(one.name, one.last) for one in slices])]
+    figures += [coverage_figure(one.name, one.stages) for one in slices[:4]]
+    return "".join(figure.picture() for figure in figures)

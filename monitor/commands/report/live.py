@@ -1,0 +1,308 @@
+"""Builds the report of a running sidecar from what it answers, and that of a file of statistics.
+
+Measures are read from the exported statistics, which are exact sums: they are those that
+GetCalibration gives for the same moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import groupby
+
+import numpy as np
+
+from monitor.commands.report.content import Report, Said, Section, Slice
+from monitor.commands.sidecar_client import Client, DriftStandings
+from monitor.drift.alarms import Alarm, alarm_sentence, hours, moment
+from monitor.drift.bets import Severity
+from monitor.figures.evaluations import factors
+from monitor.figures.svg import Figure, Table, number
+from monitor.figures.timeline import Line, Mark, timeline
+from monitor.frames.slices import TOTAL
+from monitor.frames.status import Status
+from monitor.promotion.records import SWAPS, Record
+from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
+from monitor.statistics.reading import RAW, RECALIBRATED, read
+from monitor.statistics.state import SliceState, SliceStatistics, StatisticsState
+from monitor.wire.messages import Listing
+
+# Records of recalibrators that are asked for, and alarms and records that are told.
+_RECORDS, _TOLD = 1000, 200
+
+# Slices with a line over time, and factors on σ that are too far off to be called calibrated.
+_LINES, _FACTOR = 6, math.sqrt(2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Holds what was found out about a sidecar.
+
+    statistics  everything that it has counted
+    status, listing, standings, counts  as it answered; None or empty of a file of statistics
+    active      documents of the active recalibrators, by version
+    """
+
+    statistics: StatisticsState
+    status: Status | None = None
+    listing: Listing | None = None
+    standings: DriftStandings = field(default_factory=lambda: DriftStandings((), ()))
+    counts: Mapping[str, int] = field(default_factory=dict)
+    active: Mapping[str, str] = field(default_factory=dict)
+
+
+async def look(client: Client) -> Seen:
+    """Asks a sidecar for all that its report tells.
+
+    Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics, UnknownWord.
+    """
+    calibration = await client.calibration()
+    stored = await client.export_statistics()
+    listing = await client.listing(_RECORDS)
+    active = [one.version for one in listing.recalibrators if one.in_force]
+    return Seen(
+        stored.state,
+        await client.status(),
+        listing,
+        await client.standings(),
+        {name.name: value for name, value in calibration.counts.ListFields()},
+        {version: (await client.shown(version))[1] for version in active},
+    )
+
+
+def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
+    """Builds the report. `made` says what was asked, and how."""
+    slices = list(slices_of(seen.statistics))
+    alarms = alarms_of(seen.standings)
+    sections = [
+        _over_time(seen),
+        Section("Drift", _drift_words(seen, alarms), (), _drift_tables(seen.standings)),
+        _recalibrators(seen.listing),
+        _labels(seen),
+    ]
+    return Report(
+        title="Calibration report",
+        verdict=list(verdict(slices, alarms)),
+        slices=slices,
+        classes=list(classes_of(seen.statistics)),
+        sections=[one for one in sections if one is not None],
+        made=dict(made) | _when(seen),
+    )
+
+
+def slices_of(statistics: StatisticsState) -> Iterator[Slice]:
+    """Reads the measures of each slice since its statistics began, and their sum by space."""
+    held = [one for one in statistics.slices if one.panes]
+    for one in held:
+        yield _slice(one.name, one)
+    for _, group in groupby(sorted(held, key=_dimensions), key=_dimensions):
+        several = list(group)
+        if len(several) > 1:
+            name = TOTAL if len(held) == len(several) else f"{TOTAL} of {_dimensions(several[0])}"
+            yield _slice(name, *several)
+
+
+def _dimensions(one: SliceState) -> str:
+    return ", ".join(one.space.names)
+
+
+def _slice(name: str, *parts: SliceState) -> Slice:
+    panes = [pane for part in parts for pane in part.panes.values()]
+    total = reduce(SliceStatistics.merge, panes)
+    raw = read(total.raw)
+    stages = {RAW: raw}
+    if total.recalibrated is not total.raw:
+        stages[RECALIBRATED] = read(total.recalibrated)
+    return Slice(name, parts[0].space, stages)
+
+
+def classes_of(statistics: StatisticsState) -> Iterator[tuple[str, ClassEvaluation]]:
+    """Reads the measures of class probabilities by slice."""
+    for one in statistics.class_slices:
+        if one.panes:
+            total = reduce(lambda a, b: a.merge(b), one.panes.values())
+            yield one.name, read_classes(total)
+
+
+def alarms_of(standings: DriftStandings) -> list[Alarm]:
+    """Lists the alarms that stay, pages first."""
+    found = [one.alarm for one in standings.standings if one.alarm is not None]
+    return sorted(found, key=lambda alarm: alarm.severity is not Severity.PAGE)
+
+
+def verdict(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Said]:
+    """Says what is wrong, the gravest first: alarms, then slices that are far off."""
+    for alarm in alarms:
+        yield Said(str(alarm.severity), f"Alarm, {alarm_sentence(alarm)}.")
+    if not slices:
+        yield Said("ticket", "Nothing can be judged: no ground truth has come.")
+        return
+    off = 0
+    for one in sorted((one for one in slices if one.name != TOTAL), key=lambda one: -_off(one)):
+        factor = factors(one.last)["joint"]
+        if not math.isfinite(factor) or 1 / _FACTOR <= factor <= _FACTOR:
+            continue
+        off += 1
+        wrong = "overconfident" if factor > 1 else "underconfident"
+        size = (
+            f"{number(factor)} times too small"
+            if factor > 1
+            else f"{number(1 / factor)} times too large"
+        )
+        yield Said(
+            "ticket",
+            f"{one.name}: {wrong} over all the time measured, σ is {size} as it is forwarded "
+            f"({one.last.rows:,} labelled detections). No drift is proven by this alone.",
+        )
+    if not alarms and not off:
+        yield Said("well", "No alarm, and no slice is off by a factor 2 in variance or more.")
+
+
+def _off(one: Slice) -> float:
+    factor = factors(one.last)["joint"]
+    return abs(math.log(factor)) if math.isfinite(factor) and factor > 0 else 0.0
+
+
+def _over_time(seen: Seen) -> Section | None:
+    """Draws NEES/K of the panes that time is kept in, with alarms and swaps of recalibrators."""
+    statistics = seen.statistics
+    if statistics.clock_ns is None:
+        return None
+    by_rows = sorted(statistics.slices, key=lambda one: -one.n)[:_LINES]
+    figures: list[Figure] = []
+    marks = list(_marks(seen, statistics.clock_ns))
+    for one in by_rows:
+        found = sorted(_panes(one, statistics), key=lambda entry: entry[0])
+        if len(found) < 3:
+            continue
+        time = np.array([at for at, _ in found])
+        lines = [
+            Line(
+                name,
+                time,
+                np.array([read(getattr(pane, name)).joint.nees_over_k for _, pane in found]),
+            )
+            for name in (RAW, RECALIBRATED)
+        ]
+        figures.append(
+            timeline(
+                f"NEES/K over time: {one.name}",
+                "1 is calibrated. A point is one pane of time; older panes are longer.",
+                lines,
+                [mark for mark in marks if mark.time >= time[0]],
+                x_label="minutes before the last frame",
+                y_label="NEES/K",
+                log=True,
+                ideal=1.0,
+            )
+        )
+    return Section("Over time", (), figures) if figures else None
+
+
+def _panes(one: SliceState, statistics: StatisticsState) -> Iterator[tuple[float, SliceStatistics]]:
+    """Yields the middle of each pane of known time, in minutes before the clock, below 0."""
+    windows, clock = statistics.windows, statistics.clock_ns or 0
+    for (level, count), pane in one.panes.items():
+        if level < windows.older and pane.raw.n > 0:
+            length = windows.pane_ns[level]
+            yield ((count + 0.5) * length - clock) / 6e10, pane
+
+
+def _marks(seen: Seen, clock_ns: int) -> Iterator[Mark]:
+    for alarm in alarms_of(seen.standings):
+        yield Mark((alarm.event_ns - clock_ns) / 6e10, str(alarm.severity))
+    for record in seen.listing.records if seen.listing else ():
+        if record.what in SWAPS and record.event_ns is not None:
+            word = str(record.what).replace("_", " ")
+            yield Mark((record.event_ns - clock_ns) / 6e10, word)
+
+
+def _drift_words(seen: Seen, alarms: Sequence[Alarm]) -> list[str]:
+    if seen.status is None:
+        return ["A file of statistics holds no evidence of drift."]
+    if not seen.standings.standings:
+        return ["Drift is not watched, or no label has come."]
+    return [f"Stays until it is acknowledged: {alarm_sentence(alarm)}." for alarm in alarms] or [
+        "No alarm stays."
+    ]
+
+
+def _drift_tables(standings: DriftStandings) -> list[Table]:
+    if not standings.standings:
+        return []
+    rows = tuple(
+        (
+            one.slice, str(one.severity), one.state.name.lower().replace("_", " "),
+            hours(one.evidence), hours(one.peak), hours(one.threshold),
+        )
+        for one in standings.standings[:_TOLD]
+    )  # fmt: skip
+    head = ("slice", "severity", "state", "evidence now", "its peak", "an alarm needs")
+    return [Table(head, rows)]
+
+
+def _recalibrators(listing: Listing | None) -> Section | None:
+    if listing is None:
+        return None
+    rows = tuple(
+        (
+            _utc(one),
+            str(one.what).replace("_", " "),
+            one.slice or "all",
+            one.after,
+            one.actor,
+            one.reason,
+        )
+        for one in listing.records[-_TOLD:][::-1]
+    )
+    mode = "pinned: nothing changes by itself" if listing.pinned else listing.promotion
+    return Section(
+        "Recalibrators",
+        (f"Promotion: {mode}.", f"On trial or guarded: {len(listing.trials)}."),
+        (),
+        [Table(("time (UTC)", "what", "slice", "active afterwards", "by", "why"), rows)],
+    )
+
+
+def _utc(record: Record) -> str:
+    return moment(record.time_ns)
+
+
+def _labels(seen: Seen) -> Section | None:
+    if seen.status is None:
+        return None
+    now = seen.status.now_ns
+    rows = tuple(
+        (
+            one.stream, f"{one.frames:,}", f"{one.detections:,}", f"{one.matched:,}",
+            _ago(now, one.received_ns), _ago(now, one.matched_received_ns),
+        )
+        for one in seen.status.streams
+    )  # fmt: skip
+    counted = tuple((name.replace("_", " "), f"{value:,}") for name, value in seen.counts.items())
+    head = ("stream", "frames", "detections", "labels matched", "last frame", "last label")
+    return Section(
+        "Frames and labels", (), (), [Table(head, rows), Table(("since the start", ""), counted)]
+    )
+
+
+def _ago(now_ns: int, then_ns: int | None) -> str:
+    return "never" if then_ns is None else f"{max(now_ns - then_ns, 0) / 1e9:,.0f} s ago"
+
+
+def _when(seen: Seen) -> dict[str, str]:
+    found = {
+        "bins": "20 of equal count, cut from micro-bins",
+        "binning": seen.statistics.binning.hash,
+    }
+    if seen.statistics.clock_ns is not None:
+        found["event time of the last frame"] = moment(seen.statistics.clock_ns)
+    if seen.status is not None:
+        found |= {
+            "sidecar": f"version {seen.status.version}, started {moment(seen.status.started_ns)}",
+            "configuration": seen.status.configuration or "defaults",
+            "asked at": moment(seen.status.now_ns),
+        }
+    return found

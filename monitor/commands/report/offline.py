@@ -1,0 +1,166 @@
+"""Builds the report of a recorded file from what `evaluate` has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from monitor.commands.held_out import HeldOut
+from monitor.commands.report.content import Report, Said, Section, Slice
+from monitor.figures.comparison import heat_map
+from monitor.figures.evaluations import JOINT, factors
+from monitor.figures.svg import Figure, Table, number
+from monitor.figures.timeline import Line, timeline
+from monitor.frames.space import BoolArray
+from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.measures import Evaluation
+from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict
+from monitor.store.recordings import Recording
+
+# Pieces of time, and drives, that are measured one by one.
+_PIECES, _MOST_DRIVES = 40, 200
+
+_KINDS = {Finding.CALIBRATED: "well", Finding.UNKNOWN: "unknown"}
+
+
+def said(verdict: Verdict | ClassVerdict, matters: bool) -> Said:
+    """Turns a verdict into a sentence of the report."""
+    kind = _KINDS.get(verdict.finding, "page" if matters else "ticket")
+    return Said(kind, verdict.sentence)
+
+
+def stages_by_group(
+    after: Mapping[str, Evaluation], before: Mapping[str, Evaluation], recording: Recording
+) -> list[Slice]:
+    """Pairs measures of groups after a recalibrator with those before; `before` may be empty."""
+    found = []
+    for name, evaluation in after.items():
+        stages = {"raw": evaluation}
+        if name in before:
+            stages = {"raw": before[name], "recalibrated": evaluation}
+        found.append(Slice(name or "all", recording.space, stages))
+    return found
+
+
+def file_report(
+    title: str,
+    verdicts: Sequence[Said],
+    slices: Sequence[Slice],
+    sections: Sequence[Section | None],
+    classes: ClassEvaluation | None,
+    made: Mapping[str, str],
+) -> Report:
+    """Puts the report together; sections that are None are left out."""
+    return Report(
+        title=title,
+        verdict=verdicts,
+        slices=slices,
+        classes=[] if classes is None else [("all", classes)],
+        sections=[one for one in sections if one is not None],
+        made=made,
+    )
+
+
+def in_pieces(
+    recording: Recording, usable: BoolArray, evaluated: Callable[[BoolArray], Evaluation]
+) -> Section | None:
+    """Measures a drive piece of time by piece of time, or several drives one by one.
+
+    usable     (N,) rows that are measured
+    evaluated  measures rows (N,)
+    """
+    there = np.unique(recording.sequence_index[usable])
+    if there.size > 1:
+        names = [recording.sequences[i] for i in there[:_MOST_DRIVES]]
+        found = [evaluated(recording.sequence_index == i) for i in there[:_MOST_DRIVES]]
+        return Section("By drive", (), [_by_drive(names, found)])
+    if recording.time_s is None or not usable.any():
+        return None
+    time = recording.time_s
+    begin, end = float(time[usable].min()), float(time[usable].max())
+    if not end > begin:
+        return None
+    edges = np.linspace(begin, end, _PIECES + 1)
+    piece = np.minimum(np.searchsorted(edges, time, side="right") - 1, _PIECES - 1)
+    numbers = np.unique(piece[usable])
+    found = [evaluated(piece == i) for i in numbers]
+    middle = (edges[numbers] + edges[numbers + 1]) / 2 - begin
+    return Section("Over time", (), list(_over_time(middle, found)))
+
+
+def _by_drive(names: Sequence[str], found: Sequence[Evaluation]) -> Figure:
+    columns = [*found[0].dimensions, JOINT]
+    factor = np.array([[factors(one)[column] for column in columns] for one in found])
+    says = "A drive that differs from the others has a row of its own colour."
+    return heat_map("Errors over stated σ, by drive", says, names, columns, factor)
+
+
+def _over_time(time: np.ndarray, found: Sequence[Evaluation]) -> list[Figure]:
+    nees = np.array([one.joint.nees_over_k for one in found])
+    ence = {
+        name: np.array([one.dimensions[name].ence for one in found])
+        for name in list(found[0].dimensions)[:6]
+    }
+    x_label = "seconds since the first row"
+    return [
+        timeline(
+            "NEES/K over time",
+            f"From {number(float(np.nanmin(nees)))} to {number(float(np.nanmax(nees)))}; "
+            "1 is calibrated.",
+            [Line("all rows", time, nees)],
+            y_label="NEES/K",
+            log=True,
+            ideal=1.0,
+            x_label=x_label,
+        ),
+        timeline(
+            "ENCE over time",
+            "0 is calibrated; few rows in a piece of time read more.",
+            [Line(name, time, values) for name, values in ence.items()],
+            y_label="ENCE",
+            x_label=x_label,
+        ),
+    ]
+
+
+def recalibrator_section(gains: Sequence[HeldOut], version: str) -> Section | None:
+    """Tells what a recalibrator changes, before → after."""
+    if not gains:
+        return None
+    rows = tuple(
+        (
+            one.slice,
+            f"{one.rows:,}",
+            *(
+                f"{number(getattr(one.before, name))} → {number(getattr(one.after, name))}"
+                for name in ("nees_over_k", "ence", "nll")
+            ),
+            one.verdict,
+        )
+        for one in gains
+    )
+    return Section(
+        "Recalibrator",
+        (
+            f"Applied: {version}.",
+            "Only tracks that the recalibrator was not fitted on prove a gain.",
+        ),
+        (),
+        [Table(("slice", "rows", "NEES/K", "ENCE", "NLL", "verdict"), rows)],
+    )
+
+
+def labels_section(
+    whole: Evaluation, refused: Mapping[str, object], matched: Mapping[str, int] | None
+) -> Section:
+    """Accounts for every row, and for labels of another file."""
+    rows = [
+        ("rows with ground truth", f"{whole.rows:,}"),
+        ("tracks", "–" if whole.tracks is None else f"{whole.tracks:,}"),
+        ("rows without ground truth", f"{whole.without_truth:,}"),
+        ("rows refused", f"{whole.refused:,}"),
+        *((f"refused: {name}", str(value)) for name, value in refused.items() if value),
+        *((f"labels: {name.replace('_', ' ')}", f"{n:,}") for name, n in (matched or {}).items()),
+    ]
+    return Section("Rows and labels", (), (), [Table(("", "count"), tuple(rows))])

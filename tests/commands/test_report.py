@@ -1,0 +1,171 @@
+"""report: the page's numbers are the sidecar's own, and evidence notices a byte that changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monitor.commands.report.content import Report, Said, Slice, written
+from monitor.commands.report.evidence import Indicator, indicators
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import Client, ask
+from monitor.figures.svg import number
+from monitor.frames.space import Dimension, Space
+from monitor.statistics.exact_engine import evaluate_rows
+from tests.commands.spoken import done, refused
+
+VOID = {"meta", "link", "br", "img", "rect", "circle", "path"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def reported(drive: Path, folder: Path) -> Iterator[tuple[Path, object]]:
+    """Page and evidence of a sidecar that a drive went through, with its own answer."""
+    with running_sidecar("[drift]\nwatch = true\n") as at:
+        done("replay", drive, "--address", at.grpc)
+        at_words = ("--address", at.grpc)
+        done(
+            *("report", *at_words, "--output", folder / "r.html"),
+            *("--evidence", folder / "r.intoto.jsonl"),
+        )
+        calibration = ask(Client(at.grpc), lambda client: client.calibration(bins=20))
+    yield folder, calibration
+
+
+def cells_of(html: str) -> dict[str, str]:
+    found = re.findall(r'<td data-of="([^"]+)">([^<]*)</td>', html)
+    return {unescape(name): text for name, text in found}
+
+
+def test_every_number_of_the_page_is_the_one_that_GetCalibration_gives(reported):
+    folder, calibration = reported
+    cells = cells_of((folder / "r.html").read_text("utf-8"))
+    compared = 0
+    for entry in calibration.slices:
+        stage = next(one for one in entry.stages if one.stage == 1)
+        for found in stage.dimensions:
+            at = f"{entry.slice}/raw/{found.name}"
+            for name in ("nees_mean", "ence", "ence_noise_floor", "uce", "qce", "bias"):
+                assert cells[f"{at}/{name}"] == number(getattr(found, name)), (at, name)
+                compared += 1
+        for name in ("nees_over_k", "nees_median_ratio", "qce", "nll", "n_eff"):
+            assert cells[f"{entry.slice}/raw/joint/{name}"] == number(getattr(stage.joint, name))
+            compared += 1
+        assert cells[f"{entry.slice}/raw/joint/n"] == number(stage.n)
+    assert compared >= 2 * (6 * 2 + 5)
+
+
+class Tags(HTMLParser):
+    """Collects what would ask for another address, or runs, and tags that stay open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.outside += [
+            f"{name}={value}"
+            for name, value in attrs
+            if name in ("src", "href", "style") or name.startswith("on")
+            if not (value or "").startswith(("data:", "#"))
+        ]
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+
+def test_the_page_asks_for_nothing_from_outside_and_its_drawings_are_xml(reported):
+    html = (reported[0] / "r.html").read_text("utf-8")
+    tags = Tags()
+    tags.feed(html)
+    assert not tags.outside
+    drawings = re.findall(r"<svg.*?</svg>", html)
+    assert len(drawings) > 5
+    for drawing in drawings:
+        assert "nan" not in drawing and "inf" not in drawing
+        ElementTree.fromstring(drawing)
+
+
+def test_evidence_names_the_file_of_which_a_byte_has_changed(reported):
+    folder, _ = reported
+    statement = folder / "r.intoto.jsonl"
+    done("report", "--verify", statement)
+    subjects = json.loads(statement.read_text("utf-8"))["subject"]
+    assert len(subjects) >= 3
+    for subject in subjects:
+        file = folder / subject["name"]
+        before = file.read_bytes()
+        middle = len(before) // 2
+        file.write_bytes(before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :])
+        assert f"{subject['name']} has changed" in refused("report", "--verify", statement)
+        file.unlink()
+        assert f"{subject['name']} is missing" in refused("report", "--verify", statement)
+        file.write_bytes(before)
+    done("report", "--verify", statement)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "{}",
+        '{"_type":"https://in-toto.io/Statement/v1","subject":[{"name":"../x","digest":{"sha256":"0"}}],'
+        '"predicateType":"https://in-toto.io/attestation/test-result/v0.1"}',
+    ],
+)
+def test_what_is_no_statement_of_ours_is_refused(tmp_path, text):
+    file = tmp_path / "other.jsonl"
+    file.write_text(text, "utf-8")
+    assert "no in-toto statement" in refused("report", "--verify", file)
+
+
+def sliced(name: str, factor: float, n: int = 4000) -> Slice:
+    """A slice whose errors are `factor` times what σ says."""
+    generator = np.random.default_rng(7)
+    space = Space((Dimension("x", "m"), Dimension("y", "m")))
+    error = factor * generator.normal(size=(n, 2))
+    covariance = np.broadcast_to(np.eye(2), (n, 2, 2))
+    return Slice(name, space, {"raw": evaluate_rows(space, np.zeros((n, 2)), covariance, error)})
+
+
+def verdicts(factor: float, n: int = 4000) -> dict[str, str]:
+    found: list[Indicator] = list(indicators([sliced("Car", factor, n)], []))
+    return {one.id: one.verdict for one in found}
+
+
+def test_an_indicator_is_met_only_where_its_whole_interval_is():
+    alike = {"alarms/page": "met"}
+    assert verdicts(1.0) == alike | {
+        "overconfidence/Car": "met", "underconfidence/Car": "met", "coverage/Car": "met",
+    }  # fmt: skip
+    assert verdicts(2.0) == alike | {
+        "overconfidence/Car": "not met", "underconfidence/Car": "met", "coverage/Car": "not met",
+    }  # fmt: skip
+    assert verdicts(0.5)["underconfidence/Car"] == "not met"
+    assert verdicts(2**0.5)["overconfidence/Car"] == "not shown"
+    assert set(verdicts(1.0, 20).values()) == {"not shown", "met"}
+
+
+def test_a_report_of_any_number_of_slices_stays_below_a_megabyte():
+    one = sliced("Car", 1.5)
+    many = [Slice(f"slice <script>alert({i})</script>", one.space, one.stages) for i in range(512)]
+    html = written(Report("512 slices", [Said("page", "wrong & <b>bold</b>")], many))
+    assert len(html.encode()) < 2**20
+    assert "<script" not in html and "<b>" not in html
+    assert "more slices are left out" in html and "Without figures of their own" in html
