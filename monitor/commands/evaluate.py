@@ -512,7 +512,7 @@ def _streamed(
     options: argparse.Namespace,
     cut: BinCut,
     kept: IntArray,
-    done: Callable[[float], None],
+    done: Callable[[float], object],
 ) -> Evaluation:
     """Measures some rows from micro-bins; `done` is told of how many further ones."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)

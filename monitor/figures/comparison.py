@@ -42,7 +42,7 @@ def heat_map(
                 step = round(6 * depth)
                 kind = f"{'over' if value > 1 else 'under'} heat-{step}"
                 plot.rectangle(left + j * width + 1, top, width - 2, height - 2, kind)
-            text = number(value) if math.isfinite(value) else "–"
+            text = f"{value:.2f}" if value < 10 else number(value)
             plot.text(left + (j + 0.5) * width, top + 15, text, "", "middle")
     cells = [tuple(number(value) for value in line) for line in factor.tolist()]
     table = Table(

@@ -25,6 +25,9 @@ from monitor.statistics.measures import (
 Stages = Mapping[str, Evaluation]
 JOINT = "joint"
 
+# Variances of two bins that differ by no more, as a share, are drawn as one.
+_SAME = 1e-3
+
 
 def evaluation_figures(name: str, stages: Stages, units: Mapping[str, str]) -> list[Figure]:
     """Draws reliability by dimension, joint reliability and coverage of one slice.
@@ -84,13 +87,20 @@ def points(name: str, one: DimensionMeasures | JointMeasures) -> Points:
     The joint block has no error of one unit: σ_G · sqrt(NEES/K) stands for it, which is σ_G where
     the covariances are right.
     """
-    bins = one.bins.take(one.bins.n > 0)
-    n = bins.n
-    stated = np.sqrt(bins.variance / n)
+    held = one.bins.take(one.bins.n > 0)
+    variance = held.variance / held.n
+    # Bins of the same σ are one point: equal counts cut rows of equal σ apart.
+    start = np.flatnonzero(np.diff(variance, prepend=0.0) > _SAME * variance)
+    n = np.add.reduceat(held.n, start) if start.size else held.n
+    variance, squared_error, nees = (
+        np.add.reduceat(column, start) if start.size else column
+        for column in (held.variance, held.squared_error, held.nees)
+    )
+    stated = np.sqrt(variance / n)
     if isinstance(one, JointMeasures):
-        observed, kurtosis = stated * np.sqrt(bins.nees / (n * one.k)), 3.0
+        observed, kurtosis = stated * np.sqrt(nees / (n * one.k)), 3.0
     else:
-        observed, kurtosis = np.sqrt(bins.squared_error / n), one.kurtosis
+        observed, kurtosis = np.sqrt(squared_error / n), one.kurtosis
     share = one.n_eff / one.n if one.n else math.nan
     low, high = mean_square_band(n.astype(np.float64) * (share * one.k), kurtosis)
     return Points(name, stated, observed, n, stated * np.sqrt(low), stated * np.sqrt(high))

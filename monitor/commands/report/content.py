@@ -36,6 +36,9 @@ from monitor.statistics.measures import Evaluation
 # Bytes of figures of slices, and of the table of measures, of the megabyte of a report.
 _MOST_FIGURES, _MOST_MEASURES = 600_000, 200_000
 
+# Verdicts that have a card each: of what is wrong, and of what is well.
+_MOST_WRONG, _MOST_WELL = 24, 2
+
 _OF_DIMENSION = ("nees_mean", "ence", "ence_noise_floor", "uce", "qce", "rmse", "rmv", "bias")
 _OF_JOINT = ("nees_over_k", "nees_median_ratio", "qce", "nll", "n_eff")
 _HEADS = {
@@ -121,13 +124,10 @@ class Report:
 
 def written(report: Report) -> str:
     """Writes the report as one HTML document that asks for no other address."""
-    said = "".join(
-        f'<div class="card {one.kind}">{escape(one.sentence)}</div>' for one in report.verdict
-    )
     made = Table(("", ""), tuple({**(report.made or {}), **_versions()}.items()))
     parts = [
         f"<header><h1>{escape(report.title)}</h1></header><main>",
-        f'<section aria-label="verdict">{said}</section>',
+        f'<section aria-label="verdict">{_verdict(report.verdict)}</section>',
         *(part.html() for part in _of_slices(report.slices)),
         *(
             [
@@ -143,6 +143,27 @@ def written(report: Report) -> str:
         f"<section><h2>How it was measured</h2>{made.html()}</section></main>",
     ]
     return document(report.title, "".join(parts))
+
+
+def _verdict(said: Sequence[Said]) -> str:
+    """Writes what is wrong as a card each, and what is well in a fold if it is much."""
+    wrong = [one for one in said if one.kind in ("page", "ticket")]
+    others = [one for one in said if one not in wrong]
+    folded = ""
+    if len(others) > _MOST_WELL:
+        lines = "".join(f"<li>{escape(one.sentence)}</li>" for one in others)
+        well = sum(one.kind == "well" for one in others)
+        text = f"Calibrated: {well} verdicts" + f", {len(others) - well} with too little data" * (
+            well < len(others)
+        )
+        folded = f"<details><summary>{text}</summary><ul>{lines}</ul></details>"
+        others = [] if wrong else [Said("well", f"Calibrated: {well} of {len(said)} verdicts.")]
+    cards = (
+        f'<div class="card {one.kind}">{escape(one.sentence)}</div>'
+        for one in (*wrong[:_MOST_WRONG], *others)
+    )
+    more = len(wrong) - _MOST_WRONG
+    return "".join(cards) + f"<p>… and {more} more like these.</p>" * (more > 0) + folded
 
 
 def _of_slices(slices: Sequence[Slice]) -> Iterator[Section]:
