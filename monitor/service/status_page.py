@@ -324,7 +324,7 @@ def _spark(view: View, name: str) -> str:
 
 
 def _recalibrators(view: View) -> str:
-    active = ", ".join(
+    active = "<p>Active: " + ", ".join(
         f"<b>{escape(one.method)}</b> <code>{escape(one.version)}</code>" for one in view.active
     )
     how = "forwarded" if view.mode == "apply" else "observed: raw estimates are forwarded"
@@ -332,6 +332,7 @@ def _recalibrators(view: View) -> str:
     changed = [
         f"<li>{_linked(view, name)}: variance × "
         + ", ".join(f"{number(one.typical)} ({escape(one.dimension)})" for one in factors)
+        + "</li>"
         for name, factors in view.snapshot.factors.items()
         if any(not 1 / CLOSE <= one.typical <= CLOSE for one in factors)
     ]
@@ -347,12 +348,12 @@ def _recalibrators(view: View) -> str:
     trials = _table("trials", ("slice", "", "tracks", "evidence that it is better"), rows)
     happened = "".join(
         f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
-        f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})"
+        f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
         for one in reversed(view.records)
     )
     last = f"<details><summary>What happened last</summary><ul>{happened}</ul></details>"
     return (
-        f"<h2>Recalibrators</h2><p>Active: {active}, {how}. Promotion: {view.promotion}{pinned}."
+        f"<h2>Recalibrators</h2>{active}, {how}. Promotion: {view.promotion}{pinned}.</p>"
         + f"<ul>{''.join(changed)}</ul>" * bool(changed)
         + (trials if rows else "<p class=dim>Nothing is on trial.</p>")
         + last * bool(happened)
@@ -451,7 +452,7 @@ def _frames(view: View) -> str:
         for one in ("recalibrated", "passed_through", "refused")
     ]
     why = [
-        f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}"
+        f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}</li>"
         for reason in Reason
         if reason is not Reason.NONE
         for what, n in (

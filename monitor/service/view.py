@@ -306,14 +306,15 @@ def _candidates(view: View) -> Iterator[Said]:
 
 def _well(view: View) -> Said:
     """Says that nothing is wrong, or why that cannot be said."""
-    shown = {name: view.shown(name)[1].recalibrated for name in view.readings}
+    names = (name for name in view.readings if not is_total(name))
+    shown = {name: view.shown(name)[1].recalibrated for name in names}
     known = {name: factor_of(one) for name, one in shown.items() if enough(one)}
     for one in view.standings.values():
         if one.state is DriftState.WARNING:
             share = f"{one.evidence / one.threshold:.0%} of what a {one.severity} needs"
             return Said("", f"{called(one.slice)}: evidence of drift is at {share}.")
     if not known:
-        rows = sum(one.rows for name, one in shown.items() if not is_total(name))
+        rows = sum(one.rows for one in shown.values())
         return Said("", f"Too few labels to judge yet: {counted(rows, 'labelled row')}.")
     worst = max(known, key=lambda name: abs(math.log(known[name])) if known[name] > 0 else 0.0)
     if not 1 / MATTERS <= known[worst] <= MATTERS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
@@ -24,6 +23,7 @@ from monitor.frames.space import FloatArray, plain_space
 from monitor.statistics.bins import Binning
 from monitor.statistics.reading import read
 from monitor.statistics.state import no_stage_statistics
+from tests.tags import Tags
 
 ODD = (math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-300, 1e-9, 0.5, 1.0, 3.0, 1e9, 1e300)
 NAMES = ("car", "<script>alert(1)</script>", "a & b \"c\" 'd'", "é" * 64, "")
@@ -32,7 +32,7 @@ VALUES = st.lists(st.sampled_from(ODD), max_size=40).map(lambda found: np.array(
 
 def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[float]]]:
     """Each figure of these values, with the numbers that its table must hold."""
-    n, time, said = values.size, np.arange(values.size) * 10.0, f"of {name}"
+    n, time, said = values.size, 10.0 * np.arange(values.size, dtype=np.float64), f"of {name}"
     lines = [Line(name, time, values), Line("other", time, values[::-1].copy())]
     marks = [Mark(15.0, name), Mark(16.0, "promoted", "well"), Mark(math.nan, "never")]
     stated = Points(name, values, values[::-1].copy(), np.ones(n, np.int64), values / 2, values * 2)
@@ -58,11 +58,11 @@ def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[floa
 def checked(svg: str) -> None:
     """Every coordinate is finite and inside the frame; text alone may reach beyond its right."""
     root = ElementTree.fromstring(svg)
-    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    width, height = (float(one) for one in root.attrib["viewBox"].split()[2:])
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"]
     for mark in root.iter():
-        kind, at = mark.tag.partition("}")[2], mark.attrib
+        kind, at = str(mark.tag).partition("}")[2], mark.attrib
         assert "style" not in at
         for x, y in ("x", "y"), ("cx", "cy"):
             if kind != "svg" and x in at:
@@ -75,9 +75,9 @@ def checked(svg: str) -> None:
             found = [float(one) for one in re.findall(r"-?[0-9.]+(?:e-?\d+)?", numbers)]
             assert all(map(math.isfinite, found))
             if letter in "ML":
-                for x, y in zip(found[::2], found[1::2], strict=True):
-                    assert -0.01 <= x <= width + 0.01
-                    assert -0.01 <= y <= height + 0.01
+                for across, down in zip(found[::2], found[1::2], strict=True):
+                    assert -0.01 <= across <= width + 0.01
+                    assert -0.01 <= down <= height + 0.01
 
 
 @given(VALUES)
@@ -152,28 +152,3 @@ def test_a_document_allows_its_own_style_and_script_and_nothing_else():
     assert "unsafe" not in content_policy("let a=1")
     assert "script-src" not in content_policy()
     assert "connect-src" not in content_policy()
-
-
-class Tags(HTMLParser):
-    """Reads HTML whose tags must all be closed, but for those that never are."""
-
-    NEVER = frozenset({"meta", "link", "br", "hr", "img", "input"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.opened: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.opened.append(tag)
-        if tag not in self.NEVER:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.opened.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
