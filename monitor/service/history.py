@@ -35,6 +35,7 @@ AT, NEES_RAW, NEES_RECALIBRATED, ENCE_RAW, ENCE_RECALIBRATED, PAGE, TICKET = ran
 
 # Words and colours of the marks.
 _PROMOTIONS = {Happened.PROMOTED: ("promoted", "well"), Happened.ROLLED_BACK: ("rolled back", "")}
+SWAPPED = frozenset(word for word, _ in _PROMOTIONS.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from monitor.service.history import (
     NEES_RAW,
     NEES_RECALIBRATED,
     PAGE,
+    SWAPPED,
     TICKET,
 )
 from monitor.service.view import (
@@ -278,7 +279,7 @@ def _row(view: View, name: str) -> list[str]:
     first = f'{_linked(view, name)}<br><span class="small">{_word(kind, word)}: {words}</span>'
     worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
     return [
-        _two(first, "since epoch") if window == EPOCH else first,
+        _two(first, note) if (note := _note(view, name, window)) else first,
         _spark(view, name),
         _of(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
         _of(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
@@ -293,6 +294,16 @@ def _row(view: View, name: str) -> list[str]:
         ),
         _evidence(view, name),
     ]
+
+
+def _note(view: View, name: str, window: str) -> str:
+    """Says what rows a reading holds, where that may surprise."""
+    if window == EPOCH:
+        return "since epoch"
+    since = view.at - view.window_s
+    swaps = (one.mark for one in view.moments if one.slice in ("", name))
+    mixed = any(one.time > since and one.word in SWAPPED for one in swaps)
+    return "partly before the last change of recalibrator" if mixed else ""
 
 
 def _evidence(view: View, name: str) -> str:
@@ -338,14 +349,16 @@ def _recalibrators(view: View) -> str:
     ]
     rows = [
         (
-            _linked(view, one.slice),
-            _two(_TRIALS[one.state], f"<code>{escape(one.version)}</code>"),
+            _two(
+                f"{_linked(view, one.slice)}: {_TRIALS[one.state]}",
+                f"<code>{escape(one.version)}</code>",
+            ),
             f"{one.evidence.tracks:,}",
-            f"10^{one.evidence.log10_better:.1f} of 10^{one.evidence.log10_threshold:.1f}",
+            _two(_odds(one.evidence.log10_better), f"of {_odds(one.evidence.log10_threshold)}"),
         )
         for one in view.trials
     ]
-    trials = _table("trials", ("slice", "", "tracks", "evidence that it is better"), rows)
+    trials = _table("trials", ("on trial", "tracks", "odds that it is better"), rows)
     happened = "".join(
         f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
         f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
@@ -361,10 +374,14 @@ def _recalibrators(view: View) -> str:
 
 
 _TRIALS = {
-    TrialState.RUNNING: "candidate on trial",
+    TrialState.RUNNING: "candidate",
     TrialState.PROVEN: "candidate, proven",
-    TrialState.GUARD: "guard: active before",
+    TrialState.GUARD: "guard, active before",
 }
+
+
+def _odds(log10: float) -> str:
+    return f"{number(10 ** min(log10, 300.0))} : 1"
 
 
 def _labels(view: View) -> str:
@@ -390,16 +407,14 @@ def _streams(view: View) -> str:
     rows = [
         (
             escape(one.stream),
-            f"{one.frames:,}",
+            _two(f"{one.frames:,}", f"last {span(view.ago(one.received_ns))} ago"),
             number(view.rates.get(one.stream, math.nan)),
             _lag(one),
-            span(view.ago(one.received_ns)),
-            f"{one.matched:,}",
-            span(view.ago(one.matched_received_ns)),
+            _two(f"{one.matched:,}", f"last {span(view.ago(one.matched_received_ns))} ago"),
         )
         for one in view.streams
     ]
-    head = ("", "frames", "a second", "lag", "last frame", "labels", "last label")
+    head = ("stream", "frames", "a second", "lag", "labels matched")
     return f"<h2>Streams</h2>{_table('streams', head, rows)}" if rows else ""
 
 
@@ -426,7 +441,7 @@ def _classes(view: View) -> str:
         )
         for one in view.snapshot.classes
     ]
-    table = _table("classes", ("", *measures.values(), "rows"), rows)
+    table = _table("classes", ("slice", *measures.values(), "rows"), rows)
     return f"<h2>Class probabilities</h2>{table}" if rows else ""
 
 
@@ -440,7 +455,7 @@ def _tracks(view: View) -> str:
         )
         for i, name in enumerate(tracks.names)
     ]
-    head = ("", *(status.name.lower() for status in TrackStatus), "NIS/J, 1 is right")
+    head = ("slice", *(status.name.lower() for status in TrackStatus), "NIS/J, 1 is right")
     return f"<h2>Tracks</h2>{_table('tracks', head, rows)}" if rows else ""
 
 
@@ -518,7 +533,7 @@ def slice_page(view: View, name: str) -> Steps:
             yield
     classes = [one.evaluation for one in view.snapshot.classes if one.name == name]
     figures += [class_figure(name, one) for one in classes]
-    parts.append('<div class="grid">')
+    parts.append('<h2>Figures</h2><div class="grid">')
     for figure in figures:
         parts.append(figure.html())
         yield
@@ -583,4 +598,4 @@ def _numbers(view: View, name: str) -> str:
                 for one in _MEASURES
             ]
             rows.append([f"{escape(axis)}, {stage}", *cells])
-    return f"<h2>Numbers</h2>{_table('numbers', ('', *_MEASURES.values()), rows)}"
+    return f"<h2>Numbers</h2>{_table('numbers', ('dimension, stage', *_MEASURES.values()), rows)}"

@@ -78,6 +78,7 @@ class View:
     tracks: TrackReading
     streams: tuple[StreamStatus, ...]
     window: str
+    window_s: float
     readings: Mapping[str, SliceReading]
     recent: Mapping[str, SliceReading]
     standings: Mapping[tuple[str, Severity], SliceStanding]
@@ -143,6 +144,7 @@ def view_of(snapshot: Snapshot, clocks: tuple[float, int, int], history: History
         tracks=pipeline.tracks(),
         streams=tuple(one.status(wall_ns - monotonic_ns) for one in pipeline.streams.values()),
         window=window,
+        window_s=pipeline.live.windows.lengths_ns[config.statistics.windows.index(window)] / 1e9,
         readings={one.name: one for one in snapshot.readings},
         recent={one.reading.name: one.reading for one in snapshot.windows if one.window == window},
         standings={
@@ -293,7 +295,8 @@ def _swaps(view: View) -> Iterator[Said]:
         if known and record.what is Happened.PROMOTED:
             factor = math.exp(sum(map(math.log, known)) / len(known) / 2)
             way = "larger" if factor > 1 else "smaller"
-            text += f"; σ is forwarded {number(max(factor, 1 / factor))} times {way} than it comes"
+            times = number(max(factor, 1 / factor))
+            text += f"; σ is forwarded {times} times {way} than the detector states"
         yield Said("swap", f"{text}.")
 
 

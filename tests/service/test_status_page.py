@@ -304,7 +304,7 @@ def test_alarms_then_swaps_then_tickets_are_said():
     assert said(found) == [
         "page: car is overconfident: σ is 2.2 times too small; page since 3 min.",
         "swap: car: a recalibrator was promoted 30 s ago (trial); σ is forwarded 2.00 times "
-        "larger than it comes.",
+        "larger than the detector states.",
         "ticket: car is overconfident as the detector sends it: σ is 2.2 times too small, which is "
         "compensated; ticket since 3 min.",
     ]
