@@ -30,6 +30,7 @@ summary{cursor:pointer;color:var(--dim)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 table{overflow-wrap:normal}tbody td{white-space:nowrap}td.text,td.words{white-space:normal}
 th,td{padding:.25rem .7rem .25rem 0;text-align:right;vertical-align:top}
+td,thead th{white-space:nowrap}tbody th{overflow-wrap:normal}
 th:first-child,td:first-child,td.text,th.text{text-align:left}
 thead th{color:var(--dim);font-weight:600}
 tbody tr{border-top:1px solid var(--grid)}tbody th{font-weight:400}
@@ -37,21 +38,31 @@ tbody tr{border-top:1px solid var(--grid)}tbody th{font-weight:400}
 .card.well{border-left:.4rem solid var(--good)}.card+.card{margin-top:.6rem}
 .word{font-weight:600}.word.page{color:var(--bad)}.word.ticket{color:var(--warn)}
 .word.well{color:var(--good)}
-td svg{width:7.5rem;min-width:7.5rem}ul{padding-left:1.2rem;margin:.3rem 0}
+.halves{display:grid;gap:0 2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr))}
+.verdict.page,.lost{color:var(--bad)}.verdict.well{color:var(--good)}
+.verdict.ticket,.verdict.warning,.word.warning{color:var(--warn)}
+.card.warning,.card.note{border-left:.4rem solid var(--warn)}
+.card.swap{border-left:.4rem solid var(--b)}
+.key-a{color:var(--a)}.key-b{color:var(--b)}
+td svg{width:clamp(7.5rem,13vw,11rem)}ul{padding-left:1.2rem;margin:.3rem 0}
 code{font-size:.9em}
 """
 )
 
 
-def document(title: str, body: str, script: str = "") -> str:
-    """Writes a whole page around a body of HTML; the policy stands in the page itself too."""
+def document(title: str, body: str, script: str = "", refresh_seconds: int = 0) -> str:
+    """Writes a whole page around a body of HTML; the policy stands in the page itself too.
+
+    refresh_seconds  after which a browser without JavaScript loads the page again; 0: never
+    """
+    refresh = f'<noscript><meta http-equiv="refresh" content="{refresh_seconds}"></noscript>'
     policy = escape(content_policy(script, in_page=True))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head>"
+        f"<style>{STYLE}</style>{refresh * bool(refresh_seconds)}</head>"
         f"<body>{body}" + f"<script>{script}</script>" * bool(script) + "</body></html>\n"
     )
 

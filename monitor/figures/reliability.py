@@ -85,10 +85,11 @@ def _finish(
 
 def _counts(plot: Plot, points: Points) -> None:
     """Draws the rows of each bin as bars under the axis, the fullest 14 units high."""
-    known = np.isfinite(points.stated) & (points.n > 0)
+    at = plot.x(points.stated)
+    known = np.isfinite(points.stated) & np.isfinite(at) & (points.n > 0)
     if not known.any():
         return
-    at, n = plot.x(points.stated[known]), points.n[known]
+    at, n = at[known], points.n[known]
     half = max(float(np.diff(np.sort(at)).min(initial=12.0)) * 0.4, 1.2)
     base = plot.height - 20
     for centre, height in zip(at.tolist(), (14 * n / n.max()).tolist(), strict=True):

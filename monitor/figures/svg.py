@@ -34,6 +34,9 @@ svg .dim{fill:var(--dim)}svg .grid{stroke:var(--grid);stroke-width:1;fill:none}
 svg .ideal{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;fill:none}
 svg .limit{stroke:var(--bad);stroke-width:1.2;stroke-dasharray:6 3;fill:none}
 svg .mark{stroke:var(--fg);stroke-width:1;stroke-dasharray:1 2;fill:none}
+svg .mark.page{stroke:var(--bad);stroke-width:1.6;stroke-dasharray:none}
+svg .mark.ticket{stroke:var(--warn);stroke-width:1.6;stroke-dasharray:4 2}
+svg .mark.well{stroke:var(--good);stroke-width:1.6;stroke-dasharray:1 1}
 svg .band{fill:var(--dim);opacity:.18}svg .count{fill:var(--dim);opacity:.35}
 svg .over{fill:var(--over)}svg .under{fill:var(--under)}svg .label{fill:none;stroke:var(--c)}
 svg .line{fill:none;stroke-width:1.6;stroke-linejoin:round}
@@ -167,13 +170,18 @@ def _decades(low: float, high: float, steps: Sequence[int]) -> Iterator[float]:
                 yield value
 
 
+_FURTHEST = 1e100
+
+
 def around(*values: FloatArray, log: bool = False, with_: Sequence[float] = ()) -> Scale:
     """Builds the scale that shows all finite values and `with_`; some range where there is none.
 
     On a logarithmic scale only what is above 0 can be shown.
     """
     every = np.concatenate([*(np.ravel(one) for one in values), np.asarray(with_, np.float64)])
-    every = every[np.isfinite(every) & ((every > 0) | (not log))]
+    # What is further out would leave no finite range; it is drawn at the edge.
+    every = np.clip(every[np.isfinite(every) & ((every > 0) | (not log))], -_FURTHEST, _FURTHEST)
+    every = np.maximum(every, 1 / _FURTHEST) if log else every
     if not every.size:
         return Scale(0.5, 2.0, log=True) if log else Scale(0.0, 1.0)
     low, high = float(every.min()), float(every.max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment, with the word that stands at its line."""
+    """A moment, with the word that stands at its line.
+
+    kind  `page`, `ticket` or `well`: the colour of the line; '' for that of text
+    """
 
     time: float
     word: str
+    kind: str = ""
+
+    @property
+    def style(self) -> str:
+        """Returns the classes of the line."""
+        return f"mark {self.kind}".rstrip()
 
 
 def timeline(
@@ -50,6 +60,7 @@ def timeline(
     ideal    where a calibrated detector would lie
     limits   names and values of thresholds
     """
+    marks = [mark for mark in marks if math.isfinite(mark.time)]
     times = [one.time for one in lines]
     shown = [value for _, value in limits] + ([] if ideal is None else [ideal])
     x = _span(times, [mark.time for mark in marks])
@@ -63,10 +74,10 @@ def timeline(
     for name, value in limits:
         plot.line(ends, np.array([value, value]), "limit")
         plot.text(plot.left + 3, float(plot.y(value)) - 3, name, "dim")
-    for at, left, row, word in words:
+    for at, left, row, mark in words:
         up = 20.0 + 12 * row
-        plot.path(np.array([at, at]), np.array([up + 2, plot.y.start]), "mark")
-        plot.text(left, up + 10, word)
+        plot.path(np.array([at, at]), np.array([up + 2, plot.y.start]), mark.style)
+        plot.text(left, up + 10, mark.word)
     for kind, one in zip(SERIES, lines, strict=False):
         plot.line(one.time, one.values, f"{kind} line")
         if one.time.size <= 30:
@@ -75,19 +86,31 @@ def timeline(
     return Figure(title, says, plot.svg(says), _table(lines, marks, x_label))
 
 
-def sparkline(says: str, line: Line, marks: Sequence[Mark] = (), *, ideal: float = 1.0) -> str:
-    """Draws one line on a logarithmic axis, as small as a word; returns its SVG."""
+def sparkline(
+    says: str,
+    line: Line,
+    marks: Sequence[Mark] = (),
+    *,
+    ideal: float = 1.0,
+    beside: Line | None = None,
+) -> str:
+    """Draws a line on a logarithmic axis, as small as a word; returns its SVG.
+
+    beside  another line over the same times, drawn behind it
+    """
     x = _span([line.time], [])
-    scale = around(line.values, log=True, with_=(ideal / 1.5, ideal * 1.5))
-    plot = Plot(x, scale, width=120, height=28, left=2, right=2, top=2, bottom=2)
+    lines = [line] if beside is None else [beside, line]
+    every = (one.values for one in lines)
+    scale = around(*every, log=True, with_=(ideal / 1.5, ideal * 1.5))
+    plot = Plot(x, scale, width=120, height=28, left=3, right=3, top=3, bottom=3)
     plot.line(np.array([x.low, x.high]), np.array([ideal, ideal]), "ideal")
     for mark in marks:
         if x.low <= mark.time <= x.high:
             at = float(plot.x(mark.time))
-            plot.path(np.array([at, at]), np.array([2.0, 26.0]), "mark")
-    plot.line(line.time, line.values, "a line")
-    if line.time.size:
-        plot.dots(line.time[-1:], line.values[-1:], "a")
+            plot.path(np.array([at, at]), np.array([2.0, 26.0]), mark.style)
+    for kind, one in zip(SERIES, lines, strict=False):
+        plot.line(one.time, one.values, f"{kind} line")
+        plot.dots(one.time[-1:], one.values[-1:], kind)
     return plot.svg(says)
 
 
@@ -100,19 +123,19 @@ def _span(times: Sequence[FloatArray], moments: Sequence[float]) -> Scale:
     return Scale(low, high if high > low else low + 1.0)
 
 
-def _placed(plot: Plot, marks: Sequence[Mark]) -> tuple[list[tuple[float, float, int, str]], int]:
+def _placed(plot: Plot, marks: Sequence[Mark]) -> tuple[list[tuple[float, float, int, Mark]], int]:
     """Places the words of marks above the plot, in as many rows as keep them apart.
 
-    returns  unit of the line and of the word's left end, row and word of each; number of rows
+    returns  unit of the line and of the word's left end, row and mark of each; number of rows
     """
     ends: list[float] = []
     found = []
     for mark in sorted(marks, key=lambda one: one.time):
         at, width = float(plot.x(mark.time)), 5.8 * len(mark.word)
-        left = at + 3 if at + 3 + width < plot.x.end else at - 3 - width
+        left = at + 3 if at + 3 + width < plot.x.end else max(at - 3 - width, 2.0)
         row = next((i for i, end in enumerate(ends) if end < left), len(ends))
         ends[row : row + 1] = [left + width + 4]
-        found.append((at, left, row, mark.word))
+        found.append((at, left, row, mark))
     return found, len(ends)
 
 

@@ -32,6 +32,7 @@ from monitor.frames.frame import (
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import Dimension, FloatArray, IntArray, Space
+from monitor.frames.status import StreamStatus
 from monitor.store.state_definitions import LABEL, NAME
 from monitor.tracking.motion import InvalidEgoMotion, checked_motion, no_innovations
 from monitor.tracking.tracker import Order, Sightings, Tracker, follow
@@ -349,6 +350,24 @@ class Stream:
     time: EventTime = field(default_factory=EventTime)
     staleness: Staleness = field(default_factory=Staleness)
     seen: Seen = field(default_factory=Seen)
+
+    def status(self, offset_ns: int) -> StreamStatus:
+        """Tells counts and times of the stream, by a wall clock that is so far ahead of ours."""
+        seen = self.seen
+
+        def wall(monotonic_ns: int | None) -> int | None:
+            return None if monotonic_ns is None else monotonic_ns + offset_ns
+
+        return StreamStatus(
+            stream=self.header.stream,
+            frames=seen.frames,
+            detections=seen.detections,
+            stamp_ns=seen.stamp_ns,
+            stamped_received_ns=None if seen.stamp_ns is None else wall(seen.stamped_ns),
+            received_ns=wall(seen.received_ns),
+            matched=seen.matched,
+            matched_received_ns=wall(seen.matched_ns),
+        )
 
 
 def mistakes(

@@ -73,7 +73,10 @@ def status(
         version=__version__,
         started_ns=started_ns,
         now_ns=wall_ns,
-        streams=[_of_stream(stream, wall_ns - monotonic_ns) for stream in streams],
+        streams=[
+            message_of(status_pb2.StreamStatus, stream.status(wall_ns - monotonic_ns))
+            for stream in streams
+        ],
         configuration=_text(reloads.path),
         waiting_keys=reloads.waiting,
         configuration_refused=_text(reloads.refused),
@@ -82,23 +85,6 @@ def status(
         found.tracker.address, found.tracker.up = tracker.config.address, tracker.up
         found.tracker.trouble = tracker.trouble
     return found
-
-
-def _of_stream(stream: Stream, offset_ns: int) -> status_pb2.StreamStatus:
-    """offset_ns: what the wall clock is ahead of the one that never moves back."""
-    seen = stream.seen
-
-    def wall(monotonic_ns: int | None) -> int | None:
-        return None if monotonic_ns is None else monotonic_ns + offset_ns
-
-    return message_of(
-        status_pb2.StreamStatus,
-        seen,
-        stream=stream.header.stream,
-        stamped_received_ns=None if seen.stamp_ns is None else wall(seen.stamped_ns),
-        received_ns=wall(seen.received_ns),
-        matched_received_ns=wall(seen.matched_ns),
-    )
 
 
 def _text(path: str) -> str:

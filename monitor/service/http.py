@@ -1,9 +1,10 @@
 """The HTTP endpoint, which serves /metrics, /healthz, /readyz and the status page.
 
-The endpoint is read-only, has threads of its own, serves bytes that were made before and touches no
-live state. Requests are bounded in size, in time and in number, so that no client can hold it up.
+The endpoint is read-only, has threads of its own and touches no live state: it serves bytes that
+were made before, and pages that are drawn from a view of one moment. Requests are bounded in size,
+in time and in number, so that no client can hold it up.
 
-It is made off the frame path, in steps that let frames pass in between.
+Bytes and view are made off the frame path, in steps that let frames pass in between.
 
 A value that its owner has at hand is read by the family that shows it, in `metrics`.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import html
 import logging
 import socket
 import sys
@@ -24,17 +24,20 @@ from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
 
 import numpy as np
 
-from monitor import __version__
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
 from monitor.promotion.trial import factors
 from monitor.service.exposition import process
+from monitor.service.history import EVERY_SECONDS, History
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
+from monitor.service.status_page import POLICY, Pages
+from monitor.service.view import view_of, window_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
 
@@ -88,8 +91,9 @@ class FactorReader:
         return dict(self._known)
 
 
-# How often the windows are read, seconds: they are made of panes of some 50 s and more.
-WINDOW_SECONDS = 10.0
+# How often the windows are read, seconds: they are made of panes of some 50 s and more. Each
+# reading is a point of the history.
+WINDOW_SECONDS = EVERY_SECONDS
 
 # A text that somebody waits for is made within the second number of seconds, and after the first.
 _SOONEST_SECONDS, _LOOK_SECONDS = 0.5, 0.1
@@ -109,6 +113,7 @@ class Exporting:
         self._cache, self._class_cache = ReadingCache(cut), ClassReadingCache()
         self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
         self._factors = FactorReader(self.pipeline)
+        self.history = History(self.pipeline.events)
         self._windows: tuple[WindowReading, ...] = ()
         self._windows_read = float("-inf")
 
@@ -136,7 +141,8 @@ class Exporting:
         pipeline.remember_answered()
         counters = copy.deepcopy(pipeline.counters)
         readings = await in_steps(self._cache.read(statistics))
-        if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
+        due = time.monotonic() - self._windows_read >= WINDOW_SECONDS
+        if due:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
@@ -154,8 +160,23 @@ class Exporting:
         )
         text = await in_steps(render(snapshot))
         self.published.metrics = text + process()
-        self.published.page = page(snapshot)
+        await self._look(snapshot, due=due)
         pipeline.counters.loop_lag_seconds = 0.0
+
+    async def _look(self, snapshot: Snapshot, *, due: bool) -> None:
+        """Makes the view that the status page is drawn from; where it is due, a point before."""
+        history, streams = self.history, self.pipeline.streams
+        if due:
+            window = window_of(self.pipeline.config.statistics.windows)
+            readings = {
+                one.reading.name: one.reading for one in snapshot.windows if one.window == window
+            }
+            standings = () if snapshot.drift is None else snapshot.drift.standings
+            await in_steps(history.add(readings, standings, streams))
+        clocks = time.monotonic(), time.monotonic_ns(), time.time_ns()
+        if history.began is None and snapshot.counters.frames:
+            history.began = clocks[0]
+        self.published.pages = Pages(view_of(snapshot, clocks, history))
 
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []
@@ -178,6 +199,9 @@ MOST_CONNECTIONS = 32
 # s; a loop that has not turned for so long answers no frame: only a restart helps.
 STANDS_SECONDS = 30.0
 
+# Before the name of a slice, percent-encoded.
+_SLICE = "/slice/"
+
 # s between two looks for requests that take too long.
 _STOP_SECONDS = 0.25
 
@@ -191,7 +215,7 @@ class Published:
 
     metrics: bytes = b""
     wanted: bool = False
-    page: bytes = b""
+    pages: Pages | None = None
     ready: bool = False
     turned: float | None = None  # monotonic s at which the loop turned last; None: not running
 
@@ -252,15 +276,37 @@ class _Handler(BaseHTTPRequestHandler):
                 ready = published.ready
                 self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
             case "/":
-                self._send(200, published.page, "text/html; charset=utf-8")
+                self._send_page(None, part=query == "main")
+            case _ if path.startswith(_SLICE):
+                self._send_page(unquote(path.removeprefix(_SLICE)), part=query == "main")
             case _:
-                self._send(404, b"there are /metrics, /healthz, /readyz and /\n")
+                self._send(404, b"there are /metrics, /healthz, /readyz, / and /slice/NAME\n")
 
-    def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+    def _send_page(self, slice: str | None, *, part: bool) -> None:
+        pages = self.published.pages
+        if pages is None:
+            self._send(503, b"not ready\n")
+            return
+        found = pages.get(slice, part=part)
+        if found is None:
+            self._send(404, b"there is no such slice\n")
+        else:
+            self._send(200, found, "text/html; charset=utf-8", policy=POLICY)
+
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        kind: str = "text/plain; charset=utf-8",
+        policy: str = "default-src 'none'",
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cache-Control", "no-store")
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -341,28 +387,3 @@ class Endpoint:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-
-
-def page(snapshot: Snapshot) -> bytes:
-    """Writes the status page: a table of the slices that reloads itself every five seconds."""
-    rows = "".join(
-        f"<tr><td>{html.escape(reading.name)}<td>{reading.raw.rows}"
-        f"<td>{reading.raw.joint.nees_over_k:.3f}<td>{reading.recalibrated.joint.nees_over_k:.3f}"
-        f"<td>{reading.raw.joint.qce:.3f}<td>{reading.recalibrated.joint.qce:.3f}"
-        for reading in snapshot.readings
-    )
-    counters, pipeline = snapshot.counters, snapshot.pipeline
-    active = pipeline.recalibrators.active()
-    versions = ", ".join(f"recalibrator {entry.version}" for entry in active)
-    text = (
-        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
-        "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
-        "td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}</style>"
-        f"<h1>calibration monitor {__version__}</h1>"
-        f"<p>{counters.frames} frames, {counters.detections} detections, "
-        f"{counters.truth.matched} with ground truth; mode {pipeline.config.recalibration.mode}, "
-        f"{html.escape(versions)}; <a href=/metrics>metrics</a></p>"
-        "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
-        f"{rows}</table>"
-    )
-    return text.encode()

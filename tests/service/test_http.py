@@ -8,16 +8,24 @@ from collections.abc import Iterator
 import pytest
 
 from monitor.service import http as endpoint_module
-from monitor.service.http import LARGEST_REQUEST, Endpoint, Published, page
-from monitor.statistics.exact_engine import BinCut
-from monitor.statistics.observations import finished
-from monitor.statistics.reading import ReadingCache
-from tests.exported import snapshot
-from tests.piped import opened, pipeline_of, sent, statistics_of
-from tests.received import frame
+from monitor.service.http import LARGEST_REQUEST, Endpoint, Published
+from monitor.service.status_page import Pages
 from tests.served import PATIENCE, eventually
 
-PUBLISHED = Published(metrics=b"m" * 2**20, page=b"page", ready=True)
+
+class FixedPages(Pages):
+    """Stands in for pages: one slice of an odd name."""
+
+    def __init__(self) -> None:
+        pass
+
+    def get(self, slice: str | None = None, *, part: bool = False) -> bytes | None:
+        found = b"main" if part else b"page"
+        return found if slice is None else {"a/b é": b"slice"}.get(slice)
+
+
+PUBLISHED = Published(metrics=b"m" * 2**20, pages=FixedPages(), ready=True)
+NOTHING = b"there are /metrics, /healthz, /readyz, / and /slice/NAME\n"
 HEALTH = b"GET /healthz HTTP/1.0\r\n\r\n"
 
 
@@ -60,8 +68,11 @@ def answer(port: int, request: bytes) -> bytes:
         ("GET", "/healthz", 200, "text/plain; charset=utf-8", b"ok\n"),
         ("GET", "/readyz", 200, "text/plain; charset=utf-8", b"ready\n"),
         ("GET", "/", 200, "text/html; charset=utf-8", b"page"),
+        ("GET", "/?main", 200, "text/html; charset=utf-8", b"main"),
         ("HEAD", "/", 200, "text/html; charset=utf-8", b""),
-        ("GET", "/nothing", 404, None, b"there are /metrics, /healthz, /readyz and /\n"),
+        ("GET", "/slice/a%2Fb%20%C3%A9", 200, "text/html; charset=utf-8", b"slice"),
+        ("GET", "/slice/a%252Fb%20%C3%A9", 404, None, b"there is no such slice\n"),
+        ("GET", "/nothing", 404, None, NOTHING),
         ("GET", "/../../etc/passwd", 404, None, None),
         *((method, "/metrics", 501, None, None) for method in ("POST", "PUT", "DELETE")),
     ],
@@ -78,6 +89,9 @@ def test_it_serves_metrics_health_and_a_page_and_refuses_everything_else(
     assert body is None or said == body
     assert b"Traceback" not in said
     assert "Python" not in str(found.headers)
+    if status != 501:
+        assert found.headers["Cache-Control"] == "no-store"
+        assert found.headers["Content-Security-Policy"].startswith("default-src 'none'")
     connection.close()
 
 
@@ -168,14 +182,3 @@ def test_a_client_that_never_reads_the_answer_is_sent_away(port):
             connection = stack.enter_context(connected(port))
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
         assert eventually(lambda: answer(port, HEALTH)).endswith(b"ok\n")
-
-
-def test_the_status_page_has_a_row_for_each_slice():
-    pipeline = pipeline_of()
-    pipeline.process(opened(pipeline), frame([sent(i, truth=True, classes=1) for i in range(3)]))
-    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
-    text = page(snapshot(pipeline=pipeline, readings=readings)).decode()
-    assert text.startswith("<!doctype html>")
-    assert text.count("<tr><td>car<td>3<td>") == 1
-    assert "1 frames, 3 detections, 3 with ground truth; mode apply" in text
-    assert pipeline.recalibrators.selection.version in text

@@ -21,7 +21,8 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from rich.bar import Bar
@@ -179,7 +180,7 @@ def _plot(cycle: Cycle) -> str:
 
 
 EXAMPLE = """examples:
-  calibration-monitor demo
+  calibration-monitor demo --hold
   calibration-monitor demo --duration 30 --speed 2 --seed 3 --output demo.html
   calibration-monitor demo --json > summary.json
   calibration-monitor demo --print-config > sidecar.toml
@@ -213,6 +214,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--patience", "S", text, seconds, default=math.inf)
     text = "print the configuration of the sidecar (TOML), and do nothing else"
     add_flag(parser, "--print-config", text)
+    text = "leave the sidecar and its status page open after the end, until Ctrl-C"
+    add_flag(parser, "--hold", text)
     add_access(parser)
 
 
@@ -229,6 +232,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.forever and (options.json or options.output):
         raise ValueError("--json, --output: tell of a drive that ends; leave out --forever.")
+    if options.hold and (options.forever or options.json or options.address):
+        raise ValueError("--hold: of the demo's own sidecar; no --forever, --json or --address.")
     if options.address:
         split_address(options.address, "--address")
         if options.speed > 1:
@@ -237,12 +242,16 @@ def run(options: argparse.Namespace) -> int:
                 "drive through this sidecar would begin in the past of the first. Give 1 or less."
             )
     console = Console(highlight=False, markup=False)
-    player = _played(options, console)
-    if not player.cycle.over:
-        player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
-        return 0
-    summary = summarise(player.cycle, player.account)
-    _print_ending(summary, options, console)
+    with _played(options, console) as (player, at):
+        if not player.cycle.over:
+            player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
+            return 0
+        summary = summarise(player.cycle, player.account)
+        _print_ending(summary, options, console)
+        if options.hold:
+            print(f"open        http://{at.http}/ until Ctrl-C", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
     if summary.differences:
         differences = "; ".join(summary.differences)
         raise ValueError(f"the sidecar and the demo did not count the same: {differences}")
@@ -255,8 +264,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _played(options: argparse.Namespace, console: Console) -> Player:
-    """Plays the drive through the sidecar that is named, or one of our own."""
+@contextlib.contextmanager
+def _played(options: argparse.Namespace, console: Console) -> Iterator[tuple[Player, Addresses]]:
+    """Plays the drive through the sidecar that is named, or one of our own, which then stays."""
     duration_s = options.duration or (DEFAULT_CYCLE if options.forever else DEFAULT)
     plan = Plan(options.seed, duration_s, options.speed)
     live = console.is_terminal and not console.is_dumb_terminal
@@ -270,17 +280,17 @@ def _played(options: argparse.Namespace, console: Console) -> Player:
     patience_s = options.patience if options.address and options.forever else 0.0
     with sidecar as at:
         if not (options.address or options.json):
-            line(f"sidecar at {at.grpc}, http://{at.http}/metrics")
+            line(f"status page http://{at.http}/   gRPC {at.grpc}")
         announce = (lambda _: None) if live or options.json else line
         player = Player(plan, at.grpc, announce, access, options.forever, patience_s, at.http)
         gc.collect()
         gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
-        where = f"http://{at.http}/   http://{at.http}/metrics" if at.http else at.grpc
+        where = f"status page http://{at.http}/" if at.http else at.grpc
         asyncio.run(show(player, console, where) if live else player.run())
-    if live:
-        for at_s, text in player.cycle.events:
-            line(f"{at_s:6.1f} s  {text}")
-    return player
+        if live:
+            for at_s, text in player.cycle.events:
+                line(f"{at_s:6.1f} s  {text}")
+        yield player, at
 
 
 def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:

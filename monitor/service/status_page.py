@@ -1,0 +1,601 @@
+"""Draws the status page and the page of one slice from a view, as HTML.
+
+Every text that comes from outside is escaped, every number that GetCalibration tells too carries
+what it is in `data-of`: slice/window/stage/dimension/measure.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from html import escape
+from urllib.parse import quote
+
+import numpy as np
+
+from monitor import __version__
+from monitor.drift.alarms import FEWEST_HOURS, WRONG, Alarm, hours, moment, size_of_error
+from monitor.drift.bets import Severity, Stage
+from monitor.figures import page
+from monitor.figures.evaluations import JOINT, class_figure, evaluation_figures
+from monitor.figures.svg import Figure, number
+from monitor.figures.timeline import Line, sparkline, timeline
+from monitor.frames.detections import PASSED_THROUGH, Reason
+from monitor.frames.frame import TrackStatus
+from monitor.frames.space import FloatArray
+from monitor.frames.status import StreamStatus
+from monitor.promotion.records import TrialState
+from monitor.service.history import (
+    AT,
+    ENCE_RAW,
+    ENCE_RECALIBRATED,
+    HOUR,
+    NEES_RAW,
+    NEES_RECALIBRATED,
+    PAGE,
+    SWAPPED,
+    TICKET,
+)
+from monitor.service.view import (
+    EPOCH,
+    View,
+    called,
+    counted,
+    enough,
+    factor_of,
+    findings,
+    lasting,
+    sigma,
+    span,
+    state_of,
+    trouble,
+)
+from monitor.statistics.measures import AxisMeasures
+from monitor.statistics.reading import RAW, RECALIBRATED
+from monitor.statistics.verdicts import CLOSE
+
+# The browser asks for <main> again, keeps open what the reader has opened, and stays where he is.
+SCRIPT = """
+const main=document.querySelector("main"),lost=document.querySelector(".lost");
+const all=what=>[...main.querySelectorAll(what)],at="a,summary,[tabindex]";
+async function look(){
+if(document.hidden)return;
+try{
+const answer=await fetch(location.pathname+"?main");
+if(!answer.ok)throw answer;
+const text=await answer.text(),open=all("details").map(one=>one.open);
+const focus=all(at).indexOf(document.activeElement),left=all(".wide").map(one=>one.scrollLeft);
+main.innerHTML=text;
+all("details").forEach((one,i)=>{one.open=open[i]});
+all(".wide").forEach((one,i)=>{one.scrollLeft=left[i]});
+if(focus>=0)all(at)[focus]?.focus({preventScroll:true});
+lost.hidden=true}
+catch{lost.hidden=false}}
+setInterval(look,5000);document.addEventListener("visibilitychange",look);
+"""
+REFRESH_SECONDS = 5
+POLICY = page.content_policy(SCRIPT)
+
+# Points of a sparkline, pages that are kept of a view, and s of a pause between two steps at most.
+_SPARKS, _PAGES, _LONGEST_PAUSE = 120, 16, 0.02
+_WORDS = {"swap": "changed", "": "note"}
+
+
+Steps = Generator[None, None, str]
+
+
+@dataclass(slots=True)
+class Pages:
+    """Draws the pages of one view, each once, when it is asked for, on the thread that asks.
+
+    Not more than one page is drawn at a time, and each step is followed by as long a pause, so that
+    frames pass and that no client takes more than half a core, however much it asks for.
+    """
+
+    view: View
+    _drawn: dict[str | None, str] = field(default_factory=dict)
+
+    def get(self, slice: str | None = None, *, part: bool = False) -> bytes | None:
+        """Returns the status page, or that of a slice; None where there is no such slice.
+
+        part  the content of <main> alone
+        """
+        view = self.view
+        if slice is not None and not _known(view, slice):
+            return None
+        with _ONE_AT_A_TIME:
+            main = self._drawn.get(slice)
+            if main is None:
+                main = _paced(overview(view) if slice is None else slice_page(view, slice))
+                if len(self._drawn) < _PAGES:
+                    self._drawn[slice] = main
+        if part:
+            return main.encode()
+        lost = "The sidecar does not answer: this is what it told last."
+        body = f'<p class="lost" role="alert" hidden>{lost}</p><main>{main}</main>'
+        title = f"{slice or 'status'} · calibration monitor"
+        return page.document(title, body, SCRIPT, REFRESH_SECONDS).encode()
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _paced(steps: Steps) -> str:
+    while True:
+        began = time.perf_counter()
+        try:
+            next(steps)
+        except StopIteration as end:
+            drawn: str = end.value
+            return drawn
+        time.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE))
+
+
+# ---- pieces
+
+
+def _of(text: str, *of: str) -> str:
+    """Writes a number with what it is."""
+    return f'<span data-of="{escape("/".join(of))}">{escape(text)}</span>'
+
+
+def _known(view: View, slice: str) -> bool:
+    return slice in view.readings or any(one.name == slice for one in view.snapshot.classes)
+
+
+def _linked(view: View, slice: str, text: str = "") -> str:
+    words = escape(text or slice)
+    address = f"/slice/{quote(slice, safe='')}"
+    return f'<a href="{address}">{words}</a>' if _known(view, slice) else words
+
+
+def _word(kind: str, text: str = "") -> str:
+    return f'<span class="word {kind}">{escape(text or _WORDS.get(kind, kind))}</span>'
+
+
+def _remedy(anchor: str) -> str:
+    return f"<span class=dim>What to do: <code>docs/runbook.md#{anchor}</code></span>"
+
+
+def _two(text: str, below: str) -> str:
+    return f'{text}<br><span class="dim small">{below}</span>'
+
+
+def _table(name: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Writes a table of cells that are HTML already; the first cell of a row names it."""
+    lines = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _hours(value: float) -> str:
+    """Writes hours of evidence; far from any alarm its size says nothing."""
+    return hours(value) if value >= FEWEST_HOURS else "none"
+
+
+# ---- the status page
+
+
+def overview(view: View) -> Steps:
+    """Draws the content of the status page, one slice a step."""
+    said = findings(view)
+    cards = [_alarm(view, one) for one in view.alarms]
+    cards += [
+        f'<div class="card {one.kind}"><p>{_word(one.kind)} {escape(one.sentence)} '
+        f"{_remedy(one.anchor) * bool(one.anchor)}</p></div>"
+        for one in said[1:]
+        if not one.anchor.startswith("calibrationdrift")
+    ]
+    parts = [
+        f'<p class="dim small">calibration monitor {__version__} · {moment(view.wall_ns)} UTC · '
+        '<a href="/metrics">metrics</a></p>'
+        f'<h1 class="verdict {said[0].kind}">{escape(said[0].sentence)}</h1>'
+        f"<p>{_remedy(said[0].anchor) * (bool(said[0].anchor) and not cards)}</p>"
+        f'<section aria-label="alarms">{"".join(cards)}</section>'
+    ]
+    yield
+    if view.readings:
+        names, rows = sorted(view.readings, key=lambda name: trouble(view, name)), []
+        for name in names:
+            rows.append(_row(view, name))
+            yield
+        parts.append(_slices(view, names, rows))
+    parts.append('<div class="halves">')
+    for half in (_recalibrators, _labels, _streams, _classes, _tracks, _frames):
+        parts.append(f"<section>{found}</section>" if (found := half(view)) else "")
+        yield
+    parts.append(f"</div>{_READ}")
+    return "".join(parts)
+
+
+_READ = """<details><summary>How to read this page</summary><ul>
+<li>Raw: as the detector sends it; recalibrated: as it is forwarded.</li>
+<li>NEES/K: squared error over the stated variance. 1 is calibrated; at 4 σ is twice too small.</li>
+<li>ENCE: how far σ is from the errors, as a share of σ, in the worst dimension; compare it with its
+noise, which a calibrated detector would read. QCE: how far coverage is from what is stated.</li>
+<li>Evidence: an alarm comes where it reaches its threshold, the hours of healthy driving that are
+allowed between two false alarms.</li></ul></details>"""
+
+
+def _alarm(view: View, alarm: Alarm) -> str:
+    """Says what is wrong with which slice by how much, since when, and on what evidence."""
+    severity, at = str(alarm.severity), (alarm.slice, "drift", str(alarm.severity), "alarm")
+    size = _of(size_of_error(alarm.scale), *at, "scale")
+    stage = "as the detector sends it" if alarm.stage is Stage.RAW else "as it is forwarded"
+    tracks = f" of {_of(f'{alarm.tracks:,}', *at, 'tracks')} tracks" if alarm.tracks else ""
+    return (
+        f'<article class="card {severity}"><p>{_word(severity)} '
+        f"<b>{_linked(view, alarm.slice, called(alarm.slice))}</b>, {stage}, is "
+        f"{WRONG[alarm.direction]}: σ is <b>{size}</b>.</p>"
+        f"<p>Raised {span(view.event_ago(alarm.event_ns))} ago, began about "
+        f"{span(view.event_ago(alarm.since_ns))} ago ({escape(moment(alarm.since_ns))}). "
+        f"{_of(f'{alarm.detections:,}', *at, 'detections')} labelled detections{tracks} say so. "
+        f"Evidence {_of(hours(alarm.evidence), *at, 'evidence_hours')} against "
+        f"{_of(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} "
+        f"detector.</p><p>{_remedy(f'calibrationdrift{severity}')}</p></article>"
+    )
+
+
+def _slices(view: View, names: list[str], rows: list[list[str]]) -> str:
+    start = min((one[0, AT] for one in _last_hour(view).values()), default=view.at)
+    head = (
+        *("slice", f"NEES/K, last {span(max(view.at - start, 1))}", "NEES/K raw", "recalibrated"),
+        *("ENCE", "QCE", "labelled rows", "evidence"),
+    )
+    of = f"the last {lasting(view.window)}"
+    old = sum(view.shown(name)[0] == EPOCH for name in names)
+    note = f"{old} of {len(names)} had no labels in {of} and are shown since epoch. " * bool(old)
+    return (
+        f"<h2>Slices, {of if old < len(names) else 'since epoch'}</h2>"
+        f'<p class="dim small">{note}The gravest first. Lines: <span class="key-a">raw</span>, '
+        '<span class="key-b">recalibrated (dashed)</span>; marks: alarm (full or dashed), '
+        f"promotion (dotted), rollback (fine).</p>{_table('slices', head, rows)}"
+    )
+
+
+def _last_hour(view: View) -> dict[str, FloatArray]:
+    points = {name: one[one[:, AT] >= view.at - HOUR] for name, one in view.points.items()}
+    return {name: one for name, one in points.items() if one.size}
+
+
+def _row(view: View, name: str) -> list[str]:
+    window, reading = view.shown(name)
+    raw, made = reading.raw, reading.recalibrated
+    _, kind, word = state_of(view, name)
+    of_raw, at = (name, window, RAW, JOINT), (name, window, RECALIBRATED)
+    words = "too few labels to say"
+    if enough(made):
+        words = _of(sigma(factor_of(made)), *at, JOINT, "sigma")
+    first = f'{_linked(view, name)}<br><span class="small">{_word(kind, word)}: {words}</span>'
+    worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
+    return [
+        _two(first, note) if (note := _note(view, name, window)) else first,
+        _spark(view, name),
+        _of(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
+        _of(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
+        _two(
+            f"{_of(number(ence.ence), *at, worst, 'ence')} ({escape(worst)})",
+            f"noise {_of(number(ence.ence_noise_floor), *at, worst, 'ence_noise_floor')}",
+        ),
+        _of(number(made.joint.qce), *at, JOINT, "qce"),
+        _two(
+            _of(f"{raw.rows:,}", *of_raw, "n"),
+            f"worth {_of(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
+        ),
+        _evidence(view, name),
+    ]
+
+
+def _note(view: View, name: str, window: str) -> str:
+    """Says what rows a reading holds, where that may surprise."""
+    if window == EPOCH:
+        return "since epoch"
+    since = view.at - view.window_s
+    swaps = (one.mark for one in view.moments if one.slice in ("", name))
+    mixed = any(one.time > since and one.word in SWAPPED for one in swaps)
+    return "partly before the last change of recalibrator" if mixed else ""
+
+
+def _evidence(view: View, name: str) -> str:
+    """Shows the evidence that is nearest to its threshold."""
+    known = [one for at, one in view.standings.items() if at[0] == name]
+    if not known:
+        return "–"
+    one = max(known, key=lambda standing: standing.evidence / standing.threshold)
+    at = (name, "drift", str(one.severity), "standing")
+    threshold = _of(hours(one.threshold), *at, "threshold_hours")
+    return _two(_of(_hours(one.evidence), *at, "evidence_hours"), f"{one.severity} at {threshold}")
+
+
+def _spark(view: View, name: str) -> str:
+    points = _last_hour(view)
+    if name not in points:
+        return "–"
+    mine = points[name]
+    mine = mine[np.unique(np.linspace(0, mine.shape[0] - 1, _SPARKS).astype(int))]
+    # All lines have the span of the longest one.
+    time = np.append(min(one[0, AT] for one in points.values()), mine[:, AT])
+    made, raw = (
+        Line("", time, np.append(np.nan, mine[:, column]))
+        for column in (NEES_RECALIBRATED, NEES_RAW)
+    )
+    says = f"NEES/K of {name} over time, now {number(float(made.values[-1]))}"
+    marks = [one.mark for one in view.moments if one.slice in ("", name)]
+    return sparkline(says, made, marks, beside=raw)
+
+
+def _recalibrators(view: View) -> str:
+    active = "<p>Active: " + ", ".join(
+        f"<b>{escape(one.method)}</b> <code>{escape(one.version)}</code>" for one in view.active
+    )
+    how = "forwarded" if view.mode == "apply" else "observed: raw estimates are forwarded"
+    pinned = "; <b>pinned</b>: nothing happens by itself" * view.pinned
+    changed = [
+        f"<li>{_linked(view, name)}: variance × "
+        + ", ".join(f"{number(one.typical)} ({escape(one.dimension)})" for one in factors)
+        + "</li>"
+        for name, factors in view.snapshot.factors.items()
+        if any(not 1 / CLOSE <= one.typical <= CLOSE for one in factors)
+    ]
+    rows = [
+        (
+            _two(
+                f"{_linked(view, one.slice)}: {_TRIALS[one.state]}",
+                f"<code>{escape(one.version)}</code>",
+            ),
+            f"{one.evidence.tracks:,}",
+            _two(_odds(one.evidence.log10_better), f"of {_odds(one.evidence.log10_threshold)}"),
+        )
+        for one in view.trials
+    ]
+    trials = _table("trials", ("on trial", "tracks", "odds that it is better"), rows)
+    happened = "".join(
+        f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
+        f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
+        for one in reversed(view.records)
+    )
+    last = f"<details><summary>What happened last</summary><ul>{happened}</ul></details>"
+    return (
+        f"<h2>Recalibrators</h2>{active}, {how}. Promotion: {view.promotion}{pinned}.</p>"
+        + f"<ul>{''.join(changed)}</ul>" * bool(changed)
+        + (trials if rows else "<p class=dim>Nothing is on trial.</p>")
+        + last * bool(happened)
+    )
+
+
+_TRIALS = {
+    TrialState.RUNNING: "candidate",
+    TrialState.PROVEN: "candidate, proven",
+    TrialState.GUARD: "guard, active before",
+}
+
+
+def _odds(log10: float) -> str:
+    return f"{number(10 ** min(log10, 300.0))} : 1"
+
+
+def _labels(view: View) -> str:
+    counters, ago = view.snapshot.counters, view.labelled_ago
+    last = "the last one at an unknown time" if math.isnan(ago) else f"the last {span(ago)} ago"
+    others = asdict(counters.truth) | {"matched": 0, "detections unmatched": counters.unmatched}
+    told = [f"{n:,} {name.replace('_', ' ')}" for name, n in others.items() if n]
+    return (
+        "<h2>Labels</h2><p>"
+        f"{_of(f'{counters.truth.matched:,}', *_SUM, 'matched')} labels matched"
+        f"{f', {last}' * bool(counters.truth.matched)}. "
+        f"{_of(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs.</p>"
+        + f"<p class=dim>Others: {', '.join(told)}.</p>"
+        * bool(told)
+    )
+
+
+# Counts of the process are of no slice.
+_SUM = ("", "counts", "", "")
+
+
+def _streams(view: View) -> str:
+    rows = [
+        (
+            escape(one.stream),
+            _two(f"{one.frames:,}", f"last {span(view.ago(one.received_ns))} ago"),
+            number(view.rates.get(one.stream, math.nan)),
+            _lag(one),
+            _two(f"{one.matched:,}", f"last {span(view.ago(one.matched_received_ns))} ago"),
+        )
+        for one in view.streams
+    ]
+    head = ("stream", "frames", "a second", "lag", "labels matched")
+    return f"<h2>Streams</h2>{_table('streams', head, rows)}" if rows else ""
+
+
+def _lag(one: StreamStatus) -> str:
+    """Says how long the last frame was on its way, by two clocks."""
+    if one.stamp_ns is None or one.stamped_received_ns is None:
+        return "no stamps"
+    seconds = (one.stamped_received_ns - one.stamp_ns) / 1e9
+    if abs(seconds) < 10:
+        return f"{seconds * 1e3:,.0f} ms"
+    return f"{seconds:,.0f} s" if abs(seconds) < 86400 else "another clock"
+
+
+def _classes(view: View) -> str:
+    measures = {"ece": "ECE", "accuracy": "right", "overconfidence": "confidence where wrong"}
+    rows = [
+        (
+            _linked(view, one.name),
+            *(
+                _of(number(getattr(one.evaluation, measure)), one.name, "classes", "", "", measure)
+                for measure in measures
+            ),
+            _of(f"{one.evaluation.n:,}", one.name, "classes", "", "", "n"),
+        )
+        for one in view.snapshot.classes
+    ]
+    table = _table("classes", ("slice", *measures.values(), "rows"), rows)
+    return f"<h2>Class probabilities</h2>{table}" if rows else ""
+
+
+def _tracks(view: View) -> str:
+    tracks = view.tracks
+    rows = [
+        (
+            _linked(view, name),
+            *(f"{tracks.counts[status - 1, i]:,}" for status in TrackStatus),
+            number(float(tracks.nis_ratio[i])),
+        )
+        for i, name in enumerate(tracks.names)
+    ]
+    head = ("slice", *(status.name.lower() for status in TrackStatus), "NIS/J, 1 is right")
+    return f"<h2>Tracks</h2>{_table('tracks', head, rows)}" if rows else ""
+
+
+def _frames(view: View) -> str:
+    """Says what became of detections and messages, with the reasons."""
+    counters = view.snapshot.counters
+    sums = [
+        f"{_of(f'{getattr(counters, one):,}', *_SUM, one)} {one.replace('_', ' ')}"
+        for one in ("recalibrated", "passed_through", "refused")
+    ]
+    why = [
+        f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}</li>"
+        for reason in Reason
+        if reason is not Reason.NONE
+        for what, n in (
+            ("passed through", int(counters.by_reason[reason]) * (reason in PASSED_THROUGH)),
+            ("refused", int(counters.by_reason[reason]) * (reason not in PASSED_THROUGH)),
+            ("messages refused", counters.frames_refused[reason]),
+        )
+        if n
+    ]
+    faults = counters.internal_errors
+    return (
+        f"<h2>Frames</h2><p>{_of(f'{counters.frames:,}', *_SUM, 'frames')} frames with "
+        f"{_of(f'{counters.detections:,}', *_SUM, 'detections')} detections: {', '.join(sums)}.</p>"
+        + f"<ul>{''.join(why)}</ul>" * bool(why)
+        + f"<p><b>{counted(faults, 'fault')} inside: see the log.</b></p>" * bool(faults)
+    )
+
+
+# ---- the page of one slice
+
+# Measures of the table of numbers, with their heads, and those of the joint block.
+_MEASURES = {
+    "n_eff": "worth",
+    "nees_mean": "NEES/K",
+    "ence": "ENCE",
+    "ence_noise_floor": "its noise",
+    "qce": "QCE",
+    "uce": "UCE",
+    "bias": "bias",
+    "sharpness": "root mean variance",
+    "kurtosis": "kurtosis",
+    "calibration_area": "area",
+}
+_OF_JOINT = {one: one for one in ("n_eff", "qce", "calibration_area")} | {
+    "nees_mean": "nees_over_k"
+}
+
+
+def slice_page(view: View, name: str) -> Steps:
+    """Draws the content of the page of one slice, a figure a step."""
+    figures: list[Figure] = []
+    parts = [
+        f'<p class="dim small"><a href="/">← all slices</a> · {moment(view.wall_ns)} UTC</p>'
+        f"<h1>{escape(name)}</h1>"
+    ]
+    if name in view.readings:
+        window, reading = view.shown(name)
+        _, kind, word = state_of(view, name)
+        words, made = "too few labels to say more", reading.recalibrated
+        if enough(made):
+            words = _of(sigma(factor_of(made)), name, window, RECALIBRATED, JOINT, "sigma")
+        of = f"the last {lasting(window)}" if window != EPOCH else "all time since epoch"
+        rows = _of(f"{reading.raw.rows:,}", name, window, RAW, JOINT, "n")
+        parts.append(f"<p>{_word(kind, word)}: {words}, by {rows} labelled rows of {of}.</p>")
+        parts += [_alarm(view, one) for one in view.alarms if one.slice == name]
+        yield
+        figures += _over_time(view, name)
+        yield
+        stages = {RAW: reading.raw} if made is reading.raw else dict(reading.stages)
+        if reading.raw.rows:
+            units = {one.name: one.unit for one in reading.space.dimensions}
+            figures += evaluation_figures(name, stages, units)
+            yield
+    classes = [one.evaluation for one in view.snapshot.classes if one.name == name]
+    figures += [class_figure(name, one) for one in classes]
+    parts.append('<h2>Figures</h2><div class="grid">')
+    for figure in figures:
+        parts.append(figure.html())
+        yield
+    parts.append(f"</div>{_numbers(view, name)}")
+    return "".join(parts)
+
+
+def _over_time(view: View, name: str) -> Iterator[Figure]:
+    points = _last_hour(view).get(name)
+    if points is None:
+        return
+    minutes = (points[:, AT] - view.at) / 60
+    marks = [
+        replace(one.mark, time=at)
+        for one in view.moments
+        if one.slice in ("", name) and (at := (one.mark.time - view.at) / 60) >= minutes[0]
+    ]
+    draw = partial(timeline, marks=marks, x_label="minutes, 0 is now")
+    of = f"; each point is of the last {lasting(view.window)}"
+    for title, columns, ideal in (
+        ("NEES/K", (NEES_RAW, NEES_RECALIBRATED), 1.0),
+        ("ENCE", (ENCE_RAW, ENCE_RECALIBRATED), None),
+    ):
+        stages = zip((RAW, RECALIBRATED), columns, strict=True)
+        lines = [Line(stage, minutes, points[:, column]) for stage, column in stages]
+        now = ", ".join(f"{one.name} {number(float(one.values[-1]))}" for one in lines)
+        which = " of the worst dimension" * (ideal is None)
+        says, log = f"Now {now}{which}{of}.", ideal is not None
+        yield draw(f"{title} over time", says, lines, y_label=title, log=log, ideal=ideal)
+    columns_of = {Severity.PAGE: PAGE, Severity.TICKET: TICKET}
+    known = [one for at, one in view.standings.items() if at[0] == name]
+    if known:
+        says = "; ".join(f"{one.severity} {_hours(one.evidence)}" for one in known)
+        limits: dict[float, str] = {}
+        for one in known:
+            limits[one.threshold] = f"{limits.get(one.threshold, 'threshold of a')} {one.severity}"
+        yield draw(
+            "Evidence against calibration",
+            f"Now {says}. An alarm begins it anew.",
+            [
+                Line(str(one.severity), minutes, points[:, columns_of[one.severity]])
+                for one in known
+            ],
+            y_label="hours",
+            log=True,
+            limits=[(word, hours) for hours, word in limits.items()],
+        )
+
+
+def _numbers(view: View, name: str) -> str:
+    if name not in view.readings:
+        return ""
+    window, reading = view.shown(name)
+    rows = []
+    for stage, found in reading.stages:
+        axes: dict[str, AxisMeasures] = {**found.dimensions, JOINT: found.joint}
+        for axis, measured in axes.items():
+            names = _OF_JOINT if axis == JOINT else {one: one for one in _MEASURES}
+            at = (name, window, stage, axis)
+            cells = [
+                _of(number(getattr(measured, names[one])), *at, names[one]) if one in names else ""
+                for one in _MEASURES
+            ]
+            rows.append([f"{escape(axis)}, {stage}", *cells])
+    return f"<h2>Numbers</h2>{_table('numbers', ('dimension, stage', *_MEASURES.values()), rows)}"

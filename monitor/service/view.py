@@ -1,0 +1,333 @@
+"""Holds what the status page tells, as of one moment, and judges it in sentences.
+
+A view is made of values that nothing changes any more, so that any thread may draw it. How it looks
+is decided in status_page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
+from monitor.drift.bets import Severity, Stage
+from monitor.figures.svg import number
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import FloatArray
+from monitor.frames.status import StreamStatus
+from monitor.pipeline.recalibrators import ActiveRecalibrator
+from monitor.pipeline.streams import TrackReading
+from monitor.promotion.records import Happened, Record, TrialStanding, TrialState
+from monitor.service.history import History, Moment
+from monitor.service.metrics import Snapshot
+from monitor.statistics.measures import Evaluation
+from monitor.statistics.reading import SliceReading
+from monitor.statistics.verdicts import CLOSE, FEWEST_TO_JUDGE, MATTERS
+
+# The window that the page shows, if it is configured, and its name where nothing is in it.
+WINDOW, EPOCH = "5m", "epoch"
+
+# Records that the page lists; s for which a swap is news; s of silence, and of frames, that are.
+_RECORDS, _NEWS, _SILENT, _SOON = 10, 600.0, 60.0, 10.0
+
+# Labelled rows below which nothing is said of a factor; drift waits for as many.
+_FEWEST = 100
+
+# Kinds of sentences that call for somebody or are news, the gravest first.
+_RANKS = {"page": 0, "warning": 1, "swap": 2, "ticket": 3, "note": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence about the whole sidecar.
+
+    kind    how grave it is: one of _RANKS, well, or '' where nothing can be said
+    anchor  of docs/runbook.md; '' where nothing is to be done
+    """
+
+    kind: str
+    sentence: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that the status page tells.
+
+    snapshot        only readings and counters of it are used: the rest is live
+    at, wall_ns     monotonic s and wall clock
+    event_ns        event time; None without any
+    recent          readings of the window by slice; `readings` has those since epoch
+    began, rates, points, moments
+                    as History has them
+    """
+
+    snapshot: Snapshot
+    at: float
+    wall_ns: int
+    event_ns: int | None
+    mode: str
+    promotion: str
+    pinned: bool
+    grpc: str
+    pending: int
+    active: tuple[ActiveRecalibrator, ...]
+    trials: tuple[TrialStanding, ...]
+    records: tuple[Record, ...]
+    tracks: TrackReading
+    streams: tuple[StreamStatus, ...]
+    window: str
+    window_s: float
+    readings: Mapping[str, SliceReading]
+    recent: Mapping[str, SliceReading]
+    standings: Mapping[tuple[str, Severity], SliceStanding]
+    began: float | None
+    rates: Mapping[str, float]
+    points: Mapping[str, FloatArray]
+    moments: tuple[Moment, ...]
+
+    def shown(self, name: str) -> tuple[str, SliceReading]:
+        """Returns the reading of a slice that is shown, with its window; since epoch if empty."""
+        recent = self.recent.get(name)
+        if recent is not None and recent.raw.rows > 0:
+            return self.window, recent
+        return EPOCH, self.readings[name]
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Lists the latched alarms, pages first, the newest first."""
+        found = [one.alarm for one in self.standings.values() if one.alarm is not None]
+        return sorted(found, key=lambda one: (one.severity is not Severity.PAGE, -one.event_ns))
+
+    @property
+    def labelled_ago(self) -> float:
+        """Returns s since the last label that matched; NaN if none has since the start."""
+        matched = [one.matched_received_ns for one in self.streams]
+        return self.ago(max((one for one in matched if one is not None), default=None))
+
+    def ago(self, wall_ns: int | None) -> float:
+        """Returns s since a moment of the wall clock; NaN where there is none."""
+        return math.nan if wall_ns is None else max(0.0, (self.wall_ns - wall_ns) / 1e9)
+
+    def event_ago(self, event_ns: int) -> float:
+        """Returns s of event time since a moment; NaN without event time."""
+        return math.nan if self.event_ns is None else max(0.0, (self.event_ns - event_ns) / 1e9)
+
+
+def window_of(windows: tuple[str, ...]) -> str:
+    """Chooses the window that the page shows: five minutes, else the shortest one."""
+    return WINDOW if WINDOW in windows else windows[0]
+
+
+def view_of(snapshot: Snapshot, clocks: tuple[float, int, int], history: History) -> View:
+    """Takes from the live parts what the page tells, as of now.
+
+    clocks  monotonic s and ns, and the wall clock in ns
+    """
+    pipeline, promotions = snapshot.pipeline, snapshot.promotions
+    config, (at, monotonic_ns, wall_ns) = pipeline.config, clocks
+    window = window_of(config.statistics.windows)
+    return View(
+        snapshot=snapshot,
+        at=at,
+        wall_ns=wall_ns,
+        event_ns=pipeline.live.clock.now_ns,
+        mode=str(config.recalibration.mode),
+        promotion=str(config.promotion.mode),
+        pinned=promotions.pinned,
+        grpc=config.server.grpc_address,
+        pending=pipeline.ledger.fates.pending,
+        active=pipeline.recalibrators.active(),
+        trials=promotions.trials(),
+        records=promotions.records(_RECORDS),
+        tracks=pipeline.tracks(),
+        streams=tuple(one.status(wall_ns - monotonic_ns) for one in pipeline.streams.values()),
+        window=window,
+        window_s=pipeline.live.windows.lengths_ns[config.statistics.windows.index(window)] / 1e9,
+        readings={one.name: one for one in snapshot.readings},
+        recent={one.reading.name: one.reading for one in snapshot.windows if one.window == window},
+        standings={
+            (one.slice, one.severity): one
+            for one in (snapshot.drift.standings if snapshot.drift is not None else ())
+        },
+        began=history.began,
+        rates=dict(history.rates),
+        points=dict(history.points),
+        moments=tuple(history.moments),
+    )
+
+
+# ---- words
+
+
+def span(seconds: float) -> str:
+    """Writes a duration as people say it: 12 s, 3 min, 2 h, 4 d; a dash where it is unknown."""
+    if not math.isfinite(seconds):
+        return "–"
+    for unit, size, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{max(seconds / size, 1):.0f} {unit}"
+    return f"{seconds / 86400:,.0f} d"
+
+
+def lasting(window: str) -> str:
+    """Writes the name of a window as people say it: 5 min."""
+    return f"{window[:-1]} {'min' if window[-1] == 'm' else window[-1]}"
+
+
+def counted(n: int, of: str) -> str:
+    """Writes a number of things."""
+    return f"{n:,} {of}{'s' * (n != 1)}"
+
+
+def sigma(factor: float) -> str:
+    """Says what a factor of errors over σ means."""
+    if not 0 < factor < math.inf:
+        return "σ unknown"
+    if 1 / CLOSE <= factor <= CLOSE:
+        return "σ is right"
+    return f"σ {number(max(factor, 1 / factor))} times too {'small' if factor > 1 else 'large'}"
+
+
+def enough(evaluation: Evaluation) -> bool:
+    """Says whether there are rows enough to speak of a factor."""
+    return evaluation.rows >= _FEWEST and evaluation.joint.n_eff >= FEWEST_TO_JUDGE
+
+
+def factor_of(evaluation: Evaluation) -> float:
+    """Returns by which factor errors are larger than σ says, jointly."""
+    ratio = evaluation.joint.nees_over_k
+    return math.sqrt(ratio) if ratio >= 0 else math.nan
+
+
+def is_total(slice: str) -> bool:
+    """Says whether a slice is the sum of the others of its space."""
+    return slice == TOTAL or slice.startswith(f"{TOTAL} (")
+
+
+def called(slice: str) -> str:
+    """Names a slice in a sentence; '' stands for all slices."""
+    return {TOTAL: "all slices together", "": "all slices"}.get(slice, slice)
+
+
+def state_of(view: View, name: str) -> tuple[int, str, str]:
+    """Returns how grave the state of a slice is (0 the gravest), its kind and its word."""
+    states = [(one, view.standings.get((name, one))) for one in Severity]
+    for rank, (severity, standing) in enumerate(states):
+        if standing is not None and standing.state is DriftState.ALARM:
+            return rank, str(severity), str(severity)
+    if any(one is not None and one.state is DriftState.WARNING for _, one in states):
+        return 2, "ticket", "evidence rises"
+    window, reading = view.shown(name)
+    if window == EPOCH or not enough(reading.recalibrated):
+        return 5, "", "not judged"
+    return 4 if is_total(name) else 3, "well", "no alarm"
+
+
+def trouble(view: View, name: str) -> tuple[int, float]:
+    """Orders slices: the least comes first."""
+    factor = factor_of(view.shown(name)[1].recalibrated)
+    return state_of(view, name)[0], -abs(math.log(factor)) if factor > 0 else 0.0
+
+
+# ---- sentences about the whole sidecar
+
+
+def findings(view: View) -> list[Said]:
+    """Says what is the matter with the whole sidecar, the gravest first; never empty."""
+    found = [*_alarms(view), *_silence(view), *_swaps(view), *_candidates(view)]
+    if not any(one.kind in ("page", "warning", "ticket") for one in found):
+        found.append(_well(view))
+    return sorted(found, key=lambda one: _RANKS.get(one.kind, len(_RANKS)))
+
+
+def _alarms(view: View) -> Iterator[Said]:
+    for alarm in view.alarms:
+        bare = replace(alarm.scale, lower=math.nan, upper=math.nan)
+        size = size_of_error(bare, "σ is {factor} times {way}", unknown="σ is wrong")
+        hidden = alarm.stage is Stage.RAW
+        yield Said(
+            str(alarm.severity),
+            f"{called(alarm.slice)} is {WRONG[alarm.direction]}"
+            f"{' as the detector sends it' * hidden}: {size}"
+            f"{', which is compensated' * (hidden and view.mode == 'apply')}; "
+            f"{alarm.severity} since {span(view.event_ago(alarm.event_ns))}.",
+            f"calibrationdrift{alarm.severity}",
+        )
+
+
+def _silence(view: View) -> Iterator[Said]:
+    counters = view.snapshot.counters
+    if counters.shedding:
+        text = "Overloaded: frames are answered, but not counted."
+        yield Said("warning", text, "calibrationoverload")
+    if not counters.frames:
+        at = "" if view.grpc.endswith(":0") else f" Detectors are awaited at {view.grpc}."
+        yield Said("warning", f"No frames yet: nothing can be judged.{at}")
+        return
+    silent = view.ago(max((one.received_ns or 0 for one in view.streams), default=None))
+    if silent > _SILENT:
+        yield Said("warning", f"No frames have come for {span(silent)}: all below is of then.")
+        return
+    ago, running = view.labelled_ago, 0.0 if view.began is None else view.at - view.began
+    if math.isnan(ago) and running > _SOON:
+        text = f"No labels have come in {span(running)} of frames: nothing can be judged."
+        yield Said("warning", text, "calibrationnolabels")
+    elif ago > _SILENT:
+        text = "what is judged is of before" if view.recent else "nothing can be judged"
+        text = f"No labels have come for {span(ago)}: {text}."
+        yield Said("warning", text, "calibrationnolabels")
+
+
+def _swaps(view: View) -> Iterator[Said]:
+    swaps = (Happened.PROMOTED, Happened.ROLLED_BACK)
+    last = {one.slice: one for one in view.records if one.what in swaps}
+    for record in reversed(last.values()):
+        ago = view.ago(record.time_ns)
+        if ago > _NEWS:
+            continue
+        what = "its recalibrator was rolled back"
+        if record.what is Happened.PROMOTED:
+            what = "a recalibrator was promoted"
+        text = f"{called(record.slice)}: {what} {span(ago)} ago ({record.actor})"
+        known = [one.typical for one in record.factors if one.typical > 0]
+        if known and record.what is Happened.PROMOTED:
+            factor = math.exp(sum(map(math.log, known)) / len(known) / 2)
+            way = "larger" if factor > 1 else "smaller"
+            times = number(max(factor, 1 / factor))
+            text += f"; σ is forwarded {times} times {way} than the detector states"
+        yield Said("swap", f"{text}.")
+
+
+def _candidates(view: View) -> Iterator[Said]:
+    for trial in view.trials:
+        if trial.state is TrialState.PROVEN:
+            text = f"{trial.slice}: candidate {trial.version} is proven better and waits for you."
+            yield Said("note", text, "calibrationcandidatewaits")
+
+
+def _well(view: View) -> Said:
+    """Says that nothing is wrong, or why that cannot be said."""
+    names = (name for name in view.readings if not is_total(name))
+    shown = {name: view.shown(name)[1].recalibrated for name in names}
+    known = {name: factor_of(one) for name, one in shown.items() if enough(one)}
+    for one in view.standings.values():
+        if one.state is DriftState.WARNING:
+            share = f"{one.evidence / one.threshold:.0%} of what a {one.severity} needs"
+            return Said("", f"{called(one.slice)}: evidence of drift is at {share}.")
+    if not known:
+        rows = sum(one.rows for one in shown.values())
+        return Said("", f"Too few labels to judge yet: {counted(rows, 'labelled row')}.")
+    worst = max(known, key=lambda name: abs(math.log(known[name])) if known[name] > 0 else 0.0)
+    if not 1 / MATTERS <= known[worst] <= MATTERS:
+        return Said(
+            "", f"{called(worst)}: {sigma(known[worst])}; too little evidence for an alarm."
+        )
+    low, high = number(min(known.values())), number(max(known.values()))
+    few = len(shown) - len(known)
+    return Said(
+        "well",
+        f"Nothing is known to be wrong: errors are {low}{f' to {high}' * (low != high)} times what "
+        f"σ says{f'; {few} slices have too few labels' * bool(few)}.",
+    )

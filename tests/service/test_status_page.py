@@ -1,0 +1,365 @@
+"""The status page: what it says, that its numbers are GetCalibration's, that names are harmless."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+import re
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from monitor.drift.alarms import AlarmChange, AlarmReason, hours, size_of_error
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import Scale
+from monitor.figures.svg import number
+from monitor.frames.space import MOST_SLICES
+from monitor.pipeline.housekeeping import Events
+from monitor.promotion.records import Factor, Happened, Record
+from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History
+from monitor.service.status_page import SCRIPT, Pages
+from monitor.service.view import View, findings, sigma, span, view_of
+from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.observations import finished
+from monitor.statistics.reading import ReadingCache, WindowReading
+from monitor.v1 import calibration_pb2, drift_pb2, frame_pb2
+from monitor.v1 import perception_monitor_pb2 as pb
+from tests.alarmed import READING, alarm
+from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
+from tests.exported import snapshot
+from tests.labelled import converse, header
+from tests.piped import HEADER, opened, pipeline_of, statistics_of
+from tests.received import Sent, frame
+from tests.served import PATIENCE, Sidecar, eventually, running
+from tests.tags import Tags
+
+EVIL, ODD = "<script>alert(1)</script>", "a\"b/c d%2F&é'"
+SECOND = 10**9
+STAGES = {"raw": calibration_pb2.STAGE_RAW, "recalibrated": calibration_pb2.STAGE_RECALIBRATED}
+SEVERITIES = {"page": drift_pb2.DRIFT_SEVERITY_PAGE, "ticket": drift_pb2.DRIFT_SEVERITY_TICKET}
+
+
+# ---- a sidecar with an alarm, odd names and class probabilities
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("page"), settings()) as started:
+        drive = Drive(started, ("car", EVIL, ODD), objects=12)
+        drive.send(40)
+        drive.variance[EVIL] = TOO_SMALL
+        drive_until_alarm(drive, 20, EVIL)
+        drive.close()
+        sure = frame_pb2.Frame(frame_id=1, stamp_ns=round(drive.seconds * SECOND))
+        for i in range(60):
+            sure.detections.add(
+                id=i,
+                class_index=0,
+                mean=[i, 1.0],
+                covariance=[4.0, 4.0],
+                class_probabilities=[0.7, 0.2, 0.1],
+                ground_truth_class=i % 3,
+            )
+        converse(started, header("camera", ("car", "bus", "tram")), pb.ProcessRequest(frame=sure))
+        # Windows, and so the page, are read every ten seconds.
+        assert eventually(lambda: differences(started, "/") == [], 3 * PATIENCE)
+        yield started
+
+
+class Numbers(HTMLParser):
+    """Collects the text of all that says what it is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self._of = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._of = dict(attrs).get("data-of", "")
+
+    def handle_data(self, data):
+        if self._of:
+            self.found.append((self._of, data))
+            self._of = ""
+
+
+def numbers(text: str) -> list[tuple[str, str]]:
+    return Numbers(text).found
+
+
+def differences(sidecar: Sidecar, path: str) -> list[tuple[str, str, str]]:
+    """What the page says of each number that GetCalibration says otherwise, and what that says."""
+    told = {
+        window: sidecar.monitor.GetCalibration(
+            pb.GetCalibrationRequest(window=window), timeout=PATIENCE
+        )
+        for window in ("", "5m")
+    }
+    found = numbers(sidecar.get(path))
+    assert len(found) > 8
+    both = ((of, text, expected(told, of)) for of, text in found)
+    return [one for one in both if one[1] != one[2]]
+
+
+def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
+    """What GetCalibration says of a number, as the page writes it."""
+    slice, where, stage, axis, measure = of.rsplit("/", 4)
+    told = answers["5m" if where == "5m" else ""]
+    if where == "counts":
+        return f"{getattr(told.counts, measure):,}"
+    if where == "classes":
+        (found,) = (one for one in told.classes if one.slice == slice)
+        return f"{found.n:,}" if measure == "n" else number(getattr(found, measure))
+    if where == "drift":
+        severity = SEVERITIES[stage]
+        (one,) = (one for one in told.drift if (one.slice, one.severity) == (slice, severity))
+        held = one.alarm if axis == "alarm" else one
+        if measure == "scale":
+            scale = one.alarm.scale
+            return size_of_error(Scale(scale.estimate, scale.lower, scale.upper))
+        value = getattr(held, measure)
+        if measure in ("detections", "tracks"):
+            return f"{value:,}"
+        return hours(value) if value >= 1e-3 else "none"
+    (of_slice,) = (one for one in told.slices if one.slice == slice)
+    (of_stage,) = (one for one in of_slice.stages if one.stage == STAGES[stage])
+    if measure == "n":
+        return f"{of_stage.n:,}"
+    if measure == "sigma":
+        return sigma(math.sqrt(of_stage.joint.nees_over_k))
+    if axis == "joint":
+        return number(getattr(of_stage.joint, measure))
+    (dimension,) = (one for one in of_stage.dimensions if one.name == axis)
+    return number(getattr(dimension, measure))
+
+
+def slice_path(name: str) -> str:
+    return f"/slice/{quote(name, safe='')}"
+
+
+def test_every_number_is_what_get_calibration_says(sidecar):
+    paths = ["/", *map(slice_path, ("car", EVIL, ODD, "total"))]
+    for path in paths:
+        assert differences(sidecar, path) == []
+    measures = {of.rsplit("/", 1)[1] for path in paths for of, _ in numbers(sidecar.get(path))}
+    assert measures > {"nees_over_k", "ence", "ence_noise_floor", "qce", "n", "n_eff", "sigma"}
+    assert measures > {"scale", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
+
+
+def test_figures_show_the_bins_of_get_calibration(sidecar):
+    request = pb.GetCalibrationRequest(slices=["car"], window="5m", include_bins=True)
+    (told,) = sidecar.monitor.GetCalibration(request, timeout=PATIENCE).slices
+    text = sidecar.get("/slice/car")
+    for dimension in told.stages[0].dimensions:
+        for one in dimension.bins:
+            stated, came = (math.sqrt(of / one.n) for of in (one.variance, one.squared_error))
+            row = f'<tr><th scope="row">raw</th><td>{one.n:,}</td><td>{number(stated)}</td>'
+            assert f"{row}<td>{number(came)}</td>" in text
+    for tau, share in zip((0.5, 0.9), told.stages[0].joint.coverage_by_tau[::2], strict=False):
+        assert f'<th scope="row">{number(tau)}</th><td>{number(share)}</td>' in text
+    assert "Class probabilities" in sidecar.get("/slice/total")
+
+
+def test_the_alarm_is_the_first_thing_that_is_said_with_what_to_do(sidecar):
+    text = sidecar.get("/")
+    said = html.unescape(first("<h1[^>]*>(.*?)</h1>", text))
+    assert re.fullmatch(
+        rf"{re.escape(EVIL)} is overconfident: σ is [\d.]+ times too small; page since \d+ s\.",
+        said,
+    )
+    assert "docs/runbook.md#calibrationdriftpage" in text
+    rows = re.findall(r'<th scope="row"><a href="(/slice/[^"]+)"', text)
+    assert rows[0] == slice_path(EVIL)
+    assert set(rows) >= {slice_path(ODD), "/slice/car", "/slice/total"}
+
+
+@pytest.mark.parametrize("path", ["/", "/slice/car", slice_path(EVIL), slice_path(ODD)])
+def test_pages_are_whole_ask_for_nothing_outside_and_obey_their_own_policy(sidecar, path):
+    with urllib.request.urlopen(sidecar.http + path, timeout=PATIENCE) as response:
+        headers, text = response.headers, response.read().decode()
+    opened = Tags(text).opened
+    assert opened.count("script") == opened.count("style") == opened.count("main") == 1
+    assert opened.count("h1") == 1
+    policy = headers["Content-Security-Policy"]
+    for tag in ("script", "style"):
+        body = first(f"<{tag}>(.*?)</{tag}>", text)
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'")
+    assert "style=" not in text
+    assert not re.search(r"\son\w+=", re.sub("<script>.*</script>", "", text, flags=re.DOTALL))
+    # Addresses are of this sidecar, but for the name of the language of drawings.
+    assert set(re.findall(r"\w+://[^\"]*", text)) <= {"http://www.w3.org/2000/svg"}
+    assert all(one.startswith(("/", "data:")) for one in re.findall('(?:href|src)="(.*?)"', text))
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    part = sidecar.get(f"{path}?main")
+    Tags(part)
+    assert "<script" not in part
+    assert "<h1" in part
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "car/", "Car", "..%2f..%2fetc", "%00", "%ff", quote(EVIL.upper()), ""]
+)
+def test_a_slice_that_is_not_there_is_not_found_in_plain_words(sidecar, name):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{sidecar.http}/slice/{name}", timeout=PATIENCE)
+    assert caught.value.code == 404
+    assert caught.value.headers["Content-Type"].startswith("text/plain")
+    assert caught.value.read() == b"there is no such slice\n"
+
+
+# ---- sentences
+
+
+def view(now: float = 1000.0, *, windows: bool = True, **others) -> View:
+    """A sidecar that runs for 100 s, with 400 labelled detections in slices of its classes."""
+    pipeline = pipeline_of()
+    stream = opened(pipeline, HEADER)
+    random = np.random.default_rng(1)
+    for i in range(4):
+        truth = random.normal(size=(100, 3))
+        rows = [
+            Sent(100 * i + j, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), j % 2, tuple(truth[j].tolist()))
+            for j in range(100)
+        ]
+        pipeline.process(stream, frame(rows, stamp_ns=i * SECOND), 900 * SECOND)
+    readings = finished(ReadingCache(BinCut(5)).read(statistics_of(pipeline)))
+    of_window = tuple(WindowReading("5m", one) for one in readings) if windows else ()
+    shot = snapshot(pipeline=pipeline, readings=readings, windows=of_window, **others)
+    history = History(pipeline.events, lambda: now)
+    history.began = now - 100
+    ns = int(now * SECOND)
+    return view_of(shot, (now, ns, ns), history)
+
+
+def drawn(of: View, slice: str | None = None) -> str:
+    found = Pages(of).get(slice)
+    assert found is not None
+    text = found.decode()
+    Tags(text)
+    return text
+
+
+def first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text, re.DOTALL)
+    assert found, pattern
+    return found[1]
+
+
+def said(of: View) -> list[str]:
+    drawn(of)
+    return [f"{one.kind}: {one.sentence}" for one in findings(of)]
+
+
+def test_a_healthy_sidecar_says_that_nothing_is_known_to_be_wrong():
+    found = view(910.0)
+    (sentence,) = said(found)
+    assert re.fullmatch("well: Nothing is known to be wrong: errors are .* times .*", sentence)
+    assert drawn(found, "car")
+
+
+def test_a_sidecar_without_frames_says_so_and_where_it_waits():
+    pipeline = pipeline_of()
+    shot = snapshot(pipeline=pipeline)
+    empty = view_of(shot, (1.0, SECOND, SECOND), History(pipeline.events))
+    where = "Detectors are awaited at 127.0.0.1:50051."
+    assert said(empty) == [f"warning: No frames yet: nothing can be judged. {where}"]
+    assert "No frames yet" in drawn(empty)
+
+
+def test_silence_of_frames_or_of_labels_is_said_before_anything_is_called_well():
+    (silent,) = said(view(1080.0))
+    assert silent == "warning: No frames have come for 3 min: all below is of then."
+    late = view(910.0)
+    streams = tuple(replace(one, matched_received_ns=None) for one in late.streams)
+    (none,) = said(replace(late, streams=streams))
+    assert none == "warning: No labels have come in 100 s of frames: nothing can be judged."
+    streams = tuple(replace(one, matched_received_ns=190 * SECOND) for one in late.streams)
+    (stopped,) = said(replace(late, streams=streams, recent={}))
+    assert stopped == "warning: No labels have come for 12 min: nothing can be judged."
+
+
+def test_alarms_then_swaps_then_tickets_are_said():
+    hidden = replace(
+        READING.standings[1],
+        alarm=alarm(severity=READING.standings[1].severity, stage=Stage.RAW, since_ns=0),
+    )
+    factor = Factor("x", 4.0, 4.0, 4.0)
+    record = Record(1, 880 * SECOND, Happened.PROMOTED, "car", "v", "a", "b", "trial", "proven",
+                    factors=(factor,))  # fmt: skip
+    found = view(910.0, drift=replace(READING, standings=(READING.standings[0], hidden)))
+    found = replace(found, records=(record,), event_ns=196_400_000_000)
+    assert said(found) == [
+        "page: car is overconfident: σ is 2.2 times too small; page since 3 min.",
+        "swap: car: a recalibrator was promoted 30 s ago (trial); σ is forwarded 2.00 times "
+        "larger than the detector states.",
+        "ticket: car is overconfident as the detector sends it: σ is 2.2 times too small, which is "
+        "compensated; ticket since 3 min.",
+    ]
+    text = drawn(found)
+    assert text.count("<article") == 2
+    assert "began about 3 min ago" in text
+
+
+def test_slices_without_labels_in_the_window_are_shown_since_epoch_and_that_is_said():
+    text = drawn(view(910.0, windows=False))
+    assert "had no labels in the last 5 min and are shown since epoch" in text
+    assert {of.rsplit("/", 4)[1] for of, _ in numbers(text)} == {"epoch", "counts"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 s"), (59, "59 s"), (180, "3 min"), (7300, "2 h"), (3e5, "3 d"), (math.nan, "–")],
+)
+def test_a_duration_is_said_as_people_do(seconds, words):
+    assert span(seconds) == words
+
+
+# ---- the last hour
+
+
+def test_the_history_is_bounded_however_long_and_however_many_slices():
+    now, reading = 0.0, view(910.0).readings["car"]
+    history = History(Events(), lambda: now)
+    many = {f"slice {i}": reading for i in range(MOST_SLICES + 10)}
+    finished(history.add(many, (), {}))
+    assert len(history.points) == MOST_SLICES
+    one = dict(list(many.items())[:1])
+    history = History(Events(), lambda: now)
+    for i in range(MOST_POINTS + 50):
+        now = 10.0 * i
+        finished(history.add(one if i % 2 else {}, (), {}))
+    (points,) = history.points.values()
+    assert points.shape[0] == MOST_POINTS
+    assert points.nbytes * MOST_SLICES < 11e6
+    assert points[-1, 0] == now
+    assert math.isnan(points[-2, NEES_RAW]) is not math.isnan(points[-1, NEES_RAW])
+
+
+def test_the_history_marks_alarms_and_promotions_and_forgets_the_oldest():
+    events = Events()
+    history = History(events, lambda: 5.0)
+    events.publish(AlarmChange(AlarmReason.RAISED, alarm()))
+    events.publish(AlarmChange(AlarmReason.CALM, alarm()))
+    for what in (Happened.PROMOTED, Happened.BEGAN, Happened.ROLLED_BACK):
+        events.publish(Record(1, 0, what, "car", "v", "a", "b", "trial", ""))
+    assert [one.mark.word for one in history.moments] == ["page", "promoted", "rolled back"]
+    for _ in range(2 * MOST_MARKS):
+        events.publish(AlarmChange(AlarmReason.RAISED, alarm()))
+    assert len(history.moments) == MOST_MARKS
+
+
+def test_the_script_is_short():
+    assert SCRIPT.count("\n") < 20
