@@ -49,6 +49,15 @@ from monitor.commands.options import (
     working,
     write_output,
 )
+from monitor.commands.pages.file_report import (
+    file_report,
+    in_pieces,
+    labels_section,
+    recalibrator_section,
+    said,
+    stages_by_group,
+)
+from monitor.commands.pages.report_page import file_hash, written
 from monitor.commands.recordings import (
     Usable,
     add_most_refused,
@@ -62,15 +71,6 @@ from monitor.commands.recordings import (
     selection_words,
     to_standard_error,
     usable_truth,
-)
-from monitor.commands.report.content import file_hash, written
-from monitor.commands.report.offline import (
-    file_report,
-    in_pieces,
-    labels_section,
-    recalibrator_section,
-    said,
-    stages_by_group,
 )
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -282,13 +282,13 @@ def _report(
     if gaussians is not None and gaussians.made is not None:
         before = measured(options, None, lambda words: None).groups
     found = [] if of_classes is None else [said(of_classes, matters=True)]
-    slices, sections = [], []
+    opening, slices, sections = None, [], []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
         slices = stages_by_group(gaussians.groups, before, gaussians.recording)
         reasons = gaussians.usable.as_json()
+        opening = in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)
         sections = [
-            in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated),
             recalibrator_section(gaussians.gains, model.version if model else ""),
             labels_section(gaussians.whole, reasons, gaussians.matched),
         ]
@@ -300,7 +300,7 @@ def _report(
     words = " ".join(selection_words(options))
     made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
     title = f"Calibration of {options.file}"
-    return written(file_report(title, found, slices, sections, classes, made))
+    return written(file_report(title, found, slices, opening, sections, classes, made))
 
 
 def _check(options: argparse.Namespace) -> None:

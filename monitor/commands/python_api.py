@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import html
 import json
 import math
@@ -32,6 +33,8 @@ from monitor.commands.apply import (
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
 from monitor.commands.options import names_of, write_output
+from monitor.commands.pages.file_report import stages_by_group
+from monitor.commands.pages.report_page import notebook
 from monitor.commands.recordings import read_selected
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
@@ -66,6 +69,7 @@ class Evaluated:
     groups: Mapping[str, Evaluation]
     notes: tuple[str, ...]
     _document: Mapping[str, object]
+    _figures: Callable[[], str] = str
 
     def to_dict(self) -> dict[str, object]:
         """Builds what `calibration-monitor evaluate --json` prints."""
@@ -93,7 +97,7 @@ class Evaluated:
         )
 
     def _repr_html_(self) -> str:
-        return _as_html(self.verdicts, str(self))
+        return _as_html(self.verdicts, str(self), self._figures())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,8 @@ def evaluate(
     with _in_terms_of_arguments() as notes:
         found = evaluate_verb.measured(options, selection, notes.append)
     document = evaluate_verb.document(found, None, selection) | {"remarks": list(notes)}
-    return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document)
+    figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
+    return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
 
 
 def fit(
@@ -452,14 +457,14 @@ def _data(data: Detections) -> str | dict[str, Any]:
 _COLOURS = {"overconfident": "#b3261e", "underconfident": "#8a5a00", "calibrated": "#1b6e3c"}
 
 
-def _as_html(verdicts: tuple[Verdict, ...], text: str) -> str:
-    """Writes verdicts for a notebook, with all measures behind a fold."""
+def _as_html(verdicts: tuple[Verdict, ...], text: str, figures: str) -> str:
+    """Writes verdicts for a notebook, with figures, and all measures behind a fold."""
     lines = "".join(
         f'<li style="color:{_COLOURS.get(verdict.finding, "inherit")}">'
         f"{html.escape(verdict.sentence)}</li>"
         for verdict in verdicts
     )
     return (
-        f"<ul>{lines}</ul><details><summary>measures</summary>"
+        f"<ul>{lines}</ul>{figures}<details><summary>measures</summary>"
         f"<pre>{html.escape(text)}</pre></details>"
     )

@@ -28,6 +28,7 @@ from monitor.commands.options import (
     working,
     write_output,
 )
+from monitor.commands.pages.report_page import file_hash, written
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
 from monitor.commands.replay_tracking import (
@@ -38,7 +39,6 @@ from monitor.commands.replay_tracking import (
     read_track_labels,
     tracking_table,
 )
-from monitor.commands.report.content import file_hash, written
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import (
     Playback,

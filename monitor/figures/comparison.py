@@ -31,7 +31,11 @@ def heat_map(
     plot = Plot(Scale(0, 1), Scale(0, 1), height=24 + height * len(shown), left=left, right=4)
     for j, column in enumerate(columns):
         plot.text(
-            left + (j + 0.5) * width, 14, shortened(column, max(int(width / 6), 2)), "dim", "middle"
+            left + (j + 0.5) * width,
+            14,
+            shortened(column, max(int(width / 5.2), 2)),
+            "dim",
+            "middle",
         )
     for i, row in enumerate(shown):
         top = 22 + i * height

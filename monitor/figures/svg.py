@@ -17,6 +17,8 @@ import numpy as np
 
 from monitor.frames.space import FloatArray
 
+_NAMESPACE = "http://www.w3.org/2000/svg"
+
 # Classes of series, in the order in which they are handed out. The sheet has their colours.
 SERIES = ("a", "b", "c", "d", "e", "f")
 
@@ -97,7 +99,7 @@ class Figure:
 
     def standalone(self) -> str:
         """Writes the drawing as an SVG file with its own style."""
-        head, rest = self.svg.split(">", 1)
+        head, rest = self.svg.replace("<svg ", f'<svg xmlns="{_NAMESPACE}" ', 1).split(">", 1)
         back = '<rect width="100%" height="100%" fill="var(--bg)"/>'
         return f"{head}><style>{STYLE}</style>{back}{rest}"
 
@@ -295,8 +297,8 @@ class Plot:
     def svg(self, says: str) -> str:
         """Writes the drawing; `says` is what is heard in its place."""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
-            f' role="img" aria-label="{escape(says)}">{"".join(self.marks)}</svg>'
+            f'<svg viewBox="0 0 {self.width} {self.height}" role="img"'
+            f' aria-label="{escape(says)}">{"".join(self.marks)}</svg>'
         )
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from monitor.commands.demo import drawn, page
+from monitor.commands.demo import drawn, report_of_demo
 from monitor.commands.demo.run import Pace
 from monitor.commands.demo.scene import simulate, with_variance_factor
 from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan, in_words
@@ -28,8 +28,12 @@ from monitor.commands.demo.summary import (
 )
 from monitor.commands.demo.tracks import Fed, TrackingQuality
 from monitor.commands.doctor.look import Samples
+from monitor.commands.pages.report_page import written
+from monitor.commands.report.live import Seen
 from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.promotion.records import Evidence, Factor, Happened, Record, TrialStanding, TrialState
+from monitor.statistics.state import StatisticsState
+from tests import states
 from tests.alarmed import alarm
 
 PLAN = Plan(duration_s=20.0, patience_s=60.0)
@@ -320,9 +324,10 @@ def test_a_view_before_the_first_truth_has_dashes_for_numbers():
 
 
 def test_the_page_has_the_headline_the_plot_and_what_happened_and_no_other_address(told):
-    text = page(told)
+    seen = Seen(StatisticsState(states.BINNING, states.WINDOWS))
+    text = written(report_of_demo(told, seen))
     assert "ID switches 64 → 7" in text
-    assert text.count("<polyline") == 2
+    assert text.count('line" d="M') == 2
     for mark in ("fault", "page", "promoted", "fault over", "rolled back"):
         assert f">{mark}</text>" in text
     assert "://" not in text

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.commands.report.content import Report, Said, Slice, written
+from monitor.commands.pages.report_page import Report, Said, Slice, written
 from monitor.commands.report.evidence import Indicator, indicators
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, ask

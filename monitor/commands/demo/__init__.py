@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import html
 import io
 import math
 import os
@@ -23,8 +22,10 @@ import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -44,18 +45,18 @@ from monitor.commands.options import (
     tell,
     write_output,
 )
+from monitor.commands.pages.report_page import Report, Said, Section, written
+from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import Addresses, running_sidecar
-from monitor.commands.sidecar_client import access_of, add_access
+from monitor.commands.sidecar_client import Client, access_of, add_access, ask
 from monitor.config import split_address
+from monitor.figures.svg import Table as TableOfFigure
+from monitor.figures.timeline import Line, Mark, timeline
 
 _REFRESH_S = 0.25
 _BAR_FULL = 6.0  # NEES/K of a full bar
 _CALIBRATED = (0.4, 2.5)  # what a calibrated sensor may read over 5 s of heavy-tailed errors
 _EVENTS = 9  # lines of the live view
-# The plot of the page: its size, its margins, and the range of NEES/K, which is logarithmic.
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 280, 50, 880, 50, 250
-_LOW, _HIGH = 0.1, 10.0
-_RAW, _FORWARDED, _INK, _PALE = "#c2410c", "#1d4ed8", "#1f2937", "#6b7280"
 
 
 async def show(player: Player, console: Console, where: str) -> None:
@@ -115,68 +116,40 @@ def _measured(value: float) -> tuple[RenderableType, RenderableType]:
 # ---- the page
 
 
-def page(summary: Summary) -> str:
-    """Writes the page: headline, NEES/K of the faulty sensor over time, tables, what happened."""
+def report_of_demo(summary: Summary, seen: Seen) -> Report:
+    """Builds the page: headline, NEES/K of the faulty sensor over time, what the sidecar found."""
     cycle = summary.cycle
-    told = "\n".join(f"{at_s:6.1f} s  {text}" for at_s, text in cycle.events)
-    paragraphs = "".join(f"<p>{html.escape(text)}</p>" for text in headline(summary))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>calibration monitor demo</title>'
-        f"<style>body{{font-family:sans-serif;color:{_INK};max-width:{_WIDTH}px;margin:2em auto}}"
-        "pre{font-size:12px;overflow-x:auto}svg{width:100%}</style></head><body>"
-        f"<h1>Demo: {html.escape(cycle.plan.faulty)}</h1>{paragraphs}{_plot(cycle)}"
-        f"<pre>{html.escape(as_text(summary).strip())}</pre><h2>What happened</h2>"
-        f"<pre>{html.escape(told)}</pre></body></html>\n"
+    found = report_of(seen, {"drive": f"seed {cycle.plan.seed}, {cycle.elapsed_s:.0f} s"})
+    time, *values = np.array(cycle.samples or [(0.0, math.nan, math.nan)], np.float64).T
+    names = ("as the detector sends it", "as the tracker gets it")
+    moments = (
+        ("fault", cycle.fault_began_s), ("page", cycle.paged_s), ("promoted", cycle.promoted_s),
+        ("fault over", cycle.fault_ended_s), ("rolled back", cycle.rolled_back_s),
+    )  # fmt: skip
+    figure = timeline(
+        f"NEES/K of {cycle.plan.faulty}",
+        "Over the last 5 s whose ground truth is known; 1 is calibrated.",
+        [Line(name, time, value) for name, value in zip(names, values, strict=True)],
+        [Mark(at_s, word) for word, at_s in moments if math.isfinite(at_s)],
+        x_label="seconds",
+        y_label="NEES/K",
+        log=True,
+        ideal=1.0,
     )
-
-
-def _plot(cycle: Cycle) -> str:
-    end_s = max(cycle.elapsed_s, 1.0)
-
-    def x(at_s: float) -> float:
-        return _LEFT + (_RIGHT - _LEFT) * at_s / end_s
-
-    def y(ratio: float) -> float:
-        share = math.log(ratio / _LOW) / math.log(_HIGH / _LOW) if ratio > 0 else 0.0
-        return _BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0.0), 1.0)
-
-    def words(
-        at: tuple[float, float], text: str, colour: str = _PALE, anchor: str = "start"
-    ) -> str:
-        return (
-            f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" fill="{colour}" font-size="12" '
-            f'text-anchor="{anchor}">{html.escape(text)}</text>'
-        )
-
-    def line(column: int, colour: str) -> str:
-        points = " ".join(f"{x(row[0]):.1f},{y(row[column]):.1f}" for row in cycle.samples)
-        return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
-
-    parts = [
-        words((_LEFT, 18), "NEES/K over the last 5 s whose truth is known", _INK),
-        words((_RIGHT, 18), "as the detector sends it", _RAW, "end"),
-        words((_RIGHT, 34), "as the tracker gets it", _FORWARDED, "end"),
-        f'<rect x="{_LEFT}" y="{y(2):.1f}" width="{_RIGHT - _LEFT}" height="{y(0.5) - y(2):.1f}" '
-        'fill="#dcfce7"/>',
-    ]
-    for ratio in (0.1, 0.2, 0.5, 1, 2, 5, 10):
-        parts.append(words((_LEFT - 6, y(ratio) + 4), f"{ratio:g}", anchor="end"))
-    for tick in range(0, int(end_s) + 1, 10):
-        parts.append(words((x(tick), _BOTTOM + 18), f"{tick} s", anchor="middle"))
-    marks = {
-        "fault": cycle.fault_began_s, "page": cycle.paged_s, "promoted": cycle.promoted_s,
-        "fault over": cycle.fault_ended_s, "rolled back": cycle.rolled_back_s,
-    }  # fmt: skip
-    seen = ((text, at_s) for text, at_s in marks.items() if math.isfinite(at_s))
-    for row, (text, at_s) in enumerate(seen):
-        parts.append(
-            f'<line x1="{x(at_s):.1f}" y1="{_TOP}" x2="{x(at_s):.1f}" y2="{_BOTTOM}" '
-            f'stroke="{_PALE}" stroke-dasharray="3 3"/>'
-        )
-        parts.append(words((x(at_s) + 4, _TOP + 12 + 14 * (row % 3)), text, _INK))
-    parts += [line(1, _RAW), line(2, _FORWARDED)]
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg>'
+    told = TableOfFigure(
+        ("second", "what happened"), tuple((f"{at_s:.1f}", text) for at_s, text in cycle.events)
+    )
+    well = not (summary.differences or summary.missing)
+    return replace(
+        found,
+        title=f"Demo: {cycle.plan.faulty}",
+        verdict=[Said("note" if well else "page", words) for words in headline(summary)],
+        opening=[
+            Section("The drive", (), [figure], [told]),
+            Section("In numbers", preformatted=as_text(summary).strip()),
+            *found.opening,
+        ],
+    )
 
 
 EXAMPLE = """examples:
@@ -203,7 +176,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
     text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
     add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)
-    text = "write the page (HTML) here (default: a new file in the folder for temporary files)"
+    text = "write the report (HTML) here (default: a new file in the folder for temporary files)"
     add_value(parser, "--output", "FILE", text)
     add_json(parser)
     text = "gRPC of a sidecar that runs already, with the settings that --print-config prints"
@@ -247,7 +220,11 @@ def run(options: argparse.Namespace) -> int:
             player.cycle.tell(f"stopped: {player.cycle.total('frames'):,} frames in this cycle")
             return 0
         summary = summarise(player.cycle, player.account)
-        _print_ending(summary, options, console)
+        report = None
+        if options.output or not options.json:
+            seen = ask(Client(at.grpc, player.access), look)
+            report = written(report_of_demo(summary, seen))
+        _print_ending(summary, options, console, report)
         if options.hold:
             print(f"open        http://{at.http}/ until Ctrl-C", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
@@ -293,15 +270,17 @@ def _played(options: argparse.Namespace, console: Console) -> Iterator[tuple[Pla
         yield player, at
 
 
-def _print_ending(summary: Summary, options: argparse.Namespace, console: Console) -> None:
-    """Prints tables and headline, or JSON; writes the page."""
+def _print_ending(
+    summary: Summary, options: argparse.Namespace, console: Console, report: str | None
+) -> None:
+    """Prints tables and headline, or JSON; writes the report."""
     path = options.output
     tell(options, as_json(summary), as_text(summary))
     if not (path or options.json):
         handle, path = tempfile.mkstemp(prefix="calibration-demo-", suffix=".html")
         os.close(handle)
-    if path:
-        write_output(path, page(summary))
+    if path and report is not None:
+        write_output(path, report)
     if options.json:
         return
     print()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from monitor.commands.merge import read_state
 from monitor.commands.options import add_value, write_output
-from monitor.commands.report.content import file_hash, written
+from monitor.commands.pages.report_page import file_hash, written
 from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask

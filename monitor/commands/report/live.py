@@ -14,7 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
-from monitor.commands.report.content import Report, Said, Section, Slice
+from monitor.commands.pages.report_page import Report, Said, Section, Slice
 from monitor.commands.sidecar_client import Client, DriftStandings
 from monitor.drift.alarms import Alarm, alarm_sentence, hours, moment
 from monitor.drift.bets import Severity
@@ -76,8 +76,8 @@ def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
     """Builds the report. `made` says what was asked, and how."""
     slices = list(slices_of(seen.statistics))
     alarms = alarms_of(seen.standings)
+    over_time = _over_time(seen)
     sections = [
-        _over_time(seen),
         Section("Drift", _drift_words(seen, alarms), (), _drift_tables(seen.standings)),
         _recalibrators(seen.listing),
         _labels(seen),
@@ -87,6 +87,7 @@ def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
         verdict=list(verdict(slices, alarms)),
         slices=slices,
         classes=list(classes_of(seen.statistics)),
+        opening=[] if over_time is None else [over_time],
         sections=[one for one in sections if one is not None],
         made=dict(made) | _when(seen),
     )

@@ -75,7 +75,7 @@ def _known(evaluation: Evaluation) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A sentence of the verdict; `kind` is page (surely wrong), ticket, or well."""
+    """A sentence of the verdict; `kind` is page (surely wrong), ticket, well, unknown, or note."""
 
     kind: str
     sentence: str
@@ -83,12 +83,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report: a title over figures, tables and plain paragraphs, in this order."""
+    """A part of the report: a title over paragraphs, figures, tables and printed text, in turn."""
 
     title: str
     paragraphs: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    preformatted: str = ""
 
     def html(self) -> str:
         """Writes the section."""
@@ -98,6 +99,8 @@ class Section:
             + "".join(f"<p>{escape(words)}</p>" for words in self.paragraphs)
             + f'<div class="grid">{drawn}</div>' * bool(drawn)
             + "".join(table.html() for table in self.tables)
+            + f'<pre class="wide" tabindex="0">{escape(self.preformatted)}</pre>'
+            * bool(self.preformatted)
             + "</section>"
         )
 
@@ -110,7 +113,7 @@ class Report:
     verdict   sentences, the gravest first
     slices    measures
     classes   of class probabilities, by slice
-    sections  what else is known: drift, recalibrators, labels
+    opening   what is told before the slices; sections: what is told behind them
     made      how it was measured: words for what they name
     """
 
@@ -118,6 +121,7 @@ class Report:
     verdict: Sequence[Said]
     slices: Sequence[Slice]
     classes: Sequence[tuple[str, ClassEvaluation]] = ()
+    opening: Sequence[Section] = ()
     sections: Sequence[Section] = ()
     made: Mapping[str, str] | None = None
 
@@ -128,6 +132,7 @@ def written(report: Report) -> str:
     parts = [
         f"<header><h1>{escape(report.title)}</h1></header><main>",
         f'<section aria-label="verdict">{_verdict(report.verdict)}</section>',
+        *(section.html() for section in report.opening),
         *(part.html() for part in _of_slices(report.slices)),
         *(
             [
@@ -147,7 +152,7 @@ def written(report: Report) -> str:
 
 def _verdict(said: Sequence[Said]) -> str:
     """Writes what is wrong as a card each, and what is well in a fold if it is much."""
-    wrong = [one for one in said if one.kind in ("page", "ticket")]
+    wrong = [one for one in said if one.kind not in ("well", "unknown")]
     others = [one for one in said if one not in wrong]
     folded = ""
     if len(others) > _MOST_WELL:

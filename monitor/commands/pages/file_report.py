@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from monitor.commands.held_out import HeldOut
-from monitor.commands.report.content import Report, Said, Section, Slice
+from monitor.commands.pages.report_page import Report, Said, Section, Slice
 from monitor.figures.comparison import heat_map
 from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, Table, number
@@ -47,6 +47,7 @@ def file_report(
     title: str,
     verdicts: Sequence[Said],
     slices: Sequence[Slice],
+    opening: Section | None,
     sections: Sequence[Section | None],
     classes: ClassEvaluation | None,
     made: Mapping[str, str],
@@ -57,6 +58,7 @@ def file_report(
         verdict=verdicts,
         slices=slices,
         classes=[] if classes is None else [("all", classes)],
+        opening=[] if opening is None else [opening],
         sections=[one for one in sections if one is not None],
         made=made,
     )
