@@ -34,7 +34,7 @@ PURE = {room for room, floor in FLOORS.items() if floor in (1, 2, 3)}
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "collections", "dataclasses", "enum", "filterpy", "functools", "hashlib"}
     | {"heapq", "itertools", "json", "math", "monitor", "numpy", "operator", "scipy", "types"}
-    | {"annotated_types", "base64", "binascii", "bisect", "html", "typing"}
+    | {"annotated_types", "base64", "binascii", "bisect", "html", "re", "typing"}
 )
 TOUCHES_THE_WORLD = frozenset(
     {"open", "print", "input", "fromfile", "genfromtxt", "loadtxt", "memmap", "savetxt", "savez"}

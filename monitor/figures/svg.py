@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -52,6 +53,9 @@ svg .d.line{stroke-dasharray:7 2 2 2}
 )
 
 
+_NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+]?\d+)?( ?%)?|–|")
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The numbers behind a figure, as text: a reader who cannot see the drawing has them all."""
@@ -60,11 +64,23 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def html(self) -> str:
-        """Writes the table; the first cell of a row names it."""
-        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.head)
+        """Writes the table; the first cell of a row names it, words stand left of their column."""
+        words = [
+            any(not _NUMBER.fullmatch(cell) for cell in column)
+            for column in zip(*self.rows, strict=True)
+        ]
+        words += [False] * (len(self.head) - len(words))
+        styles = [' class="text"' * one for one in words]
+        head = "".join(
+            f'<th scope="col"{style}>{escape(cell)}</th>'
+            for cell, style in zip(self.head, styles, strict=True)
+        )
         rows = "".join(
             f'<tr><th scope="row">{escape(first)}</th>'
-            + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+            + "".join(
+                f"<td{style}>{escape(cell)}</td>"
+                for cell, style in zip(rest, styles[1:], strict=True)
+            )
             + "</tr>"
             for first, *rest in self.rows
         )

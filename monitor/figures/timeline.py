@@ -131,10 +131,10 @@ def _placed(plot: Plot, marks: Sequence[Mark]) -> tuple[list[tuple[float, float,
     ends: list[float] = []
     found = []
     for mark in sorted(marks, key=lambda one: one.time):
-        at, width = float(plot.x(mark.time)), 5.8 * len(mark.word)
+        at, width = float(plot.x(mark.time)), 6.2 * len(mark.word)
         left = at + 3 if at + 3 + width < plot.x.end else max(at - 3 - width, 2.0)
         row = next((i for i, end in enumerate(ends) if end < left), len(ends))
-        ends[row : row + 1] = [left + width + 4]
+        ends[row : row + 1] = [left + width + 6]
         found.append((at, left, row, mark))
     return found, len(ends)
 
