@@ -303,7 +303,7 @@ def _note(view: View, name: str, window: str) -> str:
     since = view.at - view.window_s
     swaps = (one.mark for one in view.moments if one.slice in ("", name))
     mixed = any(one.time > since and one.word in SWAPPED for one in swaps)
-    return "partly before the last change of recalibrator" if mixed else ""
+    return "partly from before the change" if mixed else ""
 
 
 def _evidence(view: View, name: str) -> str:
@@ -569,7 +569,8 @@ def _over_time(view: View, name: str) -> Iterator[Figure]:
         says = "; ".join(f"{one.severity} {_hours(one.evidence)}" for one in known)
         limits: dict[float, str] = {}
         for one in known:
-            limits[one.threshold] = f"{limits.get(one.threshold, 'threshold of a')} {one.severity}"
+            others = f"{limits[one.threshold]}, " if one.threshold in limits else "threshold: "
+            limits[one.threshold] = f"{others}{one.severity}"
         yield draw(
             "Evidence against calibration",
             f"Now {says}. An alarm begins it anew.",

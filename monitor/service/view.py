@@ -222,6 +222,8 @@ def state_of(view: View, name: str) -> tuple[int, str, str]:
     window, reading = view.shown(name)
     if window == EPOCH or not enough(reading.recalibrated):
         return 5, "", "not judged"
+    if not 1 / MATTERS <= factor_of(reading.recalibrated) <= MATTERS:
+        return 3, "warning", "no alarm yet"
     return 4 if is_total(name) else 3, "well", "no alarm"
 
 
@@ -237,8 +239,11 @@ def trouble(view: View, name: str) -> tuple[int, float]:
 def findings(view: View) -> list[Said]:
     """Says what is the matter with the whole sidecar, the gravest first; never empty."""
     found = [*_alarms(view), *_silence(view), *_swaps(view), *_candidates(view)]
-    if not any(one.kind in ("page", "warning", "ticket") for one in found):
-        found.append(_well(view))
+    well = _well(view)
+    grave = any(one.kind in ("page", "warning", "ticket") for one in found)
+    # A window holds the time before a swap: what is off in it is no news then.
+    if not found or (well.kind == "well" and not grave):
+        found.append(well)
     return sorted(found, key=lambda one: _RANKS.get(one.kind, len(_RANKS)))
 
 

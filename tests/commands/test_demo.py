@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+import urllib.request
 
 import pytest
 
@@ -20,7 +21,7 @@ from monitor.commands.demo.story import Plan
 from monitor.commands.sidecar_client import SidecarUnavailable
 from monitor.config import Config
 from tests.deploy.scraping import free_port, until
-from tests.served import ROOT, Sidecar
+from tests.served import PATIENCE, ROOT, Sidecar
 
 DEMO = [sys.executable, "-m", "monitor", "demo"]
 _PATIENCE = 580.0  # s; it takes 40 where nothing else runs
@@ -136,6 +137,8 @@ def test_an_option_out_of_range_is_named(options, capsys):
         (("--forever", "--json"), "--json"),
         (("--forever", "--output", "page.html"), "--output"),
         (("--address", "127.0.0.1", "--forever"), "--address"),
+        (("--hold", "--forever"), "--hold"),
+        (("--hold", "--address", "127.0.0.1:1"), "--hold"),
         (("--address", "127.0.0.1:1", "--speed", "2"), "--speed 2"),
     ],
 )
@@ -231,3 +234,22 @@ def test_it_waits_for_a_sidecar_says_what_that_will_not_show_and_ends_in_order_a
     assert told[1] == f"connected to the sidecar at 127.0.0.1:{port}"
     assert any("keeps no tracks" in line for line in told)
     assert told[-1].startswith("stopped: ")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_the_status_page_stays_open_after_the_end_until_it_is_interrupted():
+    command = [*DEMO, "--hold", "--duration", "20", "--speed", "1.5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        told: list[str] = []
+        while not told or not told[-1].startswith("open "):
+            told.append(demo.stdout.readline())
+            assert told[-1], told
+        assert told[0].startswith("status page http://127.0.0.1:")
+        with urllib.request.urlopen(told[-1].split()[1], timeout=PATIENCE) as response:
+            assert b"camera_front" in response.read()
+        demo.send_signal(signal.SIGINT)
+        demo.wait(_PATIENCE)
+    # The story may not be whole on a computer that is busy: that is said, and nothing else is.
+    assert demo.returncode in (0, 1)

@@ -311,6 +311,8 @@ def test_alarms_then_swaps_then_tickets_are_said():
     text = drawn(found)
     assert text.count("<article") == 2
     assert "began about 3 min ago" in text
+    swap, well = said(replace(view(910.0), records=(record,)))
+    assert (swap[:5], well[:5]) == ("swap:", "well:")
 
 
 def test_slices_without_labels_in_the_window_are_shown_since_epoch_and_that_is_said():
