@@ -20,7 +20,7 @@ from monitor.commands.sidecar_client import Client, ask
 from monitor.figures.svg import number
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
-from tests.commands.spoken import done, refused
+from tests.commands.spoken import done, found, refused
 
 VOID = {"meta", "link", "br", "img", "rect", "circle", "path"}
 
@@ -55,10 +55,10 @@ def test_every_number_of_the_page_is_the_one_that_GetCalibration_gives(reported)
     compared = 0
     for entry in calibration.slices:
         stage = next(one for one in entry.stages if one.stage == 1)
-        for found in stage.dimensions:
-            at = f"{entry.slice}/raw/{found.name}"
+        for block in stage.dimensions:
+            at = f"{entry.slice}/raw/{block.name}"
             for name in ("nees_mean", "ence", "ence_noise_floor", "uce", "qce", "bias"):
-                assert cells[f"{at}/{name}"] == number(getattr(found, name)), (at, name)
+                assert cells[f"{at}/{name}"] == number(getattr(block, name)), (at, name)
                 compared += 1
         for name in ("nees_over_k", "nees_median_ratio", "qce", "nll", "n_eff"):
             assert cells[f"{entry.slice}/raw/joint/{name}"] == number(getattr(stage.joint, name))
@@ -169,3 +169,26 @@ def test_a_report_of_any_number_of_slices_stays_below_a_megabyte():
     assert len(html.encode()) < 2**20
     assert "<script" not in html and "<b>" not in html
     assert "more slices are left out" in html and "Without figures of their own" in html
+
+
+def test_every_number_of_a_file_s_report_is_the_one_that_evaluate_prints(drive, folder):
+    """With a recalibrator, raw numbers are those without it."""
+    model, page = folder / "model.json", folder / "file.html"
+    done("fit", drive, "--by", "class", "--output", model, "--no-held-out")
+    after = found("evaluate", drive, "--model", model, "--report", page)["groups"]
+    before = found("evaluate", drive)["groups"]
+    cells = cells_of(page.read_text("utf-8"))
+    compared = 0
+    for stage, groups in (("raw", before), ("recalibrated", after)):
+        for group, measures in groups.items():
+            for name, block in {**measures["dimensions"], "joint": measures["joint"]}.items():
+                for at, text in cells.items():
+                    head = f"{group}/{stage}/{name}/"
+                    if at.startswith(head) and (value := block[at.removeprefix(head)]) is not None:
+                        assert text == number(value), at
+                        compared += 1
+    assert compared == sum(text != "–" for text in cells.values()) > 100
+
+
+def test_a_report_of_standard_input_is_refused():
+    assert "- has none" in refused("evaluate", "-", "--report", "r.html")
