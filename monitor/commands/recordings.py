@@ -120,7 +120,7 @@ def selection_words(options: argparse.Namespace, names: tuple[str, ...] = _SELEC
     words = []
     for name in names:
         value = getattr(options, name)
-        if value is None or value == ():
+        if value is None:
             continue
         if name == "where":
             words += [word for pair in value for word in (flag(name), shlex.quote("=".join(pair)))]
@@ -155,6 +155,8 @@ def read_selected(
     raises  RecordingError
     """
     check_labels(options)
+    if path == "-" == options.labels:
+        raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
     with reading("reading") as opened:

@@ -241,7 +241,7 @@ def _times(
     offer = offer_of(columns, *wanted) or "--label-map"
     raise RecordingError(
         f"{columns.path}: labels and detections share no column of frame, t and stamp_ns, so no "
-        f"label finds its frame. Add one to both files, or name it by --map and {offer}."
+        f"label finds its frame. Add one to both files, or name it by --map, or by {offer}."
     )
 
 

@@ -314,8 +314,8 @@ def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
     check_readable(path)
     from pyarrow import parquet
 
-    with reading(path, "Give a readable Parquet file."):
-        found = parquet.read_table(path)
+    with reading(path, "Give a readable Parquet file."), path.open("rb") as file:
+        found = parquet.read_table(file)
     columns = {
         name: column_values(column.to_numpy())
         for name, column in zip(found.column_names, found.columns, strict=True)

@@ -78,6 +78,11 @@ def test_labels_that_cannot_match_are_refused_with_what_differs(words, labels, e
         assert part in err.splitlines()[-1]
 
 
+def test_labels_without_a_clock_of_the_detections_offer_the_maps_of_both_files(words):
+    labels = [{"stamp_ns": 1} | one for one in without(LABELS, "frame", "t")]
+    assert "name it by --map, or by --label-map." in refused(*words(labels))
+
+
 @pytest.mark.parametrize("more", [("--class-map", "car=Cars"), ("--gate", "Cars=3")])
 def test_an_option_that_names_no_class_of_the_detections_is_refused(words, more):
     line = refused(*words(LABELS, *more))
