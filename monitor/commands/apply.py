@@ -134,9 +134,11 @@ def check_dimensions(selection: Selection, space: Space) -> None:
     )
 
 
-def refuse_twice(recording: Recording, *, again: bool) -> None:
-    """Raises ValueError where `apply` has made the recording, unless it is asked for again."""
-    if RECALIBRATED in recording.others and not again:
+def refuse_twice(names: Collection[str], *, again: bool) -> None:
+    """Raises ValueError where `apply` has made the file with these columns, unless it is asked for
+    again.
+    """
+    if RECALIBRATED in names and not again:
         raise ValueError(
             f"the file was recalibrated before (it has the column '{RECALIBRATED}'), and a second "
             "time would correct it twice: nothing is written. Give the file as the detector "
@@ -454,7 +456,7 @@ def run(options: argparse.Namespace) -> int:
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tuple[int, list[str]]:
     """Writes the recalibrated Gaussians; returns how many there are, and remarks."""
     recording = read_selected(options.file, options)
-    refuse_twice(recording, again=options.again)
+    refuse_twice(recording.others, again=options.again)
     made = recalibrate_gaussians(selection, recording)
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
@@ -498,10 +500,11 @@ def _apply_to_classes(
     refuse_options_of_gaussians(
         options, _OF_GAUSSIANS, f"{options.model} recalibrates class probabilities"
     )
+    refuse_twice(recording.names, again=options.again)
     made = recalibrate_classes(selection, recording)
     rejected = rejected_rows(selection, made)
     with output_file(Path(options.output)) as path:
-        written = write_classes(path, made, rejected)
+        written = write_classes(path, made, rejected, selection.version)
     return made.label.size, [
         "prob: recalibrated probabilities, each opinion by itself",
         *_rejected(rejected),

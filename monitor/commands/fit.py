@@ -95,7 +95,7 @@ from monitor.recalibration.scaling import (
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.recordings import IN_MEMORY, Recording, Source
+from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
@@ -127,6 +127,11 @@ def fit_gaussians(
     """
     wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
     recording = read_selected(options.file, options, tell=tell)
+    if RECALIBRATED in recording.others:
+        tell(
+            f"the file was recalibrated before (it has the column '{RECALIBRATED}'): what is "
+            "fitted corrects what it says now, not what the detector reports"
+        )
     previous = _previous(options, recording)
     usable = usable_truth(recording)
     kept = np.flatnonzero(usable.rows)

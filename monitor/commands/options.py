@@ -301,6 +301,8 @@ def output_file(path: Path) -> Iterator[Path]:
 
     Raises CannotWrite.
     """
+    if str(path) == "-":
+        raise CannotWrite("--output -: standard output tells what was done. Name a file.")
     target = path.resolve()  # through links, so that they stay
     if target.exists() and not target.is_file():
         raise CannotWrite(

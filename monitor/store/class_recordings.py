@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import NO_TRUTH
-from monitor.store.recordings import tracks_of
+from monitor.store.recordings import RECALIBRATED, tracks_of
 from monitor.store.tables import (
     AnyArray,
     ArrayColumns,
@@ -243,12 +243,16 @@ def _class_names(path: Path, arrays: dict[str, AnyArray]) -> tuple[str, ...]:
 
 
 def write_classes(
-    path: Path, recording: ClassRecording, rejected: BoolArray | None = None
+    path: Path,
+    recording: ClassRecording,
+    rejected: BoolArray | None = None,
+    version: str | None = None,
 ) -> frozenset[str]:
     """Writes a recording as an .npz archive: prob as it was read, and what the file has besides of
     one value a row. Returns the names of the arrays written.
 
     rejected  (N,) detections that are too uncertain, to be written beside them
+    version   of the recalibrator that made the probabilities
     """
     opinions = recording.probabilities if recording.opinions is None else recording.opinions
     arrays: dict[str, AnyArray] = {"prob": opinions, **recording.beside}
@@ -258,5 +262,7 @@ def write_classes(
         arrays["class_names"] = np.array(recording.class_names)
     if rejected is not None:
         arrays["rejected"] = rejected
+    if version is not None:
+        arrays[RECALIBRATED] = np.full(recording.label.size, version)
     np.savez_compressed(path, allow_pickle=False, **arrays)
     return frozenset(arrays)

@@ -82,6 +82,13 @@ def test_rows_that_are_no_probabilities_stay(fitted, applied, evaluate, save):
     assert evaluate(file, "--model", model)["rows_refused"] == 3
 
 
+def test_a_second_time_is_refused(run, refused, model, classes, tmp_path):
+    once, twice = tmp_path / "once.npz", tmp_path / "twice.npz"
+    run("apply", model, classes, "--output", once)
+    assert "recalibrated before" in refused("apply", model, once, "--output", twice)
+    run("apply", model, once, "--again", "--output", twice)
+
+
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_model_of_named_classes_serves_these(run, applied, refused, save, tmp_path, method):
     path, out = tmp_path / "model.json", ("--output", tmp_path / "out.npz")

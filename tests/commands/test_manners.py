@@ -144,6 +144,20 @@ def test_a_missing_package_is_said_before_the_work(tmp_path, monkeypatch):
     assert "pip install 'calibration-monitor[parquet]'" in line
 
 
+def test_what_cannot_be_read_or_written_is_named_with_a_remedy(samples):
+    for words, said in (
+        (("evaluate", "none.parquet"), "none.parquet: cannot be read (No such file or directory)"),
+        (("evaluate", "-", "--labels", "-"), "--labels -: standard input has the detections"),
+        (("fit", "boxes-3d.csv", "--output", "-"), "--output -: standard output tells what"),
+    ):
+        assert said in refused(*words)
+
+
+def test_the_fit_that_is_offered_keeps_that_there_is_no_angle(samples):
+    words = ("evaluate", "boxes-3d.csv", "--class", "Pedestrian", "--angles", "")
+    assert "boxes-3d.csv --angles '' --class Pedestrian" in done(*words)
+
+
 def test_angles_in_degrees_are_said(tmp_path):
     path = tmp_path / "drive.csv"
     path.write_text("yaw,var_yaw,gt_yaw\n90,1,91\n-120,1,-119\n1,1,1\n")
