@@ -14,10 +14,11 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -32,17 +33,20 @@ from monitor.commands.apply import (
 )
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
+from monitor.commands.labels_apart import gates_of
 from monitor.commands.options import names_of, write_output
 from monitor.commands.pages.file_report import stages_by_group
 from monitor.commands.pages.report_page import notebook
 from monitor.commands.recordings import read_selected
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
+from monitor.matching.distances import DistanceKind
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
 from monitor.statistics.measures import Evaluation, as_json
 from monitor.statistics.verdicts import Verdict
-from monitor.store.tables import RecordingError
+from monitor.store.recordings import RECALIBRATED
+from monitor.store.tables import AnyArray, RecordingError
 
 # A path, a DataFrame (pandas, polars, pyarrow), or arrays by name, as docs/files.md names them.
 Detections: TypeAlias = Any
@@ -151,23 +155,28 @@ class Recalibrated:
     mean        (N, K); rows that cannot be recalibrated stay as they are
     covariance  (N, K, K)
     rejected    (N,) too uncertain; None if the recalibrator rejects none
+    version     of the recalibrator
     """
 
     dimensions: tuple[str, ...]
     mean: FloatArray
     covariance: FloatArray
     rejected: BoolArray | None
+    version: str
 
-    def columns(self) -> dict[str, FloatArray]:
-        """Lists means, variances and covariances by the names of docs/files.md: for a DataFrame of
-        these rows, `frame.assign(**made.columns())`.
+    def columns(self) -> dict[str, AnyArray]:
+        """Lists means, variances, covariances and the version by the names of docs/files.md: for a
+        DataFrame of these rows, `frame.assign(**made.columns())`.
         """
-        found = {name: self.mean[:, i] for i, name in enumerate(self.dimensions)}
+        found: dict[str, AnyArray] = {
+            name: self.mean[:, i] for i, name in enumerate(self.dimensions)
+        }
         for i, name in enumerate(self.dimensions):
             found[f"var_{name}"] = self.covariance[:, i, i]
             for j, other in enumerate(self.dimensions[:i]):
                 if self.covariance[:, i, j].any():
                     found[f"cov_{other}_{name}"] = self.covariance[:, i, j]
+        found[RECALIBRATED] = np.full(len(self.mean), self.version)
         return found
 
 
@@ -182,7 +191,9 @@ def evaluate(
     names: Pairs = None,
     label_names: Pairs = None,
     assume_std: Mapping[str, float] | str | None = None,
-    gate: float | Mapping[str, float] | None = None,
+    gate: float | Mapping[str, float] | str | None = None,
+    distance: str | None = None,
+    label_gap: float | None = None,
     class_map: Pairs = None,
     model: Recalibrator | None = None,
     bins: int = 20,
@@ -197,6 +208,8 @@ def evaluate(
                  other dictionaries may be texts as on the command line: "var_x=x_variance"
     assume_std   standard deviations of dimensions without variances, in their unit
     gate         largest distance of a match, for all or by class
+    distance     how it is measured: "centre" (the default), "bev-iou", "image-iou", "mahalanobis"
+    label_gap    most seconds between two labels that are interpolated, as --label-gap
     class_map    class names of the labels → those of the detections
     model        recalibrator to apply first
     bins         reliability bins of equal count
@@ -208,14 +221,17 @@ def evaluate(
         setattr(options, name, default)
     options.by, options.bins = _several(by), bins
     _select(options, dimensions, angles, classes, names, assume_std)
-    _match(options, labels, gate, class_map, label_names)
+    _match(options, labels, gate, distance, label_gap, class_map, label_names)
     options.file = _data(detections)
     if bins < 1:
         raise ValueError(f"bins {bins}: give 1 or more.")
     selection = None if model is None else model.selection
     with _in_terms_of_arguments() as notes:
         found = evaluate_verb.measured(options, selection, notes.append)
-    document = evaluate_verb.document(found, None, selection) | {"remarks": list(notes)}
+        if found.usable.refused:
+            notes.append(f"{found.usable.told()}. {found.usable.remedy(found.recording)}")
+    remarks = notes[: len(found.remarks)]
+    document = evaluate_verb.document(found, None, selection) | {"remarks": remarks}
     figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
 
@@ -232,7 +248,9 @@ def fit(
     names: Pairs = None,
     label_names: Pairs = None,
     assume_std: Mapping[str, float] | str | None = None,
-    gate: float | Mapping[str, float] | None = None,
+    gate: float | Mapping[str, float] | str | None = None,
+    distance: str | None = None,
+    label_gap: float | None = None,
     class_map: Pairs = None,
     fewest_tracks: float | None = None,
     proven_only: bool = False,
@@ -267,7 +285,7 @@ def fit(
     options = _options(fit_verb.add_options, words)
     options.by = tuple(map(SliceBy, parts)) or None
     _select(options, dimensions, angles, classes, names, assume_std)
-    _match(options, labels, gate, class_map, label_names)
+    _match(options, labels, gate, distance, label_gap, class_map, label_names)
     if fewest_tracks is not None and not 0 < fewest_tracks < math.inf:
         raise ValueError(f"fewest_tracks {fewest_tracks}: give a number above 0.")
     options.fewest_tracks, options.proven_only = fewest_tracks, proven_only
@@ -296,11 +314,15 @@ def apply(
     _select(options, *(selection.get(name) for name in keys))
     with _in_terms_of_arguments() as notes:
         recording = read_selected(_data(detections), options, tell=notes.append)
-        refuse_twice(recording, again=again)
+        refuse_twice(recording.others, again=again)
         made = recalibrate_gaussians(recalibrator.selection, recording)
         notes += remarks_on(made)
     return Recalibrated(
-        recording.space.names, made.recording.mean, made.recording.covariance, made.rejected
+        recording.space.names,
+        made.recording.mean,
+        made.recording.covariance,
+        made.rejected,
+        recalibrator.version,
     )
 
 
@@ -351,7 +373,12 @@ def _mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
 
 
 _ARGUMENTS = {
+    "--labels FILE": "labels",
     "--label-map": "label_names",
+    "--label-gap": "label_gap",
+    "--label-format": "format",
+    "--format": "format",
+    "--distance": "distance",
     "--class-map": "class_map",
     "--map": "names",
     "--labels": "labels",
@@ -374,6 +401,7 @@ _OF_PAIRS = re.compile(
     r"('[^']*=[^']*'|[^\s=,']+=[^\s=,']+(?:,[^\s=,']+=[^\s=,']+)*)"
 )
 _OF_NAMES = re.compile(r"(--angles) (''|[^\s']+)")
+_OF_A_NUMBER = re.compile(r"(--gate|--label-gap|--fewest-tracks) (?=\d)")
 
 
 def _as_dictionary(found: re.Match[str]) -> str:
@@ -394,13 +422,14 @@ def _as_tuple(found: re.Match[str]) -> str:
 def _as_arguments(words: str) -> str:
     """Writes arguments in place of options: their names, and values that can be pasted."""
     words = _OF_NAMES.sub(_as_tuple, _OF_PAIRS.sub(_as_dictionary, words))
+    words = _OF_A_NUMBER.sub(r"\1=", words)
     for option, argument in _ARGUMENTS.items():
         words = words.replace(option, argument)
     return words
 
 
-# A line on columns that nobody uses, without a sentence on what they may be meant for.
-_ONLY_NOT_USED = re.compile(r".*: not used: [^.]*")
+# Lines on columns that nobody uses, and on what became of labels, without a sentence on what to do.
+_NOTHING_TO_DO = re.compile(r".*: not used: [^.]*|.* detections without a label")
 
 
 @contextlib.contextmanager
@@ -416,7 +445,7 @@ def _in_terms_of_arguments() -> Iterator[list[str]]:
         raise type(error)(_as_arguments(str(error))) from None
     notes[:] = map(_as_arguments, notes)
     for words in notes:
-        if _ONLY_NOT_USED.fullmatch(words):
+        if _NOTHING_TO_DO.fullmatch(words):
             continue
         # Past this generator, the end of its context and the function of the API.
         warnings.warn(words, UserWarning, stacklevel=4)
@@ -425,25 +454,49 @@ def _in_terms_of_arguments() -> Iterator[list[str]]:
 def _match(
     options: argparse.Namespace,
     labels: Detections,
-    gate: float | Mapping[str, float] | None,
+    gate: float | Mapping[str, float] | str | None,
+    distance: str | None,
+    label_gap: float | None,
     class_map: Pairs,
     label_names: Pairs,
 ) -> None:
     options.labels = None if labels is None else _data(labels)
-    by_class = gate is None or isinstance(gate, Mapping)
-    options.gate = gate if by_class else {"": float(cast(float, gate))}
+    options.gate = _gates(gate)
+    if distance is not None and distance not in tuple(DistanceKind):
+        raise ValueError(f"distance {distance!r}: use one of {', '.join(DistanceKind)}.")
+    options.distance = None if distance is None else DistanceKind(distance)
+    if label_gap is not None and not 0 <= label_gap < math.inf:
+        raise ValueError(f"label_gap {label_gap}: give seconds, from 0 on.")
+    options.label_gap = label_gap
     options.class_map, options.label_map = _mapping(class_map), _mapping(label_names)
+
+
+def _gates(gate: float | Mapping[str, float] | str | None) -> dict[str, float] | None:
+    """Takes gates by class, the name '' for all. Raises ValueError."""
+    if gate is None:
+        return None
+    try:
+        if isinstance(gate, Mapping):
+            return {name: gates_of(str(one))[""] for name, one in gate.items()}
+        return gates_of(str(gate))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"gate {error}") from None
 
 
 def _data(data: Detections) -> str | dict[str, Any]:
     """Takes a path as it is, and a table as arrays by name. Raises RecordingError."""
     if isinstance(data, str | Path):
-        return str(data)
+        path, there = str(data), set[str]()
+        with contextlib.suppress(OSError, ValueError, BadZipFile):
+            if path.endswith(".npz"):
+                with np.load(path) as archive:
+                    there = set(archive.files)
+        _refuse_classes(path, there)
+        return path
+    if hasattr(data, "collect") and not hasattr(data, "__len__"):
+        data = data.collect()  # a LazyFrame of polars
     if isinstance(data, Mapping):
-        if {"prob", "logits"} & data.keys() and "mean" not in data:
-            raise RecordingError(
-                "detections: class probabilities are read from .npz files, by the command line."
-            )
+        _refuse_classes("detections", data.keys())
         return {str(name): np.asarray(values) for name, values in data.items()}
     names = getattr(data, "column_names", None) or getattr(data, "columns", None)
     if names is None:
@@ -452,6 +505,13 @@ def _data(data: Detections) -> str | dict[str, Any]:
             "arrays by name (docs/files.md)."
         )
     return {str(name): np.asarray(data[name]) for name in names}
+
+
+def _refuse_classes(name: str, there: Collection[str]) -> None:
+    if ("prob" in there or "logits" in there) and "mean" not in there:
+        raise RecordingError(
+            f"{name}: class probabilities are read from .npz files, by the command line."
+        )
 
 
 _COLOURS = {"overconfident": "#b3261e", "underconfident": "#8a5a00", "calibrated": "#1b6e3c"}

@@ -81,3 +81,7 @@ def test_a_second_time_is_refused_unless_it_is_meant(drive, fitted, refused, tmp
     with pytest.warns(UserWarning, match="corrected twice"):
         made = apply(load_recalibrator(model), once, again=True)
     assert made.covariance[0, 0, 0] == pytest.approx(last)
+    with pytest.raises(ValueError, match="recalibrated before"):
+        apply(load_recalibrator(model), {**made.columns()})
+    _, _, said = spoken("fit", once, "--output", tmp_path / "second.json")
+    assert "recalibrated before" in said

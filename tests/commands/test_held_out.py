@@ -126,7 +126,7 @@ def test_how_far_a_slice_was_drawn_is_said_with_a_remedy_that_holds():
     drawn, said = fitted()
     alone, silent = fitted(fewest_tracks=10)
     assert drawn < 0.98 * alone
-    words = f"which draws its factors on σ: x {alone:.2f} to {drawn:.2f} (fewest_tracks 10 if 20 "
+    words = f"which draws its factors on σ: x {alone:.2f} to {drawn:.2f} (fewest_tracks=10 if 20 "
     assert f", borrows from fallback, {words}tracks are enough)" in said
     assert "borrows" not in silent
     with pytest.raises(ValueError, match="fewest_tracks: it is for by"):

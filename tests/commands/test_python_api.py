@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -14,6 +16,8 @@ import numpy as np
 import pytest
 
 from monitor import apply, evaluate, fit, load_recalibrator
+from monitor.commands.labels_apart import add_labels
+from monitor.commands.python_api import _as_arguments
 from monitor.store.recordings import read_columns
 from monitor.store.tables import RecordingError
 from tests.commands.spoken import done, found
@@ -115,3 +119,55 @@ def test_a_table_with_names_of_its_own_is_understood_from_the_message(recwarn):
     np.testing.assert_array_equal(applied.columns()["var_px"], applied.covariance[:, 0, 0])
     with pytest.raises(ValueError, match="'px': expected OURS=THEIRS"):
         evaluate(table, names="px")
+
+
+PLACES = {"x": np.arange(20.0), "y": np.zeros(20), "t": np.arange(20) / 10, "gt_id": np.ones(20)}
+SPREADS = {"std_x": np.ones(20), "std_y": np.ones(20)}
+DETECTIONS = {name: cells for name, cells in PLACES.items() if name != "gt_id"} | SPREADS
+
+
+def test_each_option_on_labels_is_an_argument_and_named_as_one():
+    parser = argparse.ArgumentParser()
+    add_labels(parser)
+    names = {*vars(parser.parse_args([])), "label_names"} - {"label_map", "label_format"}
+    for function in (evaluate, fit):
+        assert names <= inspect.signature(function).parameters.keys()
+    words = "--labels FILE, --label-gap 1 or --fewest-tracks 15; such as --gate 20"
+    assert _as_arguments(words) == "labels, label_gap=1 or fewest_tracks=15; such as gate=20"
+
+
+def test_labels_are_matched_as_the_arguments_say(recwarn):
+    some = {name: cells[::2] for name, cells in PLACES.items()}
+    for arguments, rows in ((dict[str, Any](), 19), ({"label_gap": 0}, 10), ({"gate": "1"}, 19)):
+        assert evaluate(DETECTIONS, labels=some, **arguments).to_dict()["rows"] == rows
+    assert not recwarn.list  # there is nothing to do
+    off = PLACES | {"x": PLACES["x"] + 0.4}
+    with pytest.raises(RecordingError, match=r"no label matches .* or widen gate"):
+        evaluate(DETECTIONS, labels=off, distance="mahalanobis", gate=0.3)
+    for arguments in (
+        {"gate": -1},
+        {"gate": {"object": 0}},
+        {"distance": "iou"},
+        {"label_gap": -1},
+    ):
+        (name,) = arguments
+        with pytest.raises(ValueError, match=f"^{name} .*: (expected|use|give)"):
+            evaluate(DETECTIONS, labels=off, **arguments)
+
+
+def test_refused_rows_and_a_file_of_classes_are_said_and_a_lazy_table_is_read(tmp_path):
+    table = PLACES | SPREADS | {"gt_x": PLACES["x"], "gt_y": PLACES["y"]}
+    wrong = table | {"std_x": np.append(SPREADS["std_x"][1:], np.nan)}
+    with pytest.warns(UserWarning, match="1 are refused: 1 because .*: row 19"):
+        assert len(evaluate(wrong).notes) == 1
+    np.savez(tmp_path / "classes.npz", prob=np.ones((2, 1)), label=np.zeros(2, int))
+    with pytest.raises(RecordingError, match=r"classes.npz: class prob.* by the command line"):
+        evaluate(tmp_path / "classes.npz")
+
+    class Lazy:
+        columns = tuple(table)
+
+        def collect(self):
+            return Frame(table)
+
+    assert evaluate(Lazy()).to_dict() == evaluate(table).to_dict()

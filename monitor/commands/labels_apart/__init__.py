@@ -72,7 +72,7 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
         "and y, of KITTI x and z, else of the first two dimensions of the file; of bev-iou and "
         "image-iou 1 - overlap (default 2 for x and y)"
     )
-    add_value(group, "--gate", "G|C=G,C=G", text, _gates)
+    add_value(group, "--gate", "G|C=G,C=G", text, gates_of)
     text = "how the distance to a label is measured (default centre)"
     kinds = tuple(DistanceKind)
     group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
@@ -574,7 +574,8 @@ def check_labels(options: argparse.Namespace) -> None:
     allow(options, options.labels is not None, why, *_SETTINGS)
 
 
-def _gates(text: str) -> dict[str, float]:
+def gates_of(text: str) -> dict[str, float]:
+    """Reads a gate for all classes, by the name '', or one by class. Raises ArgumentTypeError."""
     expected = "a distance above 0, such as 2, or one by class, such as Car=3,Pedestrian=1.5"
 
     def read(text: str) -> dict[str, float]:
