@@ -146,7 +146,7 @@ def test_labels_match_in_the_plane_of_the_ground_of_the_format_and_others_are_to
 def test_many_misses_ask_for_units_and_many_near_matches_for_a_wider_gate(words):
     near = said(words(changed(LABELS, "y", lambda y: y + 1.8)))
     assert "80 matches near the gate (beyond 80 % of it)" in near
-    assert "wider --gate" in near
+    assert "half and twice the --gate" in near
     far = changed(LABELS[:50], "y", lambda y: y + 9)
     missed = said(words(far + changed(LABELS[50:], "y", lambda y: y + 1.8)))
     assert "do frames, coordinates and units of both files agree?" in missed

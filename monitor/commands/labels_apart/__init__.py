@@ -37,7 +37,7 @@ from monitor.frames.frame import (
     StoredFrame,
     stored_estimates,
 )
-from monitor.frames.space import BoolArray, DimensionKind, IntArray
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
@@ -48,6 +48,9 @@ from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_c
 from monitor.store.tables import BOX, Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
+
+# Share of the squared error that comes of matches near the gate, above which it decides.
+_MOST_ERROR = 0.5
 
 # s; between a label and the frame that it is of, where none is interpolated.
 _SAME_TIME = 1e-3
@@ -170,9 +173,11 @@ def with_labels(
     counts["rows"] = columns.count
     interpolated = between[:, 0] != between[:, 1]
     counts["interpolated"] = int(np.count_nonzero(interpolated))
-    narrow = _narrow(matcher, near_gate, np.isfinite(truth[:, 0]))
     place = config.dimensions if config.distance in OF_POINTS else config.box
-    measured = ", ".join(name for name in recording.space.names if name in place)
+    there = [i for i, name in enumerate(recording.space.names) if name in place]
+    measured = ", ".join(recording.space.names[i] for i in there)
+    error = recording.space.error(truth, recording.mean)[:, there]
+    narrow = _narrow(matcher, near_gate, np.square(error).sum(axis=1))
     tell(f"{path}: {told(counts, empty, config, narrow, by_time, measured)}")
     if not counts["matched"]:
         raise RecordingError(
@@ -195,15 +200,21 @@ def with_labels(
     return replace(recording, truth=np.where(left_out[:, None], np.nan, truth), matched=counts)
 
 
-def _narrow(matcher: _Matcher, near: BoolArray, matched: BoolArray) -> str:
-    """Names the gates near which many matches (N,) lie, with their classes; '' for none."""
+def _narrow(matcher: _Matcher, near: BoolArray, square: FloatArray) -> str:
+    """Names the gates that may decide the verdict, with their classes; '' for none.
+
+    near    (N,) matches near the gate: many, or most of the squared error
+    square  (N,) squared errors; NaN where nothing matched
+    """
+    matched = np.isfinite(square)
     index = matcher.recording.class_index
     if len(matcher.classes) == 1:
         index = np.zeros_like(index)
     found = []
     for i, name in enumerate(matcher.classes):
         rows = matched & (index == i)
-        if np.count_nonzero(near & rows) > MANY_NEAR * np.count_nonzero(rows):
+        many = np.count_nonzero(near & rows) > MANY_NEAR * np.count_nonzero(rows)
+        if many or square[near & rows].sum() > _MOST_ERROR * square[rows].sum():
             of = f" of {name}" if len(matcher.classes) > 1 else ""
             found.append(f"{matcher.config.gate_of(name):g}{of}")
     return some_of(found)

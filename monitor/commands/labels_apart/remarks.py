@@ -159,8 +159,8 @@ def told(
         )
     elif narrow:
         words += (
-            f". The gate of {narrow} may cut off large errors: see whether a wider --gate changes "
-            "the verdict"
+            f". The gate of {narrow} may cut off large errors, or matches near it may be of other "
+            "objects: see whether half and twice the --gate change the verdict"
         )
     return words
 
