@@ -51,6 +51,7 @@ from monitor.commands.options import (
 )
 from monitor.commands.pages.file_report import (
     file_report,
+    fullest_frame,
     in_pieces,
     labels_section,
     recalibrator_section,
@@ -278,17 +279,20 @@ def _report(
     model: AnySelection | None,
 ) -> str:
     """Writes the report; where a model was applied, the file is measured without it as well."""
-    before: Mapping[str, Evaluation] = {}
+    before = None
     if gaussians is not None and gaussians.made is not None:
-        before = measured(options, None, lambda words: None).groups
+        before = measured(options, None, lambda words: None)
     found = [] if of_classes is None else [said(of_classes, matters=True)]
     opening, slices, sections = None, [], []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
-        slices = stages_by_group(gaussians.groups, before, gaussians.recording)
+        recording = gaussians.recording
+        slices = stages_by_group(gaussians.groups, before.groups if before else {}, recording)
+        drawn = (before.recording, recording) if before else (recording, None)
         reasons = gaussians.usable.as_json()
         opening = in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)
         sections = [
+            fullest_frame(*drawn),
             recalibrator_section(gaussians.gains, model.version if model else ""),
             labels_section(gaussians.whole, reasons, gaussians.matched),
         ]

@@ -293,15 +293,16 @@ class Plot:
         d = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         self.marks.append(f'<path class="{kind}" d="M{d}Z"/>')
 
-    def dots(self, x: FloatArray, y: FloatArray, kind: str) -> None:
+    def dots(self, x: FloatArray, y: FloatArray, kind: str, radius: float = 2.7) -> None:
         """Draws a marker at each finite point: circles, squares for the second series."""
         for a, b in zip(self.x(x).tolist(), self.y(y).tolist(), strict=True):
             if not (math.isfinite(a) and math.isfinite(b)):
                 continue
             if kind == "b":
-                self.rectangle(a - 2.6, b - 2.6, 5.2, 5.2, "b dot")
+                self.rectangle(a - radius, b - radius, 2 * radius, 2 * radius, "b dot")
             else:
-                self.marks.append(f'<circle class="{kind} dot" cx="{a:.1f}" cy="{b:.1f}" r="2.8"/>')
+                at = f'cx="{a:.1f}" cy="{b:.1f}" r="{radius:g}"'
+                self.marks.append(f'<circle class="{kind} dot" {at}/>')
 
     def rectangle(self, x: float, y: float, width: float, height: float, kind: str) -> None:
         """Draws a rectangle of units of the plot."""

@@ -65,7 +65,7 @@ def top_view(
     for kind, one, rings in zip("ab", gaussians, ellipses, strict=False):
         for ring in rings:
             plot.line(ring[:, 0], ring[:, 1], f"{kind} ring")
-        plot.dots(one.mean[:, 0], one.mean[:, 1], kind)
+        plot.dots(one.mean[:, 0], one.mean[:, 1], kind, radius=1.0)
         rows += [
             (one.name, *(number(float(v)) for v in (*mean, math.sqrt(c[0, 0]), math.sqrt(c[1, 1]))))
             for mean, c in zip(one.mean, one.covariance, strict=True)

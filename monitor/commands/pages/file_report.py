@@ -12,6 +12,7 @@ from monitor.figures.comparison import heat_map
 from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, Table, number
 from monitor.figures.timeline import Line, timeline
+from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import BoolArray
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
@@ -20,6 +21,9 @@ from monitor.store.recordings import Recording
 
 # Pieces of time, and drives, that are measured one by one.
 _PIECES, _MOST_DRIVES = 40, 200
+
+# Detections of a frame that are drawn, and frames over which their tracks are.
+_MOST_DETECTIONS, _FRAMES_BEFORE = 60, 20
 
 _KINDS = {Finding.CALIBRATED: "well", Finding.UNKNOWN: "unknown"}
 
@@ -124,6 +128,45 @@ def _over_time(time: np.ndarray, found: Sequence[Evaluation]) -> list[Figure]:
             x_label=x_label,
         ),
     ]
+
+
+def fullest_frame(raw: Recording, made: Recording | None) -> Section | None:
+    """Draws the frame with the most labelled detections from above, with tracks so far.
+
+    made  the same rows, recalibrated; None if they were not
+    """
+    ground = [raw.space.names.index(name) for name in raw.box[:2] if name in raw.space.names]
+    if raw.frame is None or len(ground) < 2:
+        return None
+    labelled = np.logical_and.reduce(np.isfinite(raw.truth), axis=1)
+    places = np.stack([raw.sequence_index, raw.frame], axis=1)
+    found, counts = np.unique(places[labelled], axis=0, return_counts=True)
+    if not counts.size:
+        return None
+    sequence, frame = found[counts.argmax()].tolist()
+    here = np.flatnonzero((places == (sequence, frame)).all(axis=1))[:_MOST_DETECTIONS]
+    stages = {"raw": raw} if made is None else {"raw": raw, "recalibrated": made}
+    paths = []
+    if raw.track is not None:
+        recent = (raw.sequence_index == sequence) & (raw.frame <= frame)
+        recent &= raw.frame > frame - _FRAMES_BEFORE
+        for track in np.unique(raw.track[here][raw.track[here] >= 0]):
+            rows = np.flatnonzero(recent & (raw.track == track))
+            paths.append(raw.mean[rows[np.argsort(raw.frame[rows])]][:, ground])
+    figure = top_view(
+        f"Frame {frame} of {raw.sequences[sequence]} from above",
+        f"{here.size} detections with their 2-σ ellipses, {counts.max()} of them with ground truth "
+        "(crosses); dotted: where their tracks came from.",
+        [
+            Gaussians(
+                name, one.mean[here][:, ground], one.covariance[here][:, ground][:, :, ground]
+            )
+            for name, one in stages.items()
+        ],
+        raw.truth[here][labelled[here]][:, ground],
+        paths,
+    )
+    return Section("The fullest frame", (), [figure])
 
 
 def recalibrator_section(gains: Sequence[HeldOut], version: str) -> Section | None:
