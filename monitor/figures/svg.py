@@ -41,14 +41,13 @@ svg .mark.page{stroke:var(--bad);stroke-width:1.6;stroke-dasharray:none}
 svg .mark.ticket{stroke:var(--warn);stroke-width:1.6;stroke-dasharray:4 2}
 svg .mark.well{stroke:var(--good);stroke-width:1.6;stroke-dasharray:1 1}
 svg .band{fill:var(--dim);opacity:.18}svg .count{fill:var(--dim);opacity:.35}
-svg .over{fill:var(--over)}svg .under{fill:var(--under)}svg .label{fill:none;stroke:var(--c)}
+svg .over{fill:var(--over)}svg .under{fill:var(--under)}
 svg .line{fill:none;stroke-width:1.6;stroke-linejoin:round}
-svg .dot{stroke:none}svg .ring{fill:none;stroke-width:1.4}
+svg .dot{stroke:none}
 svg .b.line{stroke-dasharray:7 2}svg .c.line{stroke-dasharray:2 2}
 svg .d.line{stroke-dasharray:7 2 2 2}
 """ + "".join(
-    f"svg .{one}.line,svg .{one}.ring{{stroke:var(--{one})}}"
-    f"svg .{one}.dot,svg .{one}.key{{fill:var(--{one})}}"
+    f"svg .{one}.line{{stroke:var(--{one})}}svg .{one}.dot,svg .{one}.key{{fill:var(--{one})}}"
     for one in SERIES
 )
 

@@ -18,7 +18,6 @@ from monitor.figures.page import STYLE, content_policy, document
 from monitor.figures.reliability import Points, class_reliability, coverage, reliability
 from monitor.figures.svg import Figure, around, number
 from monitor.figures.timeline import Line, Mark, sparkline, timeline
-from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import FloatArray, plain_space
 from monitor.statistics.bins import Binning
 from monitor.statistics.reading import read
@@ -39,8 +38,6 @@ def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[floa
     shares = np.nan_to_num(values, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1)
     sure = Points(name, shares, shares, np.ones(n, np.int64), shares, shares)
     names, tau = [f"{name} {i}" for i in range(n)], np.sort(shares)
-    covariance = np.abs(np.nan_to_num(values, posinf=1, neginf=1))[:, None, None] * np.eye(2)
-    means = np.stack([values, values], axis=1)
     some = list(values)
     return [
         (timeline(name, said, lines, marks[:2], x_label=name, y_label="y"), some),
@@ -51,7 +48,6 @@ def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[floa
         (coverage(name, said, tau, [(name, shares)]), list(shares)),
         (heat_map(name, said, names, [name, "joint"], np.stack([values, values], axis=1)), some),
         (before_after(name, said, names, values, values[::-1].copy(), name), some),
-        (top_view(name, said, [Gaussians(name, means, covariance)], means, [means]), some),
     ]  # fmt: skip
 
 
