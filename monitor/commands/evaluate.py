@@ -50,14 +50,13 @@ from monitor.commands.options import (
     write_output,
 )
 from monitor.commands.pages.file_report import (
-    file_report,
     in_pieces,
     labels_section,
     recalibrator_section,
     said,
     stages_by_group,
 )
-from monitor.commands.pages.report_page import file_hash, written
+from monitor.commands.pages.report_page import Report, hashed, written
 from monitor.commands.recordings import (
     Usable,
     add_most_refused,
@@ -282,25 +281,22 @@ def _report(
     if gaussians is not None and gaussians.made is not None:
         before = measured(options, None, lambda words: None).groups
     found = [] if of_classes is None else [said(of_classes, matters=True)]
-    opening, slices, sections = None, [], []
+    opening, slices, sections = [], [], []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
         slices = stages_by_group(gaussians.groups, before, gaussians.recording)
         reasons = gaussians.usable.as_json()
-        opening = in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)
+        opening = [in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)]
         sections = [
             recalibrator_section(gaussians.gains, model.version if model else ""),
             labels_section(gaussians.whole, reasons, gaussians.matched),
         ]
-    made = {"file": f"{options.file}, SHA-256 {file_hash(options.file)}"}
-    if options.labels is not None:
-        made["labels"] = f"{options.labels}, SHA-256 {file_hash(options.labels)}"
-    if model is not None:
-        made["recalibrator"] = f"{options.model}, SHA-256 {file_hash(options.model)}"
+    files = {"file": options.file, "labels": options.labels, "recalibrator": options.model}
+    made = {what: hashed(path) for what, path in files.items() if path is not None}
     words = " ".join(selection_words(options))
     made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
-    title = f"Calibration of {options.file}"
-    return written(file_report(title, found, slices, opening, sections, classes, made))
+    title, of_all = f"Calibration of {options.file}", [("all", classes)] if classes else []
+    return written(Report(title, found, slices, of_all, opening, sections, made))
 
 
 def _check(options: argparse.Namespace) -> None:
