@@ -249,10 +249,9 @@ def run(options: argparse.Namespace) -> int:
             of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
-    groups = {} if gaussians is None else gaussians.groups
-    judged = () if gaussians is None else gaussians.verdicts
-    conditions = options.fail_if or ()
-    failures = list(holding(conditions, groups, judged, classes, of_classes))
+    found = gaussians, classes, of_classes, model
+    content = document(*found)
+    failures = list(holding(options.fail_if or (), content))
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
         failures.append(
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
@@ -260,10 +259,10 @@ def run(options: argparse.Namespace) -> int:
             "these rows, or allow more by --most-refused."
         )
     if options.report is not None:
-        write_output(options.report, _report(options, gaussians, classes, of_classes, model))
-    failed = {"failed": failures} if options.fail_if or failures else {}
-    found = gaussians, classes, model, of_classes
-    tell(options, document(*found) | failed, "\n\n".join(_tables(options, *found)))
+        write_output(options.report, _report(options, *found))
+    if options.fail_if or failures:
+        content["failed"] = failures
+    tell(options, content, "\n\n".join(_tables(options, *found)))
     for line in failures:
         to_standard_error(f"calibration-monitor evaluate: {line}")
     return FAILED if failures else 0
@@ -372,7 +371,7 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    tracks = numbered_tracks(recording)
 
     def evaluated(
         rows: BoolArray, done: Callable[[float], object] = lambda rows: None
@@ -393,7 +392,7 @@ def measured(
                 done=done,
             )
         else:
-            found = _streamed(recording, options, cut, np.flatnonzero(kept), done)
+            found = _streamed(recording, options, cut, np.flatnonzero(kept), tracks, done)
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -402,18 +401,23 @@ def measured(
 
     groups = dict(_groups(by, recording, usable.rows))
     there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
-    sizes = {name: int(np.count_nonzero(rows & usable.rows)) for name, rows in groups.items()}
+    kept = np.flatnonzero(usable.rows)
+    rows_of = {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items()}
     apart = [name for name, rows in groups.items() if not rows.all()]
-    total = int(np.count_nonzero(usable.rows)) + sum(sizes[name] for name in apart)
+    total = kept.size + sum(rows_of[name].size for name in apart)
     judged: list[Verdict] = []
-    with working("measuring", total + sum(sizes.values())) as done:
+    with working("measuring", total + sum(rows.size for rows in rows_of.values())) as done:
         whole = evaluated(np.ones(usable.rows.size, bool), done)
         of_groups = {
             name: evaluated(rows, done) if name in apart else whole for name, rows in groups.items()
         }
-        for name, rows in groups.items():
-            judged += _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
-            done(sizes[name])
+        for name, some in rows_of.items():
+            judged += _verdicts(recording, some, tracks, name)
+            done(some.size)
+    gains: tuple[HeldOut, ...] = ()
+    if made is not None and shaped is None:
+        named = {name: some for name, some in rows_of.items() if name}
+        gains = compared(before, recording, kept, named)
     return Measured(
         whole=whole,
         groups=of_groups,
@@ -425,14 +429,7 @@ def measured(
         by=by,
         mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
         made=made,
-        gains=()
-        if made is None or shaped is not None
-        else compared(
-            before,
-            recording,
-            np.flatnonzero(usable.rows),
-            {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items() if name},
-        ),
+        gains=gains,
         recording=recording,
         evaluated=evaluated,
     )
@@ -469,9 +466,10 @@ def _groups(
             yield shown(name), rows
 
 
-def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict, ...]:
+def _verdicts(
+    recording: Recording, rows: IntArray, tracks: IntArray | None, group: str
+) -> tuple[Verdict, ...]:
     """Judges the Gaussians of some rows."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
     variance = np.diagonal(recording.covariance, axis1=1, axis2=2)[rows]
     return verdicts(
         recording.space.names,
@@ -508,12 +506,12 @@ def _streamed(
     options: argparse.Namespace,
     cut: BinCut,
     kept: IntArray,
+    tracks: IntArray | None,
     done: Callable[[float], object],
 ) -> Evaluation:
     """Measures some rows from micro-bins; `done` is told of how many further ones."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
     binning = Binning(bins, tau=tuple(options.tau.tolist()))
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
     clusters = count = None
     if tracks is not None:
         of_rows = tracks[kept]
@@ -537,12 +535,8 @@ def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
     usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
     if not usable.any():
         return None
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    return class_verdict(
-        recording.probabilities[usable],
-        recording.label[usable],
-        None if tracks is None else tracks[usable],
-    )
+    tracks = numbered_tracks(recording, usable)
+    return class_verdict(recording.probabilities[usable], recording.label[usable], tracks)
 
 
 def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
@@ -576,8 +570,8 @@ def _classes_measured(recording: ClassRecording, options: argparse.Namespace) ->
 def document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
     model: AnySelection | None,
-    of_classes: ClassVerdict | None = None,
 ) -> dict[str, object]:
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
@@ -614,8 +608,8 @@ def _tables(
     options: argparse.Namespace,
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
-    model: AnySelection | None,
     of_classes: ClassVerdict | None,
+    model: AnySelection | None,
 ) -> Iterator[str]:
     if of_classes is not None:
         wrong = of_classes.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)

@@ -187,10 +187,10 @@ def compared(
 
 def _clusters(recording: Recording, kept: IntArray) -> IntArray:
     """Numbers the tracks of some rows (n,) from 0 on; a row without a track is one of its own."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    tracks = numbered_tracks(recording, kept)
     cluster = kept
     if tracks is not None:
-        cluster = np.where(tracks[kept] >= 0, tracks[kept], tracks.max(initial=-1) + 1 + kept)
+        cluster = np.where(tracks >= 0, tracks, tracks.max(initial=-1) + 1 + kept)
     found: IntArray = np.unique(cluster, return_inverse=True)[1].reshape(-1)
     return found
 

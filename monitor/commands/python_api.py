@@ -215,7 +215,7 @@ def evaluate(
     selection = None if model is None else model.selection
     with _in_terms_of_arguments() as notes:
         found = evaluate_verb.measured(options, selection, notes.append)
-    document = evaluate_verb.document(found, None, selection) | {"remarks": list(notes)}
+    document = evaluate_verb.document(found, None, None, selection) | {"remarks": list(notes)}
     figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
 

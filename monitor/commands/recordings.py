@@ -24,6 +24,7 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.recalibration.fitting import Parts
+from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered
 from monitor.store.formats import Format
 from monitor.store.recordings import (
@@ -461,12 +462,18 @@ def usable_truth(recording: Recording) -> Usable:
     return Usable(labelled, usable, refused)
 
 
-def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> IntArray | None:
-    """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
+def numbered_tracks(
+    recording: Recording | ClassRecording, rows: IntArray | BoolArray | slice = slice(None)
+) -> IntArray | None:
+    """(n,) one number for each track of each sequence, −1 without; None if none is recorded.
+
+    rows  to be numbered, n of them; by default all
+    """
+    track, sequence_index = recording.track, recording.sequence_index
     if track is None or sequence_index is None:
         return None
     names, number = np.unique(track, return_inverse=True)
     _, number = np.unique(sequence_index * names.size + number, return_inverse=True)
     found: IntArray = number.astype(np.int64)
     found[track == NO_TRACK] = -1
-    return found
+    return found[rows]

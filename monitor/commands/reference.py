@@ -287,7 +287,7 @@ def _nees(recording: Recording) -> FloatArray:
 def _tracks(number: int, recording: Recording) -> ClusterArray:
     """(N,) the true object of each row in its sequence and class; ALONE where unknown."""
     found = np.full(recording.class_index.size, ALONE)
-    objects = numbered_tracks(recording.sequence_index, recording.track)
+    objects = numbered_tracks(recording)
     if objects is not None:
         ids = cluster_id((number, objects, recording.class_index))
         found[objects >= 0] = ids[objects >= 0]
