@@ -32,6 +32,7 @@ from monitor.figures.svg import Figure, Table
 from monitor.frames.space import Space
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
+from monitor.store.column_names import some_of
 
 # Bytes of figures of slices, and of the table of measures, of the megabyte of a report.
 _MOST_FIGURES, _MOST_MEASURES = 600_000, 200_000
@@ -192,8 +193,7 @@ def _of_slices(slices: Sequence[Slice]) -> Iterator[Section]:
         room -= size
         yield Section(one.name, figures=found)
     if left:
-        shown = ", ".join(left[:20]) + f" and {len(left) - 20} more" * (len(left) > 20)
-        words = f"Without figures of their own, to keep this file small: {shown}."
+        words = f"Without figures of their own, to keep this file small: {some_of(left, 20)}."
         yield Section("Further slices", (words,))
 
 
