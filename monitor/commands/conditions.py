@@ -24,8 +24,8 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-# Measures that say how much there is to judge, and those of all dimensions together that are no
-# measure of one dimension by the same name: these grow with the number of dimensions.
+# Counts of what there is to judge; and measures of one dimension, whose namesakes of all dimensions
+# together grow with their number and are no match for the same bound.
 _AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
 _OF_ONE_DIMENSION = ("nees_mean", "nll")
 

@@ -215,7 +215,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     add_json(parser)
     add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
-    # None until the file has been seen: only so can it be said that an option was given in vain.
+    # None until the file has been read, so that an option without effect can be refused.
     defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
 

@@ -109,7 +109,7 @@ _OF_CLASSES = "temperature"
 # Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
 
-# A slice that was drawn by less is not said to be.
+# Relative change of a factor on σ below which a remark leaves it out.
 _SHOWS = 0.02
 
 
