@@ -1,4 +1,7 @@
-"""Conditions of `--fail-if`: a bound on a measure, or a finding, and where it holds."""
+"""Reads the conditions of `--fail-if`, each a bound on a measure or a finding, and where they hold.
+
+They are held against what `evaluate --json` prints, so that a condition can name whatever is there.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monitor.commands.options import checked
-from monitor.statistics.class_evaluation import ClassEvaluation, class_as_json
-from monitor.statistics.measures import Evaluation, as_json
-from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE, Finding
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -23,8 +24,8 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-# Measures that say how much there is to judge, and those of all dimensions together that are no
-# measure of one dimension by the same name: these grow with the number of dimensions.
+# Counts of what there is to judge; and measures of one dimension, whose namesakes of all dimensions
+# together grow with their number and are no match for the same bound.
 _AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
 _OF_ONE_DIMENSION = ("nees_mean", "nll")
 
@@ -38,9 +39,8 @@ class Condition:
     bound: float = math.nan
 
     def __str__(self) -> str:
-        return (
-            f"{self.measure} {self.comparison} {self.bound:g}" if self.comparison else self.measure
-        )
+        bound = f" {self.comparison} {self.bound:g}" if self.comparison else ""
+        return self.measure + bound
 
 
 def read_condition(text: str) -> Condition:
@@ -56,20 +56,14 @@ def read_condition(text: str) -> Condition:
     return Condition(match[1].lower(), match[2], number)
 
 
-def holding(
-    conditions: Sequence[Condition],
-    groups: Mapping[str, Evaluation],
-    verdicts: Sequence[Verdict],
-    classes: ClassEvaluation | None,
-    of_classes: ClassVerdict | None,
-) -> Iterator[str]:
-    """Yields which conditions hold.
+def holding(conditions: Sequence[Condition], document: Mapping[str, Any]) -> Iterator[str]:
+    """Yields which conditions hold of what `evaluate --json` prints.
 
     What too little data is known of is not judged; where nothing else is there, that is a failure.
-    Raises ValueError for a measure that there is not.
+    Raises ValueError for a measure that is not there.
     """
     for condition in conditions:
-        values = list(_values(condition, groups, verdicts, classes, of_classes))
+        values = list(_values(condition, document))
         if not values:
             raise ValueError(
                 f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
@@ -91,41 +85,30 @@ def holding(
                 yield f"{where}: {condition.measure} is {value:.4g}, and --fail-if says {condition}"
 
 
-def _values(
-    condition: Condition,
-    groups: Mapping[str, Evaluation],
-    verdicts: Sequence[Verdict],
-    classes: ClassEvaluation | None,
-    of_classes: ClassVerdict | None,
-) -> Iterator[tuple[str, Any, bool]]:
-    """Finds a measure, or the findings, wherever they are: by group jointly and by dimension, and
-    of classes. Yields also whether there are data enough to judge it.
-    """
+def _values(condition: Condition, document: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Yields where a measure or a finding is, its value, and whether there are data to judge it."""
     measure, of_finding = condition.measure, not condition.comparison
     sure = measure in (*_AMOUNTS, Finding.UNKNOWN)
-    for verdict in verdicts:
-        told = verdict.as_json()
+    enough = {}
+    for told in document.get("verdicts", ()):
+        rows = told["rows"] if told["tracks"] is None else told["tracks"]
+        enough[told["group"]] = rows >= FEWEST_TO_JUDGE
         if of_finding or (measure in told and measure not in _AMOUNTS):
-            where = ", ".join(filter(None, (verdict.group, verdict.dimension)))
-            known = sure or verdict.finding is not Finding.UNKNOWN
-            yield where, told["finding" if of_finding else measure], known
+            known = sure or told["finding"] != Finding.UNKNOWN
+            place = ", ".join(filter(None, (told["group"], told["dimension"])))
+            yield place, told["finding" if of_finding else measure], known
     if of_finding:
-        if of_classes is not None:
-            known = sure or of_classes.finding is not Finding.UNKNOWN
-            yield "classes", str(of_classes.finding), known
+        if told := document.get("class_verdict"):
+            yield "classes", told["finding"], sure or told["finding"] != Finding.UNKNOWN
         return
-    enough = {verdict.group: verdict.enough for verdict in verdicts}
-    for group, evaluation in groups.items():
-        found: dict[str, Any] = as_json(evaluation)
-        blocks = {"": found, "joint": found["joint"], **found["dimensions"]}
+    for group, found in (document.get("groups") or {"": document}).items():
+        amounts = {name: found[name] for name in _AMOUNTS if name in found}
+        blocks = {"": amounts, "joint": found["joint"] or {}, **found["dimensions"]}
         if measure in _OF_ONE_DIMENSION:
             del blocks["joint"]
         for name, block in blocks.items():
-            if measure in block:
-                yield (
-                    ", ".join(filter(None, (group, name))) or "all",
-                    block[measure],
-                    sure or enough[group],
-                )
-    if classes is not None and measure in (told := class_as_json(classes)):
+            if group in enough and measure in block:
+                place = ", ".join(filter(None, (group, name))) or "all"
+                yield place, block[measure], sure or enough[group]
+    if measure in (told := document.get("classification", {})):
         yield "classification", told[measure], True

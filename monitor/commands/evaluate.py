@@ -50,7 +50,6 @@ from monitor.commands.options import (
     write_output,
 )
 from monitor.commands.pages.file_report import (
-    file_report,
     fullest_frame,
     in_pieces,
     labels_section,
@@ -58,7 +57,7 @@ from monitor.commands.pages.file_report import (
     said,
     stages_by_group,
 )
-from monitor.commands.pages.report_page import file_hash, written
+from monitor.commands.pages.report_page import Report, hashed, written
 from monitor.commands.recordings import (
     Usable,
     add_most_refused,
@@ -217,7 +216,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     add_json(parser)
     add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
-    # None until the file has been seen: only so can it be said that an option was given in vain.
+    # None until the file has been read, so that an option without effect can be refused.
     defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
 
@@ -251,10 +250,9 @@ def run(options: argparse.Namespace) -> int:
             of_classes = _class_verdict(recording)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
-    groups = {} if gaussians is None else gaussians.groups
-    judged = () if gaussians is None else gaussians.verdicts
-    conditions = options.fail_if or ()
-    failures = list(holding(conditions, groups, judged, classes, of_classes))
+    found = gaussians, classes, of_classes, model
+    content = document(*found)
+    failures = list(holding(options.fail_if or (), content))
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
         failures.append(
             f"{gaussians.usable.share_refused:.1%} of the rows with ground truth are refused, more "
@@ -262,10 +260,10 @@ def run(options: argparse.Namespace) -> int:
             "these rows, or allow more by --most-refused."
         )
     if options.report is not None:
-        write_output(options.report, _report(options, gaussians, classes, of_classes, model))
-    failed = {"failed": failures} if options.fail_if or failures else {}
-    found = gaussians, classes, model, of_classes
-    tell(options, document(*found) | failed, "\n\n".join(_tables(options, *found)))
+        write_output(options.report, _report(options, *found))
+    if options.fail_if or failures:
+        content["failed"] = failures
+    tell(options, content, "\n\n".join(_tables(options, *found)))
     for line in failures:
         to_standard_error(f"calibration-monitor evaluate: {line}")
     return FAILED if failures else 0
@@ -283,28 +281,25 @@ def _report(
     if gaussians is not None and gaussians.made is not None:
         before = measured(options, None, lambda words: None)
     found = [] if of_classes is None else [said(of_classes, matters=True)]
-    opening, slices, sections = None, [], []
+    opening, slices, sections = [], [], []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
         recording = gaussians.recording
         slices = stages_by_group(gaussians.groups, before.groups if before else {}, recording)
         drawn = (before.recording, recording) if before else (recording, None)
         reasons = gaussians.usable.as_json()
-        opening = in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)
+        opening = [in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)]
         sections = [
             fullest_frame(*drawn),
             recalibrator_section(gaussians.gains, model.version if model else ""),
             labels_section(gaussians.whole, reasons, gaussians.matched),
         ]
-    made = {"file": f"{options.file}, SHA-256 {file_hash(options.file)}"}
-    if options.labels is not None:
-        made["labels"] = f"{options.labels}, SHA-256 {file_hash(options.labels)}"
-    if model is not None:
-        made["recalibrator"] = f"{options.model}, SHA-256 {file_hash(options.model)}"
+    files = {"file": options.file, "labels": options.labels, "recalibrator": options.model}
+    made = {what: hashed(path) for what, path in files.items() if path is not None}
     words = " ".join(selection_words(options))
     made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
-    title = f"Calibration of {options.file}"
-    return written(file_report(title, found, slices, opening, sections, classes, made))
+    title, of_all = f"Calibration of {options.file}", [("all", classes)] if classes else []
+    return written(Report(title, found, slices, of_all, opening, sections, made))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -380,7 +375,7 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    tracks = numbered_tracks(recording)
 
     def evaluated(
         rows: BoolArray, done: Callable[[float], object] = lambda rows: None
@@ -401,7 +396,7 @@ def measured(
                 done=done,
             )
         else:
-            found = _streamed(recording, options, cut, np.flatnonzero(kept), done)
+            found = _streamed(recording, options, cut, np.flatnonzero(kept), tracks, done)
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -410,18 +405,23 @@ def measured(
 
     groups = dict(_groups(by, recording, usable.rows))
     there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
-    sizes = {name: int(np.count_nonzero(rows & usable.rows)) for name, rows in groups.items()}
+    kept = np.flatnonzero(usable.rows)
+    rows_of = {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items()}
     apart = [name for name, rows in groups.items() if not rows.all()]
-    total = int(np.count_nonzero(usable.rows)) + sum(sizes[name] for name in apart)
+    total = kept.size + sum(rows_of[name].size for name in apart)
     judged: list[Verdict] = []
-    with working("measuring", total + sum(sizes.values())) as done:
+    with working("measuring", total + sum(rows.size for rows in rows_of.values())) as done:
         whole = evaluated(np.ones(usable.rows.size, bool), done)
         of_groups = {
             name: evaluated(rows, done) if name in apart else whole for name, rows in groups.items()
         }
-        for name, rows in groups.items():
-            judged += _verdicts(recording, np.flatnonzero(rows & usable.rows), name)
-            done(sizes[name])
+        for name, some in rows_of.items():
+            judged += _verdicts(recording, some, tracks, name)
+            done(some.size)
+    gains: tuple[HeldOut, ...] = ()
+    if made is not None and shaped is None:
+        named = {name: some for name, some in rows_of.items() if name}
+        gains = compared(before, recording, kept, named)
     return Measured(
         whole=whole,
         groups=of_groups,
@@ -433,14 +433,7 @@ def measured(
         by=by,
         mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
         made=made,
-        gains=()
-        if made is None or shaped is not None
-        else compared(
-            before,
-            recording,
-            np.flatnonzero(usable.rows),
-            {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items() if name},
-        ),
+        gains=gains,
         recording=recording,
         evaluated=evaluated,
     )
@@ -477,9 +470,10 @@ def _groups(
             yield shown(name), rows
 
 
-def _verdicts(recording: Recording, rows: IntArray, group: str) -> tuple[Verdict, ...]:
+def _verdicts(
+    recording: Recording, rows: IntArray, tracks: IntArray | None, group: str
+) -> tuple[Verdict, ...]:
     """Judges the Gaussians of some rows."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
     variance = np.diagonal(recording.covariance, axis1=1, axis2=2)[rows]
     return verdicts(
         recording.space.names,
@@ -516,12 +510,12 @@ def _streamed(
     options: argparse.Namespace,
     cut: BinCut,
     kept: IntArray,
+    tracks: IntArray | None,
     done: Callable[[float], object],
 ) -> Evaluation:
     """Measures some rows from micro-bins; `done` is told of how many further ones."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
     binning = Binning(bins, tau=tuple(options.tau.tolist()))
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
     clusters = count = None
     if tracks is not None:
         of_rows = tracks[kept]
@@ -545,12 +539,8 @@ def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
     usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
     if not usable.any():
         return None
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    return class_verdict(
-        recording.probabilities[usable],
-        recording.label[usable],
-        None if tracks is None else tracks[usable],
-    )
+    tracks = numbered_tracks(recording, usable)
+    return class_verdict(recording.probabilities[usable], recording.label[usable], tracks)
 
 
 def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
@@ -584,8 +574,8 @@ def _classes_measured(recording: ClassRecording, options: argparse.Namespace) ->
 def document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
+    of_classes: ClassVerdict | None,
     model: AnySelection | None,
-    of_classes: ClassVerdict | None = None,
 ) -> dict[str, object]:
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
@@ -622,8 +612,8 @@ def _tables(
     options: argparse.Namespace,
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
-    model: AnySelection | None,
     of_classes: ClassVerdict | None,
+    model: AnySelection | None,
 ) -> Iterator[str]:
     if of_classes is not None:
         wrong = of_classes.finding in (Finding.OVERCONFIDENT, Finding.UNDERCONFIDENT)

@@ -109,7 +109,7 @@ _OF_CLASSES = "temperature"
 # Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
 
-# A slice that was drawn by less is not said to be.
+# Relative change of a factor on σ below which a remark leaves it out.
 _SHOWS = 0.02
 
 
@@ -294,12 +294,12 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
                 "Give a longer recording, or a smaller delay."
             )
         kept, late = there, kept.size - there.size
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    tracks = numbered_tracks(recording, kept)
     rows = FitRows(
         recording.space,
         estimates_of(recording).take(kept),
         recording.space.error(recording.truth[kept], recording.mean[kept]),
-        np.full(kept.size, -1) if tracks is None else tracks[kept],
+        np.full(kept.size, -1) if tracks is None else tracks,
     )
     if time_s is None:
         return rows, kept, late
@@ -480,8 +480,7 @@ def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
     log_probabilities, usable = opinions_of(recording)
     classes = log_probabilities.shape[2]
     kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
-    track = None if tracks is None else tracks[kept]
+    track = numbered_tracks(recording, kept)
     return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
 
 

@@ -7,7 +7,7 @@ is judged by a fit that has not seen its track.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -81,16 +81,13 @@ class HeldOut:
 
     def as_json(self) -> dict[str, object]:
         """Builds the object for JSON."""
-        scores = {
-            when: {"nees_over_k": one.nees_over_k, "ence": one.ence, "nll": one.nll}
-            for when, one in (("before", self.before), ("after", self.after))
-        }
         known = np.isfinite(self.interval).all()
         return {
             "slice": self.slice,
             "rows": self.rows,
             "tracks": self.tracks,
-            **scores,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
             "sigma_factors": dict(self.factors),
             "nll_gain": self.gain,
             "nll_gain_interval": list(self.interval) if known else None,
@@ -139,9 +136,29 @@ class Unseen:
             rows = rows[self.cluster[rows] >= 0]
             if rows.size:
                 unused = verdicts[name] if self.left[rows].all() else ""
-                of = self.before, self.after, rows, self.cluster
-                found.append(_judged(name, *of, unused, done))
+                found.append(self._judged(name, rows, unused, done))
         return tuple(found)
+
+    def _judged(
+        self, name: str, rows: IntArray, unused: str, done: Callable[[float], object]
+    ) -> HeldOut:
+        _, clusters = np.unique(self.cluster[rows], return_inverse=True)
+        nll_before, nll_after = (_nll(one, rows) for one in (self.before, self.after))
+        step = np.arange(self.before.space.k)
+        before, after = (one.covariance[rows][:, step, step] for one in (self.before, self.after))
+        factors = np.median(np.sqrt(after / before), axis=0).tolist()
+        gain = nll_before - nll_after
+        return HeldOut(
+            slice=name,
+            rows=rows.size,
+            tracks=int(clusters.max()) + 1,
+            before=_score(self.before, rows, nll_before, done),
+            after=_score(self.after, rows, nll_after, done),
+            factors=dict(zip(self.before.space.names, factors, strict=True)),
+            gain=float(gain.mean()),
+            interval=mean_interval(gain, clusters),
+            unused=unused,
+        )
 
 
 def dealt(
@@ -187,40 +204,12 @@ def compared(
 
 def _clusters(recording: Recording, kept: IntArray) -> IntArray:
     """Numbers the tracks of some rows (n,) from 0 on; a row without a track is one of its own."""
-    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    tracks = numbered_tracks(recording, kept)
     cluster = kept
     if tracks is not None:
-        cluster = np.where(tracks[kept] >= 0, tracks[kept], tracks.max(initial=-1) + 1 + kept)
+        cluster = np.where(tracks >= 0, tracks, tracks.max(initial=-1) + 1 + kept)
     found: IntArray = np.unique(cluster, return_inverse=True)[1].reshape(-1)
     return found
-
-
-def _judged(
-    name: str,
-    before: Recording,
-    after: Recording,
-    rows: IntArray,
-    cluster: IntArray,
-    unused: str,
-    done: Callable[[float], object],
-) -> HeldOut:
-    """Compares two sets of Gaussians on some rows; cluster (N,) numbers the tracks."""
-    _, clusters = np.unique(cluster[rows], return_inverse=True)
-    nll_before, nll_after = (_nll(one, rows) for one in (before, after))
-    gain = nll_before - nll_after
-    step = np.arange(before.space.k)
-    ratio = np.sqrt(after.covariance[rows][:, step, step] / before.covariance[rows][:, step, step])
-    return HeldOut(
-        slice=name,
-        rows=rows.size,
-        tracks=int(clusters.max()) + 1,
-        before=_score(before, rows, nll_before, done),
-        after=_score(after, rows, nll_after, done),
-        factors=dict(zip(before.space.names, np.median(ratio, axis=0).tolist(), strict=True)),
-        gain=float(gain.mean()),
-        interval=mean_interval(gain, clusters),
-        unused=unused,
-    )
 
 
 def _score(

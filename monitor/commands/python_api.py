@@ -231,7 +231,7 @@ def evaluate(
         if found.usable.refused:
             notes.append(f"{found.usable.told()}. {found.usable.remedy(found.recording)}")
     remarks = notes[: len(found.remarks)]
-    document = evaluate_verb.document(found, None, selection) | {"remarks": remarks}
+    document = evaluate_verb.document(found, None, None, selection) | {"remarks": remarks}
     figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
     return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
 

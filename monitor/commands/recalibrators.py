@@ -33,6 +33,7 @@ from monitor.promotion.records import (
     TrialStanding,
     TrialState,
 )
+from monitor.store.column_names import some_of
 from monitor.wire.messages import Listing, Summary
 
 EXAMPLE = """examples:
@@ -267,6 +268,4 @@ def _factors(factors: Sequence[Factor]) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    text = ", ".join(map(shown, names[:MOST_NAMES]))
-    more = len(names) - MOST_NAMES
-    return f"{text} and {more} more" if more > 0 else text
+    return some_of(list(map(shown, names)), MOST_NAMES)

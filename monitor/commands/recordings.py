@@ -24,7 +24,8 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.recalibration.fitting import Parts
-from monitor.store.column_names import offered
+from monitor.store.class_recordings import ClassRecording
+from monitor.store.column_names import offered, some_of
 from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
@@ -36,12 +37,12 @@ from monitor.store.recordings import (
     read_recording,
 )
 
-# Dimensions that wrap, unless others are named. Those of the second line may mean something else
-# elsewhere, so that it is said where they are taken for angles.
+# Dimensions that wrap, unless others are named. Beyond the first two a name may mean another thing,
+# so that it is said when one is taken for an angle.
 _SURELY_ANGLES = ("yaw", "heading")
 ANGLES = (*_SURELY_ANGLES, "yaw_rad", "rotation_y", "orientation", "theta", "psi", "rz")
 
-# Errors that are a whole turn: the share of rows from which they are told.
+# Share of rows with an error of a whole turn from which on an angle is suspected.
 _TURNED = 0.005
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
@@ -54,7 +55,7 @@ _LARGEST_DEVIATION = Limits().largest_deviation
 # Share of refused rows above which a verb ends with exit code 3, unless it is told otherwise.
 MOST_REFUSED = 0.01
 
-# Numbers of refused rows that are told of each reason.
+# Refused rows that a message lists for each reason.
 _FIRST_ROWS = 5
 
 
@@ -385,7 +386,7 @@ class Usable:
     def reasons(self) -> str:
         """Says how many rows are refused for which reason, and which are the first of them."""
         reasons = (
-            f"{rows.size} because {reason}: row {_listed(rows)}"
+            f"{rows.size} because {reason}: row {some_of(list(map(str, rows)), _FIRST_ROWS)}"
             for reason, rows in self.refused.items()
         )
         return f"{'; '.join(reasons)} (rows count from 0)"
@@ -408,11 +409,6 @@ class Usable:
             reason: {"rows": rows.size, "first": rows[:_FIRST_ROWS].tolist()}
             for reason, rows in self.refused.items()
         }
-
-
-def _listed(rows: IntArray) -> str:
-    first = ", ".join(map(str, rows[:_FIRST_ROWS].tolist()))
-    return f"{first}, …" if rows.size > _FIRST_ROWS else first
 
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
@@ -463,12 +459,18 @@ def usable_truth(recording: Recording) -> Usable:
     return Usable(labelled, usable, refused)
 
 
-def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> IntArray | None:
-    """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
+def numbered_tracks(
+    recording: Recording | ClassRecording, rows: IntArray | BoolArray | slice = slice(None)
+) -> IntArray | None:
+    """(n,) one number for each track of each sequence, −1 without; None if none is recorded.
+
+    rows  to be numbered, n of them; by default all
+    """
+    track, sequence_index = recording.track, recording.sequence_index
     if track is None or sequence_index is None:
         return None
     names, number = np.unique(track, return_inverse=True)
     _, number = np.unique(sequence_index * names.size + number, return_inverse=True)
     found: IntArray = number.astype(np.int64)
     found[track == NO_TRACK] = -1
-    return found
+    return found[rows]

@@ -1,7 +1,7 @@
-"""calibration-monitor reference: learns from recorded drives what errors are while healthy.
+"""calibration-monitor reference: learns the reference of drift from healthy recorded drives.
 
-References are learned as the sidecar learns them: by class, at both stages, each sequence a stream
-of its own. `replay` gives its sidecar such a reference, or learns one before it plays.
+It is learned as the sidecar learns it: by class, at both stages, each sequence a stream of its own.
+`replay` gives its sidecar such a reference, or learns one before it plays.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ EXAMPLE = """examples:
 
 Learns from the rows that have truth, by class, each sequence a stream of its own. The file is for
 replay --reference, and for [drift] reference of a sidecar whose slices are by class.
-With --recalibrator it also says what is usual once that one is active: give rows that it was not
-fitted on, since those look better than what will come."""
+With --recalibrator the reference also holds for the time when that one is active: give rows that it
+was not fitted on, since errors on those look smaller than what will come."""
 
 # Of recorded drives; fewer tell nothing.
 _FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
@@ -58,7 +58,7 @@ References: TypeAlias = Mapping[str, Mapping[Stage, Reference]]
 
 
 class TooLittleToLearn(ValueError):
-    """Recorded drives say too little of what is usual."""
+    """Recorded drives hold too little data for a reference."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -125,14 +125,14 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drift")
     usual = group.add_mutually_exclusive_group()
     text = (
-        "what is usual, as `calibration-monitor reference` wrote it (default: the started "
-        "sidecar learns it from what is played)"
+        "reference that `calibration-monitor reference` wrote (default: the started sidecar "
+        "learns it from what is played)"
     )
     add_value(usual, "--reference", "F", text)
     add_condition(
         usual,
         "--reference-where",
-        "learn what is usual from the rows of the files whose column has this value, in place of "
+        "learn the reference from the rows of the files whose column has this value, in place of "
         "--where, before anything is played; may be repeated",
     )
 
@@ -146,13 +146,13 @@ def check_drift(options: argparse.Namespace) -> None:
     )
     allow(options, not options.address, why, *names)
     by = ",".join(options.slice_by)
-    why = f"it says what is usual of classes, not of --slice-by {by}. Leave one of them out."
+    why = f"references are of classes, not of --slice-by {by}. Leave one of them out."
     allow(options, options.slice_by == (SliceBy.CLASS,), why, *names)
 
 
 def learning_settings(options: argparse.Namespace) -> DriftSettings:
-    """How much is enough to learn from: as the file that --config names says. Without one, of
-    drives that people chose, little: a slice of few tracks is watched by detections then.
+    """Reads from the file of --config how much data is enough. Without one little is, since people
+    chose the drives: a slice of few tracks is then watched by detections.
 
     Raises InvalidConfiguration.
     """
@@ -176,7 +176,7 @@ def reference_file(
     if options.reference_where is None:
         yield None
         return
-    # A drill changes what is played, not what is usual.
+    # A drill changes what is played, not the reference.
     asked = {**vars(options), "where": options.reference_where, "fault": None}
     recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
     found = learn_references("replay", recordings, selection, learning_settings(options))
@@ -200,8 +200,8 @@ def learn_references(
     if len(spaces) > 1:
         names = " and ".join(sorted(",".join(space.names) for space in spaces))
         raise ValueError(
-            f"the files have dimensions {names}, but what is usual is known of one set of them. "
-            "Give --dimensions that all have."
+            f"the files have dimensions {names}, but a reference has one set of them. Give "
+            "--dimensions that all have."
         )
     k = len(recordings[0].space.joint)
     learners = defaultdict[str, list[ReferenceLearner]](
@@ -232,8 +232,8 @@ def learn_references(
         if all(enough(learner, settings) for learner in both)
     }
     remarks = [
-        f"{name}: {raw.tracks} tracks and {raw.detections} detections say too little of what is "
-        f"usual ([drift] reference_tracks = {settings.reference_tracks} and reference_detections "
+        f"{name}: {raw.tracks} tracks and {raw.detections} detections are too few for a reference "
+        f"([drift] reference_tracks = {settings.reference_tracks} and reference_detections "
         f"= {settings.reference_detections} are needed)"
         for name, (raw, _) in sorted(learners.items())
         if name not in references
@@ -287,7 +287,7 @@ def _nees(recording: Recording) -> FloatArray:
 def _tracks(number: int, recording: Recording) -> ClusterArray:
     """(N,) the true object of each row in its sequence and class; ALONE where unknown."""
     found = np.full(recording.class_index.size, ALONE)
-    objects = numbered_tracks(recording.sequence_index, recording.track)
+    objects = numbered_tracks(recording)
     if objects is not None:
         ids = cluster_id((number, objects, recording.class_index))
         found[objects >= 0] = ids[objects >= 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 # How people write the variance or the deviation of a dimension: before or after its name.
 _SPREADS = (
@@ -58,10 +58,15 @@ _OTHERS: Mapping[str, frozenset[str]] = {
 _MOST_NAMES, _MOST_LISTED = 1000, 60
 
 
+def some_of(names: Collection[str], most: int = 5) -> str:
+    """Lists the first few names for a message, and counts the others."""
+    more = len(names) - most
+    return ", ".join([*names][:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def listed(names: Sequence[str]) -> str:
-    """Lists names for a message, not more than can be read."""
-    more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
-    return (", ".join(names[:_MOST_LISTED]) + more) or "none"
+    """Lists names for a message, as many as a person reads."""
+    return some_of(names, _MOST_LISTED) or "none"
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

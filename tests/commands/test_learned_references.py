@@ -136,4 +136,4 @@ def test_without_tracks_it_has_no_levels_and_what_is_too_little_is_told(rows, tm
     words = ("--config", configuration(enough, **ENOUGH), "--output", tmp_path / "usual.json")
     code, out, err = spoken("reference", file, *words)
     assert (code, out.splitlines()[1].split()[-4:]) == (0, ["0", "-", "-", "-"])
-    assert "cyclist: 0 tracks and 59 detections say too little of what is usual" in err
+    assert "cyclist: 0 tracks and 59 detections are too few for a reference" in err

@@ -15,6 +15,7 @@ import pytest
 
 from monitor.commands.pages.report_page import Report, Said, Slice, written
 from monitor.commands.report.evidence import Indicator, indicators
+from monitor.commands.report.live import verdict
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, ask
 from monitor.figures.svg import number
@@ -160,6 +161,11 @@ def test_an_indicator_is_met_only_where_its_whole_interval_is():
     assert verdicts(0.5)["underconfidence/Car"] == "not met"
     assert verdicts(2**0.5)["overconfidence/Car"] == "not shown"
     assert set(verdicts(1.0, 20).values()) == {"not shown", "met"}
+
+
+def test_the_verdict_asks_whether_ground_truth_without_any_error_is_a_copy():
+    (found,) = verdict([sliced("Car", 0.0)], [])
+    assert found.kind == "ticket" and "Is the ground truth a copy of the mean?" in found.sentence
 
 
 def test_a_report_of_any_number_of_slices_stays_below_a_megabyte():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from monitor.frames.space import DimensionKind
-from monitor.store.labels import labels_of, read_label_table
 from monitor.store.recordings import (
     NO_TRACK,
     Recording,
@@ -18,6 +17,7 @@ from monitor.store.recordings import (
     write_estimates,
 )
 from monitor.store.tables import RecordingError
+from monitor.store.track_labels import labels_of, read_label_table
 
 TABLE = """\
 seq,role,frame,t,class,score,x,y,yaw,var_x,var_y,var_yaw,cov_y_x,gt_id,ignore,gt_x,gt_y,gt_yaw

@@ -41,9 +41,9 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.matching.distances import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
-from monitor.store.column_names import meant, offered
+from monitor.store.column_names import meant, offered, some_of
 from monitor.store.formats import Format
-from monitor.store.labels import LabelTable, offer_of, read_labels, some_of
+from monitor.store.labels import LabelTable, offer_of, read_labels
 from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_columns
 from monitor.store.tables import BOX, Columns, RecordingError, coded
 

@@ -13,7 +13,8 @@ from monitor.config import MatchingConfig
 from monitor.frames.space import BoolArray, DimensionKind
 from monitor.matching.distances import DistanceKind
 from monitor.statistics.verdicts import MATTERS
-from monitor.store.labels import LabelTable, some_of
+from monitor.store.column_names import some_of
+from monitor.store.labels import LabelTable
 from monitor.store.recordings import OBJECT, Recording
 
 # Labelled truths of a class below which interpolated ones are not compared with them.

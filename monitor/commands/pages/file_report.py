@@ -1,4 +1,4 @@
-"""Builds the report of a recorded file from what `evaluate` has measured."""
+"""Builds the parts of the report of a recorded file from what `evaluate` has measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from monitor.commands.held_out import HeldOut
-from monitor.commands.pages.report_page import Report, Said, Section, Slice
+from monitor.commands.pages.report_page import Said, Section, Slice
 from monitor.figures.comparison import heat_map
 from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, Table, number
 from monitor.figures.timeline import Line, timeline
 from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import BoolArray
-from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
 from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict
 from monitor.store.recordings import Recording
@@ -47,27 +46,6 @@ def stages_by_group(
     return found
 
 
-def file_report(
-    title: str,
-    verdicts: Sequence[Said],
-    slices: Sequence[Slice],
-    opening: Section | None,
-    sections: Sequence[Section | None],
-    classes: ClassEvaluation | None,
-    made: Mapping[str, str],
-) -> Report:
-    """Puts the report together; sections that are None are left out."""
-    return Report(
-        title=title,
-        verdict=verdicts,
-        slices=slices,
-        classes=[] if classes is None else [("all", classes)],
-        opening=[] if opening is None else [opening],
-        sections=[one for one in sections if one is not None],
-        made=made,
-    )
-
-
 def in_pieces(
     recording: Recording, usable: BoolArray, evaluated: Callable[[BoolArray], Evaluation]
 ) -> Section | None:
@@ -80,7 +58,11 @@ def in_pieces(
     if there.size > 1:
         names = [recording.sequences[i] for i in there[:_MOST_DRIVES]]
         found = [evaluated(recording.sequence_index == i) for i in there[:_MOST_DRIVES]]
-        return Section("By drive", (), [_by_drive(names, found)])
+        columns = [*found[0].dimensions, JOINT]
+        factor = np.array([[factors(one)[column] for column in columns] for one in found])
+        says = "A drive that differs from the others has a row of its own colour."
+        title = "Errors over stated σ, by drive"
+        return Section("By drive", figures=[heat_map(title, says, names, columns, factor)])
     if recording.time_s is None or not usable.any():
         return None
     time = recording.time_s
@@ -92,14 +74,7 @@ def in_pieces(
     numbers = np.unique(piece[usable])
     found = [evaluated(piece == i) for i in numbers]
     middle = (edges[numbers] + edges[numbers + 1]) / 2 - begin
-    return Section("Over time", (), list(_over_time(middle, found)))
-
-
-def _by_drive(names: Sequence[str], found: Sequence[Evaluation]) -> Figure:
-    columns = [*found[0].dimensions, JOINT]
-    factor = np.array([[factors(one)[column] for column in columns] for one in found])
-    says = "A drive that differs from the others has a row of its own colour."
-    return heat_map("Errors over stated σ, by drive", says, names, columns, factor)
+    return Section("Over time", figures=_over_time(middle, found))
 
 
 def _over_time(time: np.ndarray, found: Sequence[Evaluation]) -> list[Figure]:
@@ -191,8 +166,7 @@ def recalibrator_section(gains: Sequence[HeldOut], version: str) -> Section | No
             f"Applied: {version}.",
             "Only tracks that the recalibrator was not fitted on prove a gain.",
         ),
-        (),
-        [Table(("slice", "rows", "NEES/K", "ENCE", "NLL", "verdict"), rows)],
+        tables=[Table(("slice", "rows", "NEES/K", "ENCE", "NLL", "verdict"), rows)],
     )
 
 
@@ -208,4 +182,4 @@ def labels_section(
         *((f"refused: {name}", str(value)) for name, value in refused.items() if value),
         *((f"labels: {name.replace('_', ' ')}", f"{n:,}") for name, n in (matched or {}).items()),
     ]
-    return Section("Rows and labels", (), (), [Table(("", "count"), tuple(rows))])
+    return Section("Rows and labels", tables=[Table(("", "count"), tuple(rows))])

@@ -32,6 +32,7 @@ from monitor.figures.svg import Figure, Table
 from monitor.frames.space import Space
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
+from monitor.store.column_names import some_of
 
 # Bytes of figures of slices, and of the table of measures, of the megabyte of a report.
 _MOST_FIGURES, _MOST_MEASURES = 600_000, 200_000
@@ -109,41 +110,34 @@ class Section:
 class Report:
     """All that a report says.
 
-    title     what was measured
-    verdict   sentences, the gravest first
-    slices    measures
-    classes   of class probabilities, by slice
-    opening   what is told before the slices; sections: what is told behind them
-    made      how it was measured: words for what they name
+    title    what was measured
+    verdict  sentences, the gravest first
+    classes  measures of class probabilities, by slice
+    opening, sections  what is told before the slices, and behind them; None is left out
+    made     how it was measured: words for what they name
     """
 
     title: str
     verdict: Sequence[Said]
     slices: Sequence[Slice]
     classes: Sequence[tuple[str, ClassEvaluation]] = ()
-    opening: Sequence[Section] = ()
-    sections: Sequence[Section] = ()
+    opening: Sequence[Section | None] = ()
+    sections: Sequence[Section | None] = ()
     made: Mapping[str, str] | None = None
 
 
 def written(report: Report) -> str:
     """Writes the report as one HTML document that asks for no other address."""
-    made = Table(("", ""), tuple({**(report.made or {}), **_versions()}.items()))
+    libraries = f"{platform.python_version()}, {np.__version__}, {scipy.__version__}"
+    versions = {"calibration-monitor": __version__, "Python, numpy, scipy": libraries}
+    made = Table(("", ""), tuple({**(report.made or {}), **versions}.items()))
+    classes = [class_figure(*one) for one in report.classes[:12]]
+    of_classes = Section("Class probabilities", figures=classes) if classes else None
+    sections = (*report.opening, *_of_slices(report.slices), of_classes, *report.sections)
     parts = [
         f"<header><h1>{escape(report.title)}</h1></header><main>",
         f'<section aria-label="verdict">{_verdict(report.verdict)}</section>',
-        *(section.html() for section in report.opening),
-        *(part.html() for part in _of_slices(report.slices)),
-        *(
-            [
-                Section(
-                    "Class probabilities", (), [class_figure(*one) for one in report.classes[:12]]
-                ).html()
-            ]
-            if report.classes
-            else []
-        ),
-        *(section.html() for section in report.sections),
+        *(section.html() for section in sections if section is not None),
         _measures(report.slices),
         f"<section><h2>How it was measured</h2>{made.html()}</section></main>",
     ]
@@ -176,19 +170,18 @@ def _of_slices(slices: Sequence[Slice]) -> Iterator[Section]:
     if not slices:
         return
     overview = [slices_figure([(one.name, one.last) for one in slices])]
-    staged = [one for one in slices if len(one.stages) > 1]
-    if staged:
-        names, before, after = [], [], []
-        for one in staged:
-            first, last = (list(one.stages.values())[i].joint.nees_over_k for i in (0, -1))
-            if first > 0 and last > 0:
-                names.append(one.name)
-                before.append(first)
-                after.append(last)
-        if names:
-            title = "NEES/K before and after the recalibrator"
-            overview.append(change_figure(title, names, np.array(before), np.array(after)))
-    yield Section("Slices", (), overview)
+    changed = [
+        (one.name, first, last)
+        for one in slices
+        if len(one.stages) > 1
+        for first, last in [[stage.joint.nees_over_k for stage in one.stages.values()]]
+        if first > 0 and last > 0
+    ]
+    if changed:
+        names, before, after = zip(*changed, strict=True)
+        title = "NEES/K before and after the recalibrator"
+        overview.append(change_figure(title, names, np.array(before), np.array(after)))
+    yield Section("Slices", figures=overview)
     room, left = _MOST_FIGURES, []
     for one in sorted(slices, key=lambda one: -one.off):
         units = {dimension.name: dimension.unit for dimension in one.space.dimensions}
@@ -198,10 +191,9 @@ def _of_slices(slices: Sequence[Slice]) -> Iterator[Section]:
             left.append(one.name)
             continue
         room -= size
-        yield Section(one.name, (), found)
+        yield Section(one.name, figures=found)
     if left:
-        shown = ", ".join(left[:20]) + (f" and {len(left) - 20} more" if len(left) > 20 else "")
-        words = f"Without figures of their own, to keep this file small: {shown}."
+        words = f"Without figures of their own, to keep this file small: {some_of(left, 20)}."
         yield Section("Further slices", (words,))
 
 
@@ -240,15 +232,15 @@ def _measures(slices: Sequence[Slice]) -> str:
     )
 
 
-def _versions() -> dict[str, str]:
-    libraries = f"{platform.python_version()}, {np.__version__}, {scipy.__version__}"
-    return {"calibration-monitor": __version__, "Python, numpy, scipy": libraries}
-
-
 def file_hash(path: str | Path) -> str:
     """Computes the SHA-256 of a file, in hexadecimal. Raises OSError."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hashed(path: str | Path) -> str:
+    """Names a file with its SHA-256. Raises OSError."""
+    return f"{path}, SHA-256 {file_hash(path)}"
 
 
 def notebook(slices: Sequence[Slice]) -> str:

@@ -1,6 +1,6 @@
 """calibration-monitor report: one HTML file on a running sidecar, or on a file of statistics.
 
-`evaluate --report` and `replay --report` write theirs with the same parts; content.py has the page.
+`evaluate`, `replay` and `demo` write theirs with the same parts; `pages` has the page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from monitor.commands.merge import read_state
 from monitor.commands.options import add_json, add_value, tell, write_output
-from monitor.commands.pages.report_page import file_hash, written
+from monitor.commands.pages.report_page import hashed, written
 from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("nothing to write: give --output FILE.html, or --evidence FILE.")
     if options.state is not None:
         seen = Seen(read_state(Path(options.state)).state)
-        made = {"statistics": f"{options.state}, SHA-256 {file_hash(options.state)}"}
+        made = {"statistics": hashed(options.state)}
     else:
         seen = ask(Client(options.address, access_of(options)), look)
         made = {"asked": options.address}

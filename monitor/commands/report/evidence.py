@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from monitor import __version__
-from monitor.commands.options import output_file, write_output
+from monitor.commands.merge import write_state
+from monitor.commands.options import plain, write_output
 from monitor.commands.pages.report_page import Slice, file_hash
 from monitor.commands.report.live import Seen, alarms_of, slices_of
 from monitor.config import InvalidConfiguration, load
@@ -27,8 +28,7 @@ from monitor.figures.evaluations import factors
 from monitor.frames.slices import TOTAL
 from monitor.promotion.records import Record
 from monitor.statistics.measures import mean_square_band
-from monitor.store.files import write_body
-from monitor.store.statistics_state import StoredState, serialised
+from monitor.store.statistics_state import StoredState
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -57,7 +57,7 @@ class NotAsStated(ValueError):
 class Indicator:
     """A safety performance indicator of one slice: what is claimed, measured, and concluded.
 
-    n, n_eff   labelled detections, and how many independent ones they are worth
+    n, n_eff   labelled detections, and how many independent ones they are worth; NaN: unknown
     interval   95 % of the value, from n_eff; None where unknown
     threshold  what the value must not exceed, or with `at_least` not fall below
     verdict    met: the whole interval is within; not met: none of it; else not shown
@@ -69,8 +69,8 @@ class Indicator:
     slice: str
     window: str
     n: int
-    n_eff: float | None
-    value: float | None
+    n_eff: float
+    value: float
     interval: Interval
     threshold: float
     at_least: bool
@@ -112,8 +112,8 @@ def indicators(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Ind
                 slice=one.name,
                 window="all that was counted",
                 n=joint.n,
-                n_eff=_known(joint.n_eff),
-                value=_known(value),
+                n_eff=joint.n_eff,
+                value=value,
                 interval=interval,
                 threshold=threshold,
                 at_least=at_least,
@@ -127,7 +127,7 @@ def indicators(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Ind
         slice=TOTAL,
         window="now",
         n=sum(one.last.rows for one in slices if one.name != TOTAL),
-        n_eff=None,
+        n_eff=math.nan,
         value=float(len(pages)),
         interval=None,
         threshold=0.0,
@@ -162,12 +162,8 @@ def _of_share(share: float, n: float) -> Interval:
     return centre - reach, centre + reach
 
 
-def _known(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def statement_of(seen: Seen, subjects: Mapping[str, str]) -> dict[str, Any]:
-    """Builds the statement. `subjects` are names and SHA-256 of files beside it."""
+def statement_of(seen: Seen, subjects: Mapping[str, str]) -> object:
+    """Builds the statement for JSON. `subjects` are names and SHA-256 of files beside it."""
     slices, alarms = list(slices_of(seen.statistics)), alarms_of(seen.standings)
     found = list(indicators(slices, alarms))
     tests: dict[str, list[str]] = {name: [] for name in _OUTCOME.values()}
@@ -176,47 +172,46 @@ def statement_of(seen: Seen, subjects: Mapping[str, str]) -> dict[str, Any]:
     result = "FAILED" if tests["failedTests"] else "WARNED" if tests["warnedTests"] else "PASSED"
     records = seen.listing.records if seen.listing else ()
     named = [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()]
-    return {
+    statement = {
         "_type": STATEMENT,
         "subject": named,
         "predicateType": TEST_RESULT,
         "predicate": {
             "result": result,
-            "configuration": [
-                one for one, name in zip(named, subjects, strict=True) if name.endswith(".toml")
-            ],
+            "configuration": [one for one in named if str(one["name"]).endswith(".toml")],
             **tests,
-            "indicators": [asdict(one) for one in found],
+            "indicators": found,
             "labels": dict(seen.counts),
-            "streams": [asdict(one) for one in seen.status.streams] if seen.status else [],
-            "alarms": [_alarm(alarm) for alarm in alarms],
+            "streams": seen.status.streams if seen.status else [],
+            "alarms": list(map(_alarm, alarms)),
             "recalibrators": [_record(record) for record in records],
             "measuredBy": {
                 "calibration-monitor": __version__,
                 "sidecar": seen.status.version if seen.status else None,
-                "factors": {
-                    one.name: {name: _known(value) for name, value in factors(one.last).items()}
-                    for one in slices
-                },
+                "factors": {one.name: factors(one.last) for one in slices},
             },
         },
     }
+    return plain(statement)
 
 
 def _alarm(alarm: Alarm) -> dict[str, Any]:
     return {
         "slice": alarm.slice,
-        "severity": str(alarm.severity),
+        "severity": alarm.severity,
         "raised_event_ns": alarm.event_ns,
-        "evidence_hours": _known(alarm.evidence),
+        "evidence_hours": alarm.evidence,
         "threshold_hours": alarm.threshold,
         "sentence": alarm_sentence(alarm),
     }
 
 
 def _record(record: Record) -> dict[str, Any]:
-    wanted = ("sequence", "time_ns", "slice", "version", "before", "after", "actor", "reason")
-    return {"what": str(record.what), **{name: getattr(record, name) for name in wanted}}
+    wanted = (
+        *("what", "sequence", "time_ns", "slice", "version"),
+        *("before", "after", "actor", "reason"),
+    )
+    return {name: getattr(record, name) for name in wanted}
 
 
 def write_evidence(path: Path, seen: Seen) -> Iterator[Path]:
@@ -233,9 +228,7 @@ def write_evidence(path: Path, seen: Seen) -> Iterator[Path]:
         written.append(path.with_name(f"{stem}.{name}"))
         return written[-1]
 
-    state = beside("state")
-    with output_file(state) as target, target.open("wb") as file:
-        write_body(file, serialised(StoredState(seen.statistics)))
+    write_state(beside("state"), StoredState(seen.statistics))
     for version, document in seen.active.items():
         write_output(str(beside(f"{version}.json")), document)
     for name, source in _read_here(seen):

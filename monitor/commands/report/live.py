@@ -18,15 +18,20 @@ from monitor.commands.pages.report_page import Report, Said, Section, Slice
 from monitor.commands.sidecar_client import Client, DriftStandings
 from monitor.drift.alarms import Alarm, alarm_sentence, hours, moment
 from monitor.drift.bets import Severity
-from monitor.figures.evaluations import factors
+from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, Table, number
 from monitor.figures.timeline import Line, Mark, timeline
 from monitor.frames.slices import TOTAL
 from monitor.frames.status import Status
-from monitor.promotion.records import SWAPS, Record
+from monitor.promotion.records import SWAPS
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
 from monitor.statistics.reading import RAW, RECALIBRATED, read
-from monitor.statistics.state import SliceState, SliceStatistics, StatisticsState
+from monitor.statistics.state import (
+    SliceState,
+    SliceStatistics,
+    StageStatistics,
+    StatisticsState,
+)
 from monitor.wire.messages import Listing
 
 # Records of recalibrators that are asked for, and alarms and records that are told.
@@ -76,19 +81,13 @@ def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
     """Builds the report. `made` says what was asked, and how."""
     slices = list(slices_of(seen.statistics))
     alarms = alarms_of(seen.standings)
-    over_time = _over_time(seen)
-    sections = [
-        Section("Drift", _drift_words(seen, alarms), (), _drift_tables(seen.standings)),
-        _recalibrators(seen.listing),
-        _labels(seen),
-    ]
     return Report(
         title="Calibration report",
         verdict=list(verdict(slices, alarms)),
         slices=slices,
         classes=list(classes_of(seen.statistics)),
-        opening=[] if over_time is None else [over_time],
-        sections=[one for one in sections if one is not None],
+        opening=[_over_time(seen)],
+        sections=[_drift(seen, alarms), _recalibrators(seen.listing), _labels(seen)],
         made=dict(made) | _when(seen),
     )
 
@@ -140,30 +139,22 @@ def verdict(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Said]:
     if not slices:
         yield Said("ticket", "Nothing can be judged: no ground truth has come.")
         return
-    off = 0
-    for one in sorted((one for one in slices if one.name != TOTAL), key=lambda one: -_off(one)):
-        factor = factors(one.last)["joint"]
-        if not math.isfinite(factor) or 1 / _FACTOR <= factor <= _FACTOR:
+    known = [(factors(one.last)[JOINT], one) for one in slices if one.name != TOTAL]
+    off = [(f, one) for f, one in known if f < 1 / _FACTOR or _FACTOR < f < math.inf]
+    for factor, one in sorted(off, key=lambda found: -max(found[0], 1 / (found[0] or 1))):
+        if factor == 0:
+            words = f"{one.name}: all errors are 0. Is the ground truth a copy of the mean?"
+            yield Said("ticket", words)
             continue
-        off += 1
-        wrong = "overconfident" if factor > 1 else "underconfident"
-        size = (
-            f"{number(factor)} times too small"
-            if factor > 1
-            else f"{number(1 / factor)} times too large"
-        )
+        wrong, way = ("over", "small") if factor > 1 else ("under", "large")
         yield Said(
             "ticket",
-            f"{one.name}: {wrong} over all the time measured, σ is {size} as it is forwarded "
+            f"{one.name}: {wrong}confident over all the time measured, σ is "
+            f"{number(max(factor, 1 / factor))} times too {way} as it is forwarded "
             f"({one.last.rows:,} labelled detections). No drift is proven by this alone.",
         )
     if not alarms and not off:
         yield Said("well", "No alarm, and no slice is off by a factor 2 in variance or more.")
-
-
-def _off(one: Slice) -> float:
-    factor = factors(one.last)["joint"]
-    return abs(math.log(factor)) if math.isfinite(factor) and factor > 0 else 0.0
 
 
 def _over_time(seen: Seen) -> Section | None:
@@ -171,20 +162,15 @@ def _over_time(seen: Seen) -> Section | None:
     statistics = seen.statistics
     if statistics.clock_ns is None:
         return None
-    by_rows = sorted(statistics.slices, key=lambda one: -one.n)[:_LINES]
     figures: list[Figure] = []
     marks = list(_marks(seen, statistics.clock_ns))
-    for one in by_rows:
+    for one in sorted(statistics.slices, key=lambda one: -one.n)[:_LINES]:
         found = sorted(_panes(one, statistics), key=lambda entry: entry[0])
         if len(found) < 3:
             continue
         time = np.array([at for at, _ in found])
         lines = [
-            Line(
-                name,
-                time,
-                np.array([read(getattr(pane, name)).joint.nees_over_k for _, pane in found]),
-            )
+            Line(name, time, np.array([_nees(getattr(pane, name)) for _, pane in found]))
             for name in (RAW, RECALIBRATED)
         ]
         figures.append(
@@ -199,7 +185,11 @@ def _over_time(seen: Seen) -> Section | None:
                 ideal=1.0,
             )
         )
-    return Section("Over time", (), figures) if figures else None
+    return Section("Over time", figures=figures) if figures else None
+
+
+def _nees(stage: StageStatistics) -> float:
+    return read(stage).joint.nees_over_k
 
 
 def _panes(one: SliceState, statistics: StatisticsState) -> Iterator[tuple[float, SliceStatistics]]:
@@ -220,28 +210,21 @@ def _marks(seen: Seen, clock_ns: int) -> Iterator[Mark]:
             yield Mark((record.event_ns - clock_ns) / 6e10, word)
 
 
-def _drift_words(seen: Seen, alarms: Sequence[Alarm]) -> list[str]:
+def _drift(seen: Seen, alarms: Sequence[Alarm]) -> Section:
     if seen.status is None:
-        return ["A file of statistics holds no evidence of drift."]
+        return Section("Drift", ["A file of statistics holds no evidence of drift."])
     if not seen.standings.standings:
-        return ["Drift is not watched, or no label has come."]
-    return [f"Stays until it is acknowledged: {alarm_sentence(alarm)}." for alarm in alarms] or [
-        "No alarm stays."
-    ]
-
-
-def _drift_tables(standings: DriftStandings) -> list[Table]:
-    if not standings.standings:
-        return []
+        return Section("Drift", ["Drift is not watched, or no label has come."])
+    stays = [f"Stays until it is acknowledged: {alarm_sentence(alarm)}." for alarm in alarms]
     rows = tuple(
         (
             one.slice, str(one.severity), one.state.name.lower().replace("_", " "),
             hours(one.evidence), hours(one.peak), hours(one.threshold),
         )
-        for one in standings.standings[:_TOLD]
+        for one in seen.standings.standings[:_TOLD]
     )  # fmt: skip
     head = ("slice", "severity", "state", "evidence now", "its peak", "an alarm needs")
-    return [Table(head, rows)]
+    return Section("Drift", stays or ["No alarm stays."], tables=[Table(head, rows)])
 
 
 def _recalibrators(listing: Listing | None) -> Section | None:
@@ -249,26 +232,17 @@ def _recalibrators(listing: Listing | None) -> Section | None:
         return None
     rows = tuple(
         (
-            _utc(one),
-            str(one.what).replace("_", " "),
-            one.slice or "all",
-            one.after,
-            one.actor,
-            one.reason,
+            moment(one.time_ns), one.what.replace("_", " "), one.slice or "all",
+            one.after, one.actor, one.reason,
         )
         for one in listing.records[-_TOLD:][::-1]
-    )
+    )  # fmt: skip
     mode = "pinned: nothing changes by itself" if listing.pinned else listing.promotion
     return Section(
         "Recalibrators",
         (f"Promotion: {mode}.", f"On trial or guarded: {len(listing.trials)}."),
-        (),
-        [Table(("time (UTC)", "what", "slice", "active afterwards", "by", "why"), rows)],
+        tables=[Table(("time (UTC)", "what", "slice", "active afterwards", "by", "why"), rows)],
     )
-
-
-def _utc(record: Record) -> str:
-    return moment(record.time_ns)
 
 
 def _labels(seen: Seen) -> Section | None:
@@ -284,9 +258,8 @@ def _labels(seen: Seen) -> Section | None:
     )  # fmt: skip
     counted = tuple((name.replace("_", " "), f"{value:,}") for name, value in seen.counts.items())
     head = ("stream", "frames", "detections", "labels matched", "last frame", "last label")
-    return Section(
-        "Frames and labels", (), (), [Table(head, rows), Table(("since the start", ""), counted)]
-    )
+    tables = [Table(head, rows), Table(("since the start", ""), counted)]
+    return Section("Frames and labels", tables=tables)
 
 
 def _ago(now_ns: int, then_ns: int | None) -> str:
