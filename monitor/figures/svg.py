@@ -63,8 +63,11 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def html(self) -> str:
-        """Writes the table; the first cell of a row names it, words stand left of their column."""
+    def html(self, name: str) -> str:
+        """Writes the table; the first cell of a row names it, words stand left of their column.
+
+        name  of the table, for those who hear the page
+        """
         words = [
             any(not _NUMBER.fullmatch(cell) for cell in column)
             for column in zip(*self.rows, strict=True)
@@ -72,7 +75,7 @@ class Table:
         words += [False] * (len(self.head) - len(words))
         styles = [' class="text"' * one for one in words]
         head = "".join(
-            f'<th scope="col"{style}>{escape(cell)}</th>'
+            f'<th scope="col"{style}>{escape(cell)}</th>' if cell else "<td></td>"
             for cell, style in zip(self.head, styles, strict=True)
         )
         rows = "".join(
@@ -85,7 +88,7 @@ class Table:
             for first, *rest in self.rows
         )
         return (
-            '<div class="wide" tabindex="0" role="region" aria-label="numbers"><table>'
+            f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
             f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
 
@@ -109,8 +112,8 @@ class Figure:
         return (
             f"<figure><h3>{escape(self.title)}</h3>{self.svg}"
             f"<figcaption>{escape(self.says)}</figcaption>"
-            f"<details><summary>Numbers of “{escape(self.title)}”</summary>{self.table.html()}"
-            "</details></figure>"
+            f"<details><summary>Numbers of “{escape(self.title)}”</summary>"
+            f"{self.table.html(f'numbers of {self.title}')}</details></figure>"
         )
 
     def standalone(self) -> str:

@@ -99,7 +99,9 @@ class Section:
             f"<section><h2>{escape(self.title)}</h2>"
             + "".join(f"<p>{escape(words)}</p>" for words in self.paragraphs)
             + f'<div class="grid">{drawn}</div>' * bool(drawn)
-            + "".join(table.html() for table in self.tables)
+            + "".join(
+                table.html(f"{self.title}, table {i}") for i, table in enumerate(self.tables, 1)
+            )
             + f'<pre class="wide" tabindex="0">{escape(self.preformatted)}</pre>'
             * bool(self.preformatted)
             + "</section>"
@@ -130,7 +132,7 @@ def written(report: Report) -> str:
     """Writes the report as one HTML document that asks for no other address."""
     libraries = f"{platform.python_version()}, {np.__version__}, {scipy.__version__}"
     versions = {"calibration-monitor": __version__, "Python, numpy, scipy": libraries}
-    made = Table(("", ""), tuple({**(report.made or {}), **versions}.items()))
+    made = Table(("what", "how"), tuple({**(report.made or {}), **versions}.items()))
     classes = [class_figure(*one) for one in report.classes[:12]]
     of_classes = Section("Class probabilities", figures=classes) if classes else None
     sections = (*report.opening, *_of_slices(report.slices), of_classes, *report.sections)
@@ -139,7 +141,7 @@ def written(report: Report) -> str:
         f'<section aria-label="verdict">{_verdict(report.verdict)}</section>',
         *(section.html() for section in sections if section is not None),
         _measures(report.slices),
-        f"<section><h2>How it was measured</h2>{made.html()}</section></main>",
+        f"<section><h2>How it was measured</h2>{made.html('how it was measured')}</section></main>",
     ]
     return document(report.title, "".join(parts))
 
