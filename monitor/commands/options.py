@@ -186,8 +186,13 @@ def plain(value: object) -> object:
 
 
 def tell(options: argparse.Namespace, content: object, text: str) -> None:
-    """Prints the content as one JSON object if --json asks for it, else the text."""
-    print(json.dumps(plain(content)) if options.json else text)
+    """Prints the content as one JSON object if --json asks for it, else the text.
+
+    Both go to standard error where --output - has standard output.
+    """
+    aside = getattr(options, "output", None) == "-"
+    said = json.dumps(plain(content)) if options.json else text
+    print(said, file=sys.stderr if aside else sys.stdout)
 
 
 def finite(value: float) -> float | None:
@@ -302,7 +307,7 @@ def output_file(path: Path) -> Iterator[Path]:
     Raises CannotWrite.
     """
     if str(path) == "-":
-        raise CannotWrite("--output -: standard output tells what was done. Name a file.")
+        raise CannotWrite("--output -: standard output takes text alone. Name a file.")
     target = path.resolve()  # through links, so that they stay
     if target.exists() and not target.is_file():
         raise CannotWrite(
@@ -323,7 +328,10 @@ def output_file(path: Path) -> Iterator[Path]:
 
 
 def write_output(path: str, text: str) -> None:
-    """Writes a file in UTF-8, whole or not at all. Raises CannotWrite."""
+    """Writes a file in UTF-8, whole or not at all; - is standard output. Raises CannotWrite."""
+    if path == "-":
+        print(text, end="" if text.endswith("\n") else "\n")
+        return
     with output_file(Path(path)) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -148,7 +148,6 @@ def test_what_cannot_be_read_or_written_is_named_with_a_remedy(samples):
     for words, said in (
         (("evaluate", "none.parquet"), "none.parquet: cannot be read (No such file or directory)"),
         (("evaluate", "-", "--labels", "-"), "--labels -: standard input has the detections"),
-        (("fit", "boxes-3d.csv", "--output", "-"), "--output -: standard output tells what"),
     ):
         assert said in refused(*words)
 
@@ -213,3 +212,9 @@ def test_class_measures_have_a_legend(samples):
     for name in ("ECE", "CCQS", "cUCE", "UCQS", "AUSE"):
         assert name in said.split("highest entropy rejected")[1]
     assert max(map(len, said.splitlines())) <= 120
+
+
+def test_a_fit_to_standard_output_says_the_rest_beside_it(samples):
+    code, out, err = spoken("fit", "boxes-3d.csv", "--no-held-out", "--output", "-")
+    assert (code, json.loads(out)["dimensions"]) == (0, list("xyzlwh"))
+    assert "written to -" in err
