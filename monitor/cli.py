@@ -140,9 +140,9 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
 
 
 EXAMPLE = """examples:
+  calibration-monitor completion fish > calibration-monitor.fish
   source <(calibration-monitor completion bash)     # in ~/.bashrc
-  source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit
-  calibration-monitor completion fish > calibration-monitor.fish"""
+  source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit"""
 
 _BASH = """\
 _calibration_monitor() {

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from monitor.commands.merge import read_state
-from monitor.commands.options import add_value, write_output
+from monitor.commands.options import add_json, add_value, tell, write_output
 from monitor.commands.pages.report_page import hashed, written
 from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
@@ -32,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--evidence", "F", text)
     text = "check that no file that this statement is about has changed, and do nothing else"
     add_value(parser, "--verify", "F", text)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         if options.output or options.evidence or options.state:
             raise ValueError("--verify: it only checks. Leave --output, --evidence, --state out.")
         names = verify(Path(options.verify))
-        print(f"unchanged: {', '.join(names)}")
+        tell(options, {"unchanged": names}, f"unchanged: {', '.join(names)}")
         return 0
     if not (options.output or options.evidence):
         raise ValueError("nothing to write: give --output FILE.html, or --evidence FILE.")
@@ -53,10 +54,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         seen = ask(Client(options.address, access_of(options)), look)
         made = {"asked": options.address}
+    files: list[str] = []
     if options.output:
         write_output(options.output, written(report_of(seen, made)))
-        print(f"written: {options.output}")
+        files.append(options.output)
     if options.evidence:
-        for path in write_evidence(Path(options.evidence), seen):
-            print(f"written: {path}")
+        files += map(str, write_evidence(Path(options.evidence), seen))
+    tell(options, {"written": files}, "\n".join(f"written: {path}" for path in files))
     return 0
