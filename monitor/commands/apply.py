@@ -1,8 +1,6 @@
-"""calibration-monitor apply: recalibrates a recorded file.
+"""calibration-monitor apply: recalibrates a recorded file by a recalibrator from another file.
 
-The recalibrator comes from a file; nothing is fitted here.
-
-Which rows of a file are recalibrated is chosen in `recordings`.
+Nothing is fitted here. Which rows of a file are recalibrated is chosen in `recordings`.
 """
 
 from __future__ import annotations
@@ -460,19 +458,21 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
     made = recalibrate_gaussians(selection, recording)
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
-    asked = options.quantiles or options.tau is not None
+    asked, rejected = options.quantiles or options.tau is not None, made.rejected
     if options.output.endswith(SUFFIXES):
         if asked:
             raise ValueError(
                 f"--output {options.output}: quantiles are written as arrays. Give a name in .npz, "
                 "or leave --quantiles and --tau out."
             )
-        _write_columns(made, options)
-        return made.usable.size, [*_output(made), *_rejected(made.rejected)]
+        with output_file(Path(options.output)) as path:
+            source, names = Path(options.file), options.map or {}
+            version, kind = selection.version, options.format
+            write_columns(path, source, names, made.recording, rejected, version, kind)
+        return made.usable.size, [*_output(made), *_rejected(rejected)]
     tau = TAU if options.tau is None else options.tau
     asked = asked or made.output is not Output.GAUSSIAN
     quantiles = made.quantiles(tau) if asked else None
-    rejected = made.rejected
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
     return made.usable.size, [
@@ -481,16 +481,6 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
         *_rejected(rejected),
         *_left_out(made.recording.others, written),
     ]
-
-
-def _write_columns(made: RecalibratedRecording, options: argparse.Namespace) -> None:
-    """Writes the recalibrated Gaussians as columns."""
-    with output_file(Path(options.output)) as path:
-        version = made.selection.version
-        source, names = Path(options.file), options.map or {}
-        write_columns(
-            path, source, names, made.recording, made.rejected, version, kind=options.format
-        )
 
 
 def _apply_to_classes(

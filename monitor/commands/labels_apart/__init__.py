@@ -163,11 +163,8 @@ def with_labels(
     counts["of_other_sequences"] = int(np.count_nonzero(labels.sequence < 0))
     # A frame of labels alone is matched, too; a time without a frame is not.
     by_time = labels.time_ns is not None
-    without = ~near & (labels.sequence >= 0) & by_time
-    counts["without_frame"] = int(np.count_nonzero(without))
-    counts["labels"] = sum(
-        counts[name] for name in (*_OUTCOMES, "of_other_sequences", "without_frame")
-    )
+    counts["without_frame"] = int(np.count_nonzero(~near & (labels.sequence >= 0) & by_time))
+    counts["labels"] = sum(counts.values())
     counts["detections_without_label"] = int(np.count_nonzero(np.isnan(truth[:, 0])))
     counts["near_gate"] = int(np.count_nonzero(near_gate))
     counts["rows"] = columns.count

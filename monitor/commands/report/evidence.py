@@ -214,8 +214,8 @@ def _record(record: Record) -> dict[str, Any]:
     return {name: getattr(record, name) for name in wanted}
 
 
-def write_evidence(path: Path, seen: Seen) -> Iterator[Path]:
-    """Writes the files that the statement is about, then the statement; yields each when written.
+def write_evidence(path: Path, seen: Seen) -> list[Path]:
+    """Writes the files that the statement is about, then the statement; returns their paths.
 
     The configuration and the reference are copied where the sidecar reads them from this computer.
 
@@ -235,7 +235,7 @@ def write_evidence(path: Path, seen: Seen) -> Iterator[Path]:
         write_output(str(beside(name)), source.read_text("utf-8"))
     subjects = {one.name: file_hash(one) for one in written}
     write_output(str(path), json.dumps(statement_of(seen, subjects), allow_nan=False) + "\n")
-    yield from (*written, path)
+    return [*written, path]
 
 
 def _read_here(seen: Seen) -> Iterator[tuple[str, Path]]:
